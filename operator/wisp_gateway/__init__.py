@@ -1,0 +1,1 @@
+"""Front door: authenticates, holds, wakes, routes and streams OpenAI requests."""

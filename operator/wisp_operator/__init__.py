@@ -1,0 +1,1 @@
+"""Control plane: an InferenceModel in, cluster objects or local processes out."""

@@ -1,0 +1,1 @@
+"""The ``wisp`` command: up, fit, doctor, get, chat."""

@@ -1,0 +1,1 @@
+"""A cluster of one machine: the pods of a manifest as local processes."""

@@ -1,0 +1,1 @@
+"""Data plane: OpenAI requests in, tokens out."""

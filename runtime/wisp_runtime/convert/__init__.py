@@ -1,0 +1,1 @@
+"""Other checkpoint formats in, safetensors out."""

@@ -1,0 +1,1 @@
+"""Continuous batching: which tokens run in the next step, and what came of them."""

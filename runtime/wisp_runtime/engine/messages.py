@@ -1,0 +1,167 @@
+"""The messages between the server's process and the engine's: all that crosses that pipe.
+
+Plain frozen dataclasses, pickled. One `Submit` per request goes in, one `StepOutput` per engine
+step comes out; the rest is start-up and failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. Defaults are the OpenAI API's.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: 0 keeps every token.
+        top_p: 1.0 keeps every token.
+        min_p: share of the best token's probability below which a token is dropped; 0 keeps all.
+        seed: the key of the random numbers; the same seed gives the same tokens whoever shares the batch.
+        presence_penalty, frequency_penalty: subtracted from the logits of tokens already generated.
+        logit_bias: (token id, bias) pairs added to the logits.
+        logprobs: how many alternatives to report; None reports nothing.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A request, tokenized and validated: the prompt fits the context with at least one token to spare."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    priority: int = 0  # lower runs first
+    use_prefix_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The client left, or the server found a stop string. Unknown ids are ignored."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Abort what runs and end the process with exit code 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the chosen token's, and the best alternatives."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One request's news of one step.
+
+    Attributes:
+        token: the token generated, or None when the request ended without one (abort, error).
+        finish: why it ended, or None while it runs. An end-of-sequence or stop token is itself
+            reported in ``token`` with ``finish="stop"``; the server does not show it as text.
+        cached_tokens: prompt tokens found in the prefix cache (set on the first event).
+        message: for ``finish="error"``, what happened and what to do.
+    """
+
+    request_id: str
+    token: int | None
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+    logprobs: TokenLogprobs | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is, after a step."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    steps: int = 0
+    prompt_tokens_total: int = 0  # computed, not counting prefix hits
+    cached_tokens_total: int = 0
+    generated_tokens_total: int = 0
+    preemptions_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one engine step produced."""
+
+    events: tuple[TokenEvent, ...]
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A start-up phase began, moved, or ended. Names: import, pull, weights, kernels, firstToken."""
+
+    name: str
+    seconds: float = 0.0
+    is_done: bool = False
+    bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A real step has given a token; requests may come.
+
+    Attributes:
+        max_context: tokens a sequence may hold, prompt and answer together.
+        max_concurrent: sequences in one step.
+        vocab_size: logits a position has; token ids at or above it are invalid.
+        eos_token_ids: tokens that end an answer.
+        ledger: the memory plan, as ``/state`` shows it.
+        kernels: the kernel set, as ``/state`` shows it.
+    """
+
+    max_context: int
+    max_concurrent: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    ledger: dict[str, object]
+    kernels: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The engine cannot go on; the process ends after this.
+
+    Attributes:
+        reason: a CamelCase word of :mod:`wisp_runtime.errors` (``DoesNotFit``, ``WeightsUnreadable``, …).
+        message: what, where, and what to do.
+        exit_code: what the server's process should exit with.
+    """
+
+    reason: str
+    message: str
+    exit_code: int = 1
+    details: dict[str, object] = field(default_factory=dict)
+
+
+ToEngine = Submit | Abort | Shutdown
+FromEngine = StepOutput | Phase | Ready | Fatal

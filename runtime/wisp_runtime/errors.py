@@ -1,0 +1,88 @@
+"""Every error the runtime raises on purpose.
+
+    RuntimeFailure              reason, message; ends up in the termination log and in /state
+    ├── ConfigError             a setting that cannot be (exit 2)
+    ├── DoesNotFit              the model needs more memory than there is (exit 3)
+    ├── ModelNotFound           no such directory, repository or revision
+    ├── ModelUnsupported        an architecture, shape or format we cannot run
+    ├── WeightsUnreadable       a truncated or inconsistent safetensors file
+    ├── TokenizerUnreadable     tokenizer.json missing or broken
+    ├── DiskFull                no space for a download or a conversion
+    ├── PortInUse               another process listens there
+    ├── KernelsMissing          no kernels for this GPU, model and quantization
+    ├── DeviceFailed            the GPU or its driver reported an error that does not go away
+    └── EngineDied              the engine's process ended without saying why
+    ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RuntimeFailure(Exception):
+    """A failure with a name: ``reason`` is the class's own, ``message`` says what, where, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    @property
+    def reason(self) -> str:
+        """The CamelCase word that status, logs and metrics use."""
+        return type(self).__name__
+
+
+class ConfigError(RuntimeFailure):
+    """A setting that cannot be."""
+
+    exit_code = 2
+
+
+class DoesNotFit(RuntimeFailure):
+    """The model needs more memory than there is."""
+
+    exit_code = 3
+
+
+class ModelNotFound(RuntimeFailure):
+    """No such directory, repository or revision."""
+
+
+class ModelUnsupported(RuntimeFailure):
+    """An architecture, shape or format we cannot run."""
+
+
+class WeightsUnreadable(RuntimeFailure):
+    """A truncated or inconsistent safetensors file."""
+
+
+class TokenizerUnreadable(RuntimeFailure):
+    """tokenizer.json is missing or broken."""
+
+
+class DiskFull(RuntimeFailure):
+    """No space for a download or a conversion."""
+
+
+class PortInUse(RuntimeFailure):
+    """Another process listens on the port."""
+
+
+class KernelsMissing(RuntimeFailure):
+    """No kernels for this GPU, model and quantization."""
+
+
+class DeviceFailed(RuntimeFailure):
+    """The GPU or its driver reported an error that does not go away."""
+
+
+class EngineDied(RuntimeFailure):
+    """The engine's process ended without saying why."""
+
+
+class ShapeError(ValueError):
+    """An op was given arrays it cannot take."""

@@ -1,0 +1,1 @@
+"""The blocks that model families share."""

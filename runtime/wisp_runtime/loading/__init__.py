@@ -1,0 +1,1 @@
+"""Checkpoints: finding, downloading, reading them into the weights a model asks for."""

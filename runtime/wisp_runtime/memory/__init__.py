@@ -1,0 +1,1 @@
+"""Arenas: KV blocks and weights, allocated once."""

@@ -1,0 +1,1 @@
+"""One function an operation: the NumPy twin and, on a GPU, the kernel."""

@@ -1,0 +1,1 @@
+"""HTTP: validation, chat templates, tokenization, text back out."""
