@@ -39,3 +39,59 @@ class Batch:
     logit_rows: Array
     query_starts_host: tuple[int, ...]
     context_lengths_host: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """How the next token is chosen for each of R rows of logits.
+
+    Ragged lists (token counts for penalties, logit bias) are flat with ``[R + 1]`` starts.
+
+    Attributes:
+        temperature: ``[R]`` float32, 0 is greedy.
+        top_k: ``[R]`` int32, 0 keeps all.
+        top_p: ``[R]`` float32, 1 keeps all.
+        min_p: ``[R]`` float32, 0 keeps all.
+        seeds: ``[R]`` uint64, key of the random numbers.
+        steps: ``[R]`` int64, position in the sequence of the token being drawn: the counter of the
+            random numbers, so that what a request draws never depends on its company or on preemption.
+        presence_penalty, frequency_penalty: ``[R]`` float32.
+        count_starts, count_ids, counts: ``[R + 1]``, ``[C]``, ``[C]`` int32, generated tokens and how often.
+        bias_starts, bias_ids, biases: ``[R + 1]``, ``[C']`` int32, ``[C']`` float32.
+        bitmask: ``[R, ceil(V / 32)]`` uint32, bit set = token allowed; None allows all.
+        logprobs: alternatives to report per row; -1 computes no log-probabilities at all.
+    """
+
+    temperature: Array
+    top_k: Array
+    top_p: Array
+    min_p: Array
+    seeds: Array
+    steps: Array
+    presence_penalty: Array
+    frequency_penalty: Array
+    count_starts: Array
+    count_ids: Array
+    counts: Array
+    bias_starts: Array
+    bias_ids: Array
+    biases: Array
+    bitmask: Array | None = None
+    logprobs: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The chosen tokens, on the host.
+
+    Attributes:
+        tokens: ``[R]`` int32.
+        logprobs: ``[R]`` float32 of the chosen tokens, or None.
+        top_ids: ``[R, K]`` int32, best first, or None.
+        top_logprobs: ``[R, K]`` float32, or None.
+    """
+
+    tokens: Array
+    logprobs: Array | None = None
+    top_ids: Array | None = None
+    top_logprobs: Array | None = None
