@@ -1,0 +1,54 @@
+# Everything a person does here, one target each. `make` alone lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help:      ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/run  ## serve the example model, ask it a question, watch it go back to zero
+	@$(BIN)/wisp demo
+
+test: $(VENV)/dev  ## every test that needs no GPU and no cluster
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@sources=$$(git ls-files '*.cu' '*.cuh'); [ -z "$$sources" ] || $(BIN)/clang-format --dry-run --Werror $$sources
+
+format: $(VENV)/dev  ## rewrite sources the way `make check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	@sources=$$(git ls-files '*.cu' '*.cuh'); [ -z "$$sources" ] || $(BIN)/clang-format -i $$sources
+
+bench: $(VENV)/dev  ## measure the gateway and the CPU engine; records go to tests/bench/records/
+	$(BIN)/python tests/bench/bench_gateway.py
+	$(BIN)/python tests/bench/bench_cpu_engine.py
+
+clean:     ## remove the virtual environment and every cache of the tools
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# What `make demo` needs, and what `make test` needs on top of it.
+$(VENV)/run: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "wisp needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=python3.12, say." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: trying to install python3-venv" >&2; \
+	  [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } || { \
+	  echo "Install it by hand: sudo apt-get install python3-venv" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "installing wisp into $(VENV) (first time: about a minute)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[operator,runtime]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/run
+	@echo "installing the development tools into $(VENV)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[operator,runtime,dev]'
+	@touch $@

@@ -1,0 +1,118 @@
+"""The house rules that no linter knows: what stands where, and how big a room may grow."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("operator/wisp_operator", "operator/wisp_gateway", "runtime/wisp_plan", "runtime/wisp_runtime")
+TOP_LEVEL = {
+    *("pyproject.toml", "operator", "runtime", "kernels", "charts", "crds", "tests", "Dockerfile"),
+    *("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
+    *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
+}
+TEST_FOLDERS = {"contract", "plan", "controlplane", "gateway", "runtime", "gpu", "cluster", "bench"}
+MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def test_the_top_level_holds_only_what_the_map_names():
+    assert {path.relative_to(ROOT).parts[0] for path in tracked()} <= TOP_LEVEL
+
+
+def test_operator_never_shadows_the_standard_library():
+    assert not (ROOT / "operator/__init__.py").exists(), "operator/__init__.py breaks `import operator` everywhere"
+
+
+def test_tests_are_folders_of_modules_not_packages():
+    assert not tracked("tests/**/__init__.py", "tests/__init__.py")
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in tracked("tests/*/**")}
+    assert folders <= TEST_FOLDERS
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_typed_and_says_what_it_is(package):
+    assert (ROOT / package / "py.typed").exists()
+    assert ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()))
+
+
+def test_no_room_has_a_vague_name():
+    assert [path for path in tracked("*.py") if path.stem in VAGUE_NAMES or re.search(r"_v\d|\d$", path.stem)] == []
+
+
+def test_files_stay_short_enough_to_read():
+    limits = {path: MAX_TEST_FILE_LINES if "tests" in path.parts else MAX_FILE_LINES for path in tracked("*.py")}
+    too_long = {str(p.relative_to(ROOT)): n for p, cap in limits.items() if (n := p.read_text().count("\n")) > cap}
+    assert too_long == {}, "a file this long usually holds two things: find their names"
+
+
+def test_functions_stay_short_enough_to_hold_in_mind():
+    too_long = []
+    for path in (p for p in tracked("*.py") if "tests" not in p.relative_to(ROOT).parts):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                doc = node.body[0] if ast.get_docstring(node) else None
+                lines = node.end_lineno - node.lineno + 1 - (doc.end_lineno - doc.lineno + 1 if doc else 0)
+                if lines > MAX_FUNCTION_LINES:
+                    too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    assert too_long == []
+
+
+def test_the_environment_is_read_in_config_alone():
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in tracked("operator/*.py", "runtime/*.py")
+        if re.search(r"os\.(environ|getenv)", path.read_text()) and path.name != "config.py"
+    }
+    assert readers == set()
+
+
+def test_nothing_unfinished_ships():
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError")
+    found = [str(p.relative_to(ROOT)) for p in tracked("operator/*.py", "runtime/*.py") if words.search(p.read_text())]
+    assert found == []
+
+
+def test_no_dependency_pulls_in_torch():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert not re.search(r'"(torch|xgrammar|transformers|vllm|triton)\b', text)
+
+
+def test_the_makefile_has_at_most_twelve_targets_each_documented():
+    text = (ROOT / "Makefile").read_text()
+    documented = re.findall(r"^([a-z-]+):.*## ", text, re.M)
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
+    assert phony is not None
+    assert sorted(documented) == sorted(phony[1].split())
+    assert len(documented) <= 12
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    workflow = re.findall(r"- run: (make [a-z-]+)", (ROOT / ".github/workflows/ci.yaml").read_text())
+    local = re.findall(r"^make [a-z-]+", (ROOT / ".ci/run").read_text(), re.M)
+    assert workflow == local
+    assert "make test" in local
+    for command in ("make demo", "make test"):
+        assert command in readme
+
+
+def test_the_front_page_fits_in_a_minute():
+    assert (ROOT / "README.md").read_text().count("\n") <= 150
+
+
+def test_links_between_our_pages_lead_somewhere():
+    broken = []
+    for page in tracked("*.md"):
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert broken == []
