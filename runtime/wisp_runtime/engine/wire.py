@@ -1,0 +1,39 @@
+"""Put messages on the pipe between server and engine, and take them off again.
+
+A frame is four bytes of length (big endian) and one pickled message. Pickle is safe here because
+both ends are this program: the pipe is an unnamed socket pair that no one else can open.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+HEADER = struct.Struct(">I")
+
+
+def encode(message: Any) -> bytes:
+    """Return ``message`` as one frame."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return HEADER.pack(len(body)) + body
+
+
+class Decoder:
+    """Cut a stream of bytes, in whatever pieces it comes, into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take in ``data`` and return the messages it completed, in order."""
+        self._buffer += data
+        messages, start = [], 0
+        while (body := start + HEADER.size) <= len(self._buffer):
+            end = body + HEADER.unpack_from(self._buffer, start)[0]
+            if end > len(self._buffer):
+                break
+            messages.append(pickle.loads(self._buffer[body:end]))
+            start = end
+        del self._buffer[:start]
+        return messages
