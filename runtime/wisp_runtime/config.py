@@ -1,0 +1,234 @@
+"""Every setting of ``wisp-runtime serve``: one frozen dataclass, from which the command line is generated.
+
+The only module that reads the environment. Each field carries its parser, its metavar and its help
+text; ``cli/serve.py`` turns fields into click options, and the operator's tests read them here.
+"""
+# ruff: noqa: RUF009 (the calls in the class body make dataclass fields)
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from wisp_runtime.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "WISP_"
+OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # their keys are not ours to judge
+
+Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
+KVCacheDtype = Literal["auto", "bf16", "fp8"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
+_SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SIZE_UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_text(value: str) -> str:
+    """Take any text that is not empty."""
+    if not value.strip():
+        raise ConfigError("must not be empty")
+    return value
+
+
+def parse_path(value: str) -> Path:
+    """Read a path; ``~`` is the home directory."""
+    return Path(parse_text(value)).expanduser()
+
+
+def parse_size(value: str) -> int:
+    """Read a number of bytes: ``512MiB``, ``1.5GiB``, ``512Mi``, ``2GB``, ``1048576``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", value.strip().lower())
+    size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
+    if size < 1:
+        raise ConfigError(f"{value!r} is not a size; write it like 512MiB, 1.5GiB or 1048576")
+    return size
+
+
+def parse_integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Make a parser of whole numbers from ``minimum`` to ``maximum``, both included."""
+    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+
+    def parse(value: str) -> int:
+        number = int(value) if re.fullmatch(r"-?\d{1,18}", value.strip()) else minimum - 1
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ConfigError(f"{value!r} is not a whole number {bounds}{_service_link_hint(value)}")
+        return number
+
+    return parse
+
+
+def parse_number(minimum: float, maximum: float, *, excludes_minimum: bool = False) -> Callable[[str], float]:
+    """Make a parser of numbers from ``minimum`` to ``maximum``."""
+    bounds = f"above {minimum:g}" if excludes_minimum else f"of at least {minimum:g}"
+    bounds += f" and at most {maximum:g}" if math.isfinite(maximum) else ""
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        too_low = number <= minimum if excludes_minimum else number < minimum
+        if not math.isfinite(number) or too_low or number > maximum:
+            raise ConfigError(f"{value!r} is not a number {bounds}")
+        return number
+
+    return parse
+
+
+def parse_choice(*choices: str) -> Callable[[str], str]:
+    """Make a parser of one word among ``choices``."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise ConfigError(f"{value!r} is not one of {', '.join(choices)}{nearest(value, choices)}")
+        return value
+
+    return parse
+
+
+def parse_auto_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a parser for which ``auto`` is None and everything else goes to ``parse``."""
+
+    def parse_with_auto(value: str) -> Any:
+        return None if value == "auto" else parse(value)
+
+    return parse_with_auto
+
+
+def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    """Say which known spelling ``name`` comes close to: `` (did you mean 'x'?)``, or nothing."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def _service_link_hint(value: str) -> str:
+    # Kubernetes sets WISP_PORT=tcp://… in pods beside a Service named "wisp".
+    if "://" not in value:
+        return ""
+    return "; Kubernetes sets such values for a Service named wisp: set enableServiceLinks: false on the pod"
+
+
+def _option(default: Any, parse: Callable[[str], Any], metavar: str, help: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": help})
+
+
+def _choice(choices: tuple[str, ...], default: str, help: str) -> Any:
+    return _option(default, parse_choice(*choices), "|".join(choices), help)
+
+
+def _flag(default: bool, help: str) -> Any:
+    return field(default=default, metadata={"is_flag": True, "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """The settings of one runtime process. A field is a flag: ``max_context`` is ``--max-context``.
+
+    Where ``auto`` is allowed on the command line and the value is a number, None means auto.
+    """
+
+    model: str
+    served_name: str | None = _option(
+        None, parse_text, "NAME", "The id in /v1/models (default: last part of MODEL)."
+    )
+    revision: str | None = _option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
+    host: str = _option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
+    port: int = _option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
+    device: Device = _choice(("auto", "cpu", "cuda"), "auto", "Where the model runs.")
+    max_context: int | None = _option(
+        None, parse_auto_or(parse_integer(1)), "auto|N", "Tokens a sequence may hold, prompt and answer."
+    )
+    max_concurrent: int = _option(32, parse_integer(1, 65536), "N", "Sequences in one step.")
+    quantization: Quantization = _choice(
+        ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"), "auto", "How weights are held in memory."
+    )
+    kv_cache_dtype: KVCacheDtype = _choice(
+        ("auto", "bf16", "fp8"), "auto", "How keys and values are held in memory."
+    )
+    prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
+    block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
+    max_step_tokens: int = _option(
+        512, parse_integer(1, 1 << 20), "N", "Tokens a step may compute: the prefill chunk."
+    )
+    kv_cache_memory: int | None = _option(
+        None, parse_auto_or(parse_size), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
+    )
+    memory_fraction: float = _option(
+        0.9,
+        parse_number(0.0, 1.0, excludes_minimum=True),
+        "F",
+        "Share of the device's free memory that may be used.",
+    )
+    drain_timeout_s: float = _option(
+        30.0,
+        parse_number(0.0, math.inf),
+        "S",
+        "After SIGTERM, finish what runs for at most this long.",
+    )
+    threads: int | None = _option(
+        None, parse_auto_or(parse_integer(1, 4096)), "N", "CPU threads (default: all)."
+    )
+    cache_dir: Path = _option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Where downloads are kept.")
+    termination_log: Path | None = _option(
+        None,
+        parse_path,
+        "PATH",
+        "File that gets the last error as JSON (Kubernetes: /dev/termination-log).",
+    )
+    log_level: LogLevel = _choice(("debug", "info", "warning", "error"), "info", "What is logged to stderr.")
+
+    def __post_init__(self) -> None:
+        """Check what no single field can.
+
+        Raises:
+            ConfigError: two settings contradict each other.
+        """
+        if self.max_step_tokens < self.max_concurrent:
+            raise ConfigError("X must hold one token of each sequence. Raise the first or lower the second.")
+
+    @property
+    def name(self) -> str:
+        """The model's id in ``/v1/models``: the served name, or the last part of ``model``."""
+        if self.served_name:
+            return self.served_name
+        path = self.model.split("://", 1)[-1]
+        return Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def options() -> tuple[Field[Any], ...]:
+    """Return the fields that are flags: all but ``model``, which is the argument."""
+    return tuple(f for f in fields(ServeConfig) if f.name != "model")
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field: ``max_context`` → ``--max-context``."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field: ``max_context`` → ``WISP_MAX_CONTEXT``."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def check_environment(environment: Mapping[str, str] | None = None) -> None:
+    """Refuse ``WISP_*`` variables that set nothing, so that a mistyped setting is never silently lost.
+
+    Raises:
+        ConfigError: names the variable and the nearest known spelling.
+    """
+    known = [variable_of(option.name) for option in options()]
+    for key in sorted(os.environ if environment is None else environment):
+        if not key.startswith(ENVIRONMENT_PREFIX) or key.startswith(OTHER_PROGRAMS) or key in known:
+            continue
+        raise ConfigError(
+            f"the environment variable {key} is no setting of wisp-runtime{nearest(key, known)}. "
+            "Unset it, or see wisp-runtime serve --help for the names."
+        )
