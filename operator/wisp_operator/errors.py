@@ -1,0 +1,55 @@
+"""What can go wrong in the control plane, as one tree.
+
+    WispError
+    ├── InvalidModel      an InferenceModel says something that cannot be done: every problem, with its path
+    ├── ManifestError     files that hold no valid InferenceModels: every problem, with its line
+    └── SourceError       config.json or the safetensors headers of a model could not be read
+
+Every message says what, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a manifest.
+
+    Attributes:
+        path: of the field, as users write it: ``spec.gpu.count``, ``spec.runtime.env[0].name``; empty for
+            the document as a whole.
+        message: what is wrong and what is allowed.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class WispError(Exception):
+    """Anything the control plane reports to a user."""
+
+
+class InvalidModel(WispError):
+    """An InferenceModel that breaks the API; carries every problem found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class ManifestError(WispError):
+    """Files that do not hold valid InferenceModels; each line reads ``FILE:LINE: PATH: MESSAGE``."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class SourceError(WispError):
+    """A model's ``config.json`` or safetensors headers could not be read from ``spec.model.uri``."""
