@@ -1,0 +1,114 @@
+"""Read typed keys out of a ``config.json``, naming key, value and remedy when one is wrong.
+
+Knows JSON types and ranges, and nothing about models: :mod:`.config` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from wisp_plan.errors import ConfigInvalid
+
+_MISSING = object()
+REMEDY = "Take config.json from the model's own repository."
+
+
+class ConfigReader:
+    """Typed look-ups in one JSON object.
+
+    A key that is absent or null takes the default; without a default it is an error.
+
+    Args:
+        values: the object.
+        path: what error messages put before a key, e.g. ``rope_scaling.``.
+    """
+
+    def __init__(self, values: Mapping[str, object], path: str = "") -> None:
+        self.values = values
+        self.path = path
+
+    def has(self, key: str) -> bool:
+        """Say whether ``key`` is there, null or not."""
+        return key in self.values
+
+    def bad(self, key: str, wanted: str) -> ConfigInvalid:
+        """Make the error for a value that is not what was ``wanted``."""
+        name = self.path + key
+        if self.values.get(key, _MISSING) is _MISSING:
+            return ConfigInvalid(f"config.json: {name} is missing; expected {wanted}. {REMEDY}", key=name)
+        shown = repr(self.values[key])
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return ConfigInvalid(f"config.json: {name} is {shown}; expected {wanted}. {REMEDY}", key=name)
+
+    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+        """Read a whole number that is at least ``minimum``."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 1 << 40:
+            raise self.bad(key, f"a whole number of at least {minimum}")
+        return value
+
+    def optional_integer(self, key: str, default: int | None = None, *, minimum: int = 0) -> int | None:
+        """Read a whole number; null gives None, and an absent key the default."""
+        if key not in self.values:
+            return default
+        return None if self.values[key] is None else self.integer(key, minimum=minimum)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Read a finite number above zero."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < (result := _as_float(value)) < math.inf:
+            raise self.bad(key, "a number above zero")
+        return result
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Read true or false."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Read a string that is not empty."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not value:
+            raise self.bad(key, "a string")
+        return value
+
+    def section(self, key: str) -> ConfigReader | None:
+        """Read a nested object, or None when it is absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.bad(key, "an object")
+        return ConfigReader(value, f"{self.path}{key}.")
+
+    def token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Read one token id or a list of them; null is none, duplicates are dropped."""
+        if key not in self.values:
+            return default
+        value = self.values[key]
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in listed):
+            raise self.bad(key, "a token id or a list of token ids")
+        return tuple(dict.fromkeys(listed))
+
+
+def _as_float(value: object) -> float:
+    """Turn a JSON number into a float; an integer beyond its range becomes infinity."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf

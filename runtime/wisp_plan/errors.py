@@ -1,0 +1,72 @@
+"""Every error the plan raises on purpose.
+
+PlanError                   message: what, where, and what to do
+├── ConfigInvalid           config.json: a key is missing, mistyped or impossible; ``key`` names it
+│   └── UnknownArchitecture a model we have no code for
+├── CheckpointInvalid       the weights cannot be used as they lie there
+│   ├── CheckpointMissing   no safetensors file, or an index names one that is not there
+│   ├── HeaderInvalid       a safetensors header or index that contradicts the format or itself
+│   ├── FileTruncated       the file ends early; ``missing_bytes`` says by how much
+│   └── TensorsMismatch     whole, but not the tensors that this model needs
+├── RequestInvalid          a fit request that no amount of memory would satisfy
+├── SizeInvalid             text that is not a number of bytes
+└── UnknownCard             a GPU that is not in the catalogue
+"""
+
+from __future__ import annotations
+
+
+class PlanError(ValueError):
+    """Something about a model, its files or a request that cannot be; ``message`` says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigInvalid(PlanError):
+    """A key of ``config.json`` is missing, mistyped or impossible; ``key`` names it."""
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class UnknownArchitecture(ConfigInvalid):
+    """A model we have no code for."""
+
+
+class CheckpointInvalid(PlanError):
+    """The weights cannot be used as they lie there."""
+
+
+class CheckpointMissing(CheckpointInvalid):
+    """No safetensors file, or an index names one that is not there."""
+
+
+class HeaderInvalid(CheckpointInvalid):
+    """A safetensors header or index that contradicts the format or itself."""
+
+
+class FileTruncated(CheckpointInvalid):
+    """A safetensors file ends before its tensors do; ``missing_bytes`` says by how much."""
+
+    def __init__(self, message: str, *, missing_bytes: int) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
+
+
+class TensorsMismatch(CheckpointInvalid):
+    """The checkpoint is whole, but lacks tensors that the model needs or has them in other shapes."""
+
+
+class RequestInvalid(PlanError):
+    """A fit request that no amount of memory would satisfy."""
+
+
+class SizeInvalid(PlanError):
+    """Text that is not a number of bytes."""
+
+
+class UnknownCard(PlanError):
+    """A GPU that is not in the catalogue."""
