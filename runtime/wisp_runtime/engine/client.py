@@ -25,8 +25,8 @@ from wisp_runtime.engine.messages import (
     Shutdown,
     StepOutput,
     Submit,
-    TokenEvent,
     ToEngine,
+    TokenEvent,
 )
 from wisp_runtime.engine.wire import Decoder, encode
 from wisp_runtime.errors import EngineDied
@@ -221,7 +221,7 @@ def process_environment(threads: int | None) -> dict[str, str]:
 
 
 def _died(fatal: Fatal) -> EngineDied:
-    return EngineDied(fatal.message, reason=fatal.reason, **fatal.details)
+    return EngineDied(fatal.message, because=fatal.reason, details=fatal.details)
 
 
 def _obituary(status: int) -> str:

@@ -1,0 +1,82 @@
+"""Say how each sampling chunk's token is drawn, and read what was drawn. The drawing itself is in ``ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from itertools import accumulate
+
+import numpy as np
+
+from wisp_runtime.batch import Sampled, SamplingBatch
+from wisp_runtime.engine.messages import SamplingParams, TokenLogprobs
+from wisp_runtime.engine.plan import Draw, Plan
+
+_SEED_MASK = (1 << 64) - 1
+
+
+def sampling_batch(plan: Plan) -> SamplingBatch:
+    """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
+    sequences = [chunk.sequence for chunk in plan if chunk.samples]
+    params = [sequence.request.sampling for sequence in sequences]
+    counts = [sequence.counts or {} for sequence in sequences]
+    biases = [dict(one.logit_bias) for one in params]
+    return SamplingBatch(
+        temperature=np.array([one.temperature for one in params], dtype=np.float32),
+        top_k=np.array([one.top_k for one in params], dtype=np.int32),
+        top_p=np.array([one.top_p for one in params], dtype=np.float32),
+        min_p=np.array([one.min_p for one in params], dtype=np.float32),
+        seeds=np.array([one.seed & _SEED_MASK for one in params], dtype=np.uint64),
+        steps=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
+        presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
+        frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
+        count_starts=_starts(counts),
+        count_ids=np.array([token for row in counts for token in row], dtype=np.int32),
+        counts=np.array([count for row in counts for count in row.values()], dtype=np.int32),
+        bias_starts=_starts(biases),
+        bias_ids=np.array([token for row in biases for token in row], dtype=np.int32),
+        biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
+        logprobs=max((-1 if one.logprobs is None else one.logprobs for one in params), default=-1),
+    )
+
+
+def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Draw]:
+    """Return what was drawn for each chunk that samples.
+
+    Args:
+        plan: what was run.
+        sampled: R rows, on the host.
+        is_sound: R claims that a row's logits were numbers; where not, the draw is an error.
+    """
+    params = [chunk.sequence.request.sampling for chunk in plan if chunk.samples]
+    return [
+        Draw(token, logprobs) if sound else Draw(-1, error=_UNSOUND)
+        for token, logprobs, sound in zip(
+            sampled.tokens.tolist(), _logprobs(params, sampled), is_sound, strict=True
+        )
+    ]
+
+
+_UNSOUND = (
+    "the model's logits were not finite numbers (overflow or damaged weights); "
+    "this request was ended, others go on. Check the checkpoint's dtype and files"
+)
+
+
+def _logprobs(params: list[SamplingParams], sampled: Sampled) -> Iterator[TokenLogprobs | None]:
+    """Yield each row's log-probabilities, cut to the alternatives its request asked for."""
+    for row, one in enumerate(params):
+        if one.logprobs is None or sampled.logprobs is None:
+            yield None
+            continue
+        top: tuple[tuple[int, float], ...] = ()
+        if sampled.top_ids is not None and sampled.top_logprobs is not None:
+            ids, values = sampled.top_ids[row].tolist(), sampled.top_logprobs[row].tolist()
+            top = tuple(zip(ids, values, strict=True))[: one.logprobs]
+        yield TokenLogprobs(float(sampled.logprobs[row]), top)
+
+
+def _starts(
+    rows: Items[dict[int, int]] | Items[dict[int, float]],
+) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int32)

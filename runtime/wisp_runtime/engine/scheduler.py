@@ -1,0 +1,236 @@
+"""Decide which sequences run in the next step, with how many tokens, and what came of it.
+
+Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
+
+1. A request's rank is its arrival number plus a head start per priority level. Lower ranks come
+   first everywhere; because the head start is bounded, no priority is ever starved.
+2. A step takes the running sequences that decode, then prefill chunks of the others, then admits
+   from the queue, in rank order, within ``max_step_tokens``. Nobody overtakes in the queue.
+3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that
+   runs. It grows block by block; when none is left, the one of the highest rank gives up its
+   blocks and waits again (preemption by recompute). The lowest rank is never stopped, so every
+   step gets something done.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from wisp_runtime.engine.admission import max_length, refusal
+from wisp_runtime.engine.blocks import BlockPool, blocks_for
+from wisp_runtime.engine.messages import Load, Submit, TokenEvent
+from wisp_runtime.engine.plan import Chunk, Draw, Limits, Plan
+from wisp_runtime.engine.prefix import PrefixCache
+from wisp_runtime.engine.sequence import Rank, Sequence, Status
+
+HEAD_START = 1024  # arrivals that one level of priority is worth
+_rank = attrgetter("rank")
+
+
+class Scheduler:
+    """The sequences of one engine. ``plan`` and ``commit`` alternate; requests come and go between."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cache = PrefixCache(BlockPool(limits.blocks), limits.block_tokens)
+        self.waiting: list[Sequence] = []  # by rank, like running
+        self.running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals = 0
+        self._refused_at: tuple[Rank, int, int] | None = None
+        self._steps = self._prompt_tokens = self._cached_tokens = 0
+        self._generated_tokens = self._preemptions = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is here."""
+        return not self._sequences
+
+    @property
+    def load(self) -> Load:
+        """How busy the engine is now, and what it has done since it started."""
+        blocks = self.limits.blocks
+        return Load(
+            waiting=len(self.waiting),
+            running=len(self.running),
+            kv_blocks_used=blocks - self.cache.available,
+            kv_blocks_total=blocks,
+            steps=self._steps,
+            prompt_tokens_total=self._prompt_tokens,
+            cached_tokens_total=self._cached_tokens,
+            generated_tokens_total=self._generated_tokens,
+            preemptions_total=self._preemptions,
+        )
+
+    def submit(self, request: Submit) -> TokenEvent | None:
+        """Queue a request; if it can never run, return the event that says why."""
+        assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
+        if why := refusal(request, self.limits):
+            return TokenEvent(request.request_id, None, "error", message=why)
+        self._arrivals += 1
+        sequence = Sequence(
+            request,
+            rank=(self._arrivals + request.priority * HEAD_START, self._arrivals),
+            max_length=max_length(request, self.limits),
+            eos=self.limits.eos,
+        )
+        self._sequences[sequence.id] = sequence
+        insort(self.waiting, sequence, key=_rank)
+        return None
+
+    def abort(self, request_id: str) -> TokenEvent | None:
+        """End a request and free its blocks now; None if no such request is here."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        self._end(sequence)
+        return TokenEvent(request_id, None, "abort")
+
+    def plan(self) -> Plan:
+        """Choose the chunks of the next step: never none while a request is here."""
+        chunks = list(self._decodes())
+        budget = self.limits.max_step_tokens - len(chunks)
+        prefills = self._prefills()
+        while budget and (sequence := next(prefills, None)):
+            start, pending = sequence.computed_tokens, sequence.pending_tokens
+            tokens = min(pending, budget)
+            chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
+            budget -= tokens
+        return tuple(chunks)
+
+    def commit(self, plan: Plan, draws: Iterable[Draw]) -> list[TokenEvent]:
+        """Take in what the step computed.
+
+        Args:
+            plan: what was run. Sequences aborted since are passed over.
+            draws: one per chunk that samples, in the plan's order.
+        """
+        drawn, events = iter(draws), []
+        self._steps += 1
+        for chunk in plan:
+            draw = next(drawn) if chunk.samples else None
+            if chunk.sequence.status is Status.FINISHED:
+                continue
+            self._advance(chunk)
+            if draw is not None:
+                events.append(self._take_draw(chunk.sequence, draw))
+        return events
+
+    def _decodes(self) -> Iterator[Chunk]:
+        index = 0
+        while index < len(self.running):  # preemption takes from its end
+            sequence = self.running[index]
+            if sequence.pending_tokens == 1 and self._grow(sequence):
+                yield Chunk(sequence, sequence.computed_tokens, 1, True)
+            index += 1
+
+    def _prefills(self) -> Iterator[Sequence]:
+        """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
+        for sequence in [one for one in self.running if one.pending_tokens > 1]:
+            self._cached_tokens += self._skip_cached(sequence)
+            yield sequence
+        while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
+            yield self._start(self.waiting.pop(0))
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Give a decoding sequence the block it needs, if it needs one; False if it has to sit out."""
+        if blocks_for(len(sequence.tokens), self.limits.block_tokens) <= len(sequence.blocks):
+            return True
+        while not self.cache.available:
+            if self.running[-1] is sequence:
+                return False
+            self._preempt(self.running[-1])
+        sequence.blocks.append(self.cache.take())
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.PREEMPTED
+        insort(self.waiting, sequence, key=_rank)
+        self._preemptions += 1
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
+        attempt = (sequence.rank, len(self.running), self.cache.available)
+        if self.running and attempt == self._refused_at:
+            return False
+        if self.limits.reuses_prefixes and sequence.request.use_prefix_cache:
+            sequence.node = self.cache.root
+        cached = self._skip_cached(sequence)
+        missing = blocks_for(len(sequence.tokens), self.limits.block_tokens) - len(sequence.blocks)
+        if self.running and missing + len(self.running) > self.cache.available:
+            self._release(sequence)
+            self._refused_at = attempt
+            return False
+        sequence.blocks.extend(self.cache.take() for _ in range(missing))
+        self._cached_tokens += cached
+        return True
+
+    def _start(self, sequence: Sequence) -> Sequence:
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=_rank)
+        return sequence
+
+    def _skip_cached(self, sequence: Sequence) -> int:
+        """Move past the blocks that are cached by now, all but the last token; return how many tokens."""
+        size, before = self.limits.block_tokens, sequence.computed_tokens
+        while sequence.node is not None:
+            start = sequence.entered_blocks * size
+            if start + size >= len(sequence.tokens):
+                break
+            node = self.cache.find(sequence.node, sequence.tokens, start)
+            if node is None:
+                break
+            block = self.cache.hold(node)
+            if sequence.entered_blocks < len(sequence.blocks):
+                self.cache.release((sequence.blocks[sequence.entered_blocks],))
+                sequence.blocks[sequence.entered_blocks] = block
+            else:
+                sequence.blocks.append(block)
+            sequence.node = node
+            sequence.entered_blocks += 1
+            sequence.computed_tokens = start + size
+        skipped = sequence.computed_tokens - before
+        if not sequence.generated_tokens:
+            sequence.cached_tokens += skipped
+        return skipped
+
+    def _advance(self, chunk: Chunk) -> None:
+        """Count the chunk as computed, and let its full blocks be found."""
+        sequence, size = chunk.sequence, self.limits.block_tokens
+        sequence.computed_tokens += chunk.tokens
+        if chunk.tokens > 1 or not sequence.generated_tokens:
+            self._prompt_tokens += chunk.tokens
+        while sequence.node is not None:
+            index = sequence.entered_blocks
+            if (index + 1) * size > sequence.computed_tokens:
+                break
+            tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
+            sequence.node = self.cache.insert(sequence.node, tokens, sequence.blocks[index])
+            sequence.blocks[index] = sequence.node.block
+            sequence.entered_blocks = index + 1
+
+    def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
+        if draw.error:
+            self._end(sequence)
+            self.cache.forget()  # whatever spoiled the logits may sit in its blocks
+            return TokenEvent(sequence.id, None, "error", message=draw.error)
+        cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
+        finish = sequence.append(draw.token)
+        self._generated_tokens += 1
+        if finish:
+            self._end(sequence)
+        return TokenEvent(sequence.id, draw.token, finish, cached_tokens, draw.logprobs)
+
+    def _end(self, sequence: Sequence) -> None:
+        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.FINISHED
+        del self._sequences[sequence.id]
+
+    def _release(self, sequence: Sequence) -> None:
+        self.cache.release(sequence.blocks)
+        sequence.forget_computed()

@@ -1,0 +1,81 @@
+"""A model that is nothing but its cache: each next token depends on all tokens read back through block tables.
+
+It keeps token ids as keys and positions as values, so a block, slot or position mixed up anywhere
+changes the answer or raises. ``answer`` says what it must say, without any engine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_runtime.batch import Batch, Sampled, SamplingBatch
+from wisp_runtime.engine.messages import Submit
+from wisp_runtime.engine.runner import Runner
+from wisp_runtime.memory.kv import KVCache
+
+VOCAB = 13
+EOS = 12
+
+
+def next_token(tokens: list[int], temperature: float, seed: int) -> int:
+    """What the toy says after ``tokens``: their checksum, stirred by the seed if not greedy."""
+    greedy = zlib.crc32(bytes(tokens)) % VOCAB
+    return greedy if temperature == 0 else (greedy + zlib.crc32(f"{seed}/{len(tokens)}".encode())) % VOCAB
+
+
+def answer(request: Submit, max_context: int) -> list[int]:
+    """The tokens ``request`` must get, whoever else is there."""
+    tokens = list(request.prompt)
+    end = min(len(tokens) + request.max_tokens, max_context)
+    stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
+    while len(tokens) < end:
+        tokens.append(next_token(tokens, request.sampling.temperature, request.sampling.seed))
+        if tokens[-1] in stops:
+            break
+    return tokens[len(request.prompt) :]
+
+
+@dataclass
+class ToyModel:
+    spec: ModelSpec = field(
+        default_factory=lambda: ModelSpec(
+            "Toy", "toy", 1, 1, 1, VOCAB, 1, 1, 1, 1 << 20, 1e-5, RopeSpec(), eos_token_ids=(EOS,)
+        )
+    )
+    computed_tokens: int = 0
+
+    def forward(self, batch: Batch, cache: KVCache) -> np.ndarray:
+        self.computed_tokens += len(batch.tokens)
+        tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
+        tokens[batch.slots] = batch.tokens
+        positions[batch.slots] = batch.positions
+        logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
+        for row, n in enumerate(batch.logit_rows):
+            b = int(np.searchsorted(batch.query_starts, n, side="right")) - 1
+            assert batch.context_lengths[b] == batch.positions[n] + 1
+            places = np.arange(batch.context_lengths[b])
+            blocks = batch.block_tables[b, places // cache.block_tokens]
+            slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
+            np.testing.assert_array_equal(positions[slots], places)
+            logits[row, next_token(tokens[slots].tolist(), 0.0, 0)] = 1.0
+        return logits
+
+
+def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
+    """Greedy, or stirred by (seed, step) as ``next_token`` does."""
+    tokens = logits.argmax(axis=1)
+    for row in np.flatnonzero(sampling.temperature):
+        stir = zlib.crc32(f"{sampling.seeds[row]}/{sampling.steps[row]}".encode())
+        tokens[row] = (int(tokens[row]) + stir) % VOCAB
+    return Sampled(tokens.astype(np.int32))
+
+
+def toy_runner(blocks: int, block_tokens: int) -> Runner:
+    """A runner of the toy, its cache filled with what no one wrote."""
+    shape = (1, blocks, 1, block_tokens, 1)
+    cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), block_tokens)
+    return Runner(ToyModel(), cache, toy_sample)
