@@ -28,7 +28,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        names_itself = not self.path or self.message.startswith(self.path)
+        return self.message if names_itself else f"{self.path}: {self.message}"
 
 
 class WispError(Exception):

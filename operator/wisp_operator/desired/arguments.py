@@ -1,0 +1,28 @@
+"""The command line of a runtime pod, as ``docs/architecture.md`` gives it."""
+
+from __future__ import annotations
+
+from wisp_operator.api import InferenceModel
+from wisp_operator.desired.labels import RUNTIME_PORT
+from wisp_operator.desired.volumes import CACHE_DIR, model_path
+
+COMMAND = ("wisp-runtime",)
+TERMINATION_LOG = "/dev/termination-log"
+DEFAULT_STEP_TOKENS = 512
+
+
+def arguments(model: InferenceModel) -> list[str]:
+    """Say everything the pod must know; what the API leaves open stays with the runtime's defaults."""
+    source, runtime = model.spec.model, model.spec.runtime
+    found = ["serve", model_path(model), "--served-name", model.served_name]
+    if source.revision:
+        found += ["--revision", source.revision]
+    found += ["--host", "0.0.0.0", "--port", str(RUNTIME_PORT)]
+    found += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
+    found += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
+    if runtime.max_concurrent > DEFAULT_STEP_TOKENS:  # a step holds at least one token of each sequence
+        found += ["--max-step-tokens", str(runtime.max_concurrent)]
+    found += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
+    found += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
+    found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:g}"]
+    return [*found, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]

@@ -1,0 +1,34 @@
+"""The environment of a runtime pod: where it may write, its tokens, and what the user adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_operator.api import EnvVar, InferenceModel
+from wisp_operator.desired.settings import BuildSettings
+
+SECRET_KEYS = {"hf": ("HF_TOKEN",), "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+
+
+def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
+    """The container's variables, each name once: what the user sets replaces ours."""
+    found: dict[str, dict[str, Any]] = {"HOME": {"name": "HOME", "value": "/tmp"}}
+    if settings.hub_endpoint and model.spec.model.scheme == "hf":
+        found["HF_ENDPOINT"] = {"name": "HF_ENDPOINT", "value": settings.hub_endpoint}
+    secret = model.spec.model.secret_ref
+    if secret is not None:
+        for key in SECRET_KEYS[model.spec.model.scheme]:
+            found[key] = _from_secret(key, secret.name, key)
+    for variable in model.spec.runtime.env:
+        found[variable.name] = _variable(variable)
+    return list(found.values())
+
+
+def _variable(variable: EnvVar) -> dict[str, Any]:
+    if variable.secret_ref is not None:
+        return _from_secret(variable.name, variable.secret_ref.name, variable.secret_ref.key)
+    return {"name": variable.name, "value": variable.value or ""}
+
+
+def _from_secret(name: str, secret: str, key: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

@@ -1,0 +1,58 @@
+"""Names and labels of the objects that belong to a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_operator.api import API_VERSION, KIND, InferenceModel
+
+MODEL_LABEL = "wisp.dev/model"
+PORT_NAME = "http"
+RUNTIME_PORT = 8000
+
+
+def selector(model: InferenceModel) -> dict[str, str]:
+    """Labels that only this model's pods carry; a Deployment's selector never changes."""
+    return {MODEL_LABEL: model.name}
+
+
+def selector_text(model: InferenceModel) -> str:
+    """The same as text, for ``status.selector`` and ``kubectl get pods -l``."""
+    return ",".join(f"{key}={value}" for key, value in selector(model).items())
+
+
+def labels(model: InferenceModel) -> dict[str, str]:
+    """Labels of every object of this model."""
+    return {
+        "app.kubernetes.io/name": "wisp-runtime",
+        "app.kubernetes.io/instance": model.name,
+        "app.kubernetes.io/component": "model",
+        "app.kubernetes.io/managed-by": "wisp",
+        **selector(model),
+    }
+
+
+def metadata(model: InferenceModel, name: str = "") -> dict[str, Any]:
+    """Metadata of a child: deleted with the model, once the cluster has given the model a uid."""
+    found: dict[str, Any] = {
+        "name": name or model.name,
+        "namespace": model.namespace,
+        "labels": labels(model),
+    }
+    if model.uid:
+        found["ownerReferences"] = [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": model.name,
+                "uid": model.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+    return found
+
+
+def cache_claim(model: InferenceModel) -> str:
+    """Name of the claim that keeps downloads for ``cache.type: PVC``."""
+    return f"{model.name}-cache"

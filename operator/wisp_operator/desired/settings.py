@@ -1,0 +1,31 @@
+"""What the builders need to know that no InferenceModel says: the image, the node's directories, the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """Settings of an installation, the same for every model.
+
+    Attributes:
+        image: of the runtime, with its tag or digest.
+        pull_policy: of that image.
+        node_cache_dir: directory of a node that keeps downloads for ``cache.type: NodeLocal``; it must be
+            writable for ``user_id``.
+        hub_endpoint: of a mirror of huggingface.co; empty for the hub itself.
+        user_id: user and group that the pods run as; never 0.
+        cpu_request, memory_request: what a pod asks of its node besides the GPU.
+        endpoint_grace_s: seconds a pod keeps accepting after it was told to stop, until no proxy sends more.
+    """
+
+    image: str = "ghcr.io/wisp-dev/wisp-runtime:0.1.0"
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    node_cache_dir: str = "/var/cache/wisp"
+    hub_endpoint: str = ""
+    user_id: int = 65532
+    cpu_request: str = "1"
+    memory_request: str = "4Gi"
+    endpoint_grace_s: int = 5

@@ -1,0 +1,71 @@
+"""Where a pod finds its weights: one volume by the scheme of the model's URI.
+
+``file://``, ``pvc://`` and ``oci://`` are mounted read-only under ``/models``; ``hf://`` and ``s3://`` are
+fetched by the runtime into ``/cache``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_operator.api import InferenceModel
+from wisp_operator.desired.labels import cache_claim
+from wisp_operator.desired.settings import BuildSettings
+
+CACHE_DIR = "/cache"
+MODELS_DIR = "/models"
+FETCHED = ("hf", "s3")
+
+
+def model_path(model: InferenceModel) -> str:
+    """The MODEL argument: a directory of the pod, or the URI of what the runtime fetches itself."""
+    return model.spec.model.uri if model.spec.model.scheme in FETCHED else f"{MODELS_DIR}/{model.name}"
+
+
+def volumes(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
+    """The pod's volumes."""
+    if model.spec.model.scheme in FETCHED:
+        weights = {"name": "cache", **_cache(model, settings)}
+    else:
+        weights = {"name": "model", **_mounted(model)}
+    # CACHE_DIR must be writable even where nothing is fetched: the runtime may keep what it derives there.
+    scratch = [] if model.spec.model.scheme in FETCHED else [{"name": "cache", "emptyDir": {}}]
+    return [weights, *scratch, {"name": "tmp", "emptyDir": {}}]
+
+
+def mounts(model: InferenceModel) -> list[dict[str, Any]]:
+    """The container's mounts, for the same volumes."""
+    found: list[dict[str, Any]] = [
+        {"name": "cache", "mountPath": CACHE_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if model.spec.model.scheme in FETCHED:
+        return found
+    weights: dict[str, Any] = {"name": "model", "mountPath": model_path(model), "readOnly": True}
+    directory = model.spec.model.location.partition("/")[2].strip("/")
+    if model.spec.model.scheme == "pvc" and directory:
+        weights["subPath"] = directory
+    return [weights, *found]
+
+
+def _cache(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
+    """Where fetched weights are kept, by ``spec.cache.type``."""
+    match model.spec.cache.type:
+        case "NodeLocal":
+            return {"hostPath": {"path": settings.node_cache_dir, "type": "DirectoryOrCreate"}}
+        case "PVC":
+            return {"persistentVolumeClaim": {"claimName": cache_claim(model)}}
+        case _:
+            return {"emptyDir": {}}
+
+
+def _mounted(model: InferenceModel) -> dict[str, Any]:
+    """The volume that already holds the weights."""
+    location = model.spec.model.location
+    match model.spec.model.scheme:
+        case "file":
+            return {"hostPath": {"path": location, "type": "Directory"}}
+        case "pvc":
+            return {"persistentVolumeClaim": {"claimName": location.partition("/")[0], "readOnly": True}}
+        case _:
+            return {"image": {"reference": location, "pullPolicy": "IfNotPresent"}}
