@@ -1,0 +1,59 @@
+"""What the control plane on one machine takes from its surroundings: the environment and the installation.
+
+The only module of the command line and the local cluster that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+OWN_PREFIX = "WISP_"
+RUNTIME = "wisp-runtime"
+
+
+def cache_dir() -> Path:
+    """Where models are kept: ``WISP_CACHE_DIR``, else ``~/.cache/wisp``."""
+    configured = os.environ.get("WISP_CACHE_DIR")
+    if configured:
+        return Path(configured).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wisp"
+
+
+def temporary_dir() -> Path:
+    """Where a ``wisp up`` without ``--state-dir`` keeps its files while it runs."""
+    return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment a pod's process starts from: ours, without settings of Wisp itself.
+
+    A pod on a cluster sees none of the shell it was applied from, so ``WISP_MAX_CONTEXT`` there must not
+    change what the manifest says here.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+
+
+def hub_token() -> str | None:
+    """The Hugging Face token that downloads would use, from the environment or ``hf auth login``."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if os.environ.get(name):
+            return os.environ[name]
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    try:
+        return (home / "token").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def program(name: str) -> str | None:
+    """Path of a program: as it stands if it is a path, else beside this Python, else on ``PATH``.
+
+    ``WISP_RUNTIME_PROGRAM`` names another program to run instead of ``wisp-runtime``.
+    """
+    if name == RUNTIME:
+        name = os.environ.get("WISP_RUNTIME_PROGRAM") or name
+    beside = Path(sys.executable).parent / name  # an absolute name replaces the folder
+    return str(beside) if beside.exists() else shutil.which(name)
