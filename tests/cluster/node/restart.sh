@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# restart.sh NAME: kill -9 one component of the node (apiserver, controllers, kubelet, …) and start it again as it was.
+set -euo pipefail
+. "$(dirname "$0")/node.sh"
+export PATH=$NODE_BIN:/usr/sbin:/sbin:$PATH KUBECONFIG=$DATA/pki/admin.kubeconfig
+[ -e "$RUN/$1.command" ] || fail "no component called $1; there are: $(cd $RUN && ls ./*.command | xargs -n1 basename -s .command | xargs)"
+kill -9 "$(cat "$RUN/$1.pid")" 2>/dev/null || true
+sleep "${2:-0}"
+eval "start $1 $(cat "$RUN/$1.command")"
