@@ -100,7 +100,7 @@ def _nothing_to_read(folder: Path, found: list[Path]) -> str:
     others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf"})
     if others:
         return (
-            f"{folder} has no safetensors file, only {', '.join(others[:3])}. Use a repository with safetensors "
-            "weights, or convert a .gguf file with: wisp-runtime convert FILE DIR."
+            f"{folder} has no safetensors file, only {', '.join(others[:3])}. Use a repository with "
+            "safetensors weights, or convert a .gguf file with: wisp-runtime convert FILE DIR."
         )
     return f"{folder} has no safetensors file. Point at a folder that holds a model."

@@ -87,7 +87,7 @@ def _refuse_what_cannot_run(reader: ConfigReader) -> None:
         method = quantized.values.get("quant_method", "an unnamed method")
         raise ConfigInvalid(
             f"config.json: quantization_config says that the checkpoint is already quantized ({method}); "
-            "such weights cannot be read yet. Use the model's unquantized repository and let the runtime quantize it.",
+            "such weights cannot be read yet. Use the repository of the unquantized model.",
             key="quantization_config",
         )
 

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from wisp_plan.errors import FileTruncated, HeaderInvalid
 from wisp_plan.sizes import format_size
@@ -20,6 +21,7 @@ from wisp_plan.sizes import format_size
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The bound of the reference implementation; a longer header is refused unread."""
+MAX_DIMENSIONS = 16
 
 DTYPE_BITS = {
     "F4": 4,
@@ -149,7 +151,7 @@ def check_length(file: str, *, expected: int, actual: int) -> None:
         raise FileTruncated(_truncated(file, missing, "its tensors"), missing_bytes=missing)
     if actual > expected:
         raise HeaderInvalid(
-            f"{file}: {actual - expected} bytes follow the last tensor. The file is damaged: download it again."
+            f"{file}: {actual - expected} bytes follow the last tensor. It is damaged: download it again."
         )
 
 
@@ -193,8 +195,8 @@ def _tensor(name: str, entry: object, file: str, data_start: int) -> TensorInfo:
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise _bad(file, name, f"has the unknown dtype {_short(dtype)}; known: {', '.join(DTYPE_BITS)}")
-    if not _is_counts(shape):
-        raise _bad(file, name, f"has the shape {_short(shape)}; expected a list of whole numbers")
+    if not _is_counts(shape) or len(shape) > MAX_DIMENSIONS:
+        raise _bad(file, name, f"has the shape {_short(shape)}; expected at most 16 whole numbers")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad(file, name, f"has the data_offsets {_short(offsets)}; expected [start, end]")
     bits = math.prod(shape) * DTYPE_BITS[dtype]
@@ -204,7 +206,7 @@ def _tensor(name: str, entry: object, file: str, data_start: int) -> TensorInfo:
     return TensorInfo(name, dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1], file)
 
 
-def _is_counts(value: object) -> bool:
+def _is_counts(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 62 for one in value)
 
 
@@ -226,4 +228,5 @@ def _bad(file: str, name: str, claim: str) -> HeaderInvalid:
 
 def _short(value: object) -> str:
     shown = value if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= 100 else shown[:97] + "..."
+    printable = shown[:97].encode("utf-8", "backslashreplace").decode()
+    return printable if len(shown) <= 97 else printable + "..."

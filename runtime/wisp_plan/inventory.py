@@ -144,8 +144,8 @@ def parse_index(text: bytes) -> dict[str, str]:
     for name, file in weight_map.items():
         if not isinstance(file, str) or not file.endswith(".safetensors") or "/" in file or "\\" in file:
             raise HeaderInvalid(
-                f"{INDEX_FILE}: {name[:100]} lies in {str(file)[:100]!r}; expected the name of a .safetensors "
-                "file in the same folder. Download the index again."
+                f"{INDEX_FILE}: {name[:100]} lies in {str(file)[:100]!r}; expected the name of a "
+                ".safetensors file in the same folder. Download the index again."
             )
     return weight_map
 
