@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wisp_operator.local import template
-from wisp_operator.local.pods import Pod, PodState
+from wisp_operator.local.pods import Machine, Pod, PodState
 from wisp_operator.local.process import Process
 from wisp_operator.local.surface import Surface
 
@@ -48,7 +48,7 @@ def deployment(**fake):
 @asynccontextmanager
 async def running(tmp_path, **fake):
     surface = Surface()
-    pod = Pod("tiny-1", template.read(deployment(**fake)), tmp_path, surface, lambda: None)
+    pod = Pod("tiny-1", template.read(deployment(**fake)), Machine(tmp_path, surface, lambda: None))
     try:
         yield pod
     finally:
@@ -174,7 +174,7 @@ def test_a_program_that_is_not_installed_is_said_in_a_sentence(tmp_path):
         surface = Surface()
         manifest = deployment()
         manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
-        pod = Pod("tiny-1", template.read(manifest), tmp_path, surface, lambda: None)
+        pod = Pod("tiny-1", template.read(manifest), Machine(tmp_path, surface, lambda: None))
         await until(lambda: pod.last_ending)
         assert "no-such-program is not installed on this machine" in pod.last_ending.message
         await pod.stop(0)

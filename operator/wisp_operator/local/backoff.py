@@ -20,4 +20,4 @@ def delay_s(crashes: int, was_ready: bool) -> float:
     """Seconds until the next start, after ``crashes`` in a row, the last of a process that ``was_ready``."""
     if crashes <= 1 and was_ready:
         return 0.0
-    return float(min(LONGEST_S, FIRST_S * 2 ** (crashes - 1)))
+    return float(min(LONGEST_S, FIRST_S * 2.0 ** min(crashes - 1, 10)))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wisp_operator.local import rollout, template
-from wisp_operator.local.pods import Pod, PodState
+from wisp_operator.local.pods import Machine, Pod, PodState
 from wisp_operator.local.surface import Surface
 
 DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
@@ -22,7 +22,8 @@ DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
 class LocalCluster:
     """The pods of this machine, by model (``namespace/name``)."""
 
-    def __init__(self, home: Path, changed: Callable[[], None]) -> None:
+    def __init__(self, home: Path, changed: Callable[[], None], device: template.Device = "auto") -> None:
+        self._device = device
         self._home = home
         self._changed = changed
         self._surface = Surface()
@@ -69,7 +70,7 @@ class LocalCluster:
         home = self._home / str(metadata.get("namespace", "default"))
         home.mkdir(parents=True, exist_ok=True)
         name = f"{metadata['name']}-{wanted.digest[:5]}-{secrets.token_hex(3)}"
-        return Pod(name, wanted, home, self._surface, self._changed)
+        return Pod(name, wanted, Machine(home, self._surface, self._changed, self._device))
 
     def _retire(self, key: str, pod: Pod) -> None:
         pod.is_draining = True

@@ -22,7 +22,7 @@ from wisp_operator.local import backoff, config
 from wisp_operator.local.health import Health
 from wisp_operator.local.process import Process
 from wisp_operator.local.surface import Surface
-from wisp_operator.local.template import LOOPBACK, NotLocal, Template
+from wisp_operator.local.template import LOOPBACK, Device, NotLocal, Template
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,23 @@ class Ending:
     raw: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the pods of one namespace share.
+
+    Attributes:
+        home: directory for their logs and scratch.
+        surface: for probes.
+        changed: called after every change of a pod.
+        device: what the user of this machine chose.
+    """
+
+    home: Path
+    surface: Surface
+    changed: Callable[[], None]
+    device: Device = "auto"
+
+
 @dataclass
 class Life:
     """One run of a pod's process, from start to end."""
@@ -80,9 +97,7 @@ class Pod:
         created: Unix time, in seconds.
     """
 
-    def __init__(
-        self, name: str, template: Template, home: Path, surface: Surface, changed: Callable[[], None]
-    ):
+    def __init__(self, name: str, template: Template, machine: Machine) -> None:
         self.name = name
         self.template = template
         self.created = time.time()
@@ -91,10 +106,11 @@ class Pod:
         self.last_ending: Ending | None = None
         self.is_draining = False
         self.life: Life | None = None
-        self.log = home / f"{name}.log"
-        self._home = home / name
-        self._surface = surface
-        self._changed = changed
+        self.log = machine.home / f"{name}.log"
+        self._home = machine.home / name
+        self._surface = machine.surface
+        self._device = machine.device
+        self._changed = machine.changed
         self._process: Process | None = None
         self._task = asyncio.create_task(self._run(), name=f"pod {name}")
         self._task.add_done_callback(self._report)
@@ -158,7 +174,7 @@ class Pod:
         self._termination_log.unlink(missing_ok=True)
         port = free_port()
         try:
-            command = self.template.argv(port, self._home, self._termination_log)
+            command = self.template.argv(port, self._home, self._termination_log, self._device)
             environment = config.inherited_environment() | self.template.variables(
                 self._home, self._termination_log
             )

@@ -12,11 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wisp_operator.errors import WispError
 
 LOOPBACK = "127.0.0.1"
+Device = Literal["auto", "cpu", "cuda"]
 DEFAULT_COMMAND = ("wisp-runtime",)
 
 
@@ -64,16 +65,21 @@ class Template:
     grace_s: float
     termination_log: str
 
-    def argv(self, port: int, home: Path, log: Path) -> list[str]:
+    def argv(self, port: int, home: Path, log: Path, device: Device = "auto") -> list[str]:
         """The command for a process that listens on ``port``.
 
         Args:
             port: free TCP port of the loopback.
             home: directory of the pod, for its scratch volumes.
             log: where the process writes its last error.
+            device: what the user of this machine says; ``auto`` leaves it to the manifest, except that a
+                model made for a GPU runs on the CPU where there is none.
         """
         paths = self._paths(home, log)
         argv = [_rewrite(argument, paths) for argument in self.command]
+        if "--device" in argv:
+            asked = argv[argv.index("--device") + 1]
+            argv = _with_flag(argv, "--device", device if device != "auto" or asked == "cuda" else asked)
         return _with_flag(_with_flag(argv, "--host", LOOPBACK), "--port", str(port))
 
     def variables(self, home: Path, log: Path) -> dict[str, str]:
