@@ -1,0 +1,184 @@
+"""The application: authenticates, finds the model, hands the request to :mod:`.relay`; answers the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from . import inform, intake, routes
+from .auth import Keyring, bearer
+from .client import Client, ClientGone, Message, Receive, Send
+from .config import Config
+from .desk import Desk
+from .errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping, Unauthorized
+from .fleet import Fleet
+from .metrics import Metrics
+from .pick import prefix_key
+from .relay import Relay, Request
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("wisp_gateway.access")
+
+CLIENT_CLOSED_REQUEST = 499
+_JSON: Headers = [(b"content-type", b"application/json")]
+_PROMETHEUS: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+_LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
+
+
+class App:
+    """The gateway as an ASGI application (HTTP only)."""
+
+    def __init__(self, config: Config, fleet: Fleet, relay: Relay, metrics: Metrics) -> None:
+        self.is_stopping = False
+        self._config = config
+        self._fleet = fleet
+        self._relay = relay
+        self._metrics = metrics
+        self._keys = Keyring(config.api_keys)
+        self._exchanges: set[asyncio.Future[None]] = set()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request; whatever happens, the client gets OpenAI's shape."""
+        client = Client(scope, receive, send)
+        try:
+            route = routes.find(client.method, client.path)
+            await self._dispatch(client, route)
+        except GatewayError as error:
+            await client.fail(error)
+        except ClientGone:
+            client.status = CLIENT_CLOSED_REQUEST
+        except Exception:
+            log.exception("bug in the gateway (request %s)", client.request_id)
+            await client.fail(InternalError("The gateway failed on this request; its log says why."))
+        finally:
+            if client.model_key or client.status >= 400:
+                self._account(client)
+
+    def abort(self) -> None:
+        """End every request that still runs, each with a clean error."""
+        for exchange in self._exchanges:
+            exchange.cancel()
+
+    async def _dispatch(self, client: Client, route: routes.Route) -> None:
+        match route.action:
+            case "generate":
+                await self._generate(client, route)
+            case "list":
+                await self._list(client, route)
+            case "show":
+                await self._show(client, route)
+            case "livez":
+                await self._plain(client, 200, "ok")
+            case "readyz":
+                await self._plain(client, *((503, "stopping") if self.is_stopping else (200, "ok")))
+            case "metrics":
+                await client.reply(200, self._scrape(), _PROMETHEUS)
+            case "state":
+                await self._state(client)
+
+    async def _generate(self, client: Client, route: routes.Route) -> None:
+        token = bearer(client.header(b"authorization"))
+        self._keys_before_body(token)
+        body = intake.read(
+            await client.read_body(self._config.max_body_bytes), client.header(b"content-type")
+        )
+        desk = self._find(route.model, body.model(is_named_by_path=route.model is not None))
+        self._keys.check(token, desk.model)
+        client.model_key = desk.model.key
+        desk.arrive()
+        self._metrics.received.add(len(body.raw), desk.model.key)
+        request = Request(
+            path=route.path,
+            headers=[*client.headers],
+            body=body.addressed_to(desk.model.served_name),
+            key=prefix_key(body.fields) if desk.model.routing == "PrefixAware" else None,
+            is_stream=body.is_stream,
+            entered_s=client.entered_s,
+        )
+        await self._until_gone(client, self._relay.serve(client, desk, request))
+
+    def _find(self, by_path: str | None, by_body: str | None) -> Desk:
+        """The model that the path or the body names; if both do, they must agree."""
+        desk = self._fleet.find(by_path or by_body or "")
+        if by_path is not None and by_body is not None and by_body != desk.model.key:
+            names = (desk.model.name, desk.model.served_name)
+            if by_body not in names:
+                raise ModelNotFound(
+                    f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model"
+                )
+        return desk
+
+    async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, and cancel it when the client leaves or the gateway has waited enough."""
+        exchange = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(client.gone())
+        self._exchanges.add(exchange)
+        try:
+            await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not exchange.done():
+                raise ClientGone
+            if exchange.cancelled():
+                raise Stopping(
+                    "The gateway is stopping; the request was ended. Send it again.", retry_after_s=1
+                )
+            exchange.result()
+        finally:
+            self._exchanges.discard(exchange)
+            exchange.cancel()
+            gone.cancel()
+            await asyncio.wait({exchange, gone})
+
+    async def _list(self, client: Client, route: routes.Route) -> None:
+        token = bearer(client.header(b"authorization"))
+        desks = [self._fleet.find(route.model)] if route.model else self._fleet.desks()
+        visible = [desk for desk in desks if self._keys.opens(token, desk.model)]
+        if not visible:
+            self._keys.check(token, desks[0].model if desks else None)
+        cards = [inform.model_card(self._fleet, desk) for desk in visible]
+        await client.reply(200, json.dumps({"object": "list", "data": cards}).encode(), _JSON)
+
+    async def _show(self, client: Client, route: routes.Route) -> None:
+        desk = self._find(route.model, route.id)
+        self._keys.check(bearer(client.header(b"authorization")), desk.model)
+        await client.reply(200, json.dumps(inform.model_card(self._fleet, desk)).encode(), _JSON)
+
+    async def _plain(self, client: Client, status: int, text: str) -> None:
+        await client.reply(status, f"{text}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
+
+    async def _state(self, client: Client) -> None:
+        if client.host not in _LOOPBACK:
+            self._keys.check(bearer(client.header(b"authorization")))
+        status = "stopping" if self.is_stopping else "ready"
+        document = inform.state(
+            self._fleet, gateway=self._config.name, status=status, base_url=self._config.base_url
+        )
+        await client.reply(200, json.dumps(document).encode(), _JSON)
+
+    def _keys_before_body(self, token: str) -> None:
+        """Do not read a body for somebody who certainly has no key."""
+        if not token and self._keys.is_guarded:
+            raise Unauthorized("No API key. Send it as 'Authorization: Bearer KEY'.")
+
+    def _scrape(self) -> bytes:
+        self._metrics.waiting.clear()
+        self._metrics.running.clear()
+        for desk in self._fleet.desks():
+            self._metrics.waiting.set(len(desk.hold), desk.model.key)
+            self._metrics.running.set(desk.running, desk.model.key)
+        return self._metrics.render()
+
+    def _account(self, client: Client) -> None:
+        self._metrics.requests.add(1, client.model_key, str(client.status))
+        access_log.info(
+            "%s %s %s %d %.3fs %s",
+            client.method,
+            client.path,
+            client.model_key or "-",
+            client.status,
+            time.monotonic() - client.entered_s,
+            client.request_id,
+        )

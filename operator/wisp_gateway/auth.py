@@ -1,0 +1,101 @@
+"""Who may use which model: API keys from files, one ``name:key`` or bare key a line, ``#`` begins a comment.
+
+Keys of the gateway's own file open every model; keys of a model's file open that model. A model with
+neither is open. Only digests are kept, and every one is compared, so the time taken says nothing. A file
+that cannot be read closes what it guards: the last keys that were read stay valid, and no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from .directory import Model
+from .errors import Unauthorized
+
+log = logging.getLogger(__name__)
+
+
+class KeyFile:
+    """The digests of one file's keys, read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._digests: Sequence[bytes] = ()
+        self._has_complained = False
+
+    def opens(self, token: str) -> bool:
+        """Whether ``token`` is one of the keys."""
+        self._refresh()
+        digest = _digest(token)
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return bool(token) and any(matches)
+
+    def _refresh(self) -> None:
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp != self._seen:
+                self._digests = [_digest(key) for key in parse_keys(self._path.read_text())]
+                self._seen = stamp
+            self._has_complained = False
+        except (OSError, UnicodeDecodeError) as error:
+            if not self._has_complained:
+                log.warning("API keys %s: %s; keeping the last good ones", self._path, error)
+            self._has_complained = True
+
+
+class Keyring:
+    """The gateway's keys and every model's."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._global = KeyFile(path) if path is not None else None
+        self._files: dict[str, KeyFile] = {}
+
+    @property
+    def is_guarded(self) -> bool:
+        """The gateway itself needs a key (else only some of its models may)."""
+        return self._global is not None
+
+    def check(self, token: str, model: Model | None = None) -> None:
+        """Let ``token`` use ``model`` (None: the gateway itself).
+
+        Raises:
+            Unauthorized: it may not.
+        """
+        if self.opens(token, model):
+            return
+        if not token:
+            raise Unauthorized("No API key. Send it as 'Authorization: Bearer KEY'.")
+        raise Unauthorized("This API key is not valid here. Ask whoever runs this gateway for one.")
+
+    def opens(self, token: str, model: Model | None = None) -> bool:
+        """Whether ``token`` may use ``model`` (None: the gateway itself)."""
+        guards = [self._global] if self._global is not None else []
+        if model is not None and model.api_keys_file is not None:
+            guards.append(self._file(model.api_keys_file))
+        return not guards or any(guard.opens(token) for guard in guards)
+
+    def _file(self, path: str) -> KeyFile:
+        return self._files.setdefault(path, KeyFile(Path(path)))
+
+
+def parse_keys(text: str) -> list[str]:
+    """The keys of a file's text; the part before the first colon is a name for people."""
+    lines = (line.strip() for line in text.splitlines())
+    keys = (line[line.find(":") + 1 :].strip() for line in lines if line and not line.startswith("#"))
+    return [key for key in keys if key]
+
+
+def bearer(authorization: str) -> str:
+    """The token of an ``Authorization`` header; empty if there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

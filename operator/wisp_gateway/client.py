@@ -1,0 +1,115 @@
+"""One request of one client: its head and body, and the answer being written to it."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from . import sse
+from .errors import BodyTooLarge, GatewayError, Headers
+from .server import ClientProtocol
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody is left to answer."""
+
+
+class Client:
+    """An ASGI exchange with the few verbs that the gateway needs.
+
+    Args:
+        scope, receive, send: ASGI's; the extension ``wisp.protocol`` is the connection itself.
+    """
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self.entered_s = time.monotonic()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: Headers = scope["headers"]
+        self.host: str = (scope.get("client") or ("", 0))[0]
+        self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]
+        self.request_id = self._request_id()
+        self.model_key = ""  # set once the request is known to be for one of ours
+        self.status = 0
+        self.is_streaming = False
+        self._receive = receive
+        self._send = send
+
+    def header(self, name: bytes) -> str:
+        """The value of a header, lower-case name; empty if it is absent."""
+        return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """Read the whole body.
+
+        Raises:
+            BodyTooLarge: it is, or says it is, over ``limit_bytes``.
+            ClientGone: it did not come.
+        """
+        too_large = BodyTooLarge(f"The request body is over {limit_bytes} bytes (--max-body-bytes).")
+        if int(self.header(b"content-length") or 0) > limit_bytes:
+            raise too_large
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > limit_bytes:
+                raise too_large
+            if not message.get("more_body"):
+                return bytes(body)
+
+    async def gone(self) -> None:
+        """Return when the client has closed its connection. To be called after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def reply(self, status: int, body: bytes, headers: Headers) -> None:
+        """Send a whole answer."""
+        self.status = status
+        length = (b"content-length", str(len(body)).encode())
+        await self._start(status, [*headers, length])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_stream(self, headers: Headers) -> None:
+        """Send the head of a stream of events; from here on errors travel as events. Once is enough."""
+        if self.is_streaming:
+            return
+        self.is_streaming, self.status = True, 200
+        await self._start(200, headers)
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of the stream."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self) -> None:
+        """Send the end of the stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def fail(self, error: GatewayError) -> None:
+        """Answer with an error: an event if the stream has begun, else a whole answer."""
+        if self.is_streaming:
+            await self.write(sse.error_event(error))
+            await self.end_stream()
+            self.status = error.status
+        else:
+            json_headers = [(b"content-type", b"application/json"), *error.headers()]
+            await self.reply(error.status, error.body(), json_headers)
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        request_id = (b"x-request-id", self.request_id.encode())
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, request_id]})
+
+    def _request_id(self) -> str:
+        given = self.header(b"x-request-id")
+        return given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"

@@ -1,0 +1,55 @@
+"""The gateway's settings: one frozen value, its defaults, and what cannot be.
+
+The command line (:mod:`.main`) fills it from flags and ``WISP_GATEWAY_*``; nobody else reads the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .errors import StartError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one gateway; the flags of ``wisp-gateway`` have the same names.
+
+    Raises:
+        StartError: a value that cannot be.
+    """
+
+    directory: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    demand_url: str | None = None
+    name: str = "gateway"
+    api_keys: Path | None = None
+    max_body_bytes: int = 8 * MIB
+    max_header_bytes: int = 64 * 1024
+    max_answer_bytes: int = 64 * MIB
+    keep_alive_s: float = 75.0
+    header_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    idle_timeout_s: float = 600.0
+    shutdown_delay_s: float = 0.0
+    drain_timeout_s: float = 30.0
+    log_level: str = "info"
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        """Refuse a demand URL that the gateway could not post to."""
+        if self.demand_url is None:
+            return
+        url = urlsplit(self.demand_url)
+        if url.scheme != "http" or not url.hostname:
+            raise StartError(f"--demand-url {self.demand_url!r} is not a plain http:// URL.")
+
+    @property
+    def base_url(self) -> str:
+        """Where a client on this machine finds the gateway."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"

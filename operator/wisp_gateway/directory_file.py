@@ -1,0 +1,62 @@
+"""A directory in a file, as ``wisp up`` writes it: read again whenever it changes.
+
+A broken or absent file is reported once and changes nothing: the last good snapshot stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from .directory import EMPTY, Snapshot, parse
+from .errors import DirectoryError
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 0.1
+
+
+class FileDirectory:
+    """Follow one JSON file by its modification time, size and inode."""
+
+    def __init__(self, path: Path) -> None:
+        self.snapshot: Snapshot = EMPTY
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._complaint = ""
+        self._on_change: list[Callable[[Snapshot], None]] = []
+
+    def watch(self, on_change: Callable[[Snapshot], None]) -> None:
+        """Call ``on_change`` with the current snapshot, then with every new one."""
+        self._on_change.append(on_change)
+        on_change(self.snapshot)
+
+    async def run(self) -> None:
+        """Look at the file every 100 ms until cancelled."""
+        while True:
+            self.refresh()
+            await asyncio.sleep(PERIOD_S)
+
+    def refresh(self) -> None:
+        """Read the file again if it changed, and tell the watchers."""
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp == self._seen:
+                return
+            snapshot = parse(self._path.read_bytes())
+        except (OSError, UnicodeDecodeError, DirectoryError) as error:
+            self._complain(f"directory {self._path}: {error}; keeping the last good one")
+            return
+        self._seen, self._complaint = stamp, ""
+        if snapshot != self.snapshot:
+            self.snapshot = snapshot
+            for on_change in self._on_change:
+                on_change(snapshot)
+
+    def _complain(self, message: str) -> None:
+        if message != self._complaint:
+            self._complaint = message
+            log.warning(message)

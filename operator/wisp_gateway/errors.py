@@ -1,0 +1,203 @@
+"""Every error the gateway answers with, and the two it ends with.
+
+GatewayError                    an answer: HTTP status, OpenAI's error body, headers
+├── BadRequest           400    the request cannot be right
+│   └── AmbiguousModel   400    the bare name exists in several namespaces
+├── Unauthorized         401    no key, or not one of ours
+├── NotFound             404    no such path
+│   └── ModelNotFound    404    no such model
+├── MethodNotAllowed     405    the path exists, for another method
+├── BodyTooLarge         413    over --max-body-bytes
+├── UnsupportedMedia     415    the body is not JSON
+├── QueueFull            429    as many wait as coldStart.queueLimit allows
+├── HeadersTooLarge      431    over --max-header-bytes
+├── InternalError        500    a bug of ours
+├── UpstreamFailed       502    the pod died under the request
+└── Unavailable          503    nobody answers now
+    ├── ModelAsleep             coldStart.mode is Reject
+    ├── ModelSuspended          spec.suspend
+    ├── ModelFailed             it cannot be started now
+    ├── WaitedTooLong           held for coldStart.maxWait
+    └── Stopping                the gateway is going away
+StartError                      the gateway cannot start (exit 1)
+DirectoryError                  a directory that cannot be read; the last good one stays
+EndpointLost                    between the gateway and a pod; becomes a retry or an UpstreamFailed
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class GatewayError(Exception):
+    """An error the client gets, in OpenAI's shape.
+
+    Args:
+        message: what, where, and what to do; shown to the user as it is.
+        param: the field of the request that is wrong, if one is.
+        retry_after_s: whole seconds after which a retry makes sense.
+    """
+
+    status: ClassVar[int]
+    type: ClassVar[str]
+    code: ClassVar[str]
+    is_final: ClassVar[bool] = False  # retrying at once is known to be useless
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The JSON body, on one line, so that it also fits an SSE event."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
+
+    def headers(self) -> Headers:
+        """Headers beside the body: when to come back, if ever."""
+        headers: Headers = []
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.is_final:
+            headers.append((b"x-should-retry", b"false"))
+        return headers
+
+
+class BadRequest(GatewayError):
+    """The request cannot be right."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class AmbiguousModel(BadRequest):
+    """The bare name exists in several namespaces."""
+
+    code = "model_ambiguous"
+
+
+class Unauthorized(GatewayError):
+    """No key, or not one of ours."""
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+    def headers(self) -> Headers:
+        """Name the scheme, as RFC 9110 asks of a 401."""
+        return [*super().headers(), (b"www-authenticate", b"Bearer")]
+
+
+class NotFound(GatewayError):
+    """No such path."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No such model."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """The path exists, for another method."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+    def headers(self) -> Headers:
+        """Name the method that would do, as RFC 9110 asks of a 405."""
+        return [*super().headers(), (b"allow", self.allow.encode())]
+
+
+class BodyTooLarge(GatewayError):
+    """Over ``--max-body-bytes``."""
+
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class UnsupportedMedia(GatewayError):
+    """The body is not JSON."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
+class QueueFull(GatewayError):
+    """As many wait as ``coldStart.queueLimit`` allows."""
+
+    status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class HeadersTooLarge(GatewayError):
+    """Over ``--max-header-bytes``."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
+class InternalError(GatewayError):
+    """A bug of ours."""
+
+    status, type, code = 500, "server_error", "internal_error"
+
+
+class UpstreamFailed(GatewayError):
+    """The pod died under the request; retrying has been tried, or came too late."""
+
+    status, type, code, is_final = 502, "server_error", "upstream_failed", True
+
+
+class Unavailable(GatewayError):
+    """Nobody answers now."""
+
+    status, type, code = 503, "server_error", "unavailable"
+
+
+class ModelAsleep(Unavailable):
+    """``coldStart.mode`` is Reject; the model wakes meanwhile."""
+
+    code = "model_asleep"
+
+
+class ModelSuspended(Unavailable):
+    """``spec.suspend`` is set."""
+
+    code, is_final = "model_suspended", True
+
+
+class ModelFailed(Unavailable):
+    """The model cannot be started now."""
+
+    code = "model_failed"
+
+
+class WaitedTooLong(Unavailable):
+    """Held for ``coldStart.maxWait``."""
+
+    code = "wait_expired"
+
+
+class Stopping(Unavailable):
+    """The gateway is going away."""
+
+    code = "gateway_stopping"
+
+
+class StartError(Exception):
+    """The gateway cannot start; the message is one sentence for the user."""
+
+
+class DirectoryError(Exception):
+    """A directory that cannot be read; names the field."""
+
+
+class EndpointLost(Exception):
+    """A pod could not be reached, or went away; ``was_sent`` says whether it may have seen the request."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent

@@ -1,0 +1,89 @@
+"""The gateway put together: its parts, the loops beside the server, its life from listening to stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import replace
+
+from .app import App
+from .config import Config
+from .demand import Demand
+from .desk import Desk
+from .directory import Directory, Snapshot
+from .directory_file import FileDirectory
+from .fleet import Fleet
+from .metrics import Metrics
+from .pool import Pool
+from .relay import Relay
+from .server import Server, listen
+from .wake import Prober
+
+log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """One gateway on one listening socket.
+
+    Args:
+        directory: where models come from; default: the file that the configuration names.
+
+    Raises:
+        StartError: it cannot listen.
+    """
+
+    def __init__(self, config: Config, directory: Directory | None = None) -> None:
+        self._socket: socket.socket = listen(config.host, config.port)
+        self.config = config = replace(config, port=self._socket.getsockname()[1])
+        self.metrics = Metrics()
+        self.fleet = Fleet(self.metrics, self._on_wait)
+        self._directory: Directory = directory or FileDirectory(config.directory)
+        self._pool = Pool(connect_timeout_s=config.connect_timeout_s)
+        self._prober = Prober(self._pool)
+        self._demand: Demand | None = None
+        if config.demand_url is not None:
+            self._demand = Demand(config.demand_url, config.name, self.fleet, self._pool)
+        relay = Relay(self.fleet, self._pool, self.metrics, config.max_answer_bytes)
+        self.app = App(config, self.fleet, relay, self.metrics)
+        self.server = Server(self.app, config, self._on_stopping, self.app.abort)
+
+    async def run(self) -> None:
+        """Serve until stopped by a signal or by ``server.stop()``."""
+        self._directory.watch(self._on_directory)
+        loops = [self._directory.run(), self._every_second()]
+        if self._demand is not None:
+            loops.append(self._demand.run())
+        tasks = [asyncio.ensure_future(loop) for loop in loops]
+        log.info("listening on %s", self.config.base_url)
+        try:
+            await self.server.serve(sockets=[self._socket])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._prober.close()
+            self._pool.close()
+            self._socket.close()
+        log.info("stopped")
+
+    def _on_directory(self, snapshot: Snapshot) -> None:
+        self.fleet.update(snapshot)
+        addresses = {endpoint.address for model in snapshot.values() for endpoint in model.endpoints}
+        self._pool.keep_only(addresses | ({self._demand.address} if self._demand else set()))
+
+    def _on_wait(self, desk: Desk) -> None:
+        if self._demand is not None and not desk.ready:
+            self._demand.post_now()
+        self._prober.follow(desk)
+
+    def _on_stopping(self) -> None:
+        log.info("stopping: finishing what runs, at most %g s", self.config.drain_timeout_s)
+        self.app.is_stopping = True
+
+    async def _every_second(self) -> None:
+        while True:
+            for desk in self.fleet.desks():
+                desk.sample()
+            self._pool.close_stalled(asyncio.get_running_loop().time(), self.config.idle_timeout_s)
+            await asyncio.sleep(1.0)

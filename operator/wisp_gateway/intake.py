@@ -1,0 +1,69 @@
+"""Reads a client's request far enough to serve it: is it JSON, which model, streamed or not. Pure.
+
+Everything else in it is the pod's to judge.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import BadRequest, UnsupportedMedia
+
+
+@dataclass(frozen=True)
+class Intake:
+    """A request's body, parsed and as it came."""
+
+    fields: dict[str, Any]
+    raw: bytes
+
+    @property
+    def is_stream(self) -> bool:
+        """The client asked for events."""
+        return self.fields.get("stream") is True
+
+    def model(self, *, is_named_by_path: bool) -> str | None:
+        """The model that the body names.
+
+        Raises:
+            BadRequest: it names none, and neither does the path; or it is no string.
+        """
+        name = self.fields.get("model")
+        if name is None and is_named_by_path:
+            return None
+        if not isinstance(name, str) or not name:
+            raise BadRequest(
+                "'model' must name a model: NAME or NAMESPACE/NAME. See GET /v1/models.", param="model"
+            )
+        return name
+
+    def addressed_to(self, served_name: str) -> bytes:
+        """The body with ``model`` as the pod knows it; the client's own bytes wherever that is so already."""
+        if self.fields.get("model") == served_name:
+            return self.raw
+        try:
+            return json.dumps({**self.fields, "model": served_name}, allow_nan=False).encode()
+        except ValueError as error:
+            raise BadRequest(f"The body has a number that JSON cannot hold: {error}.") from error
+
+
+def read(raw: bytes, content_type: str) -> Intake:
+    """Parse a body.
+
+    Raises:
+        UnsupportedMedia: the content type is given and not JSON.
+        BadRequest: it is not a JSON object.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+        raise UnsupportedMedia(f"Content-Type {media_type[:100]!r} is not served; send application/json.")
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadRequest(f"The body is not JSON: {reason}.") from error
+    if not isinstance(fields, dict):
+        raise BadRequest(f"The body must be a JSON object, not {type(fields).__name__}.")
+    return Intake(fields, raw)

@@ -1,0 +1,102 @@
+"""``wisp-gateway``: flags, log, loop. Every flag is also ``WISP_GATEWAY_<FLAG>`` in the environment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from .config import Config
+from .errors import StartError
+from .gateway import Gateway
+
+DEFAULTS = {field.name: field.default for field in fields(Config)}
+Command = Callable[..., None]
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class PortType(click.IntRange):
+    """A port; Kubernetes puts something else into ``WISP_GATEWAY_PORT`` for a Service wisp-gateway."""
+
+    name = "port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take the default where the value is a service link such as ``tcp://10.0.0.7:80``."""
+        if isinstance(value, str) and value.startswith("tcp://"):
+            value = DEFAULTS["port"]
+        return super().convert(value, param, ctx)
+
+
+def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
+    default = DEFAULTS[flag.removeprefix("--").replace("-", "_")]
+    return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "WISP_GATEWAY", "max_content_width": 110})
+@click.option(
+    "--directory", type=click.Path(path_type=Path), required=True, help="JSON file of models and pods."
+)
+@_option("--host", str, "Address to listen on; 0.0.0.0 for every one.")
+@_option("--port", PortType(0, 65535), "Port to listen on; 0 lets the system choose.")
+@_option("--demand-url", str, "Where to tell the operator who waits.")
+@_option("--name", str, "This gateway's name in what it reports.")
+@_option(
+    "--api-keys", click.Path(path_type=Path, dir_okay=False), "File of keys, one a line: NAME:KEY or KEY."
+)
+@_option("--max-body-bytes", click.IntRange(1), "Largest request body.")
+@_option("--max-header-bytes", click.IntRange(256), "Largest request head.")
+@_option("--max-answer-bytes", click.IntRange(1), "Largest answer that is not streamed.")
+@_option("--keep-alive-s", click.FloatRange(1), "Keep idle client connections open this long.")
+@_option("--header-timeout-s", click.FloatRange(0.1), "Time for a request's head to arrive.")
+@_option("--connect-timeout-s", click.FloatRange(0.1), "Time for a pod to accept a connection.")
+@_option("--idle-timeout-s", click.FloatRange(1), "Give up on a pod that sends nothing for this long.")
+@_option("--shutdown-delay-s", click.FloatRange(0), "After SIGTERM, keep listening this long, not ready.")
+@_option("--drain-timeout-s", click.FloatRange(0), "Then finish what runs for at most this long.")
+@_option("--log-level", click.Choice(LEVELS), "Least severe message to log.")
+@_option("--log-format", click.Choice(("text", "json")), "Form of a log line.")
+def main(**settings: Any) -> None:
+    """Serve the models of a directory under one OpenAI endpoint; hold, wake, route and stream."""
+    _set_up_log(settings["log_level"], settings["log_format"])
+    try:
+        config = Config(**settings)
+        if config.api_keys is not None:
+            config.api_keys.read_text()
+        uvloop.run(_serve(config))
+    except (StartError, OSError, UnicodeDecodeError) as error:
+        click.echo(f"wisp-gateway: {error}", err=True)
+        sys.exit(1)
+
+
+async def _serve(config: Config) -> None:
+    await Gateway(config).run()
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write time, level, logger and message; a traceback where there is one."""
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _set_up_log(level: str, form: str) -> None:
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    handler.setFormatter(_JsonLines() if form == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,154 @@
+"""Connections to pods, kept open between requests, and the small requests that are not a client's.
+
+A pod that restarted has closed its old connections, and the event loop tells us: what the pool hands out is
+open as far as anybody can know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from .errors import EndpointLost, Headers
+from .upstream import Answer, Connection
+
+MOST_IDLE = 256
+_HOP_BY_HOP = {
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+}
+# Ours to write anew, or none of the pod's business: above all the client's key.
+_NOT_FORWARDED = _HOP_BY_HOP | {
+    b"accept-encoding",
+    b"api-key",
+    b"authorization",
+    b"content-length",
+    b"cookie",
+    b"expect",
+    b"host",
+    b"x-api-key",
+    b"x-request-id",
+}
+
+
+class Pool:
+    """Open connections by address."""
+
+    def __init__(self, *, connect_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: dict[str, list[Connection]] = {}
+        self._all: set[Connection] = set()
+
+    async def exchange(self, address: str, head: bytes, body: bytes = b"") -> Answer:
+        """Send a request to ``address`` (``host:port``) and wait for the first byte of the answer's body.
+
+        Raises:
+            EndpointLost: no connection, or it broke first; ``was_sent`` tells which.
+        """
+        connection = self._take(address) or await self._connect(address)
+        answer = connection.request(head, body)
+        try:
+            await asyncio.shield(answer.opened)
+        except asyncio.CancelledError:
+            answer.abort()
+            raise
+        return answer
+
+    async def call(self, address: str, head: bytes, body: bytes = b"", *, timeout_s: float) -> int:
+        """Send a small request and return the status; the answer's body is read and dropped.
+
+        Raises:
+            EndpointLost: as :meth:`exchange`, or no whole answer in time.
+        """
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self.exchange(address, head, body)
+                answer.attach(_drop)
+                await asyncio.shield(answer.finished)
+                return answer.status
+        except TimeoutError as error:
+            raise EndpointLost(f"{address}: no answer within {timeout_s:g} s", was_sent=True) from error
+        finally:
+            if answer is not None:
+                answer.abort()
+
+    def close_stalled(self, now_s: float, idle_timeout_s: float) -> None:
+        """Close connections whose answer has not moved for ``idle_timeout_s``."""
+        for connection in list(self._all):
+            if not connection.is_open:
+                self._all.discard(connection)
+            elif connection.stall_s(now_s) > idle_timeout_s:
+                connection.close(f"no byte for {idle_timeout_s:g} s")
+
+    def keep_only(self, addresses: set[str]) -> None:
+        """Close the idle connections to pods that are gone."""
+        for address in self._idle.keys() - addresses:
+            for connection in self._idle.pop(address):
+                connection.close("the pod is gone")
+
+    def close(self) -> None:
+        """Close everything."""
+        for connection in self._all:
+            connection.close("the gateway stops")
+        self._idle.clear()
+        self._all.clear()
+
+    def _take(self, address: str) -> Connection | None:
+        idle = self._idle.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def _give(self, connection: Connection) -> None:
+        idle = self._idle.setdefault(connection.address, [])
+        if len(idle) < MOST_IDLE:
+            idle.append(connection)
+        else:
+            connection.close("enough idle connections")
+
+    async def _connect(self, address: str) -> Connection:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(address, self._give), host.strip("[]"), int(port)
+                )
+        except (OSError, TimeoutError) as error:
+            raise EndpointLost(f"{address}: {error or 'connect timed out'}", was_sent=False) from error
+        self._all.add(connection)
+        return connection
+
+
+def request_head(method: str, path: str, address: str, headers: Headers, *, body_bytes: int) -> bytes:
+    """Write a request's head: hop-by-hop headers and credentials left out, length and host added."""
+    named = {
+        token.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    left_out = _NOT_FORWARDED | named
+    lines = [f"{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {body_bytes}\r\n".encode()]
+    lines += [b"%b: %b\r\n" % header for header in headers if header[0] not in left_out]
+    return b"".join([*lines, b"\r\n"])
+
+
+def answer_headers(headers: Headers) -> Headers:
+    """The headers of a pod's answer that its client gets: framing and identity are the gateway's."""
+    left_out = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+    return [header for header in headers if header[0] not in left_out]
+
+
+def _drop(chunk: bytes) -> None:
+    """A sink for bodies that nobody reads."""
+    del chunk

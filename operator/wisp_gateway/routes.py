@@ -1,0 +1,73 @@
+"""Which path asks for what. Pure: bytes of a path in, a :class:`Route` out.
+
+``/v1/…`` and its alias ``/openai/v1/…`` find the model in the body; ``/<namespace>/<name>/v1/…`` names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import MethodNotAllowed, NotFound
+
+GENERATE = {"chat/completions": "POST", "completions": "POST"}
+OWN = ("/livez", "/readyz", "/metrics", "/state")
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a request asks for.
+
+    Args:
+        action: ``generate``, ``list``, ``show``, or one of ``livez readyz metrics state``.
+        path: the pod's path for ``generate`` (``/v1/chat/completions``).
+        model: ``namespace/name`` if the path names it.
+        id: the id that ``show`` asks for.
+    """
+
+    action: str
+    path: str = ""
+    model: str | None = None
+    id: str = ""
+
+
+def find(method: str, path: str) -> Route:
+    """Find what ``method path`` asks for.
+
+    Raises:
+        NotFound: no such path.
+        MethodNotAllowed: the path exists for another method.
+    """
+    if path in OWN:
+        return _checked(method, "GET", path, Route(path[1:]))
+    model, rest = _split(path)
+    if rest in GENERATE:
+        return _checked(method, GENERATE[rest], path, Route("generate", f"/v1/{rest}", model))
+    if rest == "models":
+        return _checked(method, "GET", path, Route("list", model=model))
+    if rest.startswith("models/") and rest != "models/":
+        return _checked(method, "GET", path, Route("show", model=model, id=rest.removeprefix("models/")))
+    raise _no_such_path(method, path)
+
+
+def _split(path: str) -> tuple[str | None, str]:
+    """``/a/b/v1/x`` → (``a/b``, ``x``); ``/v1/x``, ``/openai/v1/x`` → (None, ``x``); else (None, ``""``)."""
+    for prefix in ("/v1/", "/openai/v1/"):
+        if path.startswith(prefix):
+            return None, path.removeprefix(prefix)
+    parts = path.split("/", 4)
+    if len(parts) == 5 and parts[1] and parts[2] and parts[3] == "v1":
+        return f"{parts[1]}/{parts[2]}", parts[4]
+    return None, ""
+
+
+def _checked(method: str, allowed: str, path: str, route: Route) -> Route:
+    if method == allowed or (method == "HEAD" and allowed == "GET"):
+        return route
+    raise MethodNotAllowed(f"{path} takes {allowed}, not {method}.", allow=allowed)
+
+
+def _no_such_path(method: str, path: str) -> NotFound:
+    return NotFound(
+        f"No such path: {method} {path[:200]}. This gateway serves /v1/chat/completions, /v1/completions and "
+        "/v1/models, also under /openai and /<namespace>/<name>."
+    )

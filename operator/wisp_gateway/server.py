@@ -1,0 +1,194 @@
+"""The client side of the wire: uvicorn's HTTP/1.1, with limits, OpenAI-shaped refusals and direct writes.
+
+Only what uvicorn leaves open is added here. ``send_chunk`` writes a piece of a streamed body from whatever
+callback has it, without waking the request's task: that is what makes a token cheap (docs/gateway.md has
+the measurements).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .config import Config
+from .errors import BadRequest, GatewayError, HeadersTooLarge, StartError
+
+log = logging.getLogger(__name__)
+
+
+class ClientProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    max_header_bytes = 64 * 1024
+    header_timeout_s = 30.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.on_writable: Callable[[], None] | None = None
+        self._header_bytes = 0
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def send_chunk(self, data: bytes) -> bool:
+        """Write a piece of a chunked body at once; False: the client is slower, wait for ``on_writable``."""
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self.flow.write_paused
+
+    def resume_writing(self) -> None:
+        """Tell whoever writes that the client has caught up."""
+        super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give the first request's head a limited time."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Offer the connection itself to the application, as an ASGI extension."""
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._await_head()
+        self.scope["extensions"] = {"wisp.protocol": {"connection": self}}
+
+    def on_url(self, url: bytes) -> None:
+        """Count the request line."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand the request to the application, unless it was refused while its head came."""
+        self._stop_timer()
+        if self._header_bytes <= self.max_header_bytes:
+            super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP (uvicorn's hook), in OpenAI's shape."""
+        self.refuse(BadRequest(msg))
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer without an application, and close."""
+        if self.transport.is_closing():
+            return
+        body = error.body()
+        head = f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def _count(self, size: int) -> None:
+        before, self._header_bytes = self._header_bytes, self._header_bytes + size
+        if before <= self.max_header_bytes < self._header_bytes:
+            self.refuse(HeadersTooLarge(f"The request head is over {self.max_header_bytes} bytes."))
+
+    def _await_head(self) -> None:
+        self._stop_timer()
+        self._header_timer = self.loop.call_later(self.header_timeout_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._header_bytes:
+            self.refuse(BadRequest(f"No complete request head within {self.header_timeout_s:g} s."))
+        else:
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, stopped in three steps: not ready, not listening, and at last not waiting.
+
+    Args:
+        on_stopping: called at the first signal; ``/readyz`` should fail from then on.
+        on_deadline: called when what still runs has had its time.
+    """
+
+    def __init__(
+        self, app: Any, settings: Config, on_stopping: Callable[[], None], on_deadline: Callable[[], None]
+    ) -> None:
+        limits = {
+            "max_header_bytes": settings.max_header_bytes,
+            "header_timeout_s": settings.header_timeout_s,
+        }
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=type("LimitedProtocol", (ClientProtocol,), limits),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=int(settings.keep_alive_s),
+                timeout_graceful_shutdown=int(settings.drain_timeout_s) + 5,
+            )
+        )
+        self._settings = settings
+        self._on_stopping = on_stopping
+        self._on_deadline = on_deadline
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Begin to stop; a second call does not wait for what runs."""
+        if self._is_stopping:
+            self.should_exit = True
+            self._on_deadline()
+            return
+        self._is_stopping = True
+        self._on_stopping()
+        asyncio.get_running_loop().call_later(self._settings.shutdown_delay_s, self._stop_listening)
+
+    def _stop_listening(self) -> None:
+        self.should_exit = True
+        asyncio.get_running_loop().call_later(self._settings.drain_timeout_s, self._on_deadline)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, and exit 0 afterwards (uvicorn would die of the signal)."""
+        loop = asyncio.get_running_loop()
+        stops: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+        try:
+            for number in stops:
+                loop.add_signal_handler(number, self.stop)
+        except (ValueError, RuntimeError):  # not the main thread: whoever started us calls stop()
+            stops = ()
+        yield
+        for number in stops:
+            loop.remove_signal_handler(number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the listening socket.
+
+    Raises:
+        StartError: the port is taken, or the address is not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise StartError(
+            f"cannot listen on {host}:{port}: {why}. Choose another --port or --host."
+        ) from error

@@ -1,0 +1,100 @@
+"""Passes a pod's answer to its client: events byte by byte as they come, anything else as a whole.
+
+Nothing is parsed on the way back. A stream that the pod does not finish ends in an error event, and a whole
+answer that it does not finish is a 502, so that a truncated one never looks like success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from . import sse
+from .client import Client
+from .desk import Desk
+from .errors import EndpointLost, UpstreamFailed
+from .metrics import Metrics
+from .pool import answer_headers
+from .upstream import Answer
+
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+
+
+class Splice:
+    """One answer on its way from a pod to a client.
+
+    Args:
+        limit_bytes: how much of a whole answer is kept; a stream has no such limit.
+    """
+
+    def __init__(self, client: Client, answer: Answer, desk: Desk, limit_bytes: int) -> None:
+        self._client = client
+        self._answer = answer
+        self._desk = desk
+        self._limit_bytes = limit_bytes
+        self._send_chunk = client.protocol.send_chunk
+        self._whole = bytearray()
+        self._sent_bytes = 0
+        self._events = 0
+
+    async def run(self, metrics: Metrics) -> None:
+        """Pass the answer on to its end.
+
+        Raises:
+            UpstreamFailed: the pod did not finish it.
+        """
+        try:
+            if self._answer.status == 200 and self._answer.header(b"content-type").startswith(sse.MEDIA_TYPE):
+                await self._stream()
+            else:
+                await self._collect()
+        finally:
+            metrics.sent.add(self._sent_bytes, self._desk.model.key)
+            metrics.events.add(self._events, self._desk.model.key)
+
+    async def _stream(self) -> None:
+        protocol = self._client.protocol
+        await self._client.begin_stream(answer_headers(self._answer.headers))
+        protocol.on_writable = self._answer.resume
+        try:
+            self._answer.attach(self._pass_event)
+            await self._finished()
+        finally:
+            protocol.on_writable = None
+        await self._client.end_stream()
+
+    def _pass_event(self, chunk: bytes) -> None:
+        """Called by the pod's socket: the whole cost of a token is in here."""
+        self._sent_bytes += len(chunk)
+        events = chunk.count(b"\n\n")
+        self._events += events
+        self._desk.tokens += events
+        if not self._send_chunk(chunk):
+            self._answer.pause()
+
+    async def _collect(self) -> None:
+        self._answer.attach(self._keep)
+        await self._finished()
+        body = bytes(self._whole)
+        self._sent_bytes = len(body)
+        self._desk.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
+        if self._client.is_streaming:
+            await self._client.write(sse.answer_event(self._answer.status, body))
+            await self._client.end_stream()
+        else:
+            await self._client.reply(self._answer.status, body, answer_headers(self._answer.headers))
+
+    def _keep(self, chunk: bytes) -> None:
+        self._whole += chunk
+        if len(self._whole) > self._limit_bytes:
+            self._answer.abort()
+
+    async def _finished(self) -> None:
+        try:
+            await asyncio.shield(self._answer.finished)
+        except EndpointLost as lost:
+            if len(self._whole) > self._limit_bytes:
+                raise UpstreamFailed(f"The pod's answer is over {self._limit_bytes} bytes.") from lost
+            raise UpstreamFailed(
+                "The pod stopped in the middle of its answer, which is incomplete. Send the request again."
+            ) from lost

@@ -1,0 +1,186 @@
+"""One HTTP/1.1 connection to a pod, and the answers that come over it.
+
+An :class:`Answer` opens when the first byte of its body is there (or its end), because until then a request
+can still be sent elsewhere. Chunks go to the attached sink from inside the socket's read callback: no task
+wakes per token. A body that stops before its announced end is a failure, and one without any announced end
+is never a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+
+from .errors import EndpointLost, Headers
+
+Sink = Callable[[bytes], None]
+
+
+class Answer:
+    """A pod's answer while it arrives."""
+
+    def __init__(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self.status = 0
+        self.headers: Headers = []
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.finished: asyncio.Future[None] = loop.create_future()
+        self._connection = connection
+        self._sink: Sink | None = None
+        self._early: list[bytes] = []
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header, lower-case name; empty if it is absent."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+    def attach(self, sink: Sink) -> None:
+        """Send what has arrived, and from now on every chunk as it arrives, to ``sink``."""
+        early, self._early = self._early, []
+        self._sink = sink
+        for chunk in early:
+            sink(chunk)
+
+    def pause(self) -> None:
+        """Stop reading from the pod: the client is slower."""
+        self._connection.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        self._connection.resume()
+
+    def abort(self) -> None:
+        """End the exchange: unless the answer is complete, the connection closes, and the pod notices."""
+        if not self.finished.done():
+            self._connection.close("aborted")
+
+    def feed(self, chunk: bytes) -> None:
+        """Take a piece of the body."""
+        if self._sink is not None:
+            self._sink(chunk)
+            return
+        self._early.append(chunk)
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def end(self, failure: EndpointLost | None = None) -> None:
+        """Take the end of the body, or the reason why it did not come."""
+        for future in (self.opened, self.finished):
+            if future.done():
+                continue
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+                future.exception()  # whoever still waits gets it; nobody need
+
+
+class Connection(asyncio.Protocol):
+    """A keep-alive connection: one exchange at a time.
+
+    Args:
+        on_idle: called when an answer is complete and the connection can take the next request.
+    """
+
+    def __init__(self, address: str, on_idle: Callable[[Connection], None]) -> None:
+        self.address = address
+        self.last_byte_s = 0.0
+        self.exchanges = 0
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._status = 0
+        self._headers: Headers = []
+
+    @property
+    def is_open(self) -> bool:
+        """It can be written to, as far as we know."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def request(self, head: bytes, body: bytes) -> Answer:
+        """Send one request; the answer arrives by itself."""
+        assert self._transport is not None
+        assert self._answer is None
+        self._answer = Answer(self)
+        self.exchanges += 1
+        self.last_byte_s = self._loop.time()
+        self._transport.write(head + body)
+        return self._answer
+
+    def close(self, why: str) -> None:
+        """Close at once; an exchange under way fails."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail(why)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self.is_open and self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.is_open and self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def stall_s(self, now_s: float) -> float:
+        """Seconds since an exchange under way last got a byte; 0 if there is none, or if we paused it."""
+        if self._answer is None or self._transport is None or not self._transport.is_reading():
+            return 0.0
+        return now_s - self.last_byte_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; the parser's callbacks below do the rest."""
+        self.last_byte_s = self._loop.time()
+        if self._answer is None:
+            self.close("bytes without a request")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.close(f"not an HTTP answer: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the exchange under way."""
+        self._fail(str(exc) if exc else "connection closed")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header (parser callback)."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Publish status and headers (parser callback)."""
+        self._status = self._parser.get_status_code()
+        if self._answer is not None and self._status >= 200:
+            self._answer.status, self._answer.headers = self._status, self._headers
+        self._headers = []
+
+    def on_body(self, chunk: bytes) -> None:
+        """Pass a piece of the body on (parser callback)."""
+        if self._answer is not None:
+            self._answer.feed(chunk)
+
+    def on_message_complete(self) -> None:
+        """Finish the exchange (parser callback)."""
+        if self._answer is None or self._status < 200:
+            return
+        answer, self._answer = self._answer, None
+        if self._parser.should_keep_alive() and self.is_open:
+            self.resume()
+            self._on_idle(self)
+        else:
+            self.close("the pod closes after each answer")
+        answer.end()
+
+    def _fail(self, why: str) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.end(EndpointLost(f"{self.address}: {why}", was_sent=True))
