@@ -34,6 +34,9 @@ LabelValue = Annotated[
     str,
     Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a Kubernetes label value", shortest=0),
 ]
+GpuProduct = Annotated[
+    str, Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a GPU as the node label names it")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Gpu:
     """``spec.gpu``: what one pod runs on; ``count`` 0 means the CPU."""
 
     count: Annotated[int, Range(0, 8)] = 1
-    product: Annotated[tuple[Annotated[LabelValue, Text(63)], ...], Items(16)] = ()
+    product: Annotated[tuple[GpuProduct, ...], Items(16, least=1)] = ()
     memory: Quantity | None = None
     node_selector: Annotated[Mapping[str, LabelValue], Items(32)] = field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Items(16)] = ()

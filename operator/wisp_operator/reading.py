@@ -59,9 +59,12 @@ class Items:
 
     most: int
     unique: str = ""
+    least: int = 0
 
     def refuse(self, value: Any) -> str | None:
         """Say why the entries are not allowed, or None."""
+        if len(value) < self.least:
+            return f"needs at least {self.least} {'entry' if self.least == 1 else 'entries'}; or leave it out"
         if len(value) > self.most:
             return f"has {len(value)} entries; at most {self.most} are allowed"
         seen = [getattr(item, self.unique) for item in value] if self.unique else []
