@@ -145,9 +145,9 @@ def _message(
     needs = f"needs {format_size(trial.required.total_bytes)}"
     has = f"{device} has {format_size(trial.available_bytes)} free"
     if trial.fits:
-        shortened = trial.max_context < spec.max_context and request.max_context is None
-        limit = f" (of the model's {spec.max_context})" if shortened else ""
-        return f"{needs}, {has}; maxContext {trial.max_context}{limit}"
+        is_shortened = trial.max_context < spec.max_context and request.max_context is None
+        limit = f" (of the model's {spec.max_context}, which would need more)" if is_shortened else ""
+        return f"{needs} for a context of {trial.max_context} tokens{limit}, {has}"
     advice = ", or ".join(remedy.text for remedy in remedies)
     if trial.headroom_bytes >= 0 and trial.kv_limit_bytes is not None:
         cache, allowed = format_size(trial.required.kv_cache_bytes), format_size(trial.kv_limit_bytes)

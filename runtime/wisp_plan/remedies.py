@@ -6,15 +6,16 @@ can serve (:attr:`FitRequest.formats_available`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from wisp_plan.formats import FORMATS
-from wisp_plan.gpus import smallest_card
+from wisp_plan.gpus import DEFAULT_FRACTION, smallest_card
 from wisp_plan.request import FitRequest
-from wisp_plan.sizes import GIB, MIB, format_size
+from wisp_plan.sizes import GIB, MIB
 from wisp_plan.spec import ModelSpec
-from wisp_plan.trial import Trial, attempt
+from wisp_plan.trial import MIN_CONTEXT_TOKENS, Trial, attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -
 def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     if request.kv_cache_bytes is None:
         return None
-    trial = attempt(spec, replace(request, kv_cache_bytes=None), available_bytes)
+    context = request.max_context or min(spec.max_context, MIN_CONTEXT_TOKENS)
+    trial = attempt(spec, replace(request, kv_cache_bytes=None, max_context=context), available_bytes)
     if not trial.fits:
         return None
     size = f"{-(-trial.required.kv_cache_bytes // MIB)}MiB"
@@ -114,16 +116,12 @@ def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: in
 
 
 def _hardware(request: FitRequest, trial: Trial) -> Remedy:
+    """Name the memory that would do when the default share of it may be used."""
     needed = trial.required.total_bytes
+    size = f"{math.ceil(needed / DEFAULT_FRACTION / GIB)} GiB"
     if request.device == "cpu":
-        return Remedy("memory", format_size(needed), f"{_whole_gib(needed)} of free memory")
+        return Remedy("memory", size, f"{size} of free memory")
     card = smallest_card(needed)
     if card is None:
-        size = _whole_gib(needed * 10 // 9)
         return Remedy("gpu", size, f"a GPU of at least {size}, which is more than any card we know")
-    size = _whole_gib(needed * 10 // 9)
     return Remedy("gpu", card.name, f"gpu: a card of at least {size} (e.g. {card.name})")
-
-
-def _whole_gib(size_bytes: int) -> str:
-    return f"{-(-size_bytes // GIB)} GiB"

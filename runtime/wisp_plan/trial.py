@@ -91,7 +91,7 @@ def _longest(limit: int, block_tokens: int, at: Callable[[int], Trial]) -> Trial
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle * block_tokens).fits else (low, middle)
-    return max(at(low * block_tokens), shortest, key=lambda trial: trial.max_context) if low else shortest
+    return at(low * block_tokens) if low * block_tokens > shortest.max_context else shortest
 
 
 def ledger_options(request: FitRequest, quantization: str, max_context: int, kv_blocks: int) -> LedgerOptions:
