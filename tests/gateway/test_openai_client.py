@@ -1,0 +1,142 @@
+"""The official, unmodified ``openai`` client against the gateway."""
+
+from __future__ import annotations
+
+import time
+
+import openai
+import pytest
+
+
+def test_models_at_zero_are_listed_beside_ready_ones(world):
+    world.model("m", world.pod())
+    world.model("asleep", state="Asleep")
+    client = world.start().openai()
+    assert [model.id for model in client.models.list()] == ["m", "asleep"]
+    assert client.models.retrieve("asleep").owned_by == "default"
+    assert client.models.retrieve("default/asleep").id == "asleep"
+
+
+def test_chat_whole_and_streamed(world):
+    pod = world.pod()
+    world.model("m", pod)
+    client = world.start().openai()
+    assert world.chat(client=client).choices[0].message.content == "whole"
+    assert world.said(world.chat(client=client, stream=True)) == "w0 w1 w2 w3 w4 "
+    assert [seen.path for seen in pod.seen] == ["/v1/chat/completions"] * 2
+    assert pod.connections == 1  # kept alive between the two
+
+
+def test_completions_take_the_same_way(world):
+    pod = world.pod()
+    world.model("m", pod)
+    world.start().openai().completions.create(model="m", prompt="hello")
+    assert pod.seen[0].path == "/v1/completions"
+
+
+def test_the_alias_and_the_models_own_url(world):
+    pod = world.pod()
+    world.model("m", pod, servedName="org/served")
+    world.start()
+    for base in ("/openai/v1", "/default/m/v1"):
+        assert (
+            world.chat(client=world.openai(base_url=world.url + base)).choices[0].message.content == "whole"
+        )
+    assert [seen.json["model"] for seen in pod.seen] == ["org/served"] * 2
+    assert [model.id for model in world.openai(base_url=f"{world.url}/default/m/v1").models.list()] == [
+        "org/served"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "raised", "code"),
+    [
+        ("unknown", openai.NotFoundError, "model_not_found"),
+        ("twin", openai.BadRequestError, "model_ambiguous"),
+        ("", openai.BadRequestError, "invalid_request"),
+        ("off", openai.InternalServerError, "model_suspended"),
+        ("broken", openai.InternalServerError, "model_failed"),
+        ("lazy", openai.InternalServerError, "model_asleep"),
+        ("full", openai.RateLimitError, "queue_full"),
+    ],
+)
+def test_errors_are_raised_as_the_right_class(world, model, raised, code):
+    world.model("twin", namespace="a", state="Asleep")
+    world.model("twin", namespace="b", state="Asleep")
+    world.model("off", state="Suspended")
+    world.model("broken", state="Failed", reason="DoesNotFit", message="needs 17 GiB, has 14")
+    world.model("lazy", state="Asleep", coldStart={"mode": "Reject"})
+    world.model("full", state="Asleep", coldStart={"queueLimit": 0})
+    client = world.start().openai()
+    with pytest.raises(raised) as caught:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])
+    assert caught.value.code == code
+
+
+def test_the_sentence_of_an_ambiguous_name_lists_the_candidates(world):
+    world.model("twin", namespace="a", state="Asleep")
+    world.model("twin", world.pod(), namespace="b")
+    client = world.start().openai()
+    with pytest.raises(openai.BadRequestError, match=r"a/twin, b/twin"):
+        client.chat.completions.create(model="twin", messages=[])
+    assert client.chat.completions.create(model="b/twin", messages=[]).choices[0].message.content == "whole"
+
+
+def test_the_client_comes_back_after_retry_after_and_is_served(world):
+    """Reject: the first attempt gets 503 with Retry-After and wakes; the SDK's retry finds the pod ready."""
+    pod = world.pod()
+    world.model("m", state="Asleep", coldStart={"mode": "Reject"})
+    world.start()
+    world.gateway.fleet.find("m").last_cold_start_s = 0.5
+    world.model_later(0.3, "m", pod)
+    began = time.monotonic()
+    assert world.chat(client=world.openai(max_retries=1)).choices[0].message.content == "whole"
+    assert time.monotonic() - began >= 1.0  # Retry-After: 1
+    assert world.state()["arrivals"] == 2
+
+
+def test_a_heartbeat_is_no_event_and_a_late_answer_follows_it(world):
+    pod = world.pod()
+    pod.is_ready = False
+    world.model("m", pod, state="Waking", ready=False, coldStart={"heartbeatSeconds": 0.1})
+    client = world.start().openai()
+    stream = world.chat(
+        client=client, stream=True
+    )  # returns with the heartbeat's 200, before any pod is ready
+    assert pod.seen == []
+    pod.is_ready = True
+    assert world.said(stream) == "w0 w1 w2 w3 w4 "
+
+
+def test_a_failure_after_the_heartbeat_is_raised_from_the_stream(world):
+    world.model("m", state="Asleep", coldStart={"heartbeatSeconds": 0.05, "maxWaitSeconds": 0.3})
+    stream = world.start().chat(stream=True)
+    with pytest.raises(openai.APIError, match=r"had no free pod for 0\.3"):
+        next(stream)
+
+
+def test_a_failure_before_the_heartbeat_is_a_status(world):
+    world.model("m", state="Asleep", coldStart={"heartbeatSeconds": 5, "maxWaitSeconds": 0.2})
+    with pytest.raises(openai.InternalServerError) as caught:
+        world.start().chat(stream=True)
+    assert caught.value.status_code == 503
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+
+
+BAD = b'{"error": {"message": "temperature must be >= 0", "type": "invalid_request_error", "code": "bad"}}'
+
+
+def test_a_pods_own_refusal_passes_through_as_it_is(world):
+    world.model("m", world.pod(world.does.refuse(400, BAD)))
+    with pytest.raises(openai.BadRequestError, match="temperature must be >= 0"):
+        world.start().chat(temperature=-1)
+
+
+def test_a_pods_own_refusal_after_the_heartbeat_is_raised_from_the_stream(world):
+    pod = world.pod(world.does.refuse(400, BAD))
+    pod.is_ready = False
+    world.model("m", pod, state="Waking", ready=False, coldStart={"heartbeatSeconds": 0.05})
+    stream = world.start().chat(stream=True)
+    pod.is_ready = True
+    with pytest.raises(openai.APIError, match="temperature must be >= 0"):
+        next(stream)
