@@ -1,0 +1,84 @@
+"""Self-attention over the paged cache: Q, K and V in one product, rotation, attention, output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wisp_plan.spec import ModelSpec
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.layers.linear import Linear
+from wisp_runtime.layers.norm import RMSNorm
+from wisp_runtime.layers.rotary import Rotary
+from wisp_runtime.memory.kv import KVCache
+from wisp_runtime.memory.weights import Parameter, Part, Weights
+from wisp_runtime.ops.backend import Ops
+
+
+class Attention:
+    """One layer's attention.
+
+    Args:
+        ops: the device.
+        weights: holds what :func:`attention_parameters` lists.
+        spec: the model.
+        rotary: shared by all layers.
+        layer: which one.
+    """
+
+    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, rotary: Rotary, layer: int) -> None:
+        self._ops, self._spec, self._rotary, self._layer = ops, spec, rotary, layer
+        name = f"layers.{layer}"
+        self._qkv = Linear(ops, weights, f"{name}.qkv")
+        self._output = Linear(ops, weights, f"{name}.output")
+        self._norms = (
+            (
+                (RMSNorm(ops, weights, f"{name}.q_norm", spec.norm_eps), 0, spec.heads),
+                (
+                    RMSNorm(ops, weights, f"{name}.k_norm", spec.norm_eps),
+                    spec.heads,
+                    spec.heads + spec.kv_heads,
+                ),
+            )[: 2 * spec.has_qk_norm]
+            if spec.has_qk_norm
+            else ()
+        )
+
+    def __call__(self, x: Array, batch: Batch, cache: KVCache) -> Array:
+        """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache."""
+        spec, ops = self._spec, self._ops
+        heads = self._qkv(x).reshape(len(x), -1, spec.head_size)
+        for norm, first, last in self._norms:
+            heads[:, first:last] = norm(heads[:, first:last])
+        rotated = spec.heads + spec.kv_heads
+        self._rotary(heads[:, :rotated], batch.positions)
+        keys, values = cache.keys[self._layer], cache.values[self._layer]
+        ops.write_kv(heads[:, spec.heads : rotated], heads[:, rotated:], batch.slots, keys, values)
+        mixed = ops.paged_attention(
+            heads[:, : spec.heads],
+            keys,
+            values,
+            batch,
+            scale=spec.head_size**-0.5,
+            window=spec.sliding_window,
+        )
+        return self._output(mixed.reshape(len(x), -1))
+
+
+def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
+    """List the weights of one layer's attention; Q, K and V are stacked into one matrix."""
+    source, name = f"model.layers.{layer}.self_attn", f"layers.{layer}"
+    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    for kind, inputs in (("weight", (spec.hidden,)), ("bias", ())):
+        if kind == "weight" or spec.has_qkv_bias:
+            sizes = (("q", queries), ("k", keys), ("v", keys))
+            parts = tuple(Part(f"{source}.{which}_proj.{kind}", rows) for which, rows in sizes)
+            yield Parameter(f"{name}.qkv.{kind}", (queries + 2 * keys, *inputs), parts)
+    if spec.has_qk_norm:
+        for norm in ("q_norm", "k_norm"):
+            part = Part(f"{source}.{norm}.weight", spec.head_size)
+            yield Parameter(f"{name}.{norm}.weight", (spec.head_size,), (part,))
+    output = Part(f"{source}.o_proj.weight", spec.hidden)
+    yield Parameter(f"{name}.output.weight", (spec.hidden, queries), (output,))
+    if spec.has_output_bias:
+        bias = Part(f"{source}.o_proj.bias", spec.hidden)
+        yield Parameter(f"{name}.output.bias", (spec.hidden,), (bias,))

@@ -1,0 +1,26 @@
+"""A linear map with its optional bias."""
+
+from __future__ import annotations
+
+from wisp_runtime.batch import Array
+from wisp_runtime.memory.weights import Weights
+from wisp_runtime.ops.backend import Ops
+
+
+class Linear:
+    """``y = x W^T + b``.
+
+    Args:
+        ops: the device.
+        weights: holds ``name.weight`` ``[out, in]``, and ``name.bias`` ``[out]`` if there is one.
+        name: of the map.
+    """
+
+    def __init__(self, ops: Ops, weights: Weights, name: str) -> None:
+        self._ops = ops
+        self._weight = weights[f"{name}.weight"]
+        self._bias = weights.get(f"{name}.bias")
+
+    def __call__(self, x: Array) -> Array:
+        """Map ``[N, in]`` to ``[N, out]``."""
+        return self._ops.linear(x, self._weight, self._bias)

@@ -1,0 +1,48 @@
+"""Rotary position embedding: the tables of a model's angles, made once for every position."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.backend import Ops
+
+
+class Rotary:
+    """Rotate heads by their positions.
+
+    Args:
+        ops: the device.
+        spec: the model; tables reach to its ``max_context``.
+    """
+
+    def __init__(self, ops: Ops, spec: ModelSpec) -> None:
+        self._ops = ops
+        size = spec.rope.rotary_size or spec.head_size
+        angles = np.arange(spec.max_context)[:, None] * rope_frequencies(spec.rope, size)
+        self._cosines = ops.from_host(np.cos(angles).astype(np.float32))
+        self._sines = ops.from_host(np.sin(angles).astype(np.float32))
+
+    def __call__(self, heads: Array, positions: Array) -> None:
+        """Rotate ``heads`` ``[N, H, Dh]`` in place, each row by its position ``[N]``."""
+        self._ops.rope(heads, positions, self._cosines, self._sines)
+
+
+def rope_frequencies(rope: RopeSpec, size: int) -> Array:
+    """Return the angle per position of each pair of channels: ``[size / 2]`` float64.
+
+    Source: arXiv:2104.09864 eq. 15; llama3 scaling as in Meta's ``llama-models`` (``apply_scaling``):
+    wavelengths beyond the trained context are divided by ``factor``, short ones kept, those between blended.
+    """
+    frequencies = rope.theta ** -(np.arange(0, size, 2) / size)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        turns = rope.original_max_context * frequencies / (2 * math.pi)
+        blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+        blend = np.clip(blend, 0, 1)
+        return frequencies * (blend + (1 - blend) / rope.factor)
+    return frequencies

@@ -1,0 +1,92 @@
+"""Llama, and the families that differ from it by switches of the spec alone (Mistral, Qwen2, Qwen3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from wisp_plan.spec import ModelSpec
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.layers.attention import Attention, attention_parameters
+from wisp_runtime.layers.linear import Linear
+from wisp_runtime.layers.mlp import GatedMLP, mlp_parameters
+from wisp_runtime.layers.norm import RMSNorm
+from wisp_runtime.layers.rotary import Rotary
+from wisp_runtime.memory.kv import KVCache
+from wisp_runtime.memory.weights import Parameter, Part, Weights
+from wisp_runtime.ops.backend import Ops
+
+Probe = Callable[[int, Array], None]
+
+
+class Block:
+    """One layer: attention and MLP, each with the norm before it."""
+
+    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, rotary: Rotary, layer: int) -> None:
+        prefix = f"layers.{layer}"
+        self._input_norm = RMSNorm(ops, weights, f"{prefix}.input_norm", spec.norm_eps)
+        self._attention = Attention(ops, weights, spec, rotary, layer)
+        self._mlp_norm = RMSNorm(ops, weights, f"{prefix}.mlp_norm", spec.norm_eps)
+        self._mlp = GatedMLP(ops, weights, prefix)
+
+    def __call__(self, x: Array, residual: Array, batch: Batch, cache: KVCache) -> Array:
+        """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's output."""
+        x = self._attention(self._input_norm.add(x, residual), batch, cache)
+        return self._mlp(self._mlp_norm.add(x, residual))
+
+
+class Llama:
+    """A Llama-like decoder.
+
+    Args:
+        spec: its dimensions and switches.
+        weights: holds what :meth:`parameters` lists.
+        ops: the device.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
+        self.spec = spec
+        self._ops = ops
+        self._embeddings = weights["embeddings.weight"]
+        rotary = Rotary(ops, spec)
+        self._blocks = [Block(ops, weights, spec, rotary, layer) for layer in range(spec.layers)]
+        self._norm = RMSNorm(ops, weights, "norm", spec.norm_eps)
+        self._head = Linear(ops, weights, "embeddings" if spec.ties_embeddings else "head")
+
+    def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Array:
+        """Run one step: write the K and V of its tokens to ``cache`` and return ``[R, V]`` float32 logits.
+
+        Args:
+            batch: N tokens.
+            cache: of all layers.
+            probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]``;
+                for comparing with another implementation.
+        """
+        x = self._ops.embedding(batch.tokens, self._embeddings)
+        residual = x * 0
+        for layer, block in enumerate(self._blocks):
+            if probe is not None:
+                probe(layer, residual + x)
+            x = block(x, residual, batch, cache)
+        if probe is not None:
+            probe(len(self._blocks), residual + x)
+        hidden = self._norm.add(x, residual)
+        return self._head(hidden[batch.logit_rows])
+
+    @staticmethod
+    def parameters(spec: ModelSpec) -> Iterator[Parameter]:
+        """List the weights in the order in which a step reads them."""
+        embeddings = (Part("model.embed_tokens.weight", spec.vocab),)
+        yield Parameter("embeddings.weight", (spec.vocab, spec.hidden), embeddings)
+        for layer in range(spec.layers):
+            yield _norm(spec, f"layers.{layer}.input_norm", f"model.layers.{layer}.input_layernorm")
+            yield from attention_parameters(spec, layer)
+            yield _norm(spec, f"layers.{layer}.mlp_norm", f"model.layers.{layer}.post_attention_layernorm")
+            yield from mlp_parameters(spec, layer)
+        yield _norm(spec, "norm", "model.norm")
+        if not spec.ties_embeddings:
+            head = (Part("lm_head.weight", spec.vocab),)
+            yield Parameter("head.weight", (spec.vocab, spec.hidden), head)
+
+
+def _norm(spec: ModelSpec, name: str, source: str) -> Parameter:
+    return Parameter(f"{name}.weight", (spec.hidden,), (Part(f"{source}.weight", spec.hidden),))

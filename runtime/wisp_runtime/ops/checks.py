@@ -1,0 +1,87 @@
+"""Refuse arrays that an op cannot take, before it reads past one. Shared by every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_runtime.batch import Array, Batch, SamplingBatch
+from wisp_runtime.errors import ShapeError
+
+_PER_ROW = ("temperature", "top_k", "top_p", "min_p", "seeds", "steps")
+_PER_ROW += ("presence_penalty", "frequency_penalty")
+
+
+def same_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    """Require exactly ``shape``."""
+    if array.shape != shape:
+        raise ShapeError(f"{name} is {list(array.shape)}, must be {list(shape)}")
+
+
+def rank(name: str, array: Array, dimensions: int) -> None:
+    """Require a number of dimensions."""
+    if array.ndim != dimensions:
+        raise ShapeError(f"{name} is {list(array.shape)}, must have {dimensions} dimensions")
+
+
+def columns(name: str, array: Array, count: int) -> None:
+    """Require a matrix of ``count`` columns."""
+    if array.ndim != 2 or array.shape[1] != count:
+        raise ShapeError(f"{name} is {list(array.shape)}, must be [any, {count}]")
+
+
+def rope(x: Array, positions: Array, cosines: Array, sines: Array) -> None:
+    """Require heads at least as wide as the rotation, and positions inside the tables."""
+    rank("x", x, 3)
+    same_shape("positions", positions, x.shape[:1])
+    same_shape("sines", sines, cosines.shape)
+    if 2 * cosines.shape[1] > x.shape[2]:
+        raise ShapeError(f"the tables rotate {2 * cosines.shape[1]} channels, a head has {x.shape[2]}")
+    if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < len(cosines):
+        raise ShapeError(
+            f"a position of {positions.min()}..{positions.max()} is not in 0..{len(cosines) - 1}"
+        )
+
+
+def cache(keys: Array, values: Array, head_shape: tuple[int, ...]) -> None:
+    """Require one layer's cache ``[P, Hkv, Tb, Dh]`` of that ``(Hkv, Dh)``."""
+    rank("keys", keys, 4)
+    same_shape("values", values, keys.shape)
+    if (keys.shape[1], keys.shape[3]) != head_shape:
+        raise ShapeError(f"keys is {list(keys.shape)}, must be [P, {head_shape[0]}, Tb, {head_shape[-1]}]")
+
+
+def attention(q: Array, keys: Array, batch: Batch) -> None:
+    """Require head counts that divide, and a batch whose tables reach all of each context."""
+    if q.shape[1] % keys.shape[1]:
+        raise ShapeError(f"{q.shape[1]} query heads are no multiple of {keys.shape[1]} KV heads")
+    starts, contexts = batch.query_starts_host, batch.context_lengths_host
+    if len(starts) != len(contexts) + 1 or starts[0] != 0 or starts[-1] != len(q):
+        raise ShapeError(f"query_starts {starts} do not cut {len(q)} tokens into {len(contexts)} sequences")
+    room = batch.block_tables.shape[1] * keys.shape[2]
+    for row, context in enumerate(contexts):
+        queries = starts[row + 1] - starts[row]
+        if not 0 <= queries <= context <= room:
+            raise ShapeError(
+                f"sequence {row}: {queries} queries, context {context}, blocks for {room} tokens"
+            )
+
+
+def sampling(logits: Array, batch: SamplingBatch) -> None:
+    """Require one row of every parameter per row of logits, and ids inside the vocabulary."""
+    rank("logits", logits, 2)
+    rows, vocab = logits.shape
+    for name in _PER_ROW:
+        same_shape(name, getattr(batch, name), (rows,))
+    _ragged("count_ids", batch.count_starts, batch.count_ids, batch.counts, (rows, vocab))
+    _ragged("bias_ids", batch.bias_starts, batch.bias_ids, batch.biases, (rows, vocab))
+    if batch.bitmask is not None:
+        same_shape("bitmask", batch.bitmask, (rows, -(-vocab // 32)))
+
+
+def _ragged(name: str, starts: Any, ids: Array, values: Array, size: tuple[int, int]) -> None:
+    same_shape(f"starts of {name}", starts, (size[0] + 1,))
+    same_shape(f"values of {name}", values, ids.shape)
+    if int(starts[-1]) != len(ids):
+        raise ShapeError(f"{name} has {len(ids)} entries, its starts end at {starts[-1]}")
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < size[1]:
+        raise ShapeError(f"{name} holds an id outside 0..{size[1] - 1}")

@@ -1,0 +1,126 @@
+"""The CPU backend: the reference functions behind checks of every shape, with threads of our own.
+
+For small models and for tests. Weights, activations and the cache are float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops import checks, reference
+from wisp_runtime.ops.packed import PackedMatrix, packed_shape
+from wisp_runtime.ops.threads import Workers, available_threads, keep_blas_single_threaded
+
+_ALIGNMENT_BYTES = 64
+
+
+class CpuOps:
+    """NumPy as a device.
+
+    Args:
+        threads: threads that share a matrix product; None is one for each CPU of this process.
+    """
+
+    device = "cpu"
+    kernels = "reference/numpy"
+
+    def __init__(self, threads: int | None = None) -> None:
+        keep_blas_single_threaded()
+        self._workers = Workers(threads or available_threads())
+
+    def matrix_elements(self, outputs: int, inputs: int) -> int:
+        """Return the elements of a packed matrix, its last tile's padding included."""
+        tiles, _, width = packed_shape(outputs, inputs)
+        return tiles * inputs * width
+
+    def weight_arena(self, elements: int) -> Array:
+        """Allocate ``[elements]`` float32 zeros that start at a multiple of 64 bytes."""
+        spare = _ALIGNMENT_BYTES // 4
+        raw = np.zeros(elements + spare, np.float32)
+        start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
+        return raw[start : start + elements]
+
+    def matrix(self, storage: Array, outputs: int, inputs: int) -> PackedMatrix:
+        """See ``storage`` as the tiles of a matrix."""
+        checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
+        return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
+
+    def store_rows(self, weight: PackedMatrix, first: int, rows: Array) -> None:
+        """Write ``rows`` ``[R, in]`` float32 into the matrix from row ``first`` on."""
+        checks.columns("rows", rows, weight.inputs)
+        if first < 0 or first + len(rows) > weight.outputs:
+            raise ShapeError(f"rows {first}:{first + len(rows)} of a matrix of {weight.outputs}")
+        reference.store_rows(weight, first, rows)
+
+    def store_vector(self, weight: Array, first: int, values: Array) -> None:
+        """Write ``values`` ``[R]`` float32 into ``weight`` from ``first`` on."""
+        checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
+        weight[first : first + len(values)] = values
+
+    def from_host(self, array: Array) -> Array:
+        """Return ``array``: host and device are one."""
+        return array
+
+    def kv_arena(self, shape: tuple[int, ...]) -> Array:
+        """Allocate float32 zeros."""
+        return np.zeros(shape, np.float32)
+
+    def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
+        """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
+        checks.rank("tokens", tokens, 1)
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < table.outputs:
+            raise ShapeError(f"a token of {tokens.min()}..{tokens.max()} is not in 0..{table.outputs - 1}")
+        return reference.embedding(tokens, table)
+
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+        """See :func:`.reference.rmsnorm`."""
+        checks.same_shape("weight", weight, x.shape[-1:])
+        return reference.rmsnorm(x, weight, eps=eps)
+
+    def add_rmsnorm(self, x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
+        """See :func:`.reference.add_rmsnorm`."""
+        checks.same_shape("residual", residual, x.shape)
+        checks.same_shape("weight", weight, x.shape[-1:])
+        return reference.add_rmsnorm(x, residual, weight, eps=eps)
+
+    def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear`."""
+        checks.columns("x", x, weight.inputs)
+        if bias is not None:
+            checks.same_shape("bias", bias, (weight.outputs,))
+        return reference.linear(x, weight, bias, workers=self._workers)
+
+    def rope(self, x: Array, positions: Array, cosines: Array, sines: Array) -> None:
+        """See :func:`.reference.rope`; a position outside the tables raises ShapeError."""
+        checks.rope(x, positions, cosines, sines)
+        reference.rope(x, positions, cosines, sines)
+
+    def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
+        """See :func:`.reference.write_kv`."""
+        checks.cache(keys, values, k.shape[1:])
+        checks.same_shape("v", v, k.shape)
+        checks.same_shape("slots", slots, k.shape[:1])
+        reference.write_kv(k, v, slots, keys, values)
+
+    def paged_attention(
+        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+    ) -> Array:
+        """See :func:`.reference.paged_attention`."""
+        checks.rank("q", q, 3)
+        checks.cache(keys, values, (keys.shape[1], q.shape[2]))
+        checks.attention(q, keys, batch)
+        return reference.paged_attention(q, keys, values, batch, scale=scale, window=window)
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        """See :func:`.reference.silu_mul`."""
+        checks.rank("gate_up", gate_up, 2)
+        if gate_up.shape[1] % 2:
+            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
+        return reference.silu_mul(gate_up)
+
+    def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
+        """See :func:`.reference.sample`."""
+        checks.sampling(logits, sampling)
+        return reference.sample(logits, sampling)

@@ -1,0 +1,32 @@
+"""The NumPy twin of every op: the oracle of the kernels, and what the CPU backend runs.
+
+Plain functions over float32 arrays that check nothing; :mod:`wisp_runtime.ops.cpu` checks.
+"""
+
+from wisp_runtime.ops.reference.attention import paged_attention, write_kv
+from wisp_runtime.ops.reference.dense import (
+    add_rmsnorm,
+    embedding,
+    linear,
+    rmsnorm,
+    rope,
+    silu_mul,
+    store_rows,
+)
+from wisp_runtime.ops.reference.philox import philox4x32, token_words
+from wisp_runtime.ops.reference.sampling import sample
+
+__all__ = [
+    "add_rmsnorm",
+    "embedding",
+    "linear",
+    "paged_attention",
+    "philox4x32",
+    "rmsnorm",
+    "rope",
+    "sample",
+    "silu_mul",
+    "store_rows",
+    "token_words",
+    "write_kv",
+]

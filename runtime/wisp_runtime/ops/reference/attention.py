@@ -1,0 +1,95 @@
+"""Attention over the paged KV cache, in NumPy: prefill chunks, decode tokens, or both in one batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Batch
+
+_SCORES_AT_ONCE = 8 << 20  # 32 MiB of float32: a long chunk over a long context goes in pieces
+
+
+def write_kv(k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
+    """Put each token's K and V into its slot of one layer's cache.
+
+    Args:
+        k, v: ``[N, Hkv, Dh]`` float32.
+        slots: ``[N]``, ``block * Tb + offset``.
+        keys, values: ``[P, Hkv, Tb, Dh]``.
+    """
+    blocks, offsets = np.divmod(slots, keys.shape[2])
+    keys[blocks, :, offsets] = k
+    values[blocks, :, offsets] = v
+
+
+def paged_attention(
+    q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None = None
+) -> Array:
+    """Let every query attend to its sequence's cached tokens up to and including its own position.
+
+    Args:
+        q: ``[N, Hq, Dh]`` float32, a view is fine; query head h reads KV head ``h // (Hq / Hkv)``.
+        keys, values: ``[P, Hkv, Tb, Dh]``, this step's tokens already written.
+        batch: which sequence owns which rows, blocks and lengths.
+        scale: multiplies the scores, usually ``Dh ** -0.5``.
+        window: a query sees this many positions, its own included; None sees all.
+
+    Returns:
+        ``[N, Hq, Dh]`` float32, contiguous.
+
+    Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups).
+    """
+    out = np.empty(q.shape, np.float32)
+    for row, context in enumerate(batch.context_lengths_host):
+        start, end = batch.query_starts_host[row], batch.query_starts_host[row + 1]
+        first_query = context - (end - start)
+        piece = max(1, _SCORES_AT_ONCE // (q.shape[1] * context))
+        for low in range(start, end, piece):
+            high = min(low + piece, end)
+            span = first_query + low - start, first_query + high - start
+            k, v, first_key = _gather(keys, values, batch.block_tables[row], span, window)
+            _attend(q[low:high], k, v, span[0] - first_key, scale, window, out[low:high])
+    return out
+
+
+def _gather(
+    keys: Array, values: Array, table: Array, span: tuple[int, int], window: int | None
+) -> tuple[Array, Array, int]:
+    """Collect what positions ``span`` can see: K and V ``[Hkv, S, Dh]``, and where S begins."""
+    block_tokens = keys.shape[2]
+    first_block = max(0, span[0] - window + 1) // block_tokens if window is not None else 0
+    blocks = table[None, first_block : -(-span[1] // block_tokens)]
+    heads = np.arange(keys.shape[1])[:, None]
+    shape = keys.shape[1], -1, keys.shape[3]
+    first = first_block * block_tokens
+    length = span[1] - first
+    k = keys[blocks, heads].reshape(shape)[:, :length]
+    v = values[blocks, heads].reshape(shape)[:, :length]
+    return k, v, first
+
+
+def _attend(
+    q: Array, k: Array, v: Array, first_query: int, scale: float, window: int | None, out: Array
+) -> None:
+    """Attend n consecutive queries, the first at index ``first_query`` of the S keys, into ``out``."""
+    (n, heads, size), (kv_heads, length, _) = q.shape, k.shape
+    group = heads // kv_heads
+    queries = (q.reshape(n, kv_heads, group, size) * np.float32(scale)).transpose(1, 2, 0, 3)
+    scores = queries.reshape(kv_heads, group * n, size) @ k.swapaxes(1, 2)
+    if n > 1 or window is not None:
+        by_query = scores.reshape(kv_heads, group, n, length)
+        by_query += _mask(n, length, first_query, window)
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    mixed = (scores @ v).reshape(kv_heads, group, n, size)
+    out.reshape(n, kv_heads, group, size)[...] = mixed.transpose(2, 0, 1, 3)
+
+
+def _mask(n: int, length: int, first_query: int, window: int | None) -> Array:
+    """Return ``[n, S]`` float32: 0 where query i sees key j, minus infinity where not."""
+    distance = np.arange(first_query, first_query + n)[:, None] - np.arange(length)
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return np.where(hidden, np.float32(-np.inf), np.float32(0))

@@ -1,0 +1,119 @@
+"""Everything of a layer but attention, in NumPy: embedding, norms, matrix products, rotation, activation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.packed import TILE_OUTPUTS, PackedMatrix
+from wisp_runtime.ops.threads import Workers
+
+_FLOAT32_EXP_MAX = np.float32(88.0)
+
+
+def store_rows(weight: PackedMatrix, first: int, rows: Array) -> None:
+    """Write ``rows`` ``[R, in]`` float32 into rows ``first:first + R`` of ``weight``."""
+    tiles = weight.tiles
+    whole = len(rows) // TILE_OUTPUTS * TILE_OUTPUTS if first % TILE_OUTPUTS == 0 else 0
+    start = first // TILE_OUTPUTS
+    grouped = rows[:whole].reshape(-1, TILE_OUTPUTS, weight.inputs)
+    tiles[start : start + len(grouped)] = grouped.swapaxes(1, 2)
+    index = np.arange(first + whole, first + len(rows))
+    tiles[index // TILE_OUTPUTS, :, index % TILE_OUTPUTS] = rows[whole:]
+
+
+def embedding(tokens: Array, table: PackedMatrix) -> Array:
+    """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: ``[N, D]`` float32."""
+    tiles: Array = table.tiles
+    return tiles[tokens // TILE_OUTPUTS, :, tokens % TILE_OUTPUTS]
+
+
+def rmsnorm(x: Array, weight: Array, *, eps: float) -> Array:
+    """Scale each row of ``x`` by the inverse of its root mean square, then by ``weight``.
+
+    Args:
+        x: ``[..., D]`` float32.
+        weight: ``[D]`` float32.
+        eps: added to the mean square (no unit).
+
+    Returns:
+        ``[..., D]`` float32, a new array.
+
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
+    """
+    mean_square = np.vecdot(x, x)[..., None]
+    mean_square *= np.float32(1.0 / x.shape[-1])
+    mean_square += np.float32(eps)
+    out = x / np.sqrt(mean_square)
+    out *= weight
+    return out
+
+
+def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
+    """Add ``x`` into ``residual`` in place, and return :func:`rmsnorm` of the sum."""
+    residual += x
+    return rmsnorm(residual, weight, eps=eps)
+
+
+def linear(
+    x: Array, weight: PackedMatrix, bias: Array | None = None, *, workers: Workers | None = None
+) -> Array:
+    """Multiply: ``y = x W^T + bias``.
+
+    Args:
+        x: ``[N, in]`` float32, rows contiguous.
+        weight: ``[out, in]``, packed.
+        bias: ``[out]`` float32, or None.
+        workers: threads that share the tiles; None computes here.
+
+    Returns:
+        ``[N, out]`` float32; its rows are contiguous, but farther apart than ``out`` where 32 does not
+        divide ``out``.
+    """
+    tokens, tiles = len(x), weight.tiles
+    y = np.empty((tokens, len(tiles), TILE_OUTPUTS), np.float32)
+    by_tile = y.swapaxes(0, 1)
+
+    def multiply(first: int, last: int) -> None:
+        np.matmul(x, tiles[first:last], out=by_tile[first:last])
+
+    if workers is None:
+        multiply(0, len(tiles))
+    else:
+        workers.split(multiply, len(tiles), multiplications=tokens * tiles.size, bytes_read=tiles.nbytes)
+    flat = y.reshape(tokens, -1)[:, : weight.outputs]
+    if bias is not None:
+        flat += bias
+    return flat
+
+
+def rope(x: Array, positions: Array, cosines: Array, sines: Array) -> None:
+    """Rotate the first R channels of every head in place, channel i with channel i + R / 2.
+
+    Args:
+        x: ``[N, H, Dh]`` float32, a view is fine.
+        positions: ``[N]``, where each token stands.
+        cosines, sines: ``[S, R / 2]`` float32, by position.
+
+    Source: Su et al. 2021, arXiv:2104.09864, eq. 34, in the half-split order of GPT-NeoX.
+    """
+    half = cosines.shape[1]
+    cos, sin = cosines[positions][:, None], sines[positions][:, None]
+    low, high = x[..., :half], x[..., half : 2 * half]
+    turned = low * cos
+    turned -= high * sin
+    high *= cos
+    high += low * sin
+    low[...] = turned
+
+
+def silu_mul(gate_up: Array) -> Array:
+    """Return ``silu(gate) * up``, where each row of ``gate_up`` ``[N, 2 F]`` is gate, then up: ``[N, F]``."""
+    inner = gate_up.shape[1] // 2
+    gate, up = gate_up[:, :inner], gate_up[:, inner:]
+    out = np.minimum(-gate, _FLOAT32_EXP_MAX)
+    np.exp(out, out=out)
+    out += np.float32(1)
+    np.divide(gate, out, out=out)
+    out *= up
+    return out
