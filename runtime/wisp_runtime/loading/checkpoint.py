@@ -117,7 +117,7 @@ def _copy(file: BinaryIO, tensor: TensorInfo, first: int, rows: int, weights: We
     """Read some rows of a tensor, widen them, and store them; return how many bytes that was."""
     stored = np.empty((rows, *tensor.shape[1:]), _STORED[tensor.dtype])
     row_bytes = stored.nbytes // rows
-    got = os.preadv(file.fileno(), [stored.reshape(-1).view(np.uint8)], tensor.start + first * row_bytes)
+    got = os.preadv(file.fileno(), [stored.data.cast("B")], tensor.start + first * row_bytes)
     if got != stored.nbytes:
         raise WeightsUnreadable(
             f"{file.name}: ended while {tensor.name} was read; something else is writing to it. "

@@ -14,7 +14,7 @@ from typing import Any
 
 import huggingface_hub
 from huggingface_hub import errors
-from tqdm import tqdm
+from huggingface_hub.utils import tqdm
 
 from wisp_runtime.errors import DiskFull, ModelNotFound
 from wisp_runtime.loading.disk import require_space
@@ -39,7 +39,7 @@ OnProgress = Callable[[int, int], None]
 def download(
     repository: str, revision: str | None, cache_dir: Path, on_progress: OnProgress | None = None
 ) -> Path:
-    """Bring ``repository`` into ``cache_dir`` and return its folder there; what is there is not fetched again.
+    """Bring ``repository`` into ``cache_dir``, fetching only what is not there yet; return its folder.
 
     Args:
         repository: ``ORG/NAME``.
@@ -77,11 +77,11 @@ def _missing_bytes(wanted: dict[str, Any]) -> int | None:
     return sum(file.file_size or 0 for file in files if file.will_download)
 
 
-def _reporter(total: int, on_progress: OnProgress | None) -> type[tqdm[Any]]:
+def _reporter(total: int, on_progress: OnProgress | None) -> type[Any]:
     """Make the class whose instances the library treats as its progress bars, and which shows none."""
     lock, bars = Lock(), list[Any]()
 
-    class Reporter(tqdm):  # type: ignore[type-arg]
+    class Reporter(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **(kwargs | {"disable": True}))
             self.done_bytes = 0

@@ -29,7 +29,7 @@ class Block:
         self._mlp = GatedMLP(ops, weights, prefix)
 
     def __call__(self, x: Array, residual: Array, batch: Batch, cache: KVCache) -> Array:
-        """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's output."""
+        """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's."""
         x = self._attention(self._input_norm.add(x, residual), batch, cache)
         return self._mlp(self._mlp_norm.add(x, residual))
 

@@ -7,8 +7,10 @@ from typing import Any
 from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
 
-_PER_ROW = ("temperature", "top_k", "top_p", "min_p", "seeds", "steps")
-_PER_ROW += ("presence_penalty", "frequency_penalty")
+_PER_ROW = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("seeds", "steps", "presence_penalty", "frequency_penalty"),
+)
 
 
 def same_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
