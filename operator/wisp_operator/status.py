@@ -18,7 +18,7 @@ from wisp_operator.conditions import Condition, condition, stamped, timestamp
 from wisp_operator.desired.labels import selector_text
 from wisp_operator.errors import Problem
 from wisp_operator.facts import Facts, Failure, PodFacts
-from wisp_operator.fit import FitReport
+from wisp_operator.fit import FitReport, measured
 from wisp_operator.judgement import conditions_of, state_of
 from wisp_operator.reading import written
 
@@ -137,7 +137,7 @@ def summarise(
         replicas=len(facts.pods),
         ready_replicas=len(facts.ready),
         desired_replicas=decision.replicas,
-        fit=facts.fit,
+        fit=_fit(facts),
         cold_start=_cold_starts(facts),
         performance=_performance(facts.ready),
         queue=Queue(facts.demand.waiting, facts.demand.running),
@@ -175,11 +175,17 @@ def progress(facts: Facts) -> Progress | None:
     pod = max(found, key=lambda pair: pair[0])[1]
     if pod.phase == "Pending":
         return Progress("schedule")
-    active = next((phase for phase in pod.runtime.get("phases", ()) if phase.get("state") == "running"), None)
+    active = next((phase for phase in pod.runtime.get("phases", ()) if phase.get("state") != "done"), None)
     if active is None:
         return Progress("import")
     total = active.get("totalBytes") or 0
     return Progress(str(active.get("name")), active.get("bytes", 0) / total if total else None)
+
+
+def _fit(facts: Facts) -> FitReport | None:
+    """What a ready pod measured; without one what was computed."""
+    ledgers = [pod.runtime["ledger"] for pod in facts.ready if pod.runtime.get("ledger")]
+    return measured(ledgers[0], facts.fit.gpu if facts.fit else "") if ledgers else facts.fit
 
 
 def _done(pod: PodFacts) -> list[Mapping[str, Any]]:

@@ -1,0 +1,165 @@
+"""Where a model's ``config.json`` and safetensors headers are read from, without its weights.
+
+A folder of this machine, or a Hugging Face repository over HTTP range requests: a few hundred kilobytes
+tell what a model of any size needs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+from wisp_operator.api import ModelSource
+from wisp_operator.errors import SourceError
+from wisp_plan import checkpoint
+from wisp_plan.config import parse_config
+from wisp_plan.inventory import INDEX_FILE, Inventory, Source, read_inventory
+from wisp_plan.spec import ModelSpec
+
+HUB = "https://huggingface.co"
+TIMEOUT_S = 15.0
+MAX_TEXT_BYTES = 64 << 20  # an index of the largest models has a few megabytes
+
+
+class Files(Protocol):
+    """A model's files, as far as the fit needs them."""
+
+    def config(self) -> ModelSpec:
+        """Read ``config.json``; raises PlanError or SourceError."""
+
+    def inventory(self) -> Inventory:
+        """Read the headers of the weights; raises PlanError or SourceError."""
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def config(self) -> ModelSpec:
+        """Read ``config.json``."""
+        return checkpoint.read_config(self.folder)
+
+    def inventory(self) -> Inventory:
+        """Read the headers of the weights."""
+        return checkpoint.read_directory(self.folder)
+
+
+class HubRepository:
+    """A repository of a Hugging Face hub, or of a mirror of it."""
+
+    def __init__(self, name: str, *, revision: str = "", endpoint: str = "", token: str = "") -> None:
+        """Name a repository; nothing is read yet.
+
+        Args:
+            name: ``ORG/NAME``.
+            revision: branch, tag or commit; empty for the default branch.
+            endpoint: base URL of the hub (``HF_ENDPOINT``); empty for huggingface.co.
+            token: sent to the hub, but not to the storage it redirects to.
+
+        Raises:
+            SourceError: the endpoint is not an HTTP URL.
+        """
+        base = (endpoint or HUB).rstrip("/")
+        if urlsplit(base).scheme not in ("http", "https"):
+            raise SourceError(f"HF_ENDPOINT is {base!r}; it must be an http:// or https:// URL.")
+        self.name = name
+        self._base = f"{base}/{quote(name)}/resolve/{quote(revision or 'main', safe='')}/"
+        self._token = token
+
+    def config(self) -> ModelSpec:
+        """Read ``config.json``."""
+        try:
+            parsed = json.loads(self._whole("config.json"))
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"hf://{self.name} has no config.json, so it is not a model Wisp can run."
+            ) from error
+        except ValueError as error:
+            raise SourceError(f"config.json of hf://{self.name} is not JSON: {error}.") from error
+        return parse_config(parsed)
+
+    def inventory(self) -> Inventory:
+        """Read the headers of the weights."""
+        try:
+            index = self._whole(INDEX_FILE)
+        except FileNotFoundError:
+            index = None
+        return read_inventory(self._open, index)
+
+    def _whole(self, file: str) -> bytes:
+        return self._get(file, 0, MAX_TEXT_BYTES)[0]
+
+    def _open(self, file: str) -> Source:
+        _, length = self._get(file, 0, 1)
+        return Source(lambda offset, count: self._get(file, offset, count)[0], length)
+
+    def _get(self, file: str, offset: int, count: int) -> tuple[bytes, int | None]:
+        """Read ``count`` bytes of a file, fewer at its end; and the file's length if the server says it.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            SourceError: anything else.
+        """
+        request = urllib.request.Request(self._base + quote(file))
+        request.add_header("Range", f"bytes={offset}-{offset + count - 1}")
+        request.add_header("Accept-Encoding", "identity")
+        if self._token:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return _part(answer, offset, count)
+        except urllib.error.HTTPError as error:
+            raise self._refused(file, error.code) from error
+        except (OSError, HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise SourceError(
+                f"{file} of hf://{self.name} could not be read from {self._base}: {why}."
+            ) from error
+
+    def _refused(self, file: str, code: int) -> Exception:
+        if code == 404:
+            return FileNotFoundError(file)
+        if code in (401, 403):
+            return SourceError(
+                f"hf://{self.name} is private, gated or does not exist (HTTP {code}). Check the name, "
+                "accept its licence on the hub, and put a token into the Secret of spec.model.secretRef, key HF_TOKEN."
+            )
+        return SourceError(f"{file} of hf://{self.name}: {self._base} answered HTTP {code}. Try again later.")
+
+
+def _part(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:
+    """Take the asked part of an answer; a server that ignores ranges sends the file from its start."""
+    if answer.status == 206:
+        total = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+        return answer.read(count), int(total[1]) if total else None
+    length = answer.headers.get("Content-Length", "")
+    body: bytes = answer.read(offset + count)
+    return body[offset:], int(length) if length.isdigit() else None
+
+
+def files_of(source: ModelSource, *, endpoint: str = "", token: str = "") -> Files | None:
+    """Find where the headers of a model can be read before a pod exists.
+
+    Args:
+        source: ``spec.model``.
+        endpoint, token: of the hub.
+
+    Returns:
+        None for a scheme that only a pod can read: ``s3://``, ``pvc://`` and ``oci://``.
+    """
+    match source.scheme:
+        case "file":
+            return LocalFolder(Path(source.location))
+        case "hf":
+            revision = source.revision or ""
+            return HubRepository(source.location, revision=revision, endpoint=endpoint, token=token)
+        case _:
+            return None
