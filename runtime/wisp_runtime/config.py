@@ -16,6 +16,8 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from wisp_plan.errors import SizeInvalid
+from wisp_plan.sizes import parse_size
 from wisp_runtime.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "WISP_"
@@ -27,8 +29,6 @@ KVCacheDtype = Literal["auto", "bf16", "fp8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
-_SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_SIZE_UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 def parse_text(value: str) -> str:
@@ -43,13 +43,15 @@ def parse_path(value: str) -> Path:
     return Path(parse_text(value)).expanduser()
 
 
-def parse_size(value: str) -> int:
-    """Read a number of bytes: ``512MiB``, ``1.5GiB``, ``512Mi``, ``2GB``, ``1048576``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", value.strip().lower())
-    size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
-    if size < 1:
-        raise ConfigError(f"{value!r} is not a size; write it like 512MiB, 1.5GiB or 1048576")
-    return size
+def parse_memory(value: str) -> int:
+    """Read a number of bytes: ``512MiB``, ``24Gi``, ``1048576``."""
+    try:
+        size_bytes = parse_size(value)
+    except SizeInvalid as error:
+        raise ConfigError(error.message.rstrip(".")) from error
+    if size_bytes < 1:
+        raise ConfigError(f"{value!r} is no memory at all")
+    return size_bytes
 
 
 def parse_integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
@@ -159,7 +161,7 @@ class ServeConfig:
         512, parse_integer(1, 1 << 20), "N", "Tokens a step may compute: the prefill chunk."
     )
     kv_cache_memory: int | None = _option(
-        None, parse_auto_or(parse_size), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
+        None, parse_auto_or(parse_memory), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
     )
     memory_fraction: float = _option(
         0.9,
@@ -192,14 +194,18 @@ class ServeConfig:
             ConfigError: two settings contradict each other.
         """
         if self.max_step_tokens < self.max_concurrent:
-            raise ConfigError("X must hold one token of each sequence. Raise the first or lower the second.")
+            raise ConfigError(
+                f"--max-step-tokens {self.max_step_tokens} is less than --max-concurrent "
+                f"{self.max_concurrent}; a step must hold one token of each sequence. Raise the first or lower the second."
+            )
 
     @property
     def name(self) -> str:
         """The model's id in ``/v1/models``: the served name, or the last part of ``model``."""
         if self.served_name:
             return self.served_name
-        path = self.model.split("://", 1)[-1]
+        scheme, _, path = self.model.rpartition("://")
+        path = path.partition("@")[0] if scheme == "hf" else path  # hf://ORG/NAME@REVISION
         return Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
 
 

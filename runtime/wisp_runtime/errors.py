@@ -9,9 +9,11 @@
     ├── TokenizerUnreadable     tokenizer.json missing or broken
     ├── DiskFull                no space for a download or a conversion
     ├── PortInUse               another process listens there
+    ├── ListenFailed            the address is not ours to listen on
     ├── KernelsMissing          no kernels for this GPU, model and quantization
     ├── DeviceFailed            the GPU or its driver reported an error that does not go away
-    └── EngineDied              the engine's process ended without saying why
+    ├── EngineDied              the engine's process ended without saying why
+    └── ErrorBudgetSpent        too many requests failed within a minute; a new process may do better
     ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
 """
 
@@ -72,6 +74,10 @@ class PortInUse(RuntimeFailure):
     """Another process listens on the port."""
 
 
+class ListenFailed(RuntimeFailure):
+    """The address is not ours to listen on."""
+
+
 class KernelsMissing(RuntimeFailure):
     """No kernels for this GPU, model and quantization."""
 
@@ -82,6 +88,10 @@ class DeviceFailed(RuntimeFailure):
 
 class EngineDied(RuntimeFailure):
     """The engine's process ended without saying why."""
+
+
+class ErrorBudgetSpent(RuntimeFailure):
+    """Too many requests failed within a minute; a new process may do better."""
 
 
 class ShapeError(ValueError):

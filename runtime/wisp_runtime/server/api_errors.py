@@ -1,0 +1,91 @@
+"""Errors as the OpenAI API shapes them: what clients of ``/v1`` see, whatever went wrong.
+
+One exception, and one constructor for each kind of refusal that several endpoints share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer other than 200.
+
+    Args:
+        status: of HTTP.
+        message: what, where, and what to do.
+        param: the request's field that is to blame, dotted (``messages.0.content``).
+        code: a word for programs (``context_length_exceeded``).
+        headers: to send along (``Retry-After``).
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body: ``{"error": {message, type, param, code}}``."""
+        kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """The request cannot be served as it is."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
+
+
+def unsupported(param: str, instead: str) -> ApiError:
+    """The request asks for something that would change the answer and that we cannot do."""
+    return bad_request(f"{param} is not supported here. {instead}", param, "unsupported_parameter")
+
+
+def unknown_model(wanted: str, served: str) -> ApiError:
+    """The request names another model than the one served."""
+    message = f"The model {wanted!r} does not exist here; this server serves {served!r}."
+    return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
+
+
+def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: int, param: str) -> ApiError:
+    """Prompt and answer together are longer than a sequence may be."""
+    asked = f"{prompt_tokens} in the prompt"
+    if max_tokens is not None:
+        asked = f"{prompt_tokens + max_tokens} ({asked}, {max_tokens} in the completion)"
+    return bad_request(
+        f"This model's maximum context length is {max_context} tokens, and the request needs {asked}"
+        f"{'' if max_tokens is not None else ' and at least 1 for the completion'}. "
+        "Shorten the prompt or lower the number of tokens to generate.",
+        param,
+        "context_length_exceeded",
+    )
+
+
+def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
+    """Not now, but soon, here or at another replica."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": str(retry_after_s)}
+    )
+
+
+def internal_error(error: Exception) -> ApiError:
+    """We made a mistake; the log has the traceback, the client only its name."""
+    message = f"The server made a mistake ({type(error).__name__}); its log says more."
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
+
+
+def engine_failed(message: str) -> ApiError:
+    """The engine broke while it computed this answer."""
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="engine_failed")

@@ -1,0 +1,161 @@
+"""The HTTP surface: which path does what, and every error in the API's shape.
+
+Health, state and metrics answer from the first moment; ``/v1`` only once the model is ready.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wisp_runtime.metrics import CONTENT_TYPE
+from wisp_runtime.server.api_errors import ApiError, internal_error, unknown_model
+from wisp_runtime.server.chat import chat_completions
+from wisp_runtime.server.completions import completions
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.sse import ClientLeft
+
+log = logging.getLogger(__name__)
+
+CLIENT_LEFT = 499  # nginx's word for it; nobody reads it but the metrics
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application around one model."""
+    # Without FastAPI's pages: their scripts come from a public network that a cluster may not reach.
+    app = FastAPI(title="Wisp runtime", openapi_url=None, redirect_slashes=False)
+    _add_health(app, service)
+    _add_api(app, service)
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientLeft, _on_client_left)
+    app.add_exception_handler(Exception, _on_bug)
+    app.add_middleware(Admission, service=service)
+    return app
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    async def livez(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(_: Request) -> Response:
+        is_ready = service.status == "ready"
+        code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse({"status": service.status, "phase": service.phase}, code)
+
+    async def state(_: Request) -> Response:
+        return JSONResponse(service.state(service.telemetry.rate.per_second(time.monotonic())))
+
+    async def metrics(_: Request) -> Response:
+        return PlainTextResponse(service.telemetry.registry.render(), media_type=CONTENT_TYPE)
+
+    for path, endpoint in (("/livez", livez), ("/readyz", readyz), ("/state", state), ("/metrics", metrics)):
+        app.add_route(path, endpoint, methods=["GET"])
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    model = {
+        "id": service.config.name,
+        "object": "model",
+        "created": service.created_s,
+        "owned_by": "wisp",
+    }
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_described(model, service)]})
+
+    async def one_model(request: Request) -> Response:
+        wanted = request.path_params["name"]
+        if wanted != service.config.name:
+            raise unknown_model(wanted, service.config.name)
+        return JSONResponse(_described(model, service))
+
+    async def chat(request: Request) -> Response:
+        return await chat_completions(service, request)
+
+    async def complete(request: Request) -> Response:
+        return await completions(service, request)
+
+    app.add_route("/v1/models", models, methods=["GET"])
+    app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
+    app.add_route("/v1/chat/completions", chat, methods=["POST"])
+    app.add_route("/v1/completions", complete, methods=["POST"])
+
+
+def _described(model: dict[str, Any], service: Service) -> dict[str, Any]:
+    return {**model, "max_model_len": service.info.max_context}
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    messages = {
+        HTTPStatus.NOT_FOUND: f"No such path: {where}. The API is under /v1.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",
+    }
+    codes = {HTTPStatus.NOT_FOUND: "unknown_path", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
+    status = HTTPStatus(error.status_code)
+    api_error = ApiError(status, messages.get(status, str(error.detail)), code=codes.get(status))
+    return JSONResponse(api_error.body(), status, headers=error.headers)
+
+
+async def _on_client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _on_bug(_: Request, error: Exception) -> Response:
+    return JSONResponse(internal_error(error).body(), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class Admission:
+    """Let requests to ``/v1`` in while the model is ready, and count them until their last byte."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1"):
+            await self._app(scope, receive, send)
+            return
+        status = CLIENT_LEFT
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        self._service.enter()
+        try:
+            await self._admit(scope, receive, send_and_note)
+        finally:
+            self._service.leave()
+            self._service.telemetry.responses.add(path=_known_path(scope["path"]), status=str(status))
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._service.admit()
+        except ApiError as error:
+            await JSONResponse(error.body(), error.status, headers=error.headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _known_path(path: str) -> str:
+    """Return a path that is ours, or ``other``: clients must not make up label values."""
+    return path if path in {"/v1/models", "/v1/chat/completions", "/v1/completions"} else "other"

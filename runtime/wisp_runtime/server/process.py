@@ -1,0 +1,124 @@
+"""The life of a runtime process: listen, load, serve, drain, and leave with a reason.
+
+The port is taken before anything is read, and the engine's process is started before this one imports
+its web framework, so that both load side by side. Health answers while the model loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvloop
+
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.client import Engine, EngineClient
+from wisp_runtime.engine.messages import Fatal
+from wisp_runtime.errors import ListenFailed, PortInUse, RuntimeFailure
+from wisp_runtime.server.report import failure_of, follow_phases, report_failure, say
+
+BACKLOG = 2048
+
+StartEngine = Callable[[ServeConfig], Awaitable[Engine]]
+
+
+def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> int:
+    """Serve until asked to stop or until something breaks; return the process's exit code."""
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        with (
+            bound_socket(config.host, config.port) as listener,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            failure = runner.run(serve(config, listener, start_engine))
+    except RuntimeFailure as error:
+        failure = failure_of(error)
+    if failure is None:
+        return 0
+    report_failure(failure, config.termination_log)
+    return failure.exit_code
+
+
+@contextlib.contextmanager
+def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen on ``host:port``; clients that come early wait in the socket's queue.
+
+    Raises:
+        PortInUse: someone else listens there.
+        RuntimeFailure: the address is not one of this machine's, or not allowed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise _cannot_listen(error, host, port) from error
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        yield listener
+
+
+def _cannot_listen(error: OSError, host: str, port: int) -> RuntimeFailure:
+    if error.errno == errno.EADDRINUSE:
+        return PortInUse(
+            f"port {port} on {host} is in use by another process. Stop it, or choose another with --port.",
+            host=host, port=port,
+        )  # fmt: skip
+    return ListenFailed(
+        f"cannot listen on {host}:{port}: {error.strerror or error}. Check --host and --port.",
+        host=host,
+        port=port,
+    )
+
+
+async def serve(config: ServeConfig, listener: socket.socket, start_engine: StartEngine) -> Fatal | None:
+    """Run one server on ``listener`` to its end; return why it failed, or None if it was asked to stop."""
+    stop = StopSignals()
+    engine = await start_engine(config)
+    phases = asyncio.create_task(follow_phases(engine))
+    try:
+        from wisp_runtime.server.http import HttpServer  # its imports take as long as the engine's
+
+        server = HttpServer(config, engine, listener)
+        say(f"listening on http://{_address(listener)}")
+        return await server.run(stop.asked, stop.hurried)
+    finally:
+        phases.cancel()
+        await engine.shutdown()
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class StopSignals:
+    """SIGTERM and SIGINT ask the process to finish what runs; a second SIGINT, to leave it.
+
+    Attributes:
+        asked: set by the first signal.
+        hurried: set by an interrupt that comes when a stop was already asked for.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.asked.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self.asked.is_set():
+            self.hurried.set()
+        self.asked.set()

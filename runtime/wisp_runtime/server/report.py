@@ -1,0 +1,70 @@
+"""What a runtime process tells whoever started it: start-up lines on stderr, and its last words as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+
+from wisp_plan.sizes import format_size
+from wisp_runtime.engine.client import Engine
+from wisp_runtime.engine.messages import Fatal, Phase
+from wisp_runtime.errors import RuntimeFailure
+
+POLL_S = 0.05
+MAX_LOG_BYTES = 4096  # what Kubernetes keeps of a termination message
+
+log = logging.getLogger(__name__)
+
+
+def say(line: str) -> None:
+    """Write one line of progress to stderr."""
+    sys.stderr.write(f"wisp-runtime: {line}\n")
+    sys.stderr.flush()
+
+
+async def follow_phases(engine: Engine) -> None:
+    """Say each start-up phase as it ends, and when the model is ready."""
+    said: set[str] = set()
+    while not engine.failed.done():
+        for phase in engine.phases:
+            if phase.is_done and phase.name not in said:
+                said.add(phase.name)
+                say(describe(phase))
+        if engine.ready.is_set():
+            say(f"ready after {sum(phase.seconds for phase in engine.phases):.2f} s")
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def describe(phase: Phase) -> str:
+    """Return a phase's line: its name, its time, and its bytes if it moved any."""
+    size = f"  {format_size(phase.bytes)}" if phase.bytes else ""
+    return f"{phase.name:<10} {phase.seconds:7.2f} s{size}"
+
+
+def failure_of(error: RuntimeFailure) -> Fatal:
+    """Return an error of ours in the words in which the engine reports its own."""
+    return Fatal(error.reason, error.message, error.exit_code, error.details)
+
+
+def report_failure(failure: Fatal, termination_log: Path | None) -> None:
+    """Say why the process ends; write it to ``termination_log`` too, if there is one."""
+    say(f"{failure.reason}: {failure.message}")
+    if termination_log is None:
+        return
+    try:
+        termination_log.write_text(last_words(failure), "utf-8")
+    except OSError as error:
+        log.error("cannot write the termination log %s: %s", termination_log, error)
+
+
+def last_words(failure: Fatal) -> str:
+    """Return the termination log's JSON, without the details if they make it too long."""
+    words = {"reason": failure.reason, "message": failure.message, "details": failure.details}
+    text = json.dumps(words, default=str)
+    if len(text) > MAX_LOG_BYTES:
+        text = json.dumps(words | {"details": {}, "message": failure.message[: MAX_LOG_BYTES // 8]})
+    return text

@@ -1,0 +1,98 @@
+"""From a request's fields to what the engine is told: how to sample, how long, and when to stop."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wisp_runtime.engine.messages import Ready, SamplingParams, Submit
+from wisp_runtime.server.api_errors import bad_request, context_exceeded
+from wisp_runtime.server.requests import GenerationRequest
+
+SEED_BITS = 63
+SMALLEST_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine wants a positive share
+
+
+def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -> SamplingParams:
+    """Return how the tokens of ``request`` are chosen; without a seed, one is drawn.
+
+    Raises:
+        ApiError: a logit bias names no token of the model.
+    """
+    seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed % (1 << 64)
+    return SamplingParams(
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_k=max(request.top_k or 0, 0),
+        top_p=1.0 if request.top_p is None else max(request.top_p, SMALLEST_TOP_P),
+        min_p=request.min_p or 0.0,
+        seed=seed,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logit_bias=_biases(request.logit_bias or {}, info.vocab_size),
+        logprobs=logprobs,
+    )
+
+
+def _biases(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and int(key) < vocab_size):
+            raise bad_request(
+                f"'logit_bias' names the token {key!r}; token ids are 0 to {vocab_size - 1}.", "logit_bias"
+            )
+        pairs.append((int(key), bias))
+    return tuple(pairs)
+
+
+def submits_of(
+    prompt: Sequence[int],
+    request: GenerationRequest,
+    sampling: SamplingParams,
+    max_tokens: int,
+) -> list[Submit]:
+    """Return one message to the engine for each of the ``n`` answers to ``prompt``; each has its own seed."""
+    first = Submit(
+        request_id="",
+        prompt=tuple(prompt),
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
+    )
+    return [
+        replace(
+            first,
+            request_id=uuid.uuid4().hex,
+            sampling=replace(sampling, seed=(sampling.seed + index) % (1 << 64)),
+        )
+        for index in range(request.n or 1)
+    ]
+
+
+def answer_tokens(prompt_tokens: int, wanted: int | None, max_context: int, param: str) -> int:
+    """Return how many tokens an answer may have: ``wanted``, or what the context leaves.
+
+    Raises:
+        ApiError: the prompt, or prompt and answer, are longer than the context.
+    """
+    if prompt_tokens + (wanted or 1) > max_context:
+        raise context_exceeded(prompt_tokens, wanted, max_context, param)
+    return wanted or max_context - prompt_tokens
+
+
+def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Refuse ids the model does not have.
+
+    Raises:
+        ApiError: names the first such id and its place.
+    """
+    for index, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            raise bad_request(
+                f"Token id {token} at position {index} of {param!r} is not one of this model's: "
+                f"0 to {vocab_size - 1}.",
+                param,
+                "invalid_token_id",
+            )

@@ -1,0 +1,185 @@
+"""One served model: its engine, its tokenizer, and whether requests may come.
+
+What the endpoints share. Holds no sockets and handles no signals; ``process.py`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.client import Engine
+from wisp_runtime.engine.messages import Fatal, Load, Phase, Ready
+from wisp_runtime.server.api_errors import ApiError, unavailable
+from wisp_runtime.server.budget import ErrorBudget
+from wisp_runtime.server.generation import Generator
+from wisp_runtime.server.telemetry import Telemetry
+from wisp_runtime.server.tokenizer import ModelTokenizer
+
+Status = Literal["starting", "loading", "warming", "ready", "draining", "failed"]
+LOADING_PHASES = frozenset({"pull", "weights", "kernels"})
+START_RETRY_S = 2
+DRAIN_RETRY_S = 1
+
+
+@dataclass(frozen=True)
+class Text:
+    """What turns requests into tokens and back, once it has been read from ``path``."""
+
+    path: Path
+    tokenizer: ModelTokenizer
+    generator: Generator
+
+
+class Service:
+    """The model behind the endpoints.
+
+    Attributes:
+        failure: why the process is about to end, or None.
+        is_draining: True once new requests are refused because the process was asked to stop.
+        active: requests to ``/v1`` that have not been answered to the end.
+    """
+
+    def __init__(self, config: ServeConfig, engine: Engine, *, created_s: int) -> None:
+        self.config = config
+        self.engine = engine
+        self.created_s = created_s
+        self.budget = ErrorBudget()
+        self.telemetry = Telemetry(
+            config.name, lambda: engine.load, lambda: engine.phases, config.block_tokens
+        )
+        self.failure: Fatal | None = None
+        self.is_draining = False
+        self._text: Text | None = None
+        self._active = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def open(self, path: Path, tokenizer: ModelTokenizer) -> None:
+        """Give the service its tokenizer; with a ready engine, requests may come."""
+        generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
+        self._text = Text(path, tokenizer, generator)
+
+    def abort_all(self) -> None:
+        """End every running answer; their clients are told that the server is stopping."""
+        if self._text is not None:
+            self._text.generator.abort_all()
+
+    @property
+    def text(self) -> Text:
+        """The tokenizer and the generator; only asked for while :meth:`admit` lets requests in."""
+        assert self._text is not None
+        return self._text
+
+    @property
+    def info(self) -> Ready:
+        """What the engine can do; only asked for while :meth:`admit` lets requests in."""
+        assert self.engine.info is not None
+        return self.engine.info
+
+    @property
+    def status(self) -> Status:
+        """The one word for where the process stands."""
+        if self.failure is not None:
+            return "failed"
+        if self.is_draining:
+            return "draining"
+        if self.engine.ready.is_set() and self._text is not None:
+            return "ready"
+        begun = {phase.name for phase in self.engine.phases}
+        if "firstToken" in begun:
+            return "warming"
+        return "loading" if begun & LOADING_PHASES else "starting"
+
+    def admit(self) -> None:
+        """Let a request in.
+
+        Raises:
+            ApiError: 503, with the time after which to try again.
+        """
+        match self.status:
+            case "ready":
+                return
+            case "draining":
+                raise unavailable("The server is stopping; try again.", "server_stopping", DRAIN_RETRY_S)
+            case "failed":
+                assert self.failure is not None
+                raise _broken(self.failure)
+            case status:
+                message = f"The model is not ready yet ({status}, phase {self.phase}); try again."
+                raise unavailable(message, "model_not_ready", START_RETRY_S)
+
+    @property
+    def phase(self) -> str | None:
+        """The start-up phase that has begun last, or None before the first."""
+        phases = self.engine.phases
+        return phases[-1].name if phases else None
+
+    def enter(self) -> None:
+        """Count a request in."""
+        self._active += 1
+        self._is_idle.clear()
+
+    def leave(self) -> None:
+        """Count a request out."""
+        self._active -= 1
+        if self._active == 0:
+            self._is_idle.set()
+
+    @property
+    def active(self) -> int:
+        """Requests to ``/v1`` that have not been answered to the end."""
+        return self._active
+
+    async def idle(self) -> None:
+        """Wait until no request is active."""
+        await self._is_idle.wait()
+
+    def state(self, tokens_per_second: float) -> dict[str, Any]:
+        """Return the body of ``/state``, as ``docs/architecture.md`` draws it."""
+        info, failure = self.engine.info, self.failure
+        return {
+            "model": self.config.name,
+            "path": str(self._text.path) if self._text else self.config.model,
+            "device": self.config.device,
+            "status": self.status,
+            "phases": [_phase_state(phase) for phase in self.engine.phases],
+            "ledger": info.ledger if info else None,
+            "kernels": info.kernels if info else None,
+            "load": _load_state(self.engine.load, tokens_per_second),
+            "error": {"reason": failure.reason, "message": failure.message} if failure else None,
+        }
+
+
+def _broken(failure: Fatal) -> ApiError:
+    return ApiError(
+        503, f"The server has failed ({failure.reason}): {failure.message}", code="server_failed",
+        headers={"Retry-After": str(START_RETRY_S)},
+    )  # fmt: skip
+
+
+def _phase_state(phase: Phase) -> dict[str, Any]:
+    return {
+        "name": phase.name,
+        "seconds": round(phase.seconds, 4),
+        "state": "done" if phase.is_done else "running",
+        "bytes": phase.bytes,
+        "totalBytes": phase.total_bytes,
+    }
+
+
+def _load_state(load: Load, tokens_per_second: float) -> dict[str, Any]:
+    return {
+        "waiting": load.waiting,
+        "running": load.running,
+        "kvBlocksUsed": load.kv_blocks_used,
+        "kvBlocksTotal": load.kv_blocks_total,
+        "generatedTokensTotal": load.generated_tokens_total,
+        "promptTokensTotal": load.prompt_tokens_total,
+        "cachedTokensTotal": load.cached_tokens_total,
+        "tokensPerSecond": round(tokens_per_second, 2),
+        "steps": load.steps,
+    }

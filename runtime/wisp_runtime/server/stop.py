@@ -1,0 +1,52 @@
+"""Find the first stop string in text that comes in pieces.
+
+Pure. The stop that is complete first wins; of two that end at the same character, the one that
+began earlier. So the outcome depends on the text alone, never on where it was cut into pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopFinder:
+    """Text in, text without the stop string out. Push pieces, then call :meth:`finish` once.
+
+    Attributes:
+        found: the stop string that ended the text, or None so far.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.found: str | None = None
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """Take a piece; return the text that can no longer be part of a stop string."""
+        if self.found is not None:
+            return ""
+        text = self._held + text
+        if match := self._first_match(text):
+            start, self.found, self._held = match[0], match[1], ""
+            return text[:start]
+        kept = len(text) - self._undecided(text)
+        self._held = text[kept:]
+        return text[:kept]
+
+    def finish(self) -> str:
+        """Return the text held back for a stop string that did not come."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        starts = [(text.find(stop), stop) for stop in self._stops]
+        matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
+        return min(matches)[1:] if matches else None
+
+    def _undecided(self, text: str) -> int:
+        """Return the length of the longest end of ``text`` with which a stop string begins."""
+        longest = min(len(text), max(map(len, self._stops), default=1) - 1)
+        for length in range(longest, 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,128 @@
+"""Render a model's chat template: messages in, the prompt's text out.
+
+Templates are Jinja2 programs that come with the model, so they run in a sandbox, with the names and
+habits Hugging Face's ``transformers`` gave them, and with bounds on what they may loop over and write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_OUTPUT_CHARS = 16 << 20
+MAX_LOOP_ITEMS = 1_000_000  # that all range() calls of one rendering may yield together
+# What a template that does not suit the messages, or runs away, ends with.
+_FAILURES = (
+    *(jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError),
+    *(RecursionError, MemoryError),
+)
+
+
+class TemplateFailed(Exception):
+    """The template refused the messages, or cannot be run; the message says which."""
+
+
+class GenerationTag(jinja2.ext.Extension):
+    """``{% generation %}…{% endgeneration %}`` marks an assistant's own text for training; here, its body."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Replace the tag by what stands inside it."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled template. Rendering is plain CPU work: call it from a thread.
+
+    Args:
+        source: the Jinja2 text.
+        special_tokens: ``bos_token``, ``eos_token`` and the like, as the template may name them.
+
+    Raises:
+        TemplateFailed: the text is no valid template.
+    """
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        self.source = source
+        self._special_tokens = special_tokens
+        environment = _environment()
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateFailed(f"the model's chat template is no valid Jinja2: {error}") from error
+
+    def render(self, messages: list[dict[str, Any]], **names: Any) -> str:
+        """Return the prompt for ``messages``, ending where the assistant's answer begins.
+
+        Args:
+            messages: as in the OpenAI API, contents as plain text.
+            names: further names for the template (``enable_thinking``).
+
+        Raises:
+            TemplateFailed: the template refused, failed, or ran out of bounds.
+        """
+        values = {"tools": None, "documents": None, "add_generation_prompt": True, **self._special_tokens}
+        values |= names | {"messages": messages, "range": _bounded_range(MAX_LOOP_ITEMS)}
+        try:
+            return _bounded_join(self._template.generate(**values))
+        except _FAILURES as error:
+            raise TemplateFailed(f"the model's chat template refused these messages: {error}") from error
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes <, > and & for HTML, which would change prompts.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _bounded_range(budget: int) -> Callable[..., range]:
+    def bounded(*arguments: int) -> range:
+        nonlocal budget
+        numbers = range(*arguments)
+        budget -= len(numbers)
+        if budget < 0:
+            raise jinja2.TemplateError(f"it loops over more than {MAX_LOOP_ITEMS} numbers")
+        return numbers
+
+    return bounded
+
+
+def _bounded_join(pieces: Iterator[str]) -> str:
+    kept, size = [], 0
+    for piece in pieces:
+        size += len(piece)
+        if size > MAX_OUTPUT_CHARS:
+            raise jinja2.TemplateError(f"it writes more than {MAX_OUTPUT_CHARS} characters")
+        kept.append(piece)
+    return "".join(kept)
