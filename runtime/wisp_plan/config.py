@@ -104,7 +104,12 @@ def _heads(reader: ConfigReader, family: Family) -> tuple[int, int, int]:
     derived = family.default_head_size
     if derived is None and reader.values.get("head_dim") is None and hidden % heads:
         raise reader.bad("head_dim", f"a head size, as hidden_size {hidden} is no multiple of {heads} heads")
-    return heads, kv_heads, reader.integer("head_dim", derived or hidden // heads)
+    head_size = reader.integer("head_dim", derived or hidden // heads)
+    if head_size % 2:
+        raise reader.bad(
+            "head_dim", f"an even head size, as pairs of channels rotate; it would be {head_size}"
+        )
+    return heads, kv_heads, head_size
 
 
 def _dtype(reader: ConfigReader) -> str:

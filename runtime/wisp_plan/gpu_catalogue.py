@@ -74,9 +74,13 @@ def _desktop(name: str, memory_mib: int, capability: Capability, *driver_names: 
 
 CARDS: tuple[Card, ...] = (
     _card("T4", 15360, _TURING, "Tesla T4", "NVIDIA T4", aliases=("t4-16gb",)),
+    _card("L4", 23034, _ADA, "NVIDIA L4", aliases=("l4-24gb",)),
     _card("A10", 23028, _AMPERE_RTX, "NVIDIA A10", aliases=("a10-24gb",)),
     _card("A10G", 23028, _AMPERE_RTX, "NVIDIA A10G", aliases=("a10g-24gb",)),
     _card("A30", 24576, _AMPERE, "NVIDIA A30", aliases=("a30-24gb",)),
+    _card("L40S", 46068, _ADA, "NVIDIA L40S", aliases=("l40s-48gb",)),
+    _card("L40", 46068, _ADA, "NVIDIA L40", aliases=("l40-48gb",)),
+    _card("L20", 46068, _ADA, "NVIDIA L20", aliases=("l20-48gb",)),
     _card("A40", 46068, _AMPERE_RTX, "NVIDIA A40", aliases=("a40-48gb",)),
     _card(
         "A100-40GB",
@@ -98,10 +102,6 @@ CARDS: tuple[Card, ...] = (
         "A100-SXM4-80GB",
         "A100 80GB PCIe",
     ),
-    _card("L4", 23034, _ADA, "NVIDIA L4", aliases=("l4-24gb",)),
-    _card("L20", 46068, _ADA, "NVIDIA L20", aliases=("l20-48gb",)),
-    _card("L40", 46068, _ADA, "NVIDIA L40", aliases=("l40-48gb",)),
-    _card("L40S", 46068, _ADA, "NVIDIA L40S", aliases=("l40s-48gb",)),
     _card(
         "H100",
         81559,

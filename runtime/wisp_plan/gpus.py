@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from wisp_plan.errors import UnknownCard
 from wisp_plan.gpu_catalogue import CARDS, Card, hardware_of
-from wisp_plan.sizes import format_size
+from wisp_plan.sizes import GIB, format_size
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
@@ -71,13 +71,16 @@ def usable_bytes(card: Card, fraction: float = DEFAULT_FRACTION) -> int:
 
 
 def smallest_card(needed_bytes: int, fraction: float = DEFAULT_FRACTION) -> Card | None:
-    """Return the smallest data-centre card that computes in bf16 and has ``needed_bytes`` usable, or None."""
+    """Return the smallest data-centre card that computes in bf16 and has ``needed_bytes`` usable, or None.
+
+    Of cards that differ by less than a GiB it is the one that the catalogue lists first.
+    """
     fitting = [
         card
         for card in CARDS
         if card.is_datacenter and card.capability >= (8, 0) and usable_bytes(card, fraction) >= needed_bytes
     ]
-    return min(fitting, key=lambda card: card.memory_mib, default=None)
+    return min(fitting, key=lambda card: round(card.memory_bytes / GIB), default=None)
 
 
 def _key(name: str) -> str:

@@ -153,5 +153,5 @@ def _attention_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
     """Estimate captured CUDA graphs: one per batch size that is a power of two, up to ``max_concurrent``."""
-    buckets = max(1, max_concurrent - 1).bit_length() + 1
+    buckets = (max_concurrent - 1).bit_length() + 1
     return buckets * (spec.layers * GRAPH_KERNELS_A_LAYER + 8) * GRAPH_NODE_BYTES

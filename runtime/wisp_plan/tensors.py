@@ -5,7 +5,7 @@ Names and shapes are those of Hugging Face: a projection is ``[out, in]``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,16 +121,22 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
     result = compare(spec, tensors)
     if result.is_usable:
         return result
-    faults = [f"{len(result.missing)} tensors are missing: {_some(result.missing)}"] if result.missing else []
+    faults = (
+        [f"{_count(result.missing, 'is', 'are')} missing: {_some(result.missing)}"] if result.missing else []
+    )
     if result.mismatched:
         claims = [f"{name} is {found}, must be {wanted}" for name, found, wanted in result.mismatched]
-        faults.append(f"{len(claims)} tensors differ: {_some(claims)}")
+        faults.append(f"{_count(claims, 'differs', 'differ')}: {_some(claims)}")
     raise TensorsMismatch(
         f"the checkpoint does not match config.json ({spec.architecture}): {'; '.join(faults)}. "
         "Download config.json and the weights again, from the same revision."
     )
 
 
-def _some(names: tuple[str, ...] | list[str]) -> str:
+def _count(names: Sequence[str], one: str, many: str) -> str:
+    return f"1 tensor {one}" if len(names) == 1 else f"{len(names)} tensors {many}"
+
+
+def _some(names: Sequence[str]) -> str:
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

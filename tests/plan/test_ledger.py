@@ -1,0 +1,112 @@
+"""The byte ledger, row by row, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wisp_plan.formats import FORMATS, weight_bytes
+from wisp_plan.ledger import CONTEXT_BYTES, LedgerOptions, compute_ledger, graphs_bytes, workspace_bytes
+from wisp_plan.sizes import MIB
+
+CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
+CPU = replace(CUDA, device="cpu", kv_dtype="float32")
+
+# Llama-3-8B: what is quantized is 32 layers of q, k, v, o, gate, up and down.
+PROJECTIONS = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
+ROWS = 32 * (4096 + 1024 + 1024 + 4096 + 14336 + 14336 + 4096)
+OTHERS = 8_030_261_248 - PROJECTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "scales"),
+    [
+        ("bf16", 2 * 8_030_261_248, 0),
+        ("fp8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
+        ("int8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
+        ("int4", PROJECTIONS // 2 + 2 * OTHERS, 2 * PROJECTIONS // 128),
+        ("nvfp4", PROJECTIONS // 2 + 2 * OTHERS, PROJECTIONS // 16 + 4 * 7 * 32),
+    ],
+)
+def test_weights_are_exact_in_every_format(spec_of, name, weights, scales):
+    counted = weight_bytes(spec_of("llama-3-8b"), name, "cuda")
+    assert (counted.weights, counted.scales) == (weights, scales)
+
+
+def test_every_format_is_in_the_table_above_and_narrower_ones_come_later():
+    assert list(FORMATS) == ["bf16", "fp8", "int8", "int4", "nvfp4"]
+    bits = [weight_format.bits for weight_format in FORMATS.values()]
+    assert bits == sorted(bits, reverse=True)
+
+
+@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+def test_the_stored_dtype_does_not_change_what_is_held(spec_of, stored):
+    spec = replace(spec_of("smollm2-135m"), dtype=stored)
+    assert weight_bytes(spec, "bf16", "cuda").weights == 2 * 134_515_008
+    assert weight_bytes(spec, "bf16", "cpu").weights == 4 * 134_515_008
+
+
+def test_a_row_that_is_no_multiple_of_the_group_gets_a_scale_for_its_rest():
+    assert FORMATS["int4"].scales_bytes(10, 129) == 10 * 2 * 2
+    assert FORMATS["int4"].weight_bytes(10, 129) == 10 * 65  # rows end on whole bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "per_token"),
+    [(CUDA, 131_072), (replace(CUDA, kv_dtype="fp8"), 65_536), (CPU, 262_144)],
+)
+def test_the_kv_cache_is_blocks_of_tokens(spec_of, options, per_token):
+    ledger = compute_ledger(spec_of("llama-3-8b"), options)
+    assert ledger.kv_bytes_per_token == per_token
+    assert ledger.kv_cache_bytes == 100 * 16 * per_token
+
+
+def test_the_cpu_has_neither_graphs_nor_a_context(spec_of):
+    ledger = compute_ledger(spec_of("smollm2-135m"), CPU)
+    assert (ledger.graphs_bytes, ledger.context_bytes, ledger.scales_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("measured", "expect"), [(None, CONTEXT_BYTES), (0, 0), (300 * MIB, 300 * MIB)])
+def test_a_measured_cuda_context_replaces_the_estimate(spec_of, measured, expect):
+    ledger = compute_ledger(spec_of("smollm2-135m"), replace(CUDA, context_bytes=measured))
+    assert ledger.context_bytes == expect
+
+
+def test_the_total_is_the_sum_of_the_rows_and_each_row_says_how_it_came_about(spec_of):
+    ledger = compute_ledger(spec_of("llama-3-8b"), replace(CUDA, quantization="fp8"))
+    rows = {row.name: row for row in ledger.rows()}
+    assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context"]
+    assert ledger.total_bytes == sum(row.size_bytes for row in rows.values())
+    assert rows["weights"].explanation == "held as fp8"
+    assert rows["KV cache"].explanation == "1600 tokens of 131072 B, bf16"
+    assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
+
+
+def test_the_workspace_of_a_step_is_what_lives_at_the_same_time(spec_of):
+    spec = spec_of("llama-3-8b")
+    activations = 512 * (2 * 4096 + 3 * 14336) * 2
+    logits = 32 * (2 * 128256 * 4 + 128256 // 8)
+    tables = 32 * 512 * 4
+    partials = 32 * 32 * 32 * (128 + 2) * 4
+    assert workspace_bytes(spec, CUDA) == activations + logits + tables + partials
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_context": 16384},
+        {"max_concurrent": 64},
+        {"max_step_tokens": 1024},
+    ],
+)
+@pytest.mark.parametrize("options", [CUDA, CPU])
+def test_a_larger_step_needs_a_larger_workspace(spec_of, options, more):
+    spec = spec_of("qwen3-0.6b")
+    assert workspace_bytes(spec, replace(options, **more)) > workspace_bytes(spec, options)
+
+
+@pytest.mark.parametrize(("max_concurrent", "graphs"), [(1, 1), (2, 2), (8, 4), (9, 5), (32, 6)])
+def test_there_is_a_graph_for_every_power_of_two_up_to_the_largest_step(spec_of, max_concurrent, graphs):
+    spec = spec_of("smollm2-135m")
+    assert graphs_bytes(spec, max_concurrent) == graphs * graphs_bytes(spec, 1)
