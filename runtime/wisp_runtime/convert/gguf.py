@@ -1,0 +1,111 @@
+"""Convert a GGUF file into the folder that every other tool knows: safetensors, config, tokenizer.
+
+The folder appears whole or not at all: it is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from wisp_plan.inventory import SINGLE_FILE
+from wisp_runtime.convert.gguf_config import config, generation_config
+from wisp_runtime.convert.gguf_file import GGUFFile
+from wisp_runtime.convert.gguf_tensors import pending_tensors
+from wisp_runtime.convert.gguf_tokenizer import tokenizer, tokenizer_config
+from wisp_runtime.convert.writer import DTYPES, write_safetensors
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.loading.disk import require_space
+
+Dtype = Literal["bf16", "f32"]
+OnProgress = Callable[[int, int], None]
+
+_SPARE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a conversion made."""
+
+    folder: Path
+    tensors: int
+    parameters: int
+    weights_bytes: int
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    dtype: Dtype = "bf16",
+    force: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Converted:
+    """Convert the GGUF file ``source`` into the folder ``target``.
+
+    Args:
+        source: a Llama-like model with a byte-level BPE tokenizer.
+        target: a folder that does not exist, or is empty.
+        dtype: of the weights that are written.
+        force: replace ``target`` if it is there.
+        on_progress: ``on_progress(bytes_done, total_bytes)``, after each tensor.
+
+    Raises:
+        ConfigError: ``target`` is there and ``force`` is not given.
+        ModelNotFound, WeightsUnreadable: no such file, or it is damaged.
+        ModelUnsupported, TokenizerUnreadable: what it holds cannot be converted.
+        DiskFull: there is no room for the result.
+    """
+    file, stored = GGUFFile(source), dtype.upper()
+    if target.exists() and not force and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} is there already. Choose another folder, or replace it with --force.")
+    settings = config(file, stored)
+    heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
+    assert isinstance(heads, int)
+    assert isinstance(kv_heads, int)
+    tensors = list(pending_tensors(file, heads, kv_heads))
+    parameters = sum(tensor.elements for tensor in tensors)
+    needed = parameters * DTYPES[stored].itemsize + _SPARE_BYTES
+    require_space(target, needed, f"converting {source.name}")
+    with _appearing(target) as folder:
+        _write_tokenizer(file, folder, settings)
+        _write_json(folder / "config.json", settings)
+        _write_json(folder / "generation_config.json", generation_config(file))
+        written = write_safetensors(
+            folder / SINGLE_FILE, tensors, stored, on_progress or (lambda _done, _total: None)
+        )
+    return Converted(target, len(tensors), parameters, written)
+
+
+def _write_tokenizer(file: GGUFFile, folder: Path, settings: dict[str, object]) -> None:
+    tokenizer(file).save(str(folder / "tokenizer.json"))
+    longest = settings["max_position_embeddings"]
+    assert isinstance(longest, int)
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(file, longest))
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """Give a folder to fill that takes the place of ``target`` at the end, and is gone after a failure."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial, old = (target.with_name(f".{target.name}.{word}-{os.getpid()}") for word in ("partial", "old"))
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if target.exists():
+            target.rename(old)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""``config.json`` and ``generation_config.json`` from GGUF metadata, in Hugging Face's words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wisp_runtime.convert.gguf_file import GGUFFile
+from wisp_runtime.errors import ModelUnsupported
+
+ARCHITECTURES = ("llama",)
+
+
+def config(source: GGUFFile, dtype: str) -> dict[str, object]:
+    """Return ``config.json`` of a Llama-like model.
+
+    Args:
+        source: the file.
+        dtype: of the weights that are being written, ``BF16`` or ``F32``.
+
+    Raises:
+        ModelUnsupported: another architecture, or a scaling of positions we do not convert.
+    """
+    architecture = source.require("general.architecture", str)
+    if architecture not in ARCHITECTURES:
+        raise ModelUnsupported(
+            f"{source.path}: the architecture {architecture!r} cannot be converted; only "
+            f"{', '.join(ARCHITECTURES)} can. Use the repository with the original safetensors weights."
+        )
+    hidden, heads = _integer(source, "embedding_length"), _integer(source, "attention.head_count")
+    head_size = source.get("llama.attention.key_length", int) or hidden // heads
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "intermediate_size": _integer(source, "feed_forward_length"),
+        "num_hidden_layers": _integer(source, "block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": source.get("llama.attention.head_count_kv", int, heads),
+        "head_dim": head_size,
+        "max_position_embeddings": _integer(source, "context_length"),
+        "rms_norm_eps": _shortest(source.require("llama.attention.layer_norm_rms_epsilon", float)),
+        **_rope(source, head_size),
+        "vocab_size": int(source.tensors["token_embd.weight"].shape[1]),
+        "tie_word_embeddings": "output.weight" not in source.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in source.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in source.tensors,
+        "torch_dtype": {"BF16": "bfloat16", "F32": "float32"}[dtype],
+        **special_token_ids(source),
+    }
+
+
+def generation_config(source: GGUFFile) -> dict[str, object]:
+    """Return ``generation_config.json``: the tokens that begin and end an answer."""
+    return dict(special_token_ids(source))
+
+
+def special_token_ids(source: GGUFFile) -> dict[str, int]:
+    """Return the special tokens' ids that the file names, as ``bos_token_id`` and so on."""
+    named = {"bos": "bos", "eos": "eos", "padding": "pad"}
+    found = {ours: source.get(f"tokenizer.ggml.{theirs}_token_id", int) for theirs, ours in named.items()}
+    return {f"{name}_token_id": value for name, value in found.items() if value is not None}
+
+
+def _integer(source: GGUFFile, key: str) -> int:
+    return source.require(f"llama.{key}", int)
+
+
+def _rope(source: GGUFFile, head_size: int) -> dict[str, object]:
+    """Return the rotation's keys, for transformers before and after its version 5."""
+    rotated = source.get("llama.rope.dimension_count", int, head_size)
+    scaling = source.get("llama.rope.scaling.type", str, "none")
+    if rotated != head_size or scaling != "none" or "rope_freqs.weight" in source.tensors:
+        raise ModelUnsupported(
+            f"{source.path}: its rotary embedding is scaled or partial, which is not converted. "
+            "Use the repository with the original safetensors weights."
+        )
+    theta = _shortest(source.get("llama.rope.freq_base", float) or 10000.0)
+    return {"rope_theta": theta, "rope_parameters": {"rope_theta": theta, "rope_type": "default"}}
+
+
+def _shortest(value: float) -> float:
+    """Return the shortest decimal that is the same float32: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))

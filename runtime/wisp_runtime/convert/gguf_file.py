@@ -1,0 +1,65 @@
+"""A GGUF file, opened: its metadata with types checked, and its tensors. Reads nothing it is not asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gguf
+
+from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
+
+T = TypeVar("T")
+
+
+class GGUFFile:
+    """Metadata and tensors of one file.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ModelNotFound: there is no such file.
+        WeightsUnreadable: it is not GGUF, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise ModelNotFound(f"{path} is not a file. Name a .gguf file.")
+        try:
+            reader = gguf.GGUFReader(path)
+        except (ValueError, KeyError, IndexError, OSError, OverflowError) as error:
+            raise WeightsUnreadable(
+                f"{path} cannot be read as GGUF: {error}. It is damaged or not GGUF; download it again."
+            ) from error
+        self._fields = reader.fields
+        self.tensors: dict[str, Any] = {tensor.name: tensor for tensor in reader.tensors}
+
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T | None:
+        """Return the value of ``key``, or ``default`` where the file has none.
+
+        Raises:
+            ModelUnsupported: it is of another kind.
+        """
+        if key not in self._fields:
+            return default
+        value = self._fields[key].contents()
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind):
+            raise ModelUnsupported(
+                f"{self.path}: {key} is a {type(value).__name__}, expected a {kind.__name__}."
+            )
+        return value
+
+    def require(self, key: str, kind: type[T]) -> T:
+        """Return the value of ``key``.
+
+        Raises:
+            ModelUnsupported: the file has none, or it is of another kind.
+        """
+        value = self.get(key, kind)
+        if value is None:
+            raise ModelUnsupported(f"{self.path} has no {key}; it cannot be converted without.")
+        return value
