@@ -1,1 +1,1 @@
-"""The ``wisp`` command: up, fit, doctor, get, chat."""
+"""The ``wisp`` command: up, get, chat, fit, doctor, demo."""

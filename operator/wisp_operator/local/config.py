@@ -33,7 +33,9 @@ def inherited_environment() -> dict[str, str]:
     A pod on a cluster sees none of the shell it was applied from, so ``WISP_MAX_CONTEXT`` there must not
     change what the manifest says here.
     """
-    return {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+    token = hub_token()  # the pod's HOME is its own, so a token kept at ours must travel
+    return inherited | {"HF_TOKEN": token} if token else inherited
 
 
 def hub_token() -> str | None:
@@ -46,6 +48,11 @@ def hub_token() -> str | None:
         return (home / "token").read_text().strip() or None
     except OSError:
         return None
+
+
+def hub_endpoint() -> str:
+    """Base URL of a mirror of huggingface.co (``HF_ENDPOINT``), or nothing."""
+    return os.environ.get("HF_ENDPOINT", "")
 
 
 def program(name: str) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from wisp_operator.local import backoff, config
+from wisp_operator.local import backoff, config, ports
 from wisp_operator.local.health import Health
 from wisp_operator.local.process import Process
 from wisp_operator.local.surface import Surface
@@ -92,7 +91,8 @@ class Pod:
 
     Attributes:
         name: unique on this machine; also the endpoint's id in the gateway's directory.
-        state, restarts, last_ending: as they stand now.
+        state, restarts, last_ending: as they stand now; ``endings`` counts those nobody asked for.
+        ready_since: when it first became ready, Unix seconds.
         is_draining: it finishes what it runs and takes nothing new.
         created: Unix time, in seconds.
     """
@@ -103,6 +103,8 @@ class Pod:
         self.created = time.time()
         self.state = PodState.STARTING
         self.restarts = 0
+        self.endings = 0
+        self.ready_since: float | None = None
         self.last_ending: Ending | None = None
         self.is_draining = False
         self.life: Life | None = None
@@ -160,6 +162,7 @@ class Pod:
             if self.is_draining:
                 return
             self.last_ending = self._ending(exit_code, why)
+            self.endings += 1
             crashes = backoff.crashes_in_a_row(crashes, now - ready_since if ready_since else 0.0)
             delay_s = backoff.delay_s(crashes, ready_since is not None)
             if delay_s:
@@ -172,7 +175,7 @@ class Pod:
         """Start the process and watch it to its end; its exit code, and why we ended it if we did."""
         self._home.mkdir(parents=True, exist_ok=True)
         self._termination_log.unlink(missing_ok=True)
-        port = free_port()
+        port = ports.free_port()
         try:
             command = self.template.argv(port, self._home, self._termination_log, self._device)
             environment = config.inherited_environment() | self.template.variables(
@@ -211,6 +214,7 @@ class Pod:
     def _settle(self, life: Life) -> None:
         if life.health.is_ready:
             life.ready_since = life.ready_since or time.monotonic()
+            self.ready_since = self.ready_since or time.time()
             self._move(PodState.READY)
         elif life.ready_since is not None:
             self._move(PodState.UNREADY)
@@ -261,10 +265,3 @@ def installed(command: list[str]) -> list[str]:
             f"{command[0]} is not installed on this machine. Install it with: pip install 'wisp[runtime]'"
         )
     return [path, *command[1:]]
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that was free just now."""
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        return int(listener.getsockname()[1])

@@ -1,0 +1,88 @@
+"""The live table of ``wisp up``: every model, what it does, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wisp_operator.cli.rows import Row, detail
+
+MARKS = {
+    "Asleep": ("○ asleep", "dim"),
+    "Waking": ("◐ waking", "yellow"),
+    "Ready": ("● ready", "green"),
+    "Failed": ("✗ failed", "red"),
+    "Suspended": ("‖ suspended", "dim"),
+}
+
+
+def picture(
+    rows: Sequence[Row],
+    url: str,
+    idle_after_s: Mapping[str, float],
+    events: Sequence[str],
+    *,
+    notice: str = "",
+) -> RenderableType:
+    """Everything that ``wisp up`` shows.
+
+    Args:
+        rows: of the gateway's ``/state``.
+        url: of the gateway.
+        idle_after_s: by model, after how long it goes to zero; absent if it never does.
+        events: the last log lines.
+        notice: stands in the place of what to type next.
+    """
+    head = Text.assemble(("wisp ", "bold"), (f"{url}/v1", "cyan"), ("   Ctrl-C stops", "dim"))
+    parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), Text()]
+    parts.append(Text(notice, "yellow") if notice else _next_steps(rows, url))
+    if events:
+        parts += [Text(), *(Text(event, "dim", no_wrap=True, overflow="ellipsis") for event in events)]
+    return Padding(Group(*parts), (0, 1))
+
+
+def _table(rows: Sequence[Row], idle_after_s: Mapping[str, float]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("MODEL", no_wrap=True)
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("WAITING", justify="right")
+    table.add_column("RUNNING", justify="right")
+    table.add_column("TOK/S", justify="right", min_width=6)
+    table.add_column("", ratio=1, min_width=34)
+    in_many = len({row.namespace for row in rows}) > 1
+    for row in rows:
+        mark, style = MARKS.get(row.state, (row.state, ""))
+        table.add_row(
+            row.key if in_many else row.name,
+            Text(mark, style),
+            _count(row.waiting, "yellow"),
+            _count(row.running, "green"),
+            Text(f"{row.tokens_per_second:.1f}") if row.tokens_per_second else Text("-", "dim"),
+            Text(detail(row, idle_after_s.get(row.key)), "red" if row.state == "Failed" else ""),
+        )
+    return table
+
+
+def _count(number: int, style: str) -> Text:
+    return Text(str(number), style) if number else Text("-", "dim")
+
+
+def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
+    """One line for people, one for programs; both with a model that can answer."""
+    usable = next((row for row in rows if row.state in ("Ready", "Waking", "Asleep")), None)
+    if usable is None:
+        return Text()
+    body = f'{{"model":"{usable.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
+    steps = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    steps.add_row(Text("talk", "dim"), Text(_chat_command(usable, url)))
+    steps.add_row(Text("call", "dim"), Text(f"curl {url}/v1/chat/completions -d '{body}'"))
+    return steps
+
+
+def _chat_command(row: Row, url: str) -> str:
+    command = f"wisp chat {row.served_name}"
+    return command if url == "http://127.0.0.1:8080" else f"{command} --url {url}"

@@ -1,0 +1,107 @@
+"""What this machine has for a model: its GPUs, as the driver tells them, and its free memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wisp_operator import fit, sources
+from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.local import config
+from wisp_operator.local import template as pod
+from wisp_plan.gpus import DEFAULT_FRACTION
+
+MIB = 2**20
+DRIVER_TIMEOUT_S = 10.0
+QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU of this machine."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    driver: str
+
+
+def cards() -> list[Card]:
+    """The GPUs of this machine; none where there is no NVIDIA driver, or it does not answer."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", QUERY, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=DRIVER_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [card for line in asked.stdout.splitlines() if (card := _card(line))]
+
+
+def free_memory_bytes() -> int:
+    """Memory that a process could take now: the machine's, or what its control group leaves."""
+    available = _meminfo("MemAvailable")
+    with suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        available = min(available, max(0, limit - used))
+    return available
+
+
+def device_for(gpu: Gpu, choice: pod.Device, found: list[Card]) -> fit.Device:
+    """What a model of this machine runs on.
+
+    Args:
+        gpu: ``spec.gpu``.
+        choice: what the user of this machine said.
+        found: its GPUs.
+    """
+    wants_gpu = choice == "cuda" or (choice == "auto" and gpu.count > 0)
+    if wants_gpu and found:
+        card = max(found, key=lambda card: card.free_bytes)
+        return fit.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
+    return fit.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
+
+
+class Fitting:
+    """Asks whether models fit this machine."""
+
+    def __init__(self, choice: pod.Device) -> None:
+        self._choice = choice
+        self._cards = cards()
+
+    def __call__(self, model: InferenceModel) -> fit.FitReport:
+        """Say whether ``model`` fits now; may read from the network."""
+        return fit.check(model, files_of(model), device_for(model.spec.gpu, self._choice, self._cards))
+
+
+def files_of(model: InferenceModel) -> sources.Files | None:
+    """Where this machine reads a model's headers, with its hub and token; None if only a pod can.
+
+    Raises:
+        SourceError: the configured hub is no URL.
+    """
+    return sources.files_of(model.spec.model, endpoint=config.hub_endpoint(), token=config.hub_token() or "")
+
+
+def _card(line: str) -> Card | None:
+    try:
+        name, total, free, driver = (field.strip() for field in line.split(","))
+        return Card(name, int(total) * MIB, int(free) * MIB, driver)
+    except ValueError:  # a card that is lost answers "[N/A]"
+        return None
+
+
+def _meminfo(key: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
