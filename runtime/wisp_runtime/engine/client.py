@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -102,10 +103,10 @@ class EngineClient:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", entry, str(theirs.fileno()), str(os.getpid())),
+                *(sys.executable, "-m", entry),
+                *(str(theirs.fileno()), str(os.getpid()), str(time.monotonic())),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=process_environment(config.threads),
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         client = cls(process, writer)
@@ -165,9 +166,13 @@ class EngineClient:
         self._send(Abort(request_id))
 
     async def shutdown(self, *, grace_s: float = 5.0) -> None:
-        """Abort what runs and wait until the process is gone; kill it after ``grace_s`` seconds."""
+        """Abort what runs and wait until the process is gone; kill it after ``grace_s`` seconds.
+
+        An engine that is still starting hears nothing and has nothing to lose: it is killed at once.
+        """
         self._is_stopping = True
         self._send(Shutdown())
+        grace_s = grace_s if self.ready.is_set() else 0.0
         try:
             await asyncio.wait_for(self._process.wait(), grace_s)
         except TimeoutError:
@@ -210,14 +215,6 @@ class EngineClient:
                 self.ready.set()
             case Fatal():
                 pass  # the process ends now; _follow settles when it has
-
-
-def process_environment(threads: int | None) -> dict[str, str]:
-    """Return the environment of the engine's process: ours, with ``threads`` for NumPy's BLAS."""
-    environment = dict(os.environ)
-    if threads:
-        environment |= {"OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    return environment
 
 
 def _died(fatal: Fatal) -> EngineDied:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
 from itertools import accumulate
 
 import numpy as np
 
-from wisp_runtime.batch import Sampled, SamplingBatch
+from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.messages import SamplingParams, TokenLogprobs
 from wisp_runtime.engine.plan import Draw, Plan
 
@@ -19,7 +19,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
     sequences = [chunk.sequence for chunk in plan if chunk.samples]
     params = [sequence.request.sampling for sequence in sequences]
-    counts = [sequence.counts or {} for sequence in sequences]
+    counts: list[dict[int, int]] = [sequence.counts or {} for sequence in sequences]
     biases = [dict(one.logit_bias) for one in params]
     return SamplingBatch(
         temperature=np.array([one.temperature for one in params], dtype=np.float32),
@@ -76,7 +76,5 @@ def _logprobs(params: list[SamplingParams], sampled: Sampled) -> Iterator[TokenL
         yield TokenLogprobs(float(sampled.logprobs[row]), top)
 
 
-def _starts(
-    rows: Items[dict[int, int]] | Items[dict[int, float]],
-) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _starts(rows: Items[Sized]) -> Array:
     return np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int32)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.backend import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,9 @@ class KVCache:
     def blocks(self) -> int:
         """P, the number of blocks."""
         return int(self.keys.shape[1])
+
+
+def allocate(spec: ModelSpec, ops: Ops, *, blocks: int, block_tokens: int) -> KVCache:
+    """Allocate the cache of a model: ``blocks`` blocks of ``block_tokens`` tokens, zeroed."""
+    shape = (spec.layers, blocks, spec.kv_heads, block_tokens, spec.head_size)
+    return KVCache(ops.kv_arena(shape), ops.kv_arena(shape), block_tokens)
