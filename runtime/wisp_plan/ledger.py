@@ -1,7 +1,8 @@
 """The byte ledger: what serving a model occupies, row by row.
 
 Pure: a :class:`~wisp_plan.spec.ModelSpec` and settings in, numbers out. Whether that fits is decided in
-:mod:`.fit`. Weights and KV cache are exact; workspace is the sum of the arrays of one step at its largest;
+:mod:`.fit`. Weights and KV cache are exact (but for the
+padding of rows); workspace is the sum of the arrays of one step at its largest;
 graphs and CUDA context are estimates on the safe side, which a runtime replaces by what it measures.
 """
 
@@ -20,6 +21,9 @@ GRAPH_NODE_BYTES = 64 << 10
 """Device memory of a kernel in a CUDA graph; the most that PyTorch's notes on graphs give for one."""
 
 GRAPH_KERNELS_A_LAYER = 6
+CPU_SCORES = 8 << 20
+"""Attention scores that the CPU backend computes at once; the mask and temporaries take as much again."""
+
 SPLITS = 32
 """Parts into which the attention of one long sequence may be divided, each with its partial result."""
 
@@ -131,8 +135,11 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     activations = options.max_step_tokens * _activation_width(spec) * element
     # Logits in float32, and a copy for sampling to sort; a token's bitmask is one bit of V.
     logits = options.max_concurrent * (2 * spec.vocab * 4 + spec.vocab // 8)
-    tables = options.max_concurrent * -(-options.max_context // options.block_tokens) * 4
-    return activations + logits + tables + _attention_bytes(spec, options)
+    block_tables = options.max_concurrent * -(-options.max_context // options.block_tokens) * 4
+    rotations = (
+        spec.max_context * (spec.rope.rotary_size or spec.head_size) * 4
+    )  # a cosine and a sine for each pair of channels
+    return activations + logits + block_tables + rotations + _attention_bytes(spec, options)
 
 
 def _activation_width(spec: ModelSpec) -> int:
@@ -147,8 +154,8 @@ def _attention_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     if options.device == "cuda":
         return options.max_concurrent * spec.heads * SPLITS * (spec.head_size + 2) * 4
     context = options.max_context
-    scores = 2 * spec.heads * options.max_step_tokens * context * 4
-    return scores + 2 * context * spec.kv_heads * spec.head_size * 4
+    scores = min(options.max_step_tokens, max(1, CPU_SCORES // (spec.heads * context))) * spec.heads * context
+    return 2 * scores * 4 + 2 * context * spec.kv_heads * spec.head_size * 4
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:

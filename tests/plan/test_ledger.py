@@ -87,9 +87,26 @@ def test_the_workspace_of_a_step_is_what_lives_at_the_same_time(spec_of):
     spec = spec_of("llama-3-8b")
     activations = 512 * (2 * 4096 + 3 * 14336) * 2
     logits = 32 * (2 * 128256 * 4 + 128256 // 8)
-    tables = 32 * 512 * 4
+    tables = 32 * 512 * 4 + 8192 * 128 * 4  # of blocks, and of cosines and sines
     partials = 32 * 32 * 32 * (128 + 2) * 4
     assert workspace_bytes(spec, CUDA) == activations + logits + tables + partials
+    one_context = 2 * 8192 * 8 * 128 * 4
+    scores = 2 * (8 << 20) * 4  # as many queries at once as fit into 8 Mi scores
+    assert workspace_bytes(spec, CPU) == 2 * activations + logits + tables + one_context + scores
+
+
+@pytest.mark.parametrize(
+    ("max_context", "max_step_tokens", "scores"),
+    [(1024, 64, 32 * 64 * 1024), (8192, 512, 8 << 20), (131072, 512, 64 * 131072), (1 << 20, 8, 32 << 20)],
+)
+def test_the_cpu_computes_so_many_scores_at_once(spec_of, max_context, max_step_tokens, scores):
+    spec = spec_of("llama-3-8b", max_position_embeddings=1 << 20)
+    options = replace(CPU, max_context=max_context, max_step_tokens=max_step_tokens)
+    shorter = replace(options, max_context=1, max_step_tokens=max_step_tokens)
+    grown = workspace_bytes(spec, options) - workspace_bytes(spec, shorter)
+    one_context = 2 * (max_context - 1) * 8 * 128 * 4
+    tables = 32 * (-(-max_context // 16) - 1) * 4
+    assert grown == 2 * (scores - 32 * max_step_tokens) * 4 + one_context + tables
 
 
 @pytest.mark.parametrize(
