@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from wisp_operator.demand import FORGET_AFTER_S, DemandBook
 from wisp_operator.local import backoff, rollout, template
-from wisp_operator.local.demand import FORGET_AFTER_S, DemandBook
 from wisp_operator.local.health import Health
 from wisp_operator.local.rollout import PodView, Wish
 
