@@ -196,7 +196,8 @@ class ServeConfig:
         if self.max_step_tokens < self.max_concurrent:
             raise ConfigError(
                 f"--max-step-tokens {self.max_step_tokens} is less than --max-concurrent "
-                f"{self.max_concurrent}; a step must hold one token of each sequence. Raise the first or lower the second."
+                f"{self.max_concurrent}; a step must hold one token of each sequence. "
+                "Raise the first or lower the second."
             )
 
     @property

@@ -38,7 +38,6 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientLeft, _on_client_left)
-    app.add_exception_handler(Exception, _on_bug)
     app.add_middleware(Admission, service=service)
     return app
 
@@ -117,10 +116,6 @@ async def _on_client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_LEFT)
 
 
-async def _on_bug(_: Request, error: Exception) -> Response:
-    return JSONResponse(internal_error(error).body(), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
 class Admission:
     """Let requests to ``/v1`` in while the model is ready, and count them until their last byte."""
 
@@ -143,6 +138,12 @@ class Admission:
         self._service.enter()
         try:
             await self._admit(scope, receive, send_and_note)
+        except Exception as error:
+            if status != CLIENT_LEFT:  # the response has begun: all that is left is to break it off
+                raise
+            log.exception("%s %s failed by a bug of ours", scope["method"], scope["path"])
+            body = internal_error(error).body()
+            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_note)
         finally:
             self._service.leave()
             self._service.telemetry.responses.add(path=_known_path(scope["path"]), status=str(status))

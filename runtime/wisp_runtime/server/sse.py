@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from wisp_runtime.server.api_errors import ApiError, internal_error
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,7 +83,7 @@ class EventStream(Response):
             except ApiError as error:
                 await send({"type": "http.response.body", "body": event(error.body()), "more_body": True})
             except Exception as error:
+                log.exception("an answer ended with a bug of ours")
                 body = internal_error(error).body()
                 await send({"type": "http.response.body", "body": event(body), "more_body": True})
-                raise  # for the log
             await send({"type": "http.response.body", "body": b"", "more_body": False})
