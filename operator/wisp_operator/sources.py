@@ -130,7 +130,7 @@ class HubRepository:
         if code in (401, 403):
             return SourceError(
                 f"hf://{self.name} is private, gated or does not exist (HTTP {code}). Check the name, "
-                "accept its licence on the hub, and put a token into the Secret of spec.model.secretRef, key HF_TOKEN."
+                "accept its licence on the hub, and put a token into key HF_TOKEN of spec.model.secretRef."
             )
         return SourceError(f"{file} of hf://{self.name}: {self._base} answered HTTP {code}. Try again later.")
 

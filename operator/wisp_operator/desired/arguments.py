@@ -23,7 +23,7 @@ def arguments(model: InferenceModel) -> list[str]:
     found += ["--max-step-tokens", str(step_tokens(runtime))]
     found += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
     found += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
-    found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:g}"]
+    found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
     return [*found, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
 
 

@@ -1,0 +1,297 @@
+"""What the API server refuses, ``wisp`` refuses with the same words, and what one accepts the other does.
+
+The API server is played by its three steps: defaults from the schema, the structural schema (jsonschema),
+and the CEL rules (cel-python). ``tests/cluster`` applies the CRD to a real one.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import celpy
+import jsonschema
+import pytest
+import yaml
+
+from wisp_operator import api
+from wisp_operator.errors import InvalidModel
+from wisp_operator.manifests import read_files
+from wisp_operator.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+CRD = yaml.safe_load((ROOT / "crds" / "inferencemodels.yaml").read_text())
+SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
+Found = list[tuple[str, str]]
+
+
+def strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema as the API server applies it with ``fieldValidation=Strict``: unknown fields are errors."""
+    found = dict(schema)
+    if "properties" in found:
+        found["properties"] = {key: strict(below) for key, below in found["properties"].items()}
+        found["additionalProperties"] = False
+    if "items" in found:
+        found["items"] = strict(found["items"])
+    return found
+
+
+def validator() -> jsonschema.Draft202012Validator:
+    schema = strict(SCHEMA)
+    schema["properties"]["metadata"] = {"type": "object"}
+    return jsonschema.Draft202012Validator(schema)
+
+
+def fill_in(schema: Mapping[str, Any], value: Any) -> Any:
+    """Fill in defaults as the API server does: only what is absent, parents first."""
+    if isinstance(value, dict):
+        for key, below in schema.get("properties", {}).items():
+            if key not in value and "default" in below:
+                value[key] = copy.deepcopy(below["default"])
+            if key in value:
+                fill_in(below, value[key])
+    if isinstance(value, list):
+        for item in value:
+            fill_in(schema.get("items", {}), item)
+    return value
+
+
+@functools.cache
+def program(rule: str) -> Any:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(rule))
+
+
+def holds(rule: str, value: Any) -> bool:
+    return bool(program(rule).evaluate({"self": celpy.json_to_cel(value)}))
+
+
+def nodes(
+    schema: Mapping[str, Any], value: Any, path: str = ""
+) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """Every object of a manifest beside its schema."""
+    yield path, schema, value
+    for key, below in schema.get("properties", {}).items():
+        if isinstance(value, dict) and key in value:
+            yield from nodes(below, value[key], f"{path}.{key}".lstrip("."))
+
+
+def broken_rules(manifest: Mapping[str, Any]) -> Found:
+    full = fill_in(SCHEMA, copy.deepcopy(manifest))
+    return [
+        (path, rule["message"])
+        for path, schema, value in nodes(SCHEMA, full)
+        for rule in schema.get("x-kubernetes-validations", ())
+        if not holds(rule["rule"], value)
+    ]
+
+
+def manifest(spec: Mapping[str, Any], name: str = "chat") -> dict[str, Any]:
+    return {
+        "apiVersion": "wisp.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {"model": {"uri": "hf://Qwen/Qwen3-0.6B"}, **spec},
+    }
+
+
+def problems(document: Mapping[str, Any]) -> Found:
+    try:
+        api.parse(document)
+    except InvalidModel as error:
+        return [(problem.path, problem.message) for problem in error.problems]
+    return []
+
+
+def uri(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": {"uri": text, **more}}
+
+
+NO_SHAPE = [
+    # (spec, path of the problem): refused by the schema alone
+    ({"scalling": {}}, "spec.scalling"),
+    ({"gpu": {"cuont": 1}}, "spec.gpu.cuont"),
+    ({"model": {}}, "spec.model.uri"),
+    (uri(""), "spec.model.uri"),
+    (uri("hf://" + "a" * 600), "spec.model.uri"),
+    ({"model": "hf://Qwen/Qwen3-0.6B"}, "spec.model"),
+    (uri("hf://a/b", revision="bad revision"), "spec.model.revision"),
+    (uri("hf://a/b", secretRef={}), "spec.model.secretRef.name"),
+    (uri("hf://a/b", secretRef={"name": "Upper"}), "spec.model.secretRef.name"),
+    ({"replicas": -1}, "spec.replicas"),
+    ({"replicas": "2"}, "spec.replicas"),
+    ({"replicas": True}, "spec.replicas"),
+    ({"replicas": 1.5}, "spec.replicas"),
+    ({"scaling": {"max": 0}}, "spec.scaling.max"),
+    ({"scaling": {"idleAfter": "0s"}}, "spec.scaling.idleAfter"),
+    ({"scaling": {"idleAfter": "10 minutes"}}, "spec.scaling.idleAfter"),
+    ({"scaling": {"idleAfter": 10}}, "spec.scaling.idleAfter"),
+    ({"coldStart": {"mode": "hold"}}, "spec.coldStart.mode"),
+    ({"coldStart": {"queueLimit": 0}}, "spec.coldStart.queueLimit"),
+    ({"runtime": {"maxContext": "8k"}}, "spec.runtime.maxContext"),
+    ({"runtime": {"maxContext": 0}}, "spec.runtime.maxContext"),
+    ({"runtime": {"quantization": "int3"}}, "spec.runtime.quantization"),
+    ({"runtime": {"prefixCache": "yes"}}, "spec.runtime.prefixCache"),
+    ({"runtime": {"env": [{"name": "1A", "value": ""}]}}, "spec.runtime.env[0].name"),
+    ({"runtime": {"env": [{"name": "A", "value": 1}]}}, "spec.runtime.env[0].value"),
+    ({"runtime": {"env": [{"value": "x"}]}}, "spec.runtime.env[0].name"),
+    ({"gpu": {"count": 9}}, "spec.gpu.count"),
+    ({"gpu": {"memory": "24GB"}}, "spec.gpu.memory"),
+    ({"gpu": {"product": "NVIDIA-L4"}}, "spec.gpu.product"),
+    ({"gpu": {"product": []}}, "spec.gpu.product"),
+    ({"gpu": {"nodeSelector": {"pool": 3}}}, "spec.gpu.nodeSelector.pool"),
+    ({"gpu": {"tolerations": [{"operator": "In"}]}}, "spec.gpu.tolerations[0].operator"),
+    ({"gpu": {"resourceName": "gpu"}}, "spec.gpu.resourceName"),
+    ({"cache": {"type": "Disk"}}, "spec.cache.type"),
+    ({"routing": {"policy": "RoundRobin"}}, "spec.routing.policy"),
+    ({"access": {"apiKeySecretRef": {"name": ""}}}, "spec.access.apiKeySecretRef.name"),
+    ({"suspend": "true"}, "spec.suspend"),
+]
+
+BROKEN = [
+    # (spec, beginning of each sentence): whole in shape, refused by rules
+    ({"replicas": 1, "scaling": {}}, ["spec.replicas and spec.scaling exclude each other"]),
+    ({"scaling": {"min": 3, "max": 2}}, ["spec.scaling.min is larger"]),
+    ({"scaling": {"min": 2}}, ["spec.scaling.min is larger"]),  # than the default of max
+    ({"scaling": {"panicWindow": "60s"}}, ["spec.scaling.panicWindow must be shorter"]),
+    ({"scaling": {"stableWindow": "6000ms"}}, ["spec.scaling.panicWindow must be shorter"]),
+    (uri("Qwen/Qwen3-0.6B"), ["spec.model.uri must start with"]),
+    (uri("https://huggingface.co/a/b"), ["spec.model.uri must start with"]),
+    (uri("hf://Qwen3-0.6B"), ["spec.model.uri with hf://"]),
+    (uri("hf://Qwen/Qwen3-0.6B@main"), ["spec.model.uri with hf://"]),
+    (uri("s3://b"), ["spec.model.uri with s3://"]),
+    (uri("pvc://Models/qwen"), ["spec.model.uri with pvc://"]),
+    (uri("pvc://models/../secrets"), ["spec.model.uri with pvc://"]),
+    (uri("oci://ghcr.io/acme/qwen"), ["spec.model.uri with oci://"]),
+    (uri("file://models/qwen"), ["spec.model.uri with file://"]),
+    (uri("file:///srv/../etc"), ["spec.model.uri with file://"]),
+    (uri("file:///"), ["spec.model.uri with file://"]),
+    (uri("file:///srv/m", revision="main"), ["spec.model.revision only"]),
+    (uri("pvc://models", secretRef={"name": "s"}), ["spec.model.secretRef is only"]),
+    ({"cache": {"type": "Image"}}, ["spec.cache.type Image"]),
+    ({"cache": {"type": "None", "prefetch": True}}, ["spec.cache.prefetch needs somewhere"]),
+    ({**uri("file:///srv/m"), "cache": {"prefetch": True}}, ["spec.cache.prefetch has nothing"]),
+    ({"coldStart": {"mode": "Reject", "heartbeat": "5s"}}, ["spec.coldStart.heartbeat has no effect"]),
+    ({"coldStart": {"heartbeat": "5m"}}, ["spec.coldStart.heartbeat must be shorter"]),
+    ({"rollout": {"maxSurge": 0}}, ["spec.rollout.maxSurge and maxUnavailable"]),
+    ({"gpu": {"count": 2}}, ["spec.gpu.count above 1"]),
+    ({"gpu": {"count": 0, "memory": "24Gi"}}, ["spec.gpu.product and spec.gpu.memory"]),
+    ({"gpu": {"count": 0, "product": ["NVIDIA-L4"]}}, ["spec.gpu.product and spec.gpu.memory"]),
+    ({"gpu": {"nodeSelector": {"nvidia.com/gpu.product": "L4"}}}, ["spec.gpu.nodeSelector must not"]),
+    ({"gpu": {"tolerations": [{"operator": "Exists", "value": "x"}]}}, ["spec.gpu.tolerations: operator"]),
+    ({"gpu": {"tolerations": [{"value": "x"}]}}, ["spec.gpu.tolerations: operator"]),
+    ({"gpu": {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}}, ["spec.gpu.tolerations: tolerationS"]),
+    ({"gpu": {"count": 0}, "runtime": {"quantization": "int8"}}, ["spec.runtime.quantization must be"]),
+    ({"gpu": {"count": 0}, "runtime": {"kvCacheDtype": "fp8"}}, ["spec.runtime.kvCacheDtype must be"]),
+    ({"runtime": {"env": [{"name": "WISP_PORT", "value": "1"}]}}, ["spec.runtime.env must not set WISP_*"]),
+    ({"runtime": {"env": [{"name": "A"}]}}, ["spec.runtime.env: give each"]),
+    (
+        {"runtime": {"env": [{"name": "A", "value": "1", "secretRef": {"name": "s", "key": "k"}}]}},
+        ["spec.runtime.env: give each"],
+    ),
+    # Several at once are all said.
+    (
+        {"scaling": {"min": 9}, "rollout": {"maxSurge": 0}},
+        ["spec.scaling.min is larger", "spec.rollout.maxSurge and maxUnavailable"],
+    ),
+]
+
+GOOD = [
+    {},
+    {"replicas": 0},
+    {"replicas": 3, "suspend": True},
+    {"scaling": {"min": 1, "max": 4, "stableWindow": "1h30m", "panicWindow": "1500ms"}},
+    {"scaling": None, "replicas": None},  # a null is an absent field
+    {"coldStart": {"mode": "Reject", "maxWait": "1s"}},
+    {"coldStart": {"heartbeat": "299s"}},
+    {"gpu": {"count": 0}, "runtime": {"quantization": "bf16"}},
+    {"gpu": {"product": ["NVIDIA-L4"], "memory": "22Gi", "nodeSelector": {"pool": ""}}},
+    {"gpu": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}]}},
+    {"runtime": {"maxContext": 8192, "env": [{"name": "A", "value": ""}]}},
+    {"runtime": {"env": [{"name": "A", "secretRef": {"name": "s", "key": "k"}}]}},
+    {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+    {"cache": {"type": "PVC", "prefetch": True}},
+    {**uri("oci://ghcr.io/acme/qwen3-0.6b:1.0"), "cache": {"type": "Image", "prefetch": True}},
+    {**uri("oci://ghcr.io/acme/q@sha256:" + "0" * 64)},
+    {**uri("file:///srv/models/qwen3-0.6b/"), "replicas": 1},
+    {**uri("pvc://models"), "access": {"apiKeySecretRef": {"name": "keys"}}},
+    {**uri("pvc://models/a/b"), "routing": {"policy": "LeastLoad"}},
+    {**uri("s3://my-models/qwen", secretRef={"name": "s3"}), "cache": {"type": "None"}},
+    {**uri("hf://a/b", revision="refs/pr/1", secretRef={"name": "hf"}, servedName="org/model:latest")},
+]
+
+
+@pytest.mark.parametrize(("spec", "path"), NO_SHAPE)
+def test_a_wrong_shape_is_refused_by_both_and_named_by_its_path(spec, path):
+    assert list(validator().iter_errors(manifest(spec))), "the CRD's schema accepts it"
+    assert path in [found for found, _ in problems(manifest(spec))]
+
+
+@pytest.mark.parametrize(("spec", "sentences"), BROKEN)
+def test_a_broken_rule_is_refused_by_both_with_the_same_sentence(spec, sentences):
+    assert not list(validator().iter_errors(manifest(spec)))
+    found = sorted(broken_rules(manifest(spec)))
+    assert found == sorted(problems(manifest(spec)))
+    assert len(found) == len(sentences)
+    assert all(any(text.startswith(start) for _, text in found) for start in sentences)
+
+
+@pytest.mark.parametrize("spec", GOOD)
+def test_a_good_manifest_is_accepted_by_both(spec):
+    pruned = {key: value for key, value in manifest(spec)["spec"].items() if value is not None}
+    assert not list(validator().iter_errors({**manifest(spec), "spec": pruned}))
+    assert broken_rules({**manifest(spec), "spec": pruned}) == []
+    assert problems(manifest(spec)) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 63, "a", "a-1", "a" * 64, "1a", "a-", "A", "a.b", ""])
+def test_both_judge_a_name_alike(name):
+    assert broken_rules(manifest({}, name)) == problems(manifest({}, name))
+
+
+def test_both_have_the_same_rules_in_the_same_places():
+    in_crd: Found = []
+
+    def walk(schema: Mapping[str, Any], path: str) -> None:
+        in_crd.extend((path, rule["message"]) for rule in schema.get("x-kubernetes-validations", ()))
+        for key, below in schema.get("properties", {}).items():
+            walk(below, f"{path}.{key}".lstrip("."))
+
+    walk(SCHEMA, "")
+    assert sorted(in_crd) == sorted((rule.path, rule.sentence) for rule in RULES)
+
+
+def test_every_rule_is_broken_by_some_row_above():
+    rows = [manifest(spec) for spec, _ in BROKEN] + [manifest({}, "A")]
+    assert {rule.sentence for rule in RULES} == {text for row in rows for _, text in problems(row)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.sentence[:40])
+def test_a_rule_speaks_in_a_full_sentence_that_names_a_field(rule):
+    assert rule.sentence.endswith(".")
+    assert rule.sentence.startswith(rule.path or "metadata")
+    assert 40 < len(rule.sentence) < 300
+
+
+def test_the_default_of_a_section_keeps_the_rules_of_that_section():
+    """The API server refuses a CRD whose defaults break its rules, looking at the default alone."""
+    for path, schema, _ in nodes(SCHEMA, fill_in(SCHEMA, manifest({}))):
+        for rule in schema.get("x-kubernetes-validations", ()) if "default" in schema else ():
+            assert holds(rule["rule"], schema["default"]), (path, rule["rule"])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_accepted_by_both(path):
+    documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
+    assert len(read_files([path])) == len(documents) > 0
+    for document in documents:
+        assert not list(validator().iter_errors(document))
+        assert broken_rules(document) == []
+
+
+def test_there_are_examples():
+    assert "smollm2.yaml" in [path.name for path in EXAMPLES]

@@ -1,0 +1,99 @@
+"""The command line that the operator writes is one that the runtime reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wisp_operator import api
+from wisp_operator.desired.deployment import deployment
+from wisp_operator.desired.settings import BuildSettings
+from wisp_runtime.config import ServeConfig, flag_of, options
+
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def model(uri: str = "hf://Qwen/Qwen3-0.6B", source: Mapping[str, Any] | None = None, **spec: Any):
+    document = {
+        "apiVersion": api.API_VERSION,
+        "kind": api.KIND,
+        "metadata": {"name": "chat"},
+        "spec": {"model": {"uri": uri, **(source or {})}, **spec},
+    }
+    return api.parse(document)
+
+
+def read(arguments: list[str]) -> ServeConfig:
+    """Read arguments with the runtime's own fields and parsers, refusing what it does not know."""
+    by_flag = {flag_of(option.name): option for option in options()}
+    program, target, *rest = arguments
+    assert program == "serve"
+    values: dict[str, Any] = {}
+    words = iter(rest)
+    for flag in words:
+        option = by_flag[flag.replace("--no-", "--")]
+        if option.metadata.get("is_flag"):
+            values[option.name] = not flag.startswith("--no-")
+        else:
+            values[option.name] = option.metadata["parse"](next(words))
+        assert list(values).count(option.name) == 1
+    return ServeConfig(model=target, **values)
+
+
+def served(found: api.InferenceModel) -> ServeConfig:
+    container = deployment(found, 1, BuildSettings())["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["wisp-runtime"]
+    return read(container["args"])
+
+
+@pytest.mark.parametrize(
+    ("found", "expect"),
+    [
+        (model(), {"model": "hf://Qwen/Qwen3-0.6B", "served_name": "chat", "device": "cuda", "port": 8000}),
+        (model(source={"revision": "main"}), {"revision": "main"}),
+        (model(source={"servedName": "Qwen/Qwen3"}), {"served_name": "Qwen/Qwen3"}),
+        (model("file:///srv/m"), {"model": "/models/chat"}),
+        (model("pvc://models/qwen"), {"model": "/models/chat"}),
+        (model("oci://ghcr.io/acme/q:1"), {"model": "/models/chat"}),
+        (model("s3://bucket/q"), {"model": "s3://bucket/q", "cache_dir": Path("/cache")}),
+        (model(gpu={"count": 0}), {"device": "cpu"}),
+        (model(), {"max_context": None, "quantization": "auto", "kv_cache_dtype": "auto"}),
+        (model(runtime={"maxContext": 4096}), {"max_context": 4096}),
+        (model(runtime={"maxConcurrent": 8}), {"max_concurrent": 8, "max_step_tokens": 512}),
+        # A step must hold a token of each sequence, or the runtime refuses.
+        (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": 1024}),
+        (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
+        (model(runtime={"prefixCache": False}), {"prefix_cache": False}),
+        (model(), {"prefix_cache": True, "termination_log": Path("/dev/termination-log")}),
+        (model(rollout={"drainTimeout": "1m30s"}), {"drain_timeout_s": 90.0}),
+        (model(rollout={"drainTimeout": "1500ms"}), {"drain_timeout_s": 1.5}),
+        (model(rollout={"drainTimeout": "99999h"}), {"drain_timeout_s": 359_996_400.0}),
+    ],
+)
+def test_the_runtime_reads_what_the_operator_wrote(found, expect):
+    config = served(found)
+    assert {name: getattr(config, name) for name in expect} == expect
+
+
+def test_every_flag_the_operator_writes_is_in_the_map_of_the_house():
+    documented = set(re.findall(r"--[a-z-]+", ARCHITECTURE.read_text()))
+    arguments = deployment(model(source={"revision": "main"}), 1, BuildSettings())["spec"]["template"]["spec"]
+    written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
+    assert written <= documented
+
+
+@pytest.mark.parametrize("quantization", ["auto", "bf16", "fp8", "int8", "int4", "nvfp4"])
+def test_every_quantization_of_the_api_is_one_of_the_runtime(quantization):
+    assert served(model(runtime={"quantization": quantization})).quantization == quantization
+
+
+def test_what_the_api_leaves_open_stays_with_the_runtime_s_defaults():
+    config, defaults = served(model()), ServeConfig(model="")
+    chosen = {"model", "served_name", "device", "cache_dir", "termination_log", "drain_timeout_s"}
+    for option in options():
+        if option.name not in chosen:
+            assert getattr(config, option.name) == getattr(defaults, option.name), option.name
