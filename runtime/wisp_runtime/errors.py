@@ -12,6 +12,7 @@
     ├── ListenFailed            the address is not ours to listen on
     ├── KernelsMissing          no kernels for this GPU, model and quantization
     ├── DeviceFailed            the GPU or its driver reported an error that does not go away
+    ├── EngineFailed            the engine met what it did not expect: a bug of ours
     ├── EngineDied              the engine's process ended without saying why
     └── ErrorBudgetSpent        too many requests failed within a minute; a new process may do better
     ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
@@ -84,6 +85,10 @@ class KernelsMissing(RuntimeFailure):
 
 class DeviceFailed(RuntimeFailure):
     """The GPU or its driver reported an error that does not go away."""
+
+
+class EngineFailed(RuntimeFailure):
+    """The engine met what it did not expect: a bug of ours."""
 
 
 class EngineDied(RuntimeFailure):
