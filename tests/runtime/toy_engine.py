@@ -1,20 +1,29 @@
-"""A model that is nothing but its cache: each next token depends on all tokens read back through block tables.
+"""A model that is nothing but its cache: a token depends on all before it, read back through block tables.
 
 It keeps token ids as keys and positions as values, so a block, slot or position mixed up anywhere
-changes the answer or raises. ``answer`` says what it must say, without any engine.
+changes the answer or raises. ``answer`` says what it must say, without any engine. Run as a module, it is
+an engine's process with the toy in it.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
-from wisp_runtime.engine.messages import Submit
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.messages import Phase, Ready, Submit
+from wisp_runtime.engine.plan import Draw, Limits, Plan
+from wisp_runtime.engine.process import main
 from wisp_runtime.engine.runner import Runner
+from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.memory.kv import KVCache
 
 VOCAB = 13
@@ -79,3 +88,34 @@ def toy_runner(blocks: int, block_tokens: int) -> Runner:
     shape = (1, blocks, 1, block_tokens, 1)
     cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), block_tokens)
     return Runner(ToyModel(), cache, toy_sample)
+
+
+class TroubledRunner(Runner):
+    """The toy's runner, as slow or as broken as ``model`` in its settings says."""
+
+    def __init__(self, trouble: str, blocks: int, block_tokens: int) -> None:
+        toy = toy_runner(blocks, block_tokens)
+        super().__init__(toy.model, toy.cache, toy.sample)
+        self.trouble = trouble
+
+    def step(self, plan: Plan) -> list[Draw]:
+        if self.trouble == "slow":
+            time.sleep(0.02)
+        if self.trouble == "stuck":
+            time.sleep(120)
+        if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
+            raise ZeroDivisionError("the toy was told to raise")
+        return super().step(plan)
+
+
+def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
+    """Start-up without a model; ``late`` takes half a second."""
+    with phase("weights", tell):
+        time.sleep(0.5 if config.model == "late" else 0)
+    limits = Limits(64, 4, config.max_step_tokens, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
+    ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, (EOS,), {}, {"set": "toy"})
+    return Engine(Scheduler(limits), TroubledRunner(config.model, limits.blocks, limits.block_tokens), ready)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], toy_start))

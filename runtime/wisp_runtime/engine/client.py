@@ -33,6 +33,8 @@ from wisp_runtime.engine.wire import Decoder, encode
 from wisp_runtime.errors import EngineDied
 
 ENTRY = "wisp_runtime.engine.process"
+_EXIT_GRACE_S = 5.0
+_PIECE_BYTES = 1 << 16
 
 
 class Engine(Protocol):
@@ -165,21 +167,25 @@ class EngineClient:
         """End a request; its iterator gets a last event with ``finish="abort"``. Unknown ids are ignored."""
         self._send(Abort(request_id))
 
-    async def shutdown(self, *, grace_s: float = 5.0) -> None:
+    async def shutdown(self, *, grace_s: float = _EXIT_GRACE_S) -> None:
         """Abort what runs and wait until the process is gone; kill it after ``grace_s`` seconds.
 
         An engine that is still starting hears nothing and has nothing to lose: it is killed at once.
         """
         self._is_stopping = True
         self._send(Shutdown())
-        grace_s = grace_s if self.ready.is_set() else 0.0
-        try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        await self._gone(grace_s if self.ready.is_set() else 0.0)
         if self._following is not None:
             await self._following
+
+    async def _gone(self, grace_s: float) -> int:
+        """Wait for the process to end, kill it after ``grace_s`` seconds; return its status."""
+        try:
+            return await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            return await self._process.wait()
 
     def _send(self, message: ToEngine | ServeConfig) -> None:
         if not self._writer.is_closing():
@@ -189,12 +195,12 @@ class EngineClient:
         """Take in what the engine says until it says no more, then settle every account."""
         decoder, fatal = Decoder(), None
         with contextlib.suppress(ConnectionError):
-            while data := await reader.read(1 << 16):
+            while data := await reader.read(_PIECE_BYTES):
                 for message in decoder.feed(data):
                     fatal = message if isinstance(message, Fatal) else fatal
                     self._take(message)
         self._writer.close()
-        status = await self._process.wait()
+        status = await self._gone(_EXIT_GRACE_S)
         self._fatal = fatal or Fatal("EngineDied", _obituary(status))
         for queue in self._queues.values():
             queue.put_nowait(self._fatal)
