@@ -9,13 +9,12 @@ Source: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from wisp_plan.errors import FileTruncated, HeaderInvalid
+from wisp_plan.json_object import parse_object, shorten
 from wisp_plan.sizes import format_size
 
 LENGTH_BYTES = 8
@@ -127,7 +126,7 @@ def parse_header(text: bytes, file: str, file_bytes: int | None = None) -> Heade
         HeaderInvalid: it contradicts the format or itself, or the file is longer than it says.
         FileTruncated: the file is shorter than it says.
     """
-    entries = _json_object(text, file)
+    entries = parse_object(text, f"{file}: its header")
     metadata = _metadata(entries.pop("__metadata__", {}), file)
     data_start = LENGTH_BYTES + len(text)
     tensors = sorted(
@@ -162,27 +161,6 @@ def _truncated(file: str, missing_bytes: int, what: str) -> str:
     return f"{file}: {amount} of {what} are missing; the file is truncated. Download it again."
 
 
-def _json_object(text: bytes, file: str) -> dict[str, object]:
-    try:
-        parsed = json.loads(text.decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise HeaderInvalid(
-            f"{file}: its header is not JSON ({error}). The file is damaged: download it again."
-        ) from error
-    if not isinstance(parsed, dict):
-        raise HeaderInvalid(f"{file}: its header is a JSON {type(parsed).__name__}; expected an object.")
-    return parsed
-
-
-def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"'{_short(key)}' appears twice")
-        result[key] = value
-    return result
-
-
 def _metadata(value: object, file: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise HeaderInvalid(f"{file}: __metadata__ is not an object of strings. Write the file again.")
@@ -194,11 +172,11 @@ def _tensor(name: str, entry: object, file: str, data_start: int) -> TensorInfo:
         raise _bad(file, name, f"is described by a {type(entry).__name__}; expected an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise _bad(file, name, f"has the unknown dtype {_short(dtype)}; known: {', '.join(DTYPE_BITS)}")
+        raise _bad(file, name, f"has the unknown dtype {shorten(dtype)}; known: {', '.join(DTYPE_BITS)}")
     if not _is_counts(shape) or len(shape) > MAX_DIMENSIONS:
-        raise _bad(file, name, f"has the shape {_short(shape)}; expected at most 16 whole numbers")
+        raise _bad(file, name, f"has the shape {shorten(shape)}; expected at most 16 whole numbers")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _bad(file, name, f"has the data_offsets {_short(offsets)}; expected [start, end]")
+        raise _bad(file, name, f"has the data_offsets {shorten(offsets)}; expected [start, end]")
     bits = math.prod(shape) * DTYPE_BITS[dtype]
     if bits != (offsets[1] - offsets[0]) * 8:
         claim = f"is {dtype}{shape}, which is {bits / 8:g} bytes, but has {offsets[1] - offsets[0]} bytes"
@@ -223,10 +201,4 @@ def _check_gapless(tensors: list[TensorInfo], data_start: int, file: str) -> int
 
 
 def _bad(file: str, name: str, claim: str) -> HeaderInvalid:
-    return HeaderInvalid(f"{file}: tensor {_short(name)} {claim}. The file is damaged: download it again.")
-
-
-def _short(value: object) -> str:
-    shown = value if isinstance(value, str) else repr(value)
-    printable = shown[:97].encode("utf-8", "backslashreplace").decode()
-    return printable if len(shown) <= 97 else printable + "..."
+    return HeaderInvalid(f"{file}: tensor {shorten(name)} {claim}. The file is damaged: download it again.")

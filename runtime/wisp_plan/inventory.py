@@ -6,13 +6,13 @@ a local file (:mod:`.checkpoint`), an HTTP range request, and a test. No network
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from wisp_plan.errors import CheckpointMissing, FileTruncated, HeaderInvalid
 from wisp_plan.header import LENGTH_BYTES, Header, TensorInfo, parse_header, parse_header_length
+from wisp_plan.json_object import parse_object, shorten
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -90,7 +90,7 @@ def read_source(source: Source, file: str = SINGLE_FILE) -> Header:
     end = LENGTH_BYTES + length
     text = first[LENGTH_BYTES:end]
     if len(text) < length:
-        text += source.read(LENGTH_BYTES + len(text), length - len(text))
+        text += source.read(LENGTH_BYTES + len(text), length - len(text))[: length - len(text)]
     if len(text) != length:
         missing = length - len(text)
         raise FileTruncated(
@@ -134,17 +134,13 @@ def parse_index(text: bytes) -> dict[str, str]:
     Raises:
         HeaderInvalid: not such an index, or it names a file outside its own folder.
     """
-    try:
-        parsed = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise HeaderInvalid(f"{INDEX_FILE} is not JSON ({error}). Download it again.") from error
-    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+    weight_map = parse_object(text, INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise HeaderInvalid(f"{INDEX_FILE} has no weight_map. Download it again.")
     for name, file in weight_map.items():
         if not isinstance(file, str) or not file.endswith(".safetensors") or "/" in file or "\\" in file:
             raise HeaderInvalid(
-                f"{INDEX_FILE}: {name[:100]} lies in {str(file)[:100]!r}; expected the name of a "
+                f"{INDEX_FILE}: {shorten(name)} lies in '{shorten(file)}'; expected the name of a "
                 ".safetensors file in the same folder. Download the index again."
             )
     return weight_map

@@ -151,7 +151,8 @@ def test_a_truncated_file_says_how_many_bytes_are_missing(tensors, data):
         ({"__metadata__": {"a": 1}}, "__metadata__ is not an object of strings"),
         ({"__metadata__": []}, "__metadata__ is not an object of strings"),
         ({"a": tensor(offsets=[0, 8])}, "9 bytes follow the last tensor"),
-        (json.dumps({"\ud800": 1}).encode(), "\\ud800"),  # a name that cannot be printed is escaped
+        (json.dumps({"\ud800": tensor()}).encode(), "\\ud800"),  # a name that cannot be printed
+        (json.dumps({"__metadata__": {"a": "\ud800"}}).encode(), "\\ud800"),
     ],
 )
 def test_a_header_that_contradicts_itself_is_refused(header, said):
