@@ -74,16 +74,20 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
-        self.send_header("connection", "close")
+        self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for word in words:
             self.event({"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]})
             time.sleep(float(ASKED.get("TOKEN_S", 0)))
         self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-        self.wfile.write(b"data: [DONE]\n\n")
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
 
     def event(self, body):
-        self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+        self.chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+    def chunk(self, data):
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
 
 

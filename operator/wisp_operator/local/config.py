@@ -55,6 +55,11 @@ def hub_endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "")
 
 
+def api_key() -> str:
+    """The key that the command line sends to a gateway that wants one: ``WISP_API_KEY``."""
+    return os.environ.get("WISP_API_KEY", "")
+
+
 def program(name: str) -> str | None:
     """Path of a program: as it stands if it is a path, else beside this Python, else on ``PATH``.
 

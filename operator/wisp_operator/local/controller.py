@@ -17,13 +17,13 @@ from typing import Any
 
 from wisp_operator import autoscale, status
 from wisp_operator.api import InferenceModel
+from wisp_operator.demand import DemandBook
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.fit import FitReport
 from wisp_operator.local import directory, template
 from wisp_operator.local.cluster import LocalCluster
-from wisp_operator.local.demand import DemandBook
 from wisp_operator.local.observe import Memory
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 from wisp_operator import fit, sources
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.local import config
-from wisp_operator.local import template as pod
+from wisp_operator.local.template import Device as Choice
 from wisp_plan.gpus import DEFAULT_FRACTION
 
 MIB = 2**20
@@ -56,7 +56,7 @@ def free_memory_bytes() -> int:
     return available
 
 
-def device_for(gpu: Gpu, choice: pod.Device, found: list[Card]) -> fit.Device:
+def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:
     """What a model of this machine runs on.
 
     Args:
@@ -74,7 +74,7 @@ def device_for(gpu: Gpu, choice: pod.Device, found: list[Card]) -> fit.Device:
 class Fitting:
     """Asks whether models fit this machine."""
 
-    def __init__(self, choice: pod.Device) -> None:
+    def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cards = cards()
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from wisp_operator import autoscale
 from wisp_operator.api import InferenceModel
 from wisp_operator.conditions import Condition
+from wisp_operator.demand import Report
 from wisp_operator.facts import Demand, Facts, Failure, Phase, PodFacts, Sample
 from wisp_operator.fit import FitReport
-from wisp_operator.local.demand import Report
 from wisp_operator.local.pods import Ending, Pod, PodState
 
 REMEMBERED_STARTS = 20

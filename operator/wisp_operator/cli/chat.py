@@ -1,0 +1,150 @@
+"""``wisp chat MODEL``: a conversation in the terminal, through the gateway; plain text when piped."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+
+import click
+
+from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
+from wisp_operator.cli.rows import Row, read, waking
+from wisp_operator.errors import WispError
+
+LOOK_S = 0.25
+CLEAR_LINE = "\r\x1b[2K"
+EXAMPLES = """\b
+Examples:
+  wisp chat smollm2
+  wisp chat smollm2 --system "Answer in one sentence."
+  wisp chat smollm2 --once "Why is the sky blue?"
+  echo "Summarise: ..." | wisp chat smollm2
+"""
+
+Message = dict[str, str]
+
+
+@click.command("chat", epilog=EXAMPLES)
+@click.argument("model")
+@click.option("--url", default=DEFAULT_URL, show_default=True, envvar="WISP_URL", help="Of the gateway.")
+@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--once", metavar="TEXT", help="Ask this, print the answer, leave.")
+def command(model: str, url: str, system: str | None, once: str | None) -> None:
+    """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves.
+
+    The first message wakes a model at zero; meanwhile its progress is shown. What is piped in is one message.
+    """
+    chat = Chat(Gateway(url), model, system)
+    if once is not None:
+        chat.say(once)
+    elif not sys.stdin.isatty():
+        text = sys.stdin.read().strip()
+        if not text:
+            raise click.UsageError("nothing was piped in; write: echo hello | wisp chat MODEL")
+        chat.say(text)
+    else:
+        converse(chat)
+
+
+class Chat:
+    """A conversation: everything said so far, sent whole with each message."""
+
+    def __init__(self, gateway: Gateway, model: str, system: str | None) -> None:
+        self._gateway, self._model = gateway, model
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
+
+    def say(self, text: str) -> None:
+        """Send ``text`` and print the answer as it comes; one that failed is as if it was never said.
+
+        Raises:
+            WispError: the model refused, or nothing answers.
+        """
+        asked: Message = {"role": "user", "content": text}
+        pieces: list[str] = []
+        with Waiting(self._gateway, self._model) as waiting:
+            try:
+                for piece in self._gateway.stream(self._model, [*self._messages, asked]):
+                    waiting.end()
+                    pieces.append(piece)
+                    click.echo(piece, nl=False)
+                    sys.stdout.flush()
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                waiting.end()
+                click.echo(" …", nl=False)
+            finally:
+                waiting.end()
+                if pieces:
+                    click.echo()
+        self._messages += [asked, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def converse(chat: Chat) -> None:
+    """Ask for messages until Ctrl-D."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  (gives input() editing and history)
+    click.secho("Ctrl-C stops an answer, Ctrl-D leaves.", dim=True, err=True)
+    while True:
+        try:
+            text = input("\n> ").strip()
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            continue
+        if not text:
+            continue
+        try:
+            chat.say(text)
+        except WispError as error:
+            click.secho(str(error), fg="red", err=True)
+
+
+class Waiting:
+    """Shows on a terminal how far a waking model is, until the first piece of the answer."""
+
+    def __init__(self, gateway: Gateway, model: str) -> None:
+        self._gateway, self._model = gateway, model
+        self._over = threading.Event()
+        self._has_drawn = False
+        self._thread = threading.Thread(target=self._show, daemon=True) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Waiting:
+        """Begin to look."""
+        if self._thread:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop looking."""
+        self.end()
+
+    def end(self) -> None:
+        """Take the line away; once is enough."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        if self._thread:
+            self._thread.join()
+        if self._has_drawn:
+            click.echo(CLEAR_LINE, nl=False, err=True)
+
+    def _show(self) -> None:
+        while not self._over.wait(LOOK_S):
+            with suppress(WispError):
+                line = progress_line(read(self._gateway.state()), self._model)
+                if line and not self._over.is_set():
+                    self._has_drawn = True
+                    click.echo(f"{CLEAR_LINE}{click.style(line, dim=True)}", nl=False, err=True)
+
+
+def progress_line(rows: list[Row], model: str) -> str:
+    """What to show while the answer has not begun; empty if the model is not known."""
+    row = next((row for row in rows if model in (row.served_name, row.key, row.name)), None)
+    if row is None:
+        return ""
+    if row.state in ("Waking", "Asleep"):
+        return f"waking {row.name}: {waking(row)}"
+    return f"waiting for a place, {row.waiting} in line" if row.waiting else "thinking"

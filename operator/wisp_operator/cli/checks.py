@@ -1,0 +1,217 @@
+"""What ``wisp doctor`` looks at, one function a check; each says what it found and what to do about it.
+
+Every look outside (driver, cluster, disk) is bounded in time, and none changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
+from wisp_operator.errors import WispError
+from wisp_operator.local import config, hardware, ports
+from wisp_plan.sizes import GIB, MIB, format_size
+
+Standing = Literal["ok", "note", "warn", "fail"]
+OUTSIDE_TIMEOUT_S = 5.0
+PORT = 8080
+DRIVER_NEEDED = 580
+EXTRAS = ("operator", "runtime", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        name: what was looked at.
+        standing: ok, note (good to know), warn (something will not work), fail (nothing will).
+        found: in a few words.
+        advice: what to do; empty if nothing.
+    """
+
+    name: str
+    standing: Standing
+    found: str
+    advice: str = ""
+
+
+def run_all() -> list[Check]:
+    """Run every check, the slow ones side by side, in the order of :data:`LOOKS`."""
+    with ThreadPoolExecutor(len(LOOKS)) as pool:
+        return [check for checks in pool.map(lambda look: list(look()), LOOKS) for check in checks]
+
+
+def _wisp() -> Iterator[Check]:
+    where = Path(__file__).resolve().parents[1]
+    yield Check("wisp", "ok", f"{metadata.version('wisp')} in {where}")
+    version = platform.python_version()
+    yield Check("python", "ok", f"{version} ({sys.executable})")
+    yield Check("system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+
+
+def _extras() -> Iterator[Check]:
+    """Which of our optional dependencies are installed, by the extra that brings them."""
+    has_gpu = bool(hardware.cards())
+    for extra in EXTRAS:
+        names = [_name(line) for line in metadata.requires("wisp") or () if _belongs(line, extra)]
+        missing = [name for name in names if not _is_installed(name)]
+        advice = f"pip install 'wisp[{extra}]'"
+        if not missing:
+            yield Check(f"extra {extra}", "ok", "installed")
+        elif extra == "cuda" and not has_gpu:
+            yield Check("extra cuda", "note", "not installed; there is no GPU to use it")
+        else:
+            standing: Standing = "fail" if extra == "operator" else "warn"
+            yield Check(f"extra {extra}", standing, f"lacks {', '.join(missing)}", advice)
+
+
+def _programs() -> Iterator[Check]:
+    for name, extra in (("wisp-gateway", "operator"), ("wisp-runtime", "runtime")):
+        path = config.program(name)
+        if path:
+            yield Check(name, "ok", path)
+        else:
+            yield Check(name, "fail", "not found", f"pip install 'wisp[{extra}]', or put it on PATH")
+
+
+def _gpus() -> Iterator[Check]:
+    found = hardware.cards()
+    if not found:
+        has_driver = shutil.which("nvidia-smi") is not None
+        advice = "nvidia-smi is installed but lists no GPU: run it to see why" if has_driver else ""
+        yield Check(
+            "gpu", "warn" if has_driver else "note", "none; models run on the CPU (small ones)", advice
+        )
+    for card in found:
+        memory = f"{card.name}, {format_size(card.free_bytes)} free of {format_size(card.total_bytes)}"
+        is_old = int(re.match(r"\d*", card.driver)[0] or 0) < DRIVER_NEEDED  # type: ignore[index]
+        advice = f"install driver {DRIVER_NEEDED} or newer (CUDA 13)" if is_old else ""
+        yield Check("gpu", "warn" if is_old else "ok", f"{memory}, driver {card.driver}", advice)
+
+
+def _memory() -> Iterator[Check]:
+    free = hardware.free_memory_bytes()
+    cores = len(os.sched_getaffinity(0))
+    advice = "even a small model needs about 1 GiB: end something" if free < GIB else ""
+    yield Check(
+        "cpu and memory", "warn" if advice else "ok", f"{cores} cores, {format_size(free)} free", advice
+    )
+
+
+def _disk() -> Iterator[Check]:
+    for name, folder, needed in (
+        ("model cache", config.cache_dir(), 5 * GIB),
+        ("logs", config.temporary_dir(), 50 * MIB),
+    ):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        found = f"{folder}, {format_size(free)} free"
+        if not os.access(existing, os.W_OK):
+            yield Check(
+                name, "fail", f"{existing} is not writable", "choose another with WISP_CACHE_DIR or TMPDIR"
+            )
+        elif free < needed:
+            yield Check(name, "warn", found, f"free some space: {format_size(needed)} is little enough")
+        else:
+            yield Check(name, "ok", found)
+
+
+def _port() -> Iterator[Check]:
+    try:
+        ports.require_free("127.0.0.1", PORT)
+        yield Check(f"port {PORT}", "ok", "free for wisp up")
+    except ports.PortTaken as error:
+        try:
+            models = len(Gateway(DEFAULT_URL).state()["models"])
+            yield Check(f"port {PORT}", "ok", f"a Wisp gateway with {models} models answers; see wisp get")
+        except WispError:
+            yield Check(f"port {PORT}", "warn", str(error).split(". ")[0], "wisp up FILE --port 8081")
+
+
+def _token() -> Iterator[Check]:
+    if config.hub_token():
+        yield Check("Hugging Face token", "ok", "set")
+    else:
+        yield Check(
+            "Hugging Face token", "note", "none; gated models need one", "export HF_TOKEN=… or: hf auth login"
+        )
+
+
+def _cluster() -> Iterator[Check]:
+    """kubectl, helm, the cluster they reach, and whether Wisp is on it."""
+    for tool in ("kubectl", "helm"):
+        path = shutil.which(tool)
+        yield Check(tool, "ok" if path else "note", path or "not found; only needed for a cluster")
+    if shutil.which("kubectl") is None:
+        return
+    version = _kubectl("version", "-o", "json")
+    try:
+        server = json.loads(version)["serverVersion"]["gitVersion"]
+    except (ValueError, KeyError, TypeError):
+        yield Check(
+            "cluster", "note", "none reachable", "kubectl config current-context says which one is meant"
+        )
+        return
+    yield Check("cluster", "ok", f"Kubernetes {server}")
+    has_crd = bool(_kubectl("get", "crd", "inferencemodels.wisp.dev", "-o", "name"))
+    advice = "" if has_crd else "helm install wisp charts/wisp -n wisp-system --create-namespace"
+    yield Check(
+        "wisp on the cluster",
+        "ok" if has_crd else "note",
+        "CRD installed" if has_crd else "not there",
+        advice,
+    )
+
+
+def _kubectl(*arguments: str) -> str:
+    """What kubectl prints, or nothing if it fails or takes too long."""
+    command = ["kubectl", *arguments, f"--request-timeout={OUTSIDE_TIMEOUT_S:.0f}s"]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=OUTSIDE_TIMEOUT_S + 2, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return asked.stdout
+
+
+def _belongs(requirement: str, extra: str) -> bool:
+    return re.search(rf"extra\s*==\s*['\"]{extra}['\"]", requirement) is not None
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+LOOKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    _wisp,
+    _extras,
+    _programs,
+    _gpus,
+    _memory,
+    _disk,
+    _port,
+    _token,
+    _cluster,
+)

@@ -1,0 +1,127 @@
+"""The command line as a client of a gateway: its state, and a streamed answer.
+
+Standard library only, so that ``wisp get`` and ``wisp chat`` start at once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+from wisp_operator.errors import WispError
+from wisp_operator.local import config
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+STATE_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 900.0  # the gateway bounds the wait; this is for one that died
+
+
+class GatewayUnreachable(WispError):
+    """Nothing answers at the URL."""
+
+
+class Refused(WispError):
+    """The gateway answered with an error; the message is its own."""
+
+
+class Gateway:
+    """A gateway at a URL.
+
+    Raises:
+        GatewayUnreachable: the URL is not one.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise GatewayUnreachable(
+                f"{url!r} is not the URL of a gateway. Write for example --url {DEFAULT_URL}."
+            )
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._is_tls = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._key = config.api_key()
+
+    def state(self) -> dict[str, Any]:
+        """The gateway's ``/state``.
+
+        Raises:
+            GatewayUnreachable: nothing answers.
+            Refused: it answered with an error.
+        """
+        with closing(self._connection(STATE_TIMEOUT_S)) as connection:
+            found = json.loads(self._ask(connection, "GET", "/state", None).read())
+        if not isinstance(found, dict) or "models" not in found:
+            raise GatewayUnreachable(
+                f"what answers at {self.url} is not a Wisp gateway. Name another with --url."
+            )
+        return found
+
+    def stream(self, model: str, messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
+        """The pieces of a chat's next answer, as they come.
+
+        Raises:
+            GatewayUnreachable: nothing answers, or the connection broke.
+            Refused: the model or the gateway refused, before or within the answer.
+        """
+        body = {"model": model, "messages": list(messages), "stream": True}
+        with closing(self._connection(ANSWER_TIMEOUT_S)) as connection:
+            answer = self._ask(connection, "POST", "/v1/chat/completions", body)
+            try:
+                yield from _pieces(answer)
+            except (OSError, http.client.HTTPException) as error:
+                raise GatewayUnreachable(f"the answer broke off ({_words(error)}). Ask again.") from error
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
+    ) -> http.client.HTTPResponse:
+        headers = {"content-type": "application/json"}
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise GatewayUnreachable(
+                f"no gateway answers at {self.url} ({_words(error)}). "
+                "Start one with: wisp up model.yaml, or name another with --url."
+            ) from error
+        if answer.status >= 400:
+            raise Refused(_error_of(answer.read()) or f"the gateway answered HTTP {answer.status}.")
+        return answer
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+        return kind(self._host, self._port, timeout=timeout_s)
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[str]:
+    """Read server-sent events; comments keep a held request alive and say nothing."""
+    for line in answer:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise Refused(str(event["error"].get("message", event["error"])))
+        for choice in event.get("choices", ()):
+            if piece := choice.get("delta", {}).get("content"):
+                yield piece
+    raise Refused("the answer ended in the middle. Ask again.")
+
+
+def _error_of(body: bytes) -> str | None:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _words(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

@@ -1,0 +1,68 @@
+"""A fit as a table for people: each row of the ledger with its share of the device, then the verdict."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wisp_plan.fit import Fit
+from wisp_plan.sizes import format_size
+
+BAR_CELLS = 16
+PIPED_COLUMNS = 160
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def show(name: str, answer: Fit) -> None:
+    """Print the ledger and the verdict of one model."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPED_COLUMNS)
+    console.print(Text.assemble((name, "bold"), " on ", (answer.device_name, "bold")), end="\n\n")
+    console.print(_table(answer))
+    mark, style = ("✓ fits", "green") if answer.fits else ("✗ does not fit", "red")
+    verdict = Text.assemble((mark, f"bold {style}"), f": {answer.message}.")
+    console.print(Text(), verdict, Text(_summary(answer), "dim"), Text(), sep="\n", soft_wrap=True)
+
+
+def bar(share: float, cells: int = BAR_CELLS) -> str:
+    """A bar of ``cells`` characters, precise to an eighth of one; something never looks like nothing."""
+    eighths = min(cells * 8, max(1 if share > 0 else 0, round(share * cells * 8)))
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(cells)
+
+
+def _table(answer: Fit) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="cyan")
+    table.add_column(style="dim", no_wrap=True)
+    available = max(1, answer.available_bytes)
+    for row in answer.ledger.rows():
+        if row.size_bytes:
+            table.add_row(
+                row.name, format_size(row.size_bytes), bar(row.size_bytes / available), row.explanation
+            )
+    total = answer.ledger.total_bytes
+    style = "bold" if answer.fits else "bold red"
+    table.add_row(
+        Text("total", style),
+        Text(format_size(total), style),
+        bar(total / available),
+        f"{total / available:.0%}",
+    )
+    table.add_row("available", format_size(answer.available_bytes), "", answer.device_name)
+    return table
+
+
+def _summary(answer: Fit) -> str:
+    kv = f"{format_size(answer.ledger.kv_bytes_per_token)} of KV cache a token"
+    if not answer.fits:
+        return f"shown: one sequence of {answer.max_context} tokens, the least that serves · {kv}"
+    full, most = answer.max_concurrent_at_context, answer.max_concurrent
+    shorter = f", or up to {most} shorter ones" if most > full else ""
+    return (
+        f"at a time {full} sequences of {answer.max_context} tokens{shorter} · {kv} · {answer.quantization}"
+    )
