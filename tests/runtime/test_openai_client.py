@@ -1,0 +1,105 @@
+"""The official client, unmodified, against the server on a loopback port."""
+
+import openai
+import pytest
+from fake_engine import END, live_server, tokens_of
+
+ASK = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def client(api, server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def test_it_lists_and_retrieves_models(client):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "wisp"
+
+
+def test_it_chats(client):
+    answer = client.chat.completions.create(model="tiny", messages=ASK)
+    assert answer.choices[0].message.content == "Hello, world"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens == 13
+    assert answer._request_id == answer.id
+
+
+def test_it_streams_a_chat_with_usage(client):
+    stream = client.chat.completions.create(
+        model="tiny", messages=ASK, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "Hello, world"
+    assert chunks[-1].usage.total_tokens > 13
+
+
+def test_its_streaming_helper_builds_the_whole_answer(client):
+    with client.chat.completions.stream(model="tiny", messages=ASK) as stream:
+        events = list(stream)
+        answer = stream.get_final_completion()
+    assert answer.choices[0].message.content == "Hello, world"
+    assert {event.type for event in events} >= {"chunk", "content.delta", "content.done"}
+
+
+def test_it_completes_streamed_or_not(client):
+    whole = client.completions.create(model="tiny", prompt=["a", "b"], echo=True)
+    assert [choice.text for choice in whole.choices] == ["aHello, world", "bHello, world"]
+    parts = client.completions.create(model="tiny", prompt="a", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in parts) == "Hello, world"
+
+
+def test_it_reads_logprobs(client):
+    answer = client.chat.completions.create(model="tiny", messages=ASK, logprobs=True, top_logprobs=1)
+    assert [entry.token for entry in answer.choices[0].logprobs.content] == list("Hello, world")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "code"),
+    [
+        ({"model": "gpt-4"}, openai.NotFoundError, "model_not_found"),
+        ({"messages": []}, openai.BadRequestError, "invalid_value"),
+        ({"temperature": -1}, openai.BadRequestError, "invalid_value"),
+        ({"max_tokens": 10_000}, openai.BadRequestError, "context_length_exceeded"),
+        ({"extra_body": {"max_token": 3}}, openai.BadRequestError, "unknown_parameter"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter"),
+    ],
+)
+def test_it_raises_the_right_class(client, fields, kind, code):
+    with pytest.raises(kind) as raised:
+        client.chat.completions.create(**{"model": "tiny", "messages": ASK, **fields})
+    assert raised.value.code == code
+    assert raised.value.message
+
+
+def test_it_raises_when_the_engine_fails(client, server):
+    server.engine.fails_with = "out of blocks"
+    with pytest.raises(openai.InternalServerError, match="out of blocks"):
+        client.chat.completions.create(model="tiny", messages=ASK)
+
+
+def test_it_retries_until_the_model_is_ready(tiny_model):
+    with live_server(tiny_model, is_ready=False) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as hasty:
+            with pytest.raises(openai.InternalServerError) as raised:
+                hasty.models.list()
+        assert raised.value.status_code == 503
+        assert raised.value.response.headers["retry-after"] == "2"
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=2) as patient:
+            server._loop.call_soon_threadsafe(server._loop.call_later, 0.2, server.engine.become_ready)
+            assert [model.id for model in patient.models.list()] == ["tiny"]
+
+
+def test_it_raises_in_the_middle_of_a_stream_whose_engine_dies(tiny_model):
+    with live_server(tiny_model) as server:
+        server.engine.script = lambda _: [*tokens_of("x" * 300), END]
+        server.engine.delay_s = 0.01
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+            stream = client.chat.completions.create(model="tiny", messages=ASK, stream=True)
+            with pytest.raises(openai.APIError, match="signal 9"):
+                for count, _ in enumerate(stream):
+                    if count == 3:
+                        server.call(server.engine.die)
+        assert server.join().reason == "EngineDied"
