@@ -12,13 +12,16 @@ from dataclasses import replace
 
 from wisp_plan.errors import UnknownCard
 from wisp_plan.gpu_catalogue import CARDS, Card, hardware_of
-from wisp_plan.sizes import GIB, format_size
+from wisp_plan.sizes import GIB, MIB, format_size
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 MAJOR_LABEL, MINOR_LABEL = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
 DEFAULT_FRACTION = 0.9
 """Share of a card's memory that a model may use, as ``--memory-fraction``'s default."""
+
+DRIVER_BYTES = 640 * MIB
+"""What the driver keeps of what it reports: on an H200, CUDA sees 143155 of ``nvidia-smi``'s 143771 MiB."""
 
 _VENDOR = re.compile(r"^(nvidia|tesla|quadro|geforce)+")
 _SLICE = re.compile(r"-MIG-[0-9a-z.+]+$", re.IGNORECASE)
@@ -67,7 +70,7 @@ def card_of_labels(labels: Mapping[str, str]) -> Card:
 
 def usable_bytes(card: Card, fraction: float = DEFAULT_FRACTION) -> int:
     """Return how much of a card that nobody else uses a model may take, CUDA's own context included."""
-    return int(card.memory_bytes * fraction)
+    return int((card.memory_bytes - DRIVER_BYTES) * fraction)
 
 
 def smallest_card(needed_bytes: int, fraction: float = DEFAULT_FRACTION) -> Card | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from wisp_plan.formats import FORMATS
-from wisp_plan.gpus import DEFAULT_FRACTION, smallest_card
+from wisp_plan.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
 from wisp_plan.request import FitRequest
 from wisp_plan.sizes import GIB, MIB
 from wisp_plan.spec import ModelSpec
@@ -118,9 +118,10 @@ def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: in
 def _hardware(request: FitRequest, trial: Trial) -> Remedy:
     """Name the memory that would do when the default share of it may be used."""
     needed = trial.required.total_bytes
-    size = f"{math.ceil(needed / DEFAULT_FRACTION / GIB)} GiB"
     if request.device == "cpu":
+        size = f"{math.ceil(needed / DEFAULT_FRACTION / GIB)} GiB"
         return Remedy("memory", size, f"{size} of free memory")
+    size = f"{math.ceil((needed / DEFAULT_FRACTION + DRIVER_BYTES) / GIB)} GiB"
     card = smallest_card(needed)
     if card is None:
         return Remedy("gpu", size, f"a GPU of at least {size}, which is more than any card we know")
