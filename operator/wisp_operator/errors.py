@@ -22,10 +22,12 @@ class Problem:
         path: of the field, as users write it: ``spec.gpu.count``, ``spec.runtime.env[0].name``; empty for
             the document as a whole.
         message: what is wrong and what is allowed.
+        at: the field to look at, where that is more exact than ``path``.
     """
 
     path: str
     message: str
+    at: str = ""
 
     def __str__(self) -> str:
         names_itself = not self.path or self.message.startswith(self.path)

@@ -85,7 +85,9 @@ def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manif
             model = _parse(document, namespace)
             found.append(Manifest(model, file, document.line))
         except InvalidModel as error:
-            complaints += [f"{file}:{_line(document, problem.path)}: {problem}" for problem in error.problems]
+            placed = [(_line(document, problem.at or problem.path), problem) for problem in error.problems]
+            placed.sort(key=lambda pair: pair[0])
+            complaints += [f"{file}:{line}: {problem}" for line, problem in placed]
     if not documents:
         complaints.append(f"{file}:1: holds no {KIND}; it is empty")
     if complaints:
@@ -151,7 +153,8 @@ def _walk(node: yaml.Node, path: str, lines: Lines, problems: list[Problem]) -> 
                 problems.append(
                     Problem(below, f"appears twice, here and in line {key.start_mark.line + 1}; keep one")
                 )
-            lines.setdefault(below, key.start_mark.line + 1)
+                continue
+            lines[below] = key.start_mark.line + 1
             _walk(value, below, lines, problems)
 
 

@@ -37,7 +37,7 @@ class Rule:
 def broken(model: InferenceModel, unreadable: Sequence[str] = ()) -> list[Problem]:
     """List the rules that ``model`` breaks, leaving out those that read a field which could not be read."""
     return [
-        Problem(rule.path, rule.sentence)
+        Problem(rule.path, rule.sentence, at=rule.reads[0])
         for rule in RULES
         if not any(_touch(path, read) for path in unreadable for read in rule.reads) and not rule.holds(model)
     ]
