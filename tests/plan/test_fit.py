@@ -143,6 +143,20 @@ def test_the_cpu_computes_in_float32_and_takes_no_more_than_it_needs(spec_of):
     assert GIB - 16 * 46080 < fit.ledger.kv_cache_bytes <= GIB
 
 
+def test_a_model_fits_to_the_byte(spec_of):
+    spec, request = spec_of("llama-3-8b"), FitRequest(max_context=8192)
+    needed = on("h100", spec, request).required_bytes
+    exact, short = (check(spec, request, available_bytes=n, device_name="L4") for n in (needed, needed - 1))
+    assert (exact.fits, exact.headroom_bytes) == (True, 0)
+    assert (short.fits, short.headroom_bytes) == (False, -1)
+
+
+def test_the_context_that_all_sequences_can_have_at_a_time_is_told(spec_of):
+    fit = on("l4", spec_of("llama-3-8b"))
+    assert fit.context_at_max_concurrent == fit.kv_blocks // 32 * 16 < 8192
+    assert on("h100", spec_of("llama-3-8b")).context_at_max_concurrent == 8192
+
+
 def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
     fit = on("h100", spec_of("llama-3-8b"))
     left = fit.available_bytes - fit.ledger.total_bytes
@@ -297,10 +311,13 @@ def test_more_memory_never_makes_a_model_fit_worse(request, available_bytes, mor
         assert more.max_context >= less.max_context
 
 
-@given(requests, memory)
-def test_an_automatic_context_is_the_longest_that_fits(request, available_bytes):
+@given(requests, st.integers(0, 45 * MIB))
+def test_an_automatic_context_is_the_longest_that_fits(request, spare_bytes):
     request = replace(request, max_context=None, quantization="bf16")
+    shortest = tiny(replace(request, max_context=512, kv_cache_bytes=None), GIB).required_bytes
+    available_bytes = shortest + spare_bytes
     fit = tiny(request, available_bytes)
+    assert fit.fits or request.kv_cache_bytes is not None
     if fit.fits and fit.max_context < TINY.max_context:
         longer = (fit.max_context // request.block_tokens + 1) * request.block_tokens
         longer = min(longer, TINY.max_context)

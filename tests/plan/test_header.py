@@ -133,6 +133,7 @@ def test_a_truncated_file_says_how_many_bytes_are_missing(tensors, data):
         ({"a": tensor(["F32"])}, "unknown dtype"),
         ({"a": tensor(shape=None)}, "has the shape None"),
         ({"a": tensor(shape=[-2])}, "has the shape [-2]"),
+        ({"a": tensor(shape=[-1, -1, 2])}, "has the shape [-1, -1, 2]"),  # whose product is as expected
         ({"a": tensor(shape=[2.0])}, "has the shape [2.0]"),
         ({"a": tensor(shape=[True, 2])}, "has the shape [True, 2]"),
         ({"a": tensor(shape=[1] * 17)}, "at most 16"),
