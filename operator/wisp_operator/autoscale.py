@@ -101,15 +101,15 @@ def average(history: Sequence[Sample], window_s: float, now: float) -> float:
     A history shorter than the window is averaged over its own length, so that the first requests count
     fully instead of being diluted by a past nobody saw.
     """
-    begin = max(now - window_s, history[0].at) if history else now
+    if not history:
+        return 0.0
+    begin = max(now - window_s, history[0].at)
     area = length = 0.0
     for sample, end in zip(history, [*(later.at for later in history[1:]), now], strict=True):
         seconds = max(0.0, min(end, now) - max(sample.at, begin))
         area += sample.concurrency * seconds
         length += seconds
-    if length > 0:
-        return area / length
-    return history[-1].concurrency if history else 0.0
+    return area / length if length > 0 else history[-1].concurrency
 
 
 def _by_demand(spec: Spec, scaling: Scaling, facts: Facts, now: float) -> Decision:
