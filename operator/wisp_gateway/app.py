@@ -93,7 +93,7 @@ class App:
         self._metrics.received.add(len(body.raw), desk.model.key)
         request = Request(
             path=route.path,
-            headers=[*client.headers],
+            headers=client.headers_with_id(),
             body=body.addressed_to(desk.model.served_name),
             key=prefix_key(body.fields) if desk.model.routing == "PrefixAware" else None,
             is_stream=body.is_stream,
@@ -169,6 +169,7 @@ class App:
         for desk in self._fleet.desks():
             self._metrics.waiting.set(len(desk.hold), desk.model.key)
             self._metrics.running.set(desk.running, desk.model.key)
+            self._metrics.tokens.set(desk.tokens, desk.model.key)
         return self._metrics.render()
 
     def _account(self, client: Client) -> None:

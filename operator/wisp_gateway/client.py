@@ -48,6 +48,11 @@ class Client:
         """The value of a header, lower-case name; empty if it is absent."""
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
+    def headers_with_id(self) -> Headers:
+        """The request's headers with our request id in the place of the client's."""
+        others = [header for header in self.headers if header[0] != b"x-request-id"]
+        return [*others, (b"x-request-id", self.request_id.encode())]
+
     async def read_body(self, limit_bytes: int) -> bytes:
         """Read the whole body.
 

@@ -34,7 +34,7 @@ class Config:
     keep_alive_s: float = 75.0
     header_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
-    idle_timeout_s: float = 600.0
+    idle_timeout_s: float = 1800.0
     shutdown_delay_s: float = 0.0
     drain_timeout_s: float = 30.0
     log_level: str = "info"

@@ -101,7 +101,9 @@ class Desk:
         self._samples.append((self._clock(), self.tokens))
 
     def arrive(self) -> None:
-        """Count a request for this model."""
+        """Count a request for this model; one for a suspended model is no wish to wake."""
+        if self.model.state == "Suspended":
+            return
         self.arrivals += 1
         self.last_active_s = self._clock()
 

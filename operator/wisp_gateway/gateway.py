@@ -85,5 +85,5 @@ class Gateway:
         while True:
             for desk in self.fleet.desks():
                 desk.sample()
-            self._pool.close_stalled(asyncio.get_running_loop().time(), self.config.idle_timeout_s)
+            self._pool.close_stalled(1.0, self.config.idle_timeout_s)
             await asyncio.sleep(1.0)

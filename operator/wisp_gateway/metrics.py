@@ -104,9 +104,7 @@ class Metrics:
         )
         self.received = Family("wisp_gateway_received_bytes_total", "Bytes of request bodies.", "model")
         self.sent = Family("wisp_gateway_sent_bytes_total", "Bytes of answers from pods.", "model")
-        self.events = Family(
-            "wisp_gateway_streamed_events_total", "Events streamed, about one a token.", "model"
-        )
+        self.tokens = Family("wisp_gateway_tokens_total", "Streamed events and counted tokens.", "model")
         self.malformed = Family(
             "wisp_gateway_malformed_requests_total", "Connections that did not speak HTTP."
         )

@@ -33,7 +33,6 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"expect",
     b"host",
     b"x-api-key",
-    b"x-request-id",
 }
 
 
@@ -79,12 +78,12 @@ class Pool:
             if answer is not None:
                 answer.abort()
 
-    def close_stalled(self, now_s: float, idle_timeout_s: float) -> None:
-        """Close connections whose answer has not moved for ``idle_timeout_s``."""
+    def close_stalled(self, passed_s: float, idle_timeout_s: float) -> None:
+        """Close connections whose answer stood still for ``idle_timeout_s``; called each ``passed_s``."""
         for connection in list(self._all):
             if not connection.is_open:
                 self._all.discard(connection)
-            elif connection.stall_s(now_s) > idle_timeout_s:
+            elif connection.watch(passed_s) > idle_timeout_s:
                 connection.close(f"no byte for {idle_timeout_s:g} s")
 
     def keep_only(self, addresses: set[str]) -> None:

@@ -97,13 +97,17 @@ class Relay:
         return answer
 
     def _count_death(self, desk: Desk, request: Request, lost: EndpointLost) -> None:
-        """Allow another attempt, unless pods keep dying under this request."""
+        """Allow another attempt, unless pods keep dying under this request or its time is over."""
         log.warning("%s: %s before the first byte", desk.model.key, lost)
         request.deaths += lost.was_sent
         if request.deaths > MOST_RETRIES:
             raise UpstreamFailed(
                 f"{request.deaths} pods of model {desk.model.key} ended while they worked on this request; "
                 "it is not tried again."
+            )
+        if time.monotonic() - request.entered_s > desk.model.cold_start.max_wait_s and lost.was_sent:
+            raise UpstreamFailed(
+                f"The pod of model {desk.model.key} ended before it answered, later than coldStart.maxWait."
             )
         self._metrics.retries.add(1, desk.model.key)
 

@@ -23,6 +23,8 @@ from .errors import BadRequest, GatewayError, HeadersTooLarge, StartError
 
 log = logging.getLogger(__name__)
 
+HIGH_WATER_BYTES = 64 * 1024
+
 
 class ClientProtocol(HttpToolsProtocol):
     """One connection of a client."""
@@ -37,9 +39,15 @@ class ClientProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
 
     def send_chunk(self, data: bytes) -> bool:
-        """Write a piece of a chunked body at once; False: the client is slower, wait for ``on_writable``."""
-        if not self.transport.is_closing():
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        """Write a piece of a chunked body at once; False: enough is waiting to be sent."""
+        transport = self.transport
+        if not transport.is_closing():
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return transport.get_write_buffer_size() < HIGH_WATER_BYTES
+
+    @property
+    def is_writable(self) -> bool:
+        """The client takes what we write; ``on_writable`` is called when it does again."""
         return not self.flow.write_paused
 
     def resume_writing(self) -> None:

@@ -35,7 +35,6 @@ class Splice:
         self._send_chunk = client.protocol.send_chunk
         self._whole = bytearray()
         self._sent_bytes = 0
-        self._events = 0
 
     async def run(self, metrics: Metrics) -> None:
         """Pass the answer on to its end.
@@ -50,7 +49,6 @@ class Splice:
                 await self._collect()
         finally:
             metrics.sent.add(self._sent_bytes, self._desk.model.key)
-            metrics.events.add(self._events, self._desk.model.key)
 
     async def _stream(self) -> None:
         protocol = self._client.protocol
@@ -66,15 +64,20 @@ class Splice:
     def _pass_event(self, chunk: bytes) -> None:
         """Called by the pod's socket: the whole cost of a token is in here."""
         self._sent_bytes += len(chunk)
-        events = chunk.count(b"\n\n")
-        self._events += events
-        self._desk.tokens += events
+        self._desk.tokens += chunk.count(b"\n\n")
         if not self._send_chunk(chunk):
+            # The loop tells us of a full buffer only after it has read the pod's socket dry, megabytes later.
             self._answer.pause()
+            asyncio.get_running_loop().call_soon(self._resume_if_sent)
+
+    def _resume_if_sent(self) -> None:
+        if self._client.protocol.is_writable:
+            self._answer.resume()
 
     async def _collect(self) -> None:
         self._answer.attach(self._keep)
         await self._finished()
+        self._check_size()
         body = bytes(self._whole)
         self._sent_bytes = len(body)
         self._desk.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
@@ -93,8 +96,11 @@ class Splice:
         try:
             await asyncio.shield(self._answer.finished)
         except EndpointLost as lost:
-            if len(self._whole) > self._limit_bytes:
-                raise UpstreamFailed(f"The pod's answer is over {self._limit_bytes} bytes.") from lost
+            self._check_size()
             raise UpstreamFailed(
                 "The pod stopped in the middle of its answer, which is incomplete. Send the request again."
             ) from lost
+
+    def _check_size(self) -> None:
+        if len(self._whole) > self._limit_bytes:
+            raise UpstreamFailed(f"The pod's answer is over {self._limit_bytes} bytes (--max-answer-bytes).")

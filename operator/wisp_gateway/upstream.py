@@ -16,6 +16,9 @@ import httptools
 
 from .errors import EndpointLost, Headers
 
+# How much of an answer is read before somebody takes it.
+EARLY_BYTES = 64 * 1024
+
 Sink = Callable[[bytes], None]
 
 
@@ -23,13 +26,14 @@ class Answer:
     """A pod's answer while it arrives."""
 
     def __init__(self, connection: Connection) -> None:
+        """``feed`` takes each piece of the body; it is the sink itself once one is attached."""
         loop = asyncio.get_running_loop()
         self.status = 0
         self.headers: Headers = []
         self.opened: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
+        self.feed: Sink = self._keep_early
         self._connection = connection
-        self._sink: Sink | None = None
         self._early: list[bytes] = []
 
     def header(self, name: bytes) -> bytes:
@@ -38,10 +42,11 @@ class Answer:
 
     def attach(self, sink: Sink) -> None:
         """Send what has arrived, and from now on every chunk as it arrives, to ``sink``."""
-        early, self._early = self._early, []
-        self._sink = sink
-        for chunk in early:
+        self.feed = sink
+        self.resume()
+        for chunk in self._early:
             sink(chunk)
+        self._early.clear()
 
     def pause(self) -> None:
         """Stop reading from the pod: the client is slower."""
@@ -56,12 +61,10 @@ class Answer:
         if not self.finished.done():
             self._connection.close("aborted")
 
-    def feed(self, chunk: bytes) -> None:
-        """Take a piece of the body."""
-        if self._sink is not None:
-            self._sink(chunk)
-            return
+    def _keep_early(self, chunk: bytes) -> None:
         self._early.append(chunk)
+        if sum(map(len, self._early)) > EARLY_BYTES:
+            self.pause()
         if not self.opened.done():
             self.opened.set_result(None)
 
@@ -86,10 +89,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str, on_idle: Callable[[Connection], None]) -> None:
         self.address = address
-        self.last_byte_s = 0.0
-        self.exchanges = 0
+        self.has_moved = False
+        self.stalled_s = 0.0
         self._on_idle = on_idle
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
@@ -106,8 +108,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         assert self._answer is None
         self._answer = Answer(self)
-        self.exchanges += 1
-        self.last_byte_s = self._loop.time()
+        self.has_moved = True
         self._transport.write(head + body)
         return self._answer
 
@@ -127,11 +128,12 @@ class Connection(asyncio.Protocol):
         if self.is_open and self._transport is not None and not self._transport.is_reading():
             self._transport.resume_reading()
 
-    def stall_s(self, now_s: float) -> float:
-        """Seconds since an exchange under way last got a byte; 0 if there is none, or if we paused it."""
-        if self._answer is None or self._transport is None or not self._transport.is_reading():
-            return 0.0
-        return now_s - self.last_byte_s
+    def watch(self, passed_s: float) -> float:
+        """Note that ``passed_s`` seconds went by; return how long the pod has owed us a byte."""
+        is_owed = self._answer is not None and self._transport is not None and self._transport.is_reading()
+        self.stalled_s = self.stalled_s + passed_s if is_owed and not self.has_moved else 0.0
+        self.has_moved = False
+        return self.stalled_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -139,7 +141,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; the parser's callbacks below do the rest."""
-        self.last_byte_s = self._loop.time()
+        self.has_moved = True
         if self._answer is None:
             self.close("bytes without a request")
             return

@@ -241,6 +241,7 @@ class World:
         self._thread.start()
         self._running: Any = None
         self._clients = ThreadPoolExecutor(32)
+        self.http = httpx.Client(timeout=20, trust_env=False)
 
     def do(self, work: Any, timeout_s: float = 20) -> Any:
         """Run a coroutine in the loop and return its result."""
@@ -318,18 +319,18 @@ class World:
         return openai.OpenAI(**settings)
 
     def state(self, name: str = "m") -> dict[str, Any]:
-        models = httpx.get(f"{self.url}/state").json()["models"]
+        models = self.http.get(f"{self.url}/state").json()["models"]
         return next(model for model in models if model["name"] == name)
 
     def metric(self, line_start: str) -> float:
-        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        lines = self.http.get(f"{self.url}/metrics").text.splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(line_start)), 0.0)
 
     def post(self, path: str = "/v1/chat/completions", **arguments: Any) -> httpx.Response:
         """POST without the SDK, by default a chat with model m."""
         if not {"json", "content", "data"} & arguments.keys():
             arguments["json"] = CHAT
-        return httpx.post(self.url + path, timeout=20, **arguments)
+        return self.http.post(self.url + path, **arguments)
 
     def chat(self, *, client: openai.OpenAI | None = None, **more: Any) -> Any:
         """Chat with model m through the SDK."""
@@ -346,13 +347,18 @@ class World:
             self._running.result(10)
         for pod in self.pods:
             self.do(pod.kill())
+        self.http.close()
         self._clients.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
 
+    def publish(self, models: list[dict[str, Any]]) -> None:
+        """Replace the directory as a whole."""
+        self.call(self.directory.set, parse(json.dumps({"models": models})))
+
     def _publish(self) -> None:
-        self.call(self.directory.set, parse(json.dumps({"models": list(self._models.values())})))
+        self.publish(list(self._models.values()))
 
 
 @pytest.fixture

@@ -1,0 +1,5 @@
+"""``python -m wisp_gateway``: the same as the console script."""
+
+from .main import main
+
+main()

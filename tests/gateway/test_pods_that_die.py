@@ -1,0 +1,143 @@
+"""Pods that die, refuse, stall or lie: no request is lost before its first byte, no half looks whole."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import openai
+import pytest
+
+
+def test_a_pod_that_dies_before_the_first_byte_is_replaced_by_another(world):
+    dying, healthy = world.pod(world.does.write(then="die")), world.pod()
+    world.model("m", dying, healthy, routing="LeastLoad")
+    world.start()
+    assert [world.chat().choices[0].message.content for _ in range(4)] == ["whole"] * 4
+    assert world.metric('wisp_gateway_retries_total{model="default/m"}') == 1
+
+
+def test_headers_alone_are_no_first_byte(world):
+    """The runtime sends its 200 before the first token; a pod that dies in between is replaced too."""
+    pod = world.pod(world.does.die_and_return(0.1, 1, world.STREAM_HEAD))
+    world.model("m", pod)
+    assert world.said(world.start().chat(stream=True)) == "w0 w1 w2 w3 w4 "
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_the_only_pod_dies_and_the_request_waits_for_its_return(world, is_stream):
+    pod = world.pod(world.does.die_and_return(0.3, 1))
+    world.model("m", pod)
+    answer = world.start().chat(stream=is_stream)
+    assert world.said(answer) if is_stream else answer.choices[0].message.content
+    assert len(pod.seen) == 2
+
+
+def test_a_request_that_kills_every_pod_is_given_up(world):
+    pod = world.pod(world.does.die_and_return(0.05, 99))
+    world.model("m", pod)
+    with pytest.raises(openai.InternalServerError, match="3 pods of model default/m ended") as caught:
+        world.start().chat(client=world.openai(max_retries=2))
+    assert caught.value.status_code == 502
+    assert len(pod.seen) == 3  # nor does the SDK begin again
+
+
+def test_a_pod_that_is_not_there_costs_no_attempt(world):
+    """Connection refused: nobody has seen the request, so it may wait as long as anybody."""
+    pod = world.pod(is_listening=False)
+    world.model("m", pod)
+    waiting = world.start().background(world.chat)
+    time.sleep(0.5)
+    assert not waiting.done()
+    world.do(pod.start())
+    assert waiting.result(5).choices[0].message.content == "whole"
+
+
+def test_a_retry_ends_with_max_wait(world):
+    pod = world.pod(world.does.die_and_return(60, 1))
+    world.model("m", pod, coldStart={"maxWaitSeconds": 0.4})
+    began = time.monotonic()
+    assert world.start().post().status_code == 503
+    assert time.monotonic() - began < 2
+
+
+def test_a_503_of_a_pod_is_tried_elsewhere_and_at_last_passed_on(world):
+    refusal = b'{"error": {"message": "draining", "type": "server_error", "param": null, "code": "draining"}}'
+    refusing = world.pod(world.does.refuse(503, refusal))
+    world.model("m", refusing)
+    assert world.start().post().json()["error"]["code"] == "draining"
+    assert len(refusing.seen) == 3
+    world.model("m", refusing, world.pod())
+    assert world.post().status_code == 200
+
+
+def test_a_stream_cut_off_ends_in_an_error_that_the_sdk_raises(world):
+    world.model(
+        "m", world.pod(world.does.write(world.STREAM_HEAD, world.framed(world.event("half")), then="die"))
+    )
+    stream = world.start().chat(stream=True)
+    assert next(stream).choices[0].delta.content == "half"
+    with pytest.raises(openai.APIError, match="stopped in the middle"):
+        next(stream)
+
+
+def test_a_stream_cut_off_inside_an_event_is_an_error_too(world):
+    torn = world.framed(world.event("half") + b'data: {"id": "c", "ob')
+    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, torn, then="die")))
+    stream = world.start().chat(stream=True)
+    next(stream)
+    with pytest.raises((openai.APIError, json.JSONDecodeError)):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"half": ',
+        b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"hal\r\n',
+        b'HTTP/1.1 200 OK\r\n\r\n{"choices": []}',  # whole to look at, but without an announced end who knows
+        b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"hal\r\nnonsense',
+    ],
+)
+def test_a_truncated_whole_answer_is_a_502(world, written):
+    world.model("m", world.pod(world.does.write(written, gap_s=0.05, then="die")))
+    answer = world.start().post()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+
+
+def test_killed_in_mid_stream_that_client_gets_an_error_and_the_queued_are_served(world):
+    pod = world.pod(world.does.talk(words=1000, gap_s=0.02))
+    world.model("m", pod, targetConcurrency=1)
+    first = world.start().chat(stream=True)
+    assert next(first).choices[0].delta.content == "w0 "
+    queued = [world.background(world.chat) for _ in range(3)]
+    world.until(lambda: world.state()["waiting"] == 3)
+    world.do(pod.kill())
+    with pytest.raises(openai.APIError, match="stopped in the middle"):
+        list(first)
+    pod.handler = world.does.talk()
+    world.do(pod.start())
+    assert [waiting.result(5).choices[0].message.content for waiting in queued] == ["whole"] * 3
+
+
+def test_a_pod_that_says_nothing_for_too_long_is_left(world):
+    world.model("m", world.pod(world.does.write()), coldStart={"maxWaitSeconds": 0.5})
+    began = time.monotonic()
+    answer = world.start(idle_timeout_s=1).post()
+    assert answer.status_code == 502
+    assert time.monotonic() - began < 15
+
+
+def test_an_answer_too_large_to_keep_is_a_502(world):
+    world.model("m", world.pod(world.does.refuse(200, b"x" * 3000)))
+    answer = world.start(max_answer_bytes=2000).post()
+    assert "over 2000 bytes" in answer.json()["error"]["message"]
+
+
+def test_a_pod_that_does_not_speak_http_harms_only_its_own_request(world):
+    world.model("odd", world.pod(world.does.write(b"SSH-2.0-OpenSSH\r\n")))
+    world.model("m", world.pod())
+    world.start()
+    assert httpx.post(f"{world.url}/default/odd/v1/completions", json={}, timeout=10).status_code == 502
+    assert world.post().status_code == 200
