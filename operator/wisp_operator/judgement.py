@@ -144,7 +144,7 @@ def _degraded(facts: Facts) -> Condition:
 
 def _crash_message(facts: Facts, decision: Decision) -> str:
     failure = facts.last_failure
-    why = f"{failure.reason}: {failure.message}" if failure else REASONS["CrashBackOff"]
+    why = f"{failure.reason}: {failure.message.rstrip('.')}." if failure else REASONS["CrashBackOff"]
     tried = f" Tried {facts.crashes} times." if facts.crashes > 1 else ""
     due = f" Next try at {timestamp(decision.retry_at)}." if decision.retry_at else ""
     return f"{why}{tried}{due}"

@@ -44,7 +44,12 @@ class LocalFolder:
         self.folder = folder
 
     def config(self) -> ModelSpec:
-        """Read ``config.json``."""
+        """Read ``config.json``; raises SourceError if there is none."""
+        if not (self.folder / "config.json").is_file():
+            raise SourceError(
+                f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: three "
+                "slashes and its absolute path, file:///srv/models/NAME."
+            )
         return checkpoint.read_config(self.folder)
 
     def inventory(self) -> Inventory:
@@ -145,18 +150,22 @@ def _part(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:
     return body[offset:], int(length) if length.isdigit() else None
 
 
-def files_of(source: ModelSource, *, endpoint: str = "", token: str = "") -> Files | None:
+def files_of(
+    source: ModelSource, *, endpoint: str = "", token: str = "", sees_node: bool = True
+) -> Files | None:
     """Find where the headers of a model can be read before a pod exists.
 
     Args:
         source: ``spec.model``.
         endpoint, token: of the hub.
+        sees_node: whether ``file://`` means a directory that we see too, as on one machine; an operator in a
+            pod does not.
 
     Returns:
-        None for a scheme that only a pod can read: ``s3://``, ``pvc://`` and ``oci://``.
+        None for what only a pod can read: ``s3://``, ``pvc://``, ``oci://``, and a node's ``file://``.
     """
     match source.scheme:
-        case "file":
+        case "file" if sees_node:
             return LocalFolder(Path(source.location))
         case "hf":
             revision = source.revision or ""
