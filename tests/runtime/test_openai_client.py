@@ -64,7 +64,11 @@ def test_it_reads_logprobs(client):
         ({"temperature": -1}, openai.BadRequestError, "invalid_value"),
         ({"max_tokens": 10_000}, openai.BadRequestError, "context_length_exceeded"),
         ({"extra_body": {"max_token": 3}}, openai.BadRequestError, "unknown_parameter"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            openai.BadRequestError,
+            "unsupported_parameter",
+        ),
     ],
 )
 def test_it_raises_the_right_class(client, fields, kind, code):
@@ -82,9 +86,9 @@ def test_it_raises_when_the_engine_fails(client, server):
 
 def test_it_retries_until_the_model_is_ready(tiny_model):
     with live_server(tiny_model, is_ready=False) as server:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as hasty:
-            with pytest.raises(openai.InternalServerError) as raised:
-                hasty.models.list()
+        hasty = openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+        with hasty, pytest.raises(openai.InternalServerError) as raised:
+            hasty.models.list()
         assert raised.value.status_code == 503
         assert raised.value.response.headers["retry-after"] == "2"
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=2) as patient:
@@ -98,8 +102,8 @@ def test_it_raises_in_the_middle_of_a_stream_whose_engine_dies(tiny_model):
         server.engine.delay_s = 0.01
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
             stream = client.chat.completions.create(model="tiny", messages=ASK, stream=True)
+            next(iter(stream))
+            server.call(server.engine.die)
             with pytest.raises(openai.APIError, match="signal 9"):
-                for count, _ in enumerate(stream):
-                    if count == 3:
-                        server.call(server.engine.die)
+                list(stream)
         assert server.join().reason == "EngineDied"

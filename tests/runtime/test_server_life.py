@@ -13,6 +13,7 @@ from wisp_runtime.engine.messages import Fatal, Load, Phase
 from wisp_runtime.server.budget import ErrorBudget
 
 CHAT = "/v1/chat/completions"
+HEAD = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -57,8 +58,8 @@ def test_state_is_as_the_architecture_page_draws_it(api, server):
     assert {name: state[name] for name in ("model", "status", "device", "kernels", "ledger", "error")} == {
         "model": "tiny",
         "status": "ready",
-        "device": "auto",
-        "kernels": {"set": "fake"},
+        "device": "cpu",
+        "kernels": {"set": "reference/fake"},
         "ledger": {"totalBytes": 1},
         "error": None,
     }
@@ -102,9 +103,9 @@ def test_metrics_have_our_names_and_those_of_the_inference_extension(api, server
 def test_a_client_that_leaves_aborts_its_sequence(api, server, stream):
     busy(server, tokens=2000)
     body = json.dumps(ASK | {"stream": stream}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = HEAD % (CHAT.encode(), len(body))
     with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) as client:
-        client.sendall(head.encode() + body)
+        client.sendall(head + body)
         if stream:
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         server.wait_until(lambda: bool(server.engine.submitted))
@@ -126,11 +127,11 @@ def test_a_client_that_does_not_read_stalls_nobody_else(api, server):
 
     server.engine.script = script
     body = json.dumps(ASK | {"stream": True, "n": 64, "max_tokens": 400}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = HEAD % (CHAT.encode(), len(body))
     with socket.socket() as stalled:
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
-        stalled.sendall(head.encode() + body)
+        stalled.sendall(head + body)
         server.wait_until(lambda: len(server.engine.submitted) == 64)
         answer = api.post(CHAT, json=ASK | {"max_tokens": 50})
         assert answer.json()["choices"][0]["message"]["content"] == "quick"

@@ -1,0 +1,88 @@
+"""The command ``wisp-runtime``: fast to answer, and clear about what it does not know."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from wisp_runtime.cli.main import COMMANDS, main
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.messages import Fatal, Phase
+from wisp_runtime.errors import PortInUse
+from wisp_runtime.server.process import bound_socket, run
+from wisp_runtime.server.report import MAX_LOG_BYTES, describe, last_words, report_failure
+
+HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"]])
+def test_help_and_version_import_nothing_heavy(arguments):
+    code = (
+        "import sys\nfrom wisp_runtime.cli.main import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_command_named_can_be_loaded():
+    for name in COMMANDS:
+        assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
+
+
+def test_an_unknown_command_is_misuse_with_the_nearest_name():
+    result = CliRunner().invoke(main, ["sevre"])
+    assert result.exit_code == 2
+    assert "did you mean 'serve'" in result.output
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path, capsys):
+    async def never(_):
+        raise AssertionError("the engine must not start")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        log = tmp_path / "termination.json"
+        config = ServeConfig(model="x", host="127.0.0.1", port=port, termination_log=log)
+        assert run(config, never) == PortInUse.exit_code == 1
+    assert f"PortInUse: port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
+    assert '"reason": "PortInUse"' in log.read_text()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+def test_an_address_that_is_not_ours_is_told(host, capsys):
+    async def never(_):
+        raise AssertionError("the engine must not start")
+
+    assert run(ServeConfig(model="x", host=host, port=0), never) == 1
+    assert f"ListenFailed: cannot listen on {host}:0" in capsys.readouterr().err
+
+
+def test_a_bound_socket_can_be_bound_again_at_once():
+    with bound_socket("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    with bound_socket("127.0.0.1", port):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("phase", "line"),
+    [
+        (Phase("import", 0.414, True), "import        0.41 s"),
+        (Phase("weights", 12.3, True, 256 << 20, 256 << 20), "weights      12.30 s  256.0 MiB"),
+    ],
+)
+def test_a_start_up_line_has_time_and_bytes(phase, line):
+    assert describe(phase) == line
+
+
+def test_the_termination_log_stays_within_what_kubernetes_keeps():
+    assert len(last_words(Fatal("DoesNotFit", "m" * 9000, 3, {"a": "b" * 9000}))) <= MAX_LOG_BYTES
+
+
+def test_a_termination_log_that_cannot_be_written_is_no_second_failure(tmp_path, caplog):
+    report_failure(Fatal("EngineDied", "gone"), tmp_path / "no" / "such" / "folder")
+    assert "cannot write the termination log" in caplog.text

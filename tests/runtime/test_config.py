@@ -1,0 +1,127 @@
+"""Every flag, its variable, its values and its refusals."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wisp_runtime.cli import serve as serve_command
+from wisp_runtime.config import ServeConfig, check_environment, flag_of, options, variable_of
+from wisp_runtime.errors import ConfigError
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Run ``serve`` up to the point where serving would begin; return (exit code, config, output)."""
+    taken = []
+    monkeypatch.setattr("wisp_runtime.server.process.run", lambda config: taken.append(config) or 0)
+
+    def run(*arguments, **environment):
+        result = CliRunner().invoke(serve_command.command, [*arguments], env=environment)
+        return result.exit_code, taken[-1] if taken else None, result.output
+
+    return run
+
+
+# Flag, what is written, what is read. One row for each field at least: checked below.
+VALUES = [
+    ("--served-name", "my-model", "my-model"),
+    ("--revision", "main", "main"),
+    ("--host", "::1", "::1"),
+    ("--port", "0", 0),
+    ("--port", "65535", 65535),
+    ("--device", "cuda", "cuda"),
+    ("--max-context", "auto", None),
+    ("--max-context", "4096", 4096),
+    ("--max-concurrent", "1", 1),
+    ("--quantization", "nvfp4", "nvfp4"),
+    ("--kv-cache-dtype", "fp8", "fp8"),
+    ("--prefix-cache", "false", False),
+    ("--block-tokens", "32", 32),
+    ("--max-step-tokens", "2048", 2048),
+    ("--kv-cache-memory", "auto", None),
+    ("--kv-cache-memory", "512MiB", 512 << 20),
+    ("--kv-cache-memory", "1.5Gi", 3 << 29),
+    ("--memory-fraction", "1", 1.0),
+    ("--drain-timeout-s", "0", 0.0),
+    ("--threads", "2", 2),
+    ("--threads", "auto", None),
+    ("--cache-dir", "/tmp/c", Path("/tmp/c")),
+    ("--termination-log", "/dev/termination-log", Path("/dev/termination-log")),
+    ("--log-level", "debug", "debug"),
+]
+
+
+def test_the_table_has_every_flag():
+    assert {flag for flag, _, _ in VALUES} == {flag_of(option.name) for option in options()}
+
+
+@pytest.mark.parametrize(("flag", "written", "read"), VALUES)
+def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
+    name = flag.removeprefix("--").replace("-", "_")
+    from_flag = [flag, written] if name != "prefix_cache" else ["--no-prefix-cache"]
+    for status, config, output in (parsed("m", *from_flag), parsed("m", **{variable_of(name): written})):
+        assert status == 0, output
+        assert getattr(config, name) == read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "says"),
+    [
+        (["--port", "65536"], {}, "from 0 to 65535"),
+        (["--port", "http"], {}, "whole number"),
+        ([], {"WISP_PORT": "tcp://10.0.0.1:80"}, "enableServiceLinks"),  # a Service named wisp does this
+        (["--max-context", "0"], {}, "at least 1"),
+        (["--max-context", "4k"], {}, "whole number"),
+        (["--quantization", "int5"], {}, "did you mean 'int8'"),
+        (["--kv-cache-memory", "lots"], {}, "512MiB"),
+        (["--kv-cache-memory", "0"], {}, "no memory"),
+        (["--memory-fraction", "0"], {}, "above 0"),
+        (["--memory-fraction", "1.01"], {}, "at most 1"),
+        (["--memory-fraction", "nan"], {}, "number"),
+        (["--drain-timeout-s", "-1"], {}, "at least 0"),
+        (["--drain-timeout-s", "inf"], {}, "number"),
+        (["--served-name", " "], {}, "empty"),
+        (["--max-concurrent", "600"], {}, "--max-step-tokens 512 is less than --max-concurrent 600"),
+        (["--max-contxt", "5"], {}, "--max-context"),
+        ([], {"WISP_MAX_CONTXT": "5"}, "WISP_MAX_CONTEXT"),
+        ([], {"WISP_MODEL": "x"}, "no setting of wisp-runtime"),
+        (["extra"], {}, "unexpected extra argument"),
+    ],
+)
+def test_what_cannot_be_is_misuse_and_says_what_would_do(parsed, arguments, environment, says):
+    status, config, output = parsed("m", *arguments, **environment)
+    assert (status, config) == (2, None)
+    assert says in re.sub(r"\s+", " ", output)
+
+
+@pytest.mark.parametrize("key", ["WISP_GATEWAY_PORT", "WISP_OPERATOR_X", "WISPY", "PATH", "WISP_PORT"])
+def test_other_programs_variables_are_left_alone(key):
+    check_environment({key: "1"})
+
+
+def test_a_stray_variable_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"WISP_THREAD is no setting .*'WISP_THREADS'"):
+        check_environment({"WISP_THREAD": "1"})
+
+
+@pytest.mark.parametrize(
+    ("model", "served_name", "name"),
+    [
+        ("/models/smollm2", None, "smollm2"),
+        ("/models/smollm2/", None, "smollm2"),
+        ("file:///models/smollm2", None, "smollm2"),
+        ("hf://HuggingFaceTB/SmolLM2-135M", None, "SmolLM2-135M"),
+        ("hf://HuggingFaceTB/SmolLM2-135M@main", None, "SmolLM2-135M"),
+        ("models/a@b", None, "a@b"),
+        ("/models/x", "y", "y"),
+    ],
+)
+def test_the_served_name_is_the_models_last_part(model, served_name, name):
+    assert ServeConfig(model=model, served_name=served_name).name == name
+
+
+def test_a_folder_named_by_dots_has_its_real_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ServeConfig(model=".").name == tmp_path.name

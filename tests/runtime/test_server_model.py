@@ -1,0 +1,216 @@
+"""The whole runtime as its users start it: ``wisp-runtime serve`` with SmolLM2 on the CPU."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+pytestmark = pytest.mark.model
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+GREEDY = {"model": "smollm2", "temperature": 0, "max_tokens": 24}
+
+
+class Runtime:
+    """A running ``wisp-runtime serve``; stderr is read as it comes."""
+
+    def __init__(self, model: Path, *flags: str) -> None:
+        command = [
+            sys.executable,
+            "-c",
+            "from wisp_runtime.cli.main import main; main()",
+            "serve",
+            str(model),
+        ]
+        command += [
+            "--served-name",
+            "smollm2",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--device",
+            "cpu",
+            *flags,
+        ]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
+        self._reader.start()
+
+    def wait_for(self, pattern: str, timeout_s: float = 60) -> re.Match:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if match := re.search(pattern, "".join(self.lines)):
+                return match
+            assert self.process.poll() is None, self.lines
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} did not come: {self.lines}")
+
+    def wait_ready(self) -> str:
+        url = self.wait_for(r"listening on (\S+)")[1]
+        self.wait_for("ready after")
+        deadline = time.monotonic() + 20
+        while httpx.get(f"{url}/readyz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return url
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (pid,) = [int(child) for child in children]
+        return pid
+
+
+@contextmanager
+def runtime(model, *flags):
+    running = Runtime(model, *flags)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+@pytest.fixture(scope="module")
+def served(smollm2_dir):
+    with runtime(smollm2_dir, "--max-context", "2048", "--kv-cache-memory", "256MiB") as running:
+        yield running.wait_ready()
+
+
+@pytest.fixture
+def client(served):
+    with openai.OpenAI(base_url=f"{served}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def test_it_answers_a_question(client):
+    answer = client.chat.completions.create(messages=QUESTION, **GREEDY)
+    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stop", [None, ["."], ["Paris", "zebra"], ["capital of F"]])
+@pytest.mark.parametrize(
+    "question", ["Write the word for cat in Japanese, and an emoji.", "What is the capital of France?"]
+)
+def test_streamed_and_collected_are_the_same_text(client, question, stop):
+    fields = {**GREEDY, "messages": [{"role": "user", "content": question}], "stop": stop}
+    whole = client.chat.completions.create(**fields).choices[0]
+    chunks = list(client.chat.completions.create(**fields, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content
+    assert chunks[-1].choices[0].finish_reason == whole.finish_reason
+    assert all(text not in whole.message.content for text in stop or ())
+
+
+def test_text_in_other_scripts_survives_an_echo(client):
+    text = "naïve café, 日本語, 🙂 and عربى"
+    answer = client.completions.create(prompt=text, echo=True, model="smollm2", max_tokens=1)
+    assert answer.choices[0].text.startswith(text)
+
+
+def test_a_shared_prefix_is_computed_once(client, served):
+    prefix = "The quick brown fox jumps over the lazy dog. " * 50
+    before = httpx.get(f"{served}/state").json()["load"]["promptTokensTotal"]
+    first, second = (
+        client.completions.create(prompt=prefix + tail, model="smollm2", max_tokens=8, temperature=0).usage
+        for tail in ("Then it rests.", "And then the dog barks loudly.")
+    )
+    computed = httpx.get(f"{served}/state").json()["load"]["promptTokensTotal"] - before
+    cached = second.prompt_tokens_details.cached_tokens
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert cached >= 480
+    assert computed == first.prompt_tokens + second.prompt_tokens - cached
+
+
+def test_the_same_seed_gives_the_same_text(client):
+    fields = {**GREEDY, "messages": QUESTION, "temperature": 1.2, "seed": 11}
+    texts = {client.chat.completions.create(**fields).choices[0].message.content for _ in range(3)}
+    assert len(texts) == 1
+
+
+def test_a_client_that_leaves_frees_the_engine(client, served):
+    stream = client.completions.create(
+        prompt="Once", model="smollm2", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+    deadline = time.monotonic() + 5
+    while (load := httpx.get(f"{served}/state").json()["load"])["running"]:
+        assert time.monotonic() < deadline, load
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_kill_9_of_the_engine_is_a_clean_error_and_exit_1(smollm2_dir, tmp_path, stream):
+    log = tmp_path / "termination.json"
+    with runtime(smollm2_dir, "--termination-log", str(log), "--max-context", "1024") as running:
+        url = running.wait_ready()
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+            killing = threading.Timer(0.5, lambda: os.kill(running.engine_pid(), signal.SIGKILL))
+            killing.start()
+            with pytest.raises(openai.APIError, match="signal 9"):
+                list(
+                    client.completions.create(
+                        model="smollm2", prompt="Once", max_tokens=900, stream=stream,
+                        extra_body={"ignore_eos": True},
+                    )
+                )  # fmt: skip
+        assert running.process.wait(10) == 1
+    assert json.loads(log.read_text())["reason"] == "EngineDied"
+
+
+def test_sigterm_lets_the_answer_finish_and_exits_0(smollm2_dir):
+    with runtime(smollm2_dir, "--max-context", "1024") as running:
+        url = running.wait_ready()
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+            stream = client.completions.create(
+                model="smollm2", prompt="Once", max_tokens=40, stream=True, extra_body={"ignore_eos": True}
+            )
+            next(iter(stream))
+            running.process.send_signal(signal.SIGTERM)
+            *_, last = stream
+        assert last.choices[0].finish_reason == "length"
+        assert running.process.wait(10) == 0
+
+
+def test_two_interrupts_end_it_at_once(smollm2_dir):
+    with runtime(smollm2_dir, "--max-context", "1024", "--drain-timeout-s", "60") as running:
+        url = running.wait_ready()
+        body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            running.process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            assert running.process.poll() is None
+            running.process.send_signal(signal.SIGINT)
+            assert "The server is stopping" in list(lines)[-2]
+        assert running.process.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "reason", "says"),
+    [
+        (["--kv-cache-memory", "1MiB"], 3, "DoesNotFit", r"needs .* 22\.5 MiB.*1\.0 MiB.*fits with"),
+        (["--max-context", "99999999"], 2, "ConfigError", "8192"),
+        (["--device", "cuda"], 2, "ConfigError", "cuda"),
+    ],
+)
+def test_what_cannot_be_served_exits_with_its_reason(smollm2_dir, tmp_path, flags, status, reason, says):
+    log = tmp_path / "termination.json"
+    with runtime(smollm2_dir, "--termination-log", str(log), *flags) as running:
+        assert running.process.wait(30) == status
+    words = json.loads(log.read_text())
+    assert words["reason"] == reason
+    assert re.search(says, words["message"])
