@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from wisp_operator.errors import InvalidModel, Problem
+from wisp_operator.limits import Count, EnvName, GpuProduct, LabelValue, ObjectName, SecretKeyName
 from wisp_operator.quantities import Duration, Quantity
-from wisp_operator.reading import Items, Range, Text, nearest, read_object, unknown
+from wisp_operator.reading import Items, Range, Text, nearest, read_object, show, unknown
 from wisp_operator.rules import broken
 
 GROUP = "wisp.dev"
@@ -23,20 +24,6 @@ KIND = "InferenceModel"
 PLURAL = "inferencemodels"
 
 DEFAULT_HEARTBEAT = Duration("10s")
-
-Count = Annotated[int, Range(0, 1000)]
-ObjectName = Annotated[
-    str, Text(253, r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "a name of lower-case letters, digits, '-' and '.'")
-]
-SecretKeyName = Annotated[str, Text(253, r"^[-._a-zA-Z0-9]+$", "a key of letters, digits, '-', '_' and '.'")]
-EnvName = Annotated[str, Text(128, r"^[A-Za-z_][A-Za-z0-9_]*$", "a name of letters, digits and '_'")]
-LabelValue = Annotated[
-    str,
-    Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a Kubernetes label value", shortest=0),
-]
-GpuProduct = Annotated[
-    str, Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a GPU as the node label names it")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +245,8 @@ def parse(document: Any, *, namespace: str = "default") -> InferenceModel:
         name=str(metadata.get("name", "")),
         namespace=str(metadata.get("namespace") or namespace),
         spec=spec,
-        uid=str(metadata.get("uid", "")),
-        generation=int(metadata.get("generation", 0)),
+        uid=str(metadata.get("uid") or ""),
+        generation=generation if isinstance(generation := metadata.get("generation"), int) else 0,
     )
     problems += broken(model, unreadable=[problem.path for problem in problems])
     if problems:
@@ -284,10 +271,10 @@ def _envelope_problems(document: Any) -> list[Problem]:
         elif given != wanted:
             meant = (
                 f"; did you mean {wanted}?"
-                if nearest(str(given), [wanted])
+                if nearest(show(given), [wanted])
                 else f"; only {wanted} is read here"
             )
-            problems.append(Problem(key, f"{given!r} is not {wanted}{meant}"))
+            problems.append(Problem(key, f"{show(given)} is not {wanted}{meant}"))
     return problems + _metadata_problems(document.get("metadata"))
 
 
@@ -296,7 +283,7 @@ def _metadata_problems(metadata: Any) -> list[Problem]:
         return [Problem("metadata.name", "is required")]
     problems = [unknown(key, "metadata", _METADATA) for key in metadata if key not in _METADATA]
     problems += [
-        Problem(f"metadata.{key}", f"{metadata[key]!r} is not a text (put it in quotes)")
+        Problem(f"metadata.{key}", f"{show(metadata[key])} is not a text (put it in quotes)")
         for key in ("name", "namespace")
         if metadata.get(key) is not None and not isinstance(metadata[key], str)
     ]

@@ -123,7 +123,7 @@ def _split(node: yaml.Node, loader: yaml.SafeLoader) -> Iterator[_Document]:
     for part in [node] if items is None else items:
         lines: Lines = {}
         problems: list[Problem] = []
-        _walk(part, "", lines, problems)
+        _walk(part, "", lines, problems, set())
         data = loader.construct_document(part)
         if data is not None:
             yield _Document(data, lines, part.start_mark.line + 1, tuple(problems))
@@ -140,12 +140,18 @@ def _list_items(node: yaml.Node) -> list[yaml.Node] | None:
     return list(items.value)
 
 
-def _walk(node: yaml.Node, path: str, lines: Lines, problems: list[Problem]) -> None:
-    """Note the line of every path below ``node``, and every key that appears twice."""
+def _walk(node: yaml.Node, path: str, lines: Lines, problems: list[Problem], seen: set[int]) -> None:
+    """Note the line of every path below ``node``, and every key that appears twice.
+
+    What an alias repeats is walked once: aliases may nest without end.
+    """
     lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
-            _walk(item, f"{path}[{i}]", lines, problems)
+            _walk(item, f"{path}[{i}]", lines, problems, seen)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = f"{path}.{key.value}" if path else str(key.value)
@@ -155,7 +161,7 @@ def _walk(node: yaml.Node, path: str, lines: Lines, problems: list[Problem]) -> 
                 )
                 continue
             lines[below] = key.start_mark.line + 1
-            _walk(value, below, lines, problems)
+            _walk(value, below, lines, problems, seen)
 
 
 def _line(document: _Document, path: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -48,7 +49,7 @@ class Text:
             return "is empty"
         if len(value) > self.longest:
             return f"has {len(value)} characters; at most {self.longest} are allowed"
-        if self.pattern and not re.search(self.pattern, value):
+        if self.pattern and not re.fullmatch(self.pattern, value):  # search would let a last newline pass
             return f"{value!r} is not {self.says}"
         return None
 
@@ -105,7 +106,7 @@ def read_object(cls: type[Any], data: Any, path: str, problems: list[Problem]) -
         problems: receives everything found.
     """
     if not isinstance(data, Mapping):
-        problems.append(Problem(path, f"{_show(data)} is not a map of fields"))
+        problems.append(Problem(path, f"{show(data)} is not a map of fields"))
         data = {}
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {written(field.name): field for field in dataclasses.fields(cls)}
@@ -182,13 +183,13 @@ def _read_choice(
     allowed = ", ".join(choices) + (f" or {instead}" if instead else "")
     guess = nearest(value, choices) if isinstance(value, str) else None
     hint = f"; did you mean {guess}?" if guess else ""
-    problems.append(Problem(path, f"{_show(value)} is not one of: {allowed}{hint}"))
+    problems.append(Problem(path, f"{show(value)} is not one of: {allowed}{hint}"))
     return None
 
 
 def _read_list(item: Any, value: Any, path: str, problems: list[Problem]) -> Any:
     if not isinstance(value, list):
-        problems.append(Problem(path, f"{_show(value)} is not a list"))
+        problems.append(Problem(path, f"{show(value)} is not a list"))
         return None
     before = len(problems)
     items = tuple(_read(item, entry, f"{path}[{i}]", problems) for i, entry in enumerate(value))
@@ -197,7 +198,7 @@ def _read_list(item: Any, value: Any, path: str, problems: list[Problem]) -> Any
 
 def _read_texts(item: Any, value: Any, path: str, problems: list[Problem]) -> Any:
     if not isinstance(value, Mapping):
-        problems.append(Problem(path, f"{_show(value)} is not a map of texts"))
+        problems.append(Problem(path, f"{show(value)} is not a map of texts"))
         return None
     before = len(problems)
     texts = {str(key): _read(item, entry, f"{path}.{key}", problems) for key, entry in value.items()}
@@ -216,7 +217,7 @@ _KINDS: dict[type, str] = {
 def _read_scalar(kind: type[Any], value: Any, path: str, problems: list[Problem]) -> Any:
     plain = str if issubclass(kind, str) else kind
     if type(value) is not plain:
-        problems.append(Problem(path, f"{_show(value)} is not {_KINDS[kind]}"))
+        problems.append(Problem(path, f"{show(value)} is not {_KINDS[kind]}"))
         return None
     try:
         return kind(value)
@@ -225,7 +226,13 @@ def _read_scalar(kind: type[Any], value: Any, path: str, problems: list[Problem]
         return None
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     """Show a value in a message as YAML users know it, shortened."""
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = _shown.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_shown = reprlib.Repr()  # bounded in depth and breadth: YAML aliases can stand for more than memory holds
+_shown.maxstring = 60

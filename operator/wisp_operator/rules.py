@@ -51,7 +51,7 @@ def _touch(unreadable: str, read: str) -> bool:
 
 def _uri(scheme: str, pattern: str) -> Callable[[InferenceModel], bool]:
     """Build the rule that a URI of this scheme matches this pattern."""
-    return lambda m: m.spec.model.scheme != scheme or bool(re.search(pattern, m.spec.model.uri))
+    return lambda m: m.spec.model.scheme != scheme or bool(re.fullmatch(pattern, m.spec.model.uri))
 
 
 def _on_gpu(spec: Spec) -> bool:
@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         "metadata.name is also the name of a Service: use at most 63 characters, lower-case letters, "
         "digits and '-', starting with a letter and not ending with '-'.",
         ("metadata.name",),
-        lambda m: len(m.name) <= 63 and bool(re.search(r"^[a-z]([-a-z0-9]*[a-z0-9])?$", m.name)),
+        lambda m: len(m.name) <= 63 and bool(re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", m.name)),
     ),
     Rule(
         "spec",

@@ -163,6 +163,7 @@ BROKEN = [
     (uri("https://huggingface.co/a/b"), ["spec.model.uri must start with"]),
     (uri("hf://Qwen3-0.6B"), ["spec.model.uri with hf://"]),
     (uri("hf://Qwen/Qwen3-0.6B@main"), ["spec.model.uri with hf://"]),
+    (uri("hf://Qwen/Qwen3-0.6B\n"), ["spec.model.uri with hf://"]),  # as `uri: |` gives
     (uri("s3://b"), ["spec.model.uri with s3://"]),
     (uri("pvc://Models/qwen"), ["spec.model.uri with pvc://"]),
     (uri("pvc://models/../secrets"), ["spec.model.uri with pvc://"]),
@@ -248,7 +249,7 @@ def test_a_good_manifest_is_accepted_by_both(spec):
     assert problems(manifest(spec)) == []
 
 
-@pytest.mark.parametrize("name", ["a" * 63, "a", "a-1", "a" * 64, "1a", "a-", "A", "a.b", ""])
+@pytest.mark.parametrize("name", ["a" * 63, "a", "a-1", "a" * 64, "1a", "a-", "A", "a.b", "a\n", ""])
 def test_both_judge_a_name_alike(name):
     assert broken_rules(manifest({}, name)) == problems(manifest({}, name))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wisp_operator import api
 from wisp_operator.errors import InvalidModel
@@ -167,6 +169,66 @@ def test_a_rule_is_silent_about_a_field_that_could_not_be_read(spec, silent):
 )
 def test_what_stands_around_the_spec_is_checked_too(found, sentence):
     assert any(sentence in line for line in said(found)), said(found)
+
+
+def test_a_line_break_at_the_end_is_not_overlooked():
+    found = document({"model": {"uri": "hf://a/b", "revision": "main\n"}})
+    assert said(found) == ["spec.model.revision: 'main\\n' is not a branch, tag or commit"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates(),
+    lambda below: (
+        st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), below, max_size=3)
+    ),
+    max_leaves=6,
+)
+sections = [
+    "model",
+    "runtime",
+    "gpu",
+    "scaling",
+    "coldStart",
+    "cache",
+    "routing",
+    "rollout",
+    "access",
+    "replicas",
+]
+field_names = st.sampled_from(
+    [
+        "uri",
+        "env",
+        "count",
+        "product",
+        "nodeSelector",
+        "tolerations",
+        "min",
+        "max",
+        "heartbeat",
+        "type",
+        "name",
+    ]
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sections),
+        json_values | st.dictionaries(field_names, json_values, max_size=3),
+        max_size=4,
+    ),
+    st.dictionaries(st.sampled_from(["name", "namespace", "uid", "generation"]), json_values, max_size=3),
+)
+def test_no_data_makes_the_parser_fail_in_any_other_way(spec, metadata):
+    found = document(spec)
+    found["metadata"] |= metadata
+    said(found)
+
+
+@given(json_values)
+def test_no_document_makes_the_parser_fail_in_any_other_way(found):
+    assert said(found)
 
 
 def test_an_object_of_the_api_server_is_accepted_with_its_metadata_and_status():

@@ -101,6 +101,17 @@ def test_what_cannot_be_read_says_where(text, lines):
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True)), found
 
 
+def test_aliases_that_stand_for_more_than_memory_holds_are_only_a_problem():
+    rows = "\n".join(f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))
+    laughs = f"x:\n  - &a0 [1]\n{rows}\n"
+    found = said(f"{ONE}  replicas: *a11\n".replace("apiVersion", f"{laughs}apiVersion", 1))
+    assert [line.split(" ")[1] for line in found] == ["x:", "spec.replicas:"]
+
+
+def test_an_alias_of_itself_is_only_a_problem():
+    assert len(said(ONE + "  replicas: &loop [*loop]\n")) == 1
+
+
 def test_problems_of_all_files_are_reported_at_once(tmp_path):
     (tmp_path / "good.yaml").write_text(ONE)
     (tmp_path / "bad.yaml").write_text(TWO.replace("file:", "ftp:"))
