@@ -14,7 +14,7 @@ from .auth import Keyring, bearer
 from .client import Client, ClientGone, Message, Receive, Send
 from .config import Config
 from .desk import Desk
-from .errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping, Unauthorized
+from .errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping
 from .fleet import Fleet
 from .metrics import Metrics
 from .pick import prefix_key
@@ -159,9 +159,10 @@ class App:
         await client.reply(200, json.dumps(document).encode(), _JSON)
 
     def _keys_before_body(self, token: str) -> None:
-        """Do not read a body for somebody who certainly has no key."""
-        if not token and self._keys.is_guarded:
-            raise Unauthorized("No API key. Send it as 'Authorization: Bearer KEY'.")
+        """Do not read a body for somebody whose key opens nothing here."""
+        desks = self._fleet.desks()
+        if desks and not any(self._keys.opens(token, desk.model) for desk in desks):
+            self._keys.check(token, desks[0].model)
 
     def _scrape(self) -> bytes:
         self._metrics.waiting.clear()

@@ -56,11 +56,6 @@ class Keyring:
         self._global = KeyFile(path) if path is not None else None
         self._files: dict[str, KeyFile] = {}
 
-    @property
-    def is_guarded(self) -> bool:
-        """The gateway itself needs a key (else only some of its models may)."""
-        return self._global is not None
-
     def check(self, token: str, model: Model | None = None) -> None:
         """Let ``token`` use ``model`` (None: the gateway itself).
 

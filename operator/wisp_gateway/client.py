@@ -97,9 +97,9 @@ class Client:
         """Send a piece of the stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end_stream(self) -> None:
+    async def end_stream(self, last: bytes = b"") -> None:
         """Send the end of the stream."""
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._send({"type": "http.response.body", "body": last})
 
     async def fail(self, error: GatewayError) -> None:
         """Answer with an error: an event if the stream has begun, else a whole answer."""

@@ -105,9 +105,6 @@ class Metrics:
         self.received = Family("wisp_gateway_received_bytes_total", "Bytes of request bodies.", "model")
         self.sent = Family("wisp_gateway_sent_bytes_total", "Bytes of answers from pods.", "model")
         self.tokens = Family("wisp_gateway_tokens_total", "Streamed events and counted tokens.", "model")
-        self.malformed = Family(
-            "wisp_gateway_malformed_requests_total", "Connections that did not speak HTTP."
-        )
 
     def render(self) -> bytes:
         """Write all families in Prometheus' text format, version 0.0.4."""

@@ -41,7 +41,7 @@ class ClientProtocol(HttpToolsProtocol):
     def send_chunk(self, data: bytes) -> bool:
         """Write a piece of a chunked body at once; False: enough is waiting to be sent."""
         transport = self.transport
-        if not transport.is_closing():
+        if data and not transport.is_closing():
             transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return transport.get_write_buffer_size() < HIGH_WATER_BYTES
 

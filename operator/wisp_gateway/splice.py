@@ -1,7 +1,8 @@
-"""Passes a pod's answer to its client: events byte by byte as they come, anything else as a whole.
+"""Passes a pod's answer to its client: events line by line as they come, anything else as a whole.
 
-Nothing is parsed on the way back. A stream that the pod does not finish ends in an error event, and a whole
-answer that it does not finish is a 502, so that a truncated one never looks like success.
+Nothing is parsed on the way back, only a torn line waits for its end. A stream that the pod does not finish
+ends in an error event, and a whole answer that it does not finish is a 502, so that a truncated one never
+looks like success.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .metrics import Metrics
 from .pool import answer_headers
 from .upstream import Answer
 
+LONGEST_TORN_BYTES = 64 * 1024
+_NEWLINE = ord("\n")
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 
 
@@ -34,6 +37,7 @@ class Splice:
         self._limit_bytes = limit_bytes
         self._send_chunk = client.protocol.send_chunk
         self._whole = bytearray()
+        self._torn = b""
         self._sent_bytes = 0
 
     async def run(self, metrics: Metrics) -> None:
@@ -59,16 +63,25 @@ class Splice:
             await self._finished()
         finally:
             protocol.on_writable = None
-        await self._client.end_stream()
+        await self._client.end_stream(self._torn)
 
     def _pass_event(self, chunk: bytes) -> None:
         """Called by the pod's socket: the whole cost of a token is in here."""
+        if self._torn or chunk[-1] != _NEWLINE:
+            chunk = self._whole_lines(chunk)
         self._sent_bytes += len(chunk)
         self._desk.tokens += chunk.count(b"\n\n")
         if not self._send_chunk(chunk):
             # The loop tells us of a full buffer only after it has read the pod's socket dry, megabytes later.
             self._answer.pause()
             asyncio.get_running_loop().call_soon(self._resume_if_sent)
+
+    def _whole_lines(self, chunk: bytes) -> bytes:
+        """Keep a line back until its end is there, so that a pod that dies leaves no half event behind."""
+        text = self._torn + chunk
+        end = text.rfind(b"\n") + 1 if len(text) < LONGEST_TORN_BYTES else len(text)
+        self._torn = text[end:]
+        return text[:end]
 
     def _resume_if_sent(self) -> None:
         if self._client.protocol.is_writable:

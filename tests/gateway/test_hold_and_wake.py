@@ -194,12 +194,13 @@ def test_a_draining_pod_finishes_but_gets_nothing_new(world):
 
 
 def test_heartbeats_come_at_their_pace_and_say_what_is_awaited(world):
-    heartbeat = {"heartbeatSeconds": 0.15, "maxWaitSeconds": 0.5}
+    heartbeat = {"heartbeatSeconds": 0.2, "maxWaitSeconds": 0.9}
     world.model("m", state="Waking", phase="weights", coldStart=heartbeat)
     world.start()
     body = {"model": "m", "prompt": "x", "stream": True}
     with httpx.stream("POST", f"{world.url}/v1/completions", json=body, timeout=5) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in answer.iter_lines() if line]
-    assert lines[:-1] == [": default/m: Waking, weights"] * 3
+    assert set(lines[:-1]) == {": default/m: Waking, weights"}
+    assert 2 <= len(lines[:-1]) <= 4  # at 0.2, 0.4, 0.6 and 0.8 s
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "wait_expired"

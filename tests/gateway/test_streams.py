@@ -25,6 +25,13 @@ def test_what_the_pod_wrote_arrives_byte_for_byte_as_it_comes(world):
     assert time.monotonic() - began < 5
 
 
+def test_events_torn_over_many_chunks_and_without_a_last_newline_arrive_whole(world):
+    text = world.event("one") + world.event("two") + b"data: [DONE]"
+    pieces = [world.framed(text[start : start + 7]) for start in range(0, len(text), 7)]
+    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *pieces, b"0\r\n\r\n")))
+    assert world.start().post(json=BODY).content == text
+
+
 def test_a_client_that_leaves_ends_the_work_at_the_pod(world):
     pod = world.pod(world.does.talk(words=10_000, gap_s=0.01))
     world.model("m", pod)
@@ -33,7 +40,7 @@ def test_a_client_that_leaves_ends_the_work_at_the_pod(world):
     stream.close()
     world.until(lambda: pod.seen[0].was_cut, timeout_s=2)
     world.until(lambda: world.state()["running"] == 0)
-    assert world.metric('wisp_gateway_requests_total{model="default/m",code="499"}') == 1
+    world.until(lambda: world.metric('wisp_gateway_requests_total{model="default/m",code="499"}') == 1)
 
 
 def test_a_client_that_leaves_before_the_answer_ends_the_work_too(world):

@@ -162,6 +162,11 @@ def test_a_models_key_file_that_cannot_be_read_closes_the_model(world):
     assert world.post(headers={"authorization": "Bearer anything"}).status_code == 401
 
 
+def test_without_a_key_nothing_is_read(guarded):
+    answer = guarded.post(content=b"{", headers={**JSON, "authorization": "Bearer wrong"})
+    assert answer.status_code == 401
+
+
 def test_probes_and_metrics_need_no_key(guarded):
     for path in ("/livez", "/readyz", "/metrics", "/state"):
         assert httpx.get(guarded.url + path).status_code == 200
@@ -172,8 +177,8 @@ def test_metrics_are_split_by_model_and_never_by_what_a_client_wrote(world):
     world.start()
     world.post()
     world.post(json={"model": 'evil"} 1\n', "prompt": "x"})
-    assert world.metric('wisp_gateway_requests_total{model="default/m",code="200"}') == 1
-    assert world.metric('wisp_gateway_requests_total{model="",code="404"}') == 1
+    world.until(lambda: world.metric('wisp_gateway_requests_total{model="default/m",code="200"}') == 1)
+    world.until(lambda: world.metric('wisp_gateway_requests_total{model="",code="404"}') == 1)
     assert world.metric('wisp_gateway_hold_seconds_count{model="default/m"}') == 1
     assert world.metric('wisp_gateway_time_to_first_byte_seconds_count{model="default/m"}') == 1
     assert world.metric('wisp_gateway_tokens_total{model="default/m"}') == 7  # the answer's usage
