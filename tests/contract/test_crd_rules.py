@@ -16,6 +16,8 @@ import celpy
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wisp_operator import api
 from wisp_operator.errors import InvalidModel
@@ -296,3 +298,58 @@ def test_an_example_is_accepted_by_both(path):
 
 def test_there_are_examples():
     assert "smollm2.yaml" in [path.name for path in EXAMPLES]
+
+
+def some(**fields: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with any of these fields, each with one of its values."""
+    return st.fixed_dictionaries({}, optional={key: st.sampled_from(found) for key, found in fields.items()})
+
+
+URIS = [
+    *("hf://a/b", "hf://a", "hf://a/b/c", "hf:///b", "s3://bucket/x", "s3://b/x", "s3://bucket/ x"),
+    *("pvc://m", "pvc://m/..", "pvc://m/..a", "pvc://M", "oci://r.io/a:1", "oci://r.io/a", "oci://a:1"),
+    *("file:///a", "file://a", "file:////a", "file:///a/../b", "FILE:///a", " hf://a/b", "hf://a/b\n", "x"),
+]
+DURATIONS = ["1s", "5s", "6s", "60s", "1m", "300s", "1h", "100ms"]
+TAINTS = [{}, {"operator": "Exists"}, {"key": "a", "value": "b"}, {"operator": "Exists", "value": "b"}]
+TAINTS += [{"key": "a", "tolerationSeconds": 5, **effect} for effect in ({}, {"effect": "NoExecute"})]
+VARIABLES = [{"name": name, **value} for name in ("A", "WISP_A", "wisp_a") for value in ({}, {"value": ""})]
+SECRET = {"name": "s"}
+specs = st.fixed_dictionaries(
+    {
+        "model": st.builds(
+            lambda uri, more: {"uri": uri, **more},
+            st.sampled_from(URIS),
+            some(revision=["v1"], secretRef=[SECRET]),
+        )
+    },
+    optional={
+        "replicas": st.sampled_from([0, 1]),
+        "scaling": some(min=[0, 1, 2, 5], max=[1, 2, 5], stableWindow=DURATIONS, panicWindow=DURATIONS),
+        "coldStart": some(mode=["Hold", "Reject"], heartbeat=DURATIONS, maxWait=DURATIONS),
+        "cache": some(type=["NodeLocal", "PVC", "Image", "None"], prefetch=[True, False]),
+        "rollout": some(maxSurge=[0, 1], maxUnavailable=[0, 1]),
+        "gpu": some(
+            count=[0, 1, 2],
+            product=[["NVIDIA-L4"]],
+            memory=["24Gi"],
+            nodeSelector=[{}, {"nvidia.com/gpu.product": "L4"}, {"pool": "a"}],
+            tolerations=[[], *([taint] for taint in TAINTS), TAINTS[1:3]],
+        ),
+        "runtime": some(
+            quantization=["auto", "bf16", "fp8"],
+            kvCacheDtype=["auto", "bf16", "fp8"],
+            env=[
+                [],
+                *([variable] for variable in VARIABLES),
+                [{"name": "A", "secretRef": {**SECRET, "key": "k"}}],
+            ],
+        ),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(specs)
+def test_whatever_the_spec_both_find_the_same_rules_broken(spec):
+    assert sorted(broken_rules(manifest(spec))) == sorted(problems(manifest(spec)))
