@@ -29,9 +29,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Import a command; an unknown name ends with the nearest known one."""
         if cmd_name not in COMMANDS:
-            ctx.fail(
-                f"no command {cmd_name!r}{nearest(cmd_name, list(COMMANDS))}; there are {', '.join(COMMANDS)}."
-            )
+            known = ", ".join(COMMANDS)
+            ctx.fail(f"no command {cmd_name!r}{nearest(cmd_name, list(COMMANDS))}; there are {known}.")
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command

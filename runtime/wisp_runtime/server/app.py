@@ -6,20 +6,19 @@ Health, state and metrics answer from the first moment; ``/v1`` only once the mo
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wisp_runtime.metrics import CONTENT_TYPE
 from wisp_runtime.server.api_errors import ApiError, internal_error, unknown_model
 from wisp_runtime.server.chat import chat_completions
 from wisp_runtime.server.completions import completions
+from wisp_runtime.server.health import error_response, health_answers
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.sse import ClientLeft
 
@@ -43,22 +42,15 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
-    async def livez(_: Request) -> Response:
-        return JSONResponse({"status": "alive"})
+    for path, answer in health_answers(service).items():
+        app.add_route(path, _without_request(answer), methods=["GET"])
 
-    async def readyz(_: Request) -> Response:
-        is_ready = service.status == "ready"
-        code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return JSONResponse({"status": service.status, "phase": service.phase}, code)
 
-    async def state(_: Request) -> Response:
-        return JSONResponse(service.state(service.telemetry.rate.per_second(time.monotonic())))
+def _without_request(answer: Callable[[], Response]) -> Endpoint:
+    async def endpoint(_: Request) -> Response:
+        return answer()
 
-    async def metrics(_: Request) -> Response:
-        return PlainTextResponse(service.telemetry.registry.render(), media_type=CONTENT_TYPE)
-
-    for path, endpoint in (("/livez", livez), ("/readyz", readyz), ("/state", state), ("/metrics", metrics)):
-        app.add_route(path, endpoint, methods=["GET"])
+    return endpoint
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
@@ -96,7 +88,7 @@ def _described(model: dict[str, Any], service: Service) -> dict[str, Any]:
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body(), error.status, headers=error.headers)
+    return error_response(error)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -152,7 +144,7 @@ class Admission:
         try:
             self._service.admit()
         except ApiError as error:
-            await JSONResponse(error.body(), error.status, headers=error.headers)(scope, receive, send)
+            await error_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

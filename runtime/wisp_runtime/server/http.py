@@ -8,19 +8,20 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.client import Engine
 from wisp_runtime.engine.messages import Fatal
 from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure
-from wisp_runtime.loading.resolve import resolve
-from wisp_runtime.server.app import create_app
+from wisp_runtime.server.health import Door
 from wisp_runtime.server.report import POLL_S, failure_of
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.tokenizer import load_tokenizer
+from wisp_runtime.server.tokenizer import ModelTokenizer, load_tokenizer
 
 GOODBYE_S = 2.0  # for open responses to say why they end
 KEEP_ALIVE_S = 75  # longer than the gateway keeps an idle connection, so that it closes first
@@ -32,7 +33,8 @@ class HttpServer:
     def __init__(self, config: ServeConfig, engine: Engine, listener: socket.socket) -> None:
         self.service = Service(config, engine, created_s=int(time.time()))
         self._listener = listener
-        self._web = _WebServer(_web_config(self.service))
+        self._door = Door(self.service)
+        self._web = _WebServer(_web_config(self._door))
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> Fatal | None:
         """Serve until ``stop`` is set or something fails; return the failure, or None.
@@ -42,7 +44,7 @@ class HttpServer:
             hurry: asks not to wait for them.
         """
         serving = asyncio.create_task(self._web.serve(sockets=[self._listener]))
-        loading = asyncio.create_task(_load_text(self.service))
+        loading = asyncio.create_task(_open(self.service, self._door))
         try:
             failure = await self._until_over(stop, loading)
             if failure is None:
@@ -103,23 +105,36 @@ def _outcome(loading: asyncio.Task[None]) -> Fatal | None:
     return None
 
 
-async def _load_text(service: Service) -> None:
-    """Read the tokenizer while the engine reads the weights; from a hub, after it has downloaded them."""
+async def _open(service: Service, door: Door) -> None:
+    """Bring in the API and the tokenizer while the engine reads the weights; all of it in threads."""
+    door.app = await asyncio.to_thread(_import_app, service)
     config, engine = service.config, service.engine
     while "://" in config.model and not config.model.startswith("file://") and not _is_pulled(engine):
-        await asyncio.sleep(POLL_S)
-    path = await asyncio.to_thread(resolve, config.model, config.revision, config.cache_dir)
-    service.open(path, await asyncio.to_thread(load_tokenizer, path))
+        await asyncio.sleep(POLL_S)  # the engine's process downloads
+    service.open(*await asyncio.to_thread(_read_text, config))
+
+
+def _import_app(service: Service) -> ASGIApp:
+    from wisp_runtime.server.app import create_app  # FastAPI: half of this process's start-up
+
+    return create_app(service)
+
+
+def _read_text(config: ServeConfig) -> tuple[Path, ModelTokenizer]:
+    from wisp_runtime.loading.resolve import resolve  # brings NumPy
+
+    path = resolve(config.model, config.revision, config.cache_dir)
+    return path, load_tokenizer(path)
 
 
 def _is_pulled(engine: Engine) -> bool:
     return any(phase.name == "pull" and phase.is_done for phase in engine.phases)
 
 
-def _web_config(service: Service) -> uvicorn.Config:
+def _web_config(app: ASGIApp) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return uvicorn.Config(
-        create_app(service),
+        app,
         http="httptools",
         ws="none",
         loop="none",

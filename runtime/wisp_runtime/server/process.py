@@ -88,7 +88,7 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
     engine = await start_engine(config)
     phases = asyncio.create_task(follow_phases(engine))
     try:
-        from wisp_runtime.server.http import HttpServer  # its imports take as long as the engine's
+        from wisp_runtime.server.http import HttpServer  # Uvicorn: while the engine's process starts
 
         server = HttpServer(config, engine, listener)
         say(f"listening on http://{_address(listener)}")
