@@ -146,9 +146,13 @@ class Pod:
             self._changed()
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """Nobody awaits a pod, so an error of ours in one must not go unseen."""
-        if not task.cancelled() and task.exception():
-            log.error("pod %s is no longer watched", self.name, exc_info=task.exception())
+        """Nobody awaits a pod, so an error of ours in one must show itself as the pod's."""
+        if task.cancelled() or task.exception() is None:
+            return
+        log.error("pod %s is no longer watched", self.name, exc_info=task.exception())
+        self.last_ending = Ending(1, "InternalError", f"{task.exception()!r}; see the log", time.time())
+        self.endings += 1
+        self._move(PodState.BACKING_OFF)
 
     async def _run(self) -> None:
         crashes = 0
@@ -173,7 +177,8 @@ class Pod:
 
     async def _live(self, started: float) -> tuple[int, str | None]:
         """Start the process and watch it to its end; its exit code, and why we ended it if we did."""
-        self._home.mkdir(parents=True, exist_ok=True)
+        for folder in (self._home, *self.template.scratch_folders(self._home)):
+            folder.mkdir(parents=True, exist_ok=True)
         self._termination_log.unlink(missing_ok=True)
         port = ports.free_port()
         try:

@@ -87,11 +87,14 @@ class Template:
         paths = self._paths(home, log)
         return {name: _rewrite(value, paths) for name, value in self.environment.items()}
 
+    def scratch_folders(self, home: Path) -> list[Path]:
+        """The folders below ``home`` that stand for ``emptyDir`` volumes."""
+        return [home / path.strip("/").replace("/", "-") for path in self.scratch]
+
     def _paths(self, home: Path, log: Path) -> list[tuple[str, str]]:
-        scratch = [(path, str(home / path.strip("/").replace("/", "-"))) for path in self.scratch]
-        return sorted(
-            [*self.mounts, *scratch, (self.termination_log, str(log))], key=lambda pair: -len(pair[0])
-        )
+        scratch = zip(self.scratch, map(str, self.scratch_folders(home)), strict=True)
+        own = [*self.mounts, *scratch, (self.termination_log, str(log))]
+        return sorted(own, key=lambda pair: -len(pair[0]))
 
 
 def read(deployment: Mapping[str, Any]) -> Template:
