@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from wisp_runtime.server.body import MAX_BODY_BYTES
+from wisp_runtime.server.requests import ChatRequest, CompletionRequest
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -134,6 +137,7 @@ def test_a_request_longer_than_the_context_is_told_the_numbers(api, path, body, 
         (b'{"temperature": NaN}', "NaN"),
         (b'{"temperature": -Infinity}', "Infinity"),
         (b'{"model": "\xff"}', "byte 11"),
+        (b'{"\\uD800": 1}', "surrogate"),
         (b"[" * 200_000, "cannot be read"),
         (b'{"n": ' + b"9" * 5000 + b"}", "cannot be read"),
         (
@@ -196,6 +200,35 @@ def test_another_models_name_is_told_what_is_served(api, path, body):
     error = error_of(response)
     assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
     assert "'tiny'" in error["message"]
+
+
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, "other"})
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    is_chat=st.booleans(),
+    change=st.dictionaries(st.sampled_from(FIELDS), ANYTHING, min_size=1, max_size=2),
+    message=st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), ANYTHING),
+)
+def test_no_body_breaks_the_server(api, is_chat, change, message):
+    body = (
+        (ASK | {"messages": [*ASK["messages"], message]} if is_chat and message else ASK)
+        if is_chat
+        else GO_ON
+    )
+    content = json.dumps(body | change).encode()  # as is: NaN, and lone surrogates as escapes
+    response = api.post(
+        CHAT if is_chat else COMPLETE, content=content, headers={"Content-Type": "application/json"}
+    )
+    assert response.status_code < 500, (content, response.text)
+    if response.status_code != 200:
+        error_of(response)
 
 
 def test_a_refused_request_never_reaches_the_engine(api, server):

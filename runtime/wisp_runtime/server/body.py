@@ -41,7 +41,15 @@ def parse_json(data: bytes) -> Any:
         ApiError: 400 with the position of what is wrong.
     """
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        if b"\\ud" in data.lower():  # half of a surrogate pair is JSON, but no text
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise bad_request(
+            f"The body is no text: {half} is half of a surrogate pair.", code="invalid_json"
+        ) from error
     except UnicodeDecodeError as error:
         raise bad_request(
             f"The body is not UTF-8: byte {error.start} is invalid.", code="invalid_json"
