@@ -8,7 +8,7 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.rotary import Rotary
+from wisp_runtime.layers.rotary import Angles
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
 from wisp_runtime.ops.backend import Ops
@@ -21,36 +21,29 @@ class Attention:
         ops: the device.
         weights: holds what :func:`attention_parameters` lists.
         spec: the model.
-        rotary: shared by all layers.
         layer: which one.
     """
 
-    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, rotary: Rotary, layer: int) -> None:
-        self._ops, self._spec, self._rotary, self._layer = ops, spec, rotary, layer
+    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, layer: int) -> None:
+        self._ops, self._spec, self._layer = ops, spec, layer
         name = f"layers.{layer}"
         self._qkv = Linear(ops, weights, f"{name}.qkv")
         self._output = Linear(ops, weights, f"{name}.output")
-        self._norms = (
-            (
-                (RMSNorm(ops, weights, f"{name}.q_norm", spec.norm_eps), 0, spec.heads),
-                (
-                    RMSNorm(ops, weights, f"{name}.k_norm", spec.norm_eps),
-                    spec.heads,
-                    spec.heads + spec.kv_heads,
-                ),
-            )[: 2 * spec.has_qk_norm]
+        norms = (("q_norm", 0, spec.heads), ("k_norm", spec.heads, spec.heads + spec.kv_heads))
+        self._norms = [
+            (RMSNorm(ops, weights, f"{name}.{norm}", spec.norm_eps), slice(first, last))
+            for norm, first, last in norms
             if spec.has_qk_norm
-            else ()
-        )
+        ]
 
-    def __call__(self, x: Array, batch: Batch, cache: KVCache) -> Array:
+    def __call__(self, x: Array, angles: Angles, batch: Batch, cache: KVCache) -> Array:
         """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache."""
         spec, ops = self._spec, self._ops
         heads = self._qkv(x).reshape(len(x), -1, spec.head_size)
-        for norm, first, last in self._norms:
-            heads[:, first:last] = norm(heads[:, first:last])
+        for norm, some in self._norms:
+            heads[:, some] = norm(heads[:, some])
         rotated = spec.heads + spec.kv_heads
-        self._rotary(heads[:, :rotated], batch.positions)
+        ops.rope(heads[:, :rotated], angles.cosines, angles.sines)
         keys, values = cache.keys[self._layer], cache.values[self._layer]
         ops.write_kv(heads[:, spec.heads : rotated], heads[:, rotated:], batch.slots, keys, values)
         mixed = ops.paged_attention(

@@ -1,8 +1,9 @@
-"""Rotary position embedding: the tables of a model's angles, made once for every position."""
+"""Rotary position embedding: a model's angles, in tables made once for every position."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +12,16 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.backend import Ops
 
 
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """How far each token's heads are turned: cosines and sines, ``[N, R / 2]`` float32."""
+
+    cosines: Array
+    sines: Array
+
+
 class Rotary:
-    """Rotate heads by their positions.
+    """The angles of every position.
 
     Args:
         ops: the device.
@@ -26,9 +35,9 @@ class Rotary:
         self._cosines = ops.from_host(np.cos(angles).astype(np.float32))
         self._sines = ops.from_host(np.sin(angles).astype(np.float32))
 
-    def __call__(self, heads: Array, positions: Array) -> None:
-        """Rotate ``heads`` ``[N, H, Dh]`` in place, each row by its position ``[N]``."""
-        self._ops.rope(heads, positions, self._cosines, self._sines)
+    def at(self, positions: Array) -> Angles:
+        """Return the angles of a step's tokens, from their positions ``[N]``; every layer uses the same."""
+        return Angles(self._ops.rows(self._cosines, positions), self._ops.rows(self._sines, positions))
 
 
 def rope_frequencies(rope: RopeSpec, size: int) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 
 import huggingface_hub
 from huggingface_hub import errors
-from huggingface_hub.utils import tqdm
+from huggingface_hub.utils.tqdm import tqdm
 
 from wisp_runtime.errors import DiskFull, ModelNotFound
 from wisp_runtime.loading.disk import require_space
@@ -81,9 +81,9 @@ def _reporter(total: int, on_progress: OnProgress | None) -> type[Any]:
     """Make the class whose instances the library treats as its progress bars, and which shows none."""
     lock, bars = Lock(), list[Any]()
 
-    class Reporter(tqdm):  # type: ignore[misc]
+    class Reporter(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **(kwargs | {"disable": True}))
+            super().__init__(*args, **(kwargs | {"disable": True}))  # type: ignore[no-untyped-call]
             self.done_bytes = 0
             # Bars of bytes: one of what came from the network, one of what is on the disk, by version.
             self.counts_bytes = kwargs.get("unit") == "B"

@@ -10,7 +10,7 @@ from wisp_runtime.layers.attention import Attention, attention_parameters
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.layers.mlp import GatedMLP, mlp_parameters
 from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.rotary import Rotary
+from wisp_runtime.layers.rotary import Angles, Rotary
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
 from wisp_runtime.ops.backend import Ops
@@ -21,16 +21,16 @@ Probe = Callable[[int, Array], None]
 class Block:
     """One layer: attention and MLP, each with the norm before it."""
 
-    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, rotary: Rotary, layer: int) -> None:
+    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, layer: int) -> None:
         prefix = f"layers.{layer}"
         self._input_norm = RMSNorm(ops, weights, f"{prefix}.input_norm", spec.norm_eps)
-        self._attention = Attention(ops, weights, spec, rotary, layer)
+        self._attention = Attention(ops, weights, spec, layer)
         self._mlp_norm = RMSNorm(ops, weights, f"{prefix}.mlp_norm", spec.norm_eps)
         self._mlp = GatedMLP(ops, weights, prefix)
 
-    def __call__(self, x: Array, residual: Array, batch: Batch, cache: KVCache) -> Array:
+    def __call__(self, x: Array, residual: Array, angles: Angles, batch: Batch, cache: KVCache) -> Array:
         """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's."""
-        x = self._attention(self._input_norm.add(x, residual), batch, cache)
+        x = self._attention(self._input_norm.add(x, residual), angles, batch, cache)
         return self._mlp(self._mlp_norm.add(x, residual))
 
 
@@ -47,8 +47,8 @@ class Llama:
         self.spec = spec
         self._ops = ops
         self._embeddings = weights["embeddings.weight"]
-        rotary = Rotary(ops, spec)
-        self._blocks = [Block(ops, weights, spec, rotary, layer) for layer in range(spec.layers)]
+        self._rotary = Rotary(ops, spec)
+        self._blocks = [Block(ops, weights, spec, layer) for layer in range(spec.layers)]
         self._norm = RMSNorm(ops, weights, "norm", spec.norm_eps)
         self._head = Linear(ops, weights, "embeddings" if spec.ties_embeddings else "head")
 
@@ -63,10 +63,11 @@ class Llama:
         """
         x = self._ops.embedding(batch.tokens, self._embeddings)
         residual = x * 0
+        angles = self._rotary.at(batch.positions)
         for layer, block in enumerate(self._blocks):
             if probe is not None:
                 probe(layer, residual + x)
-            x = block(x, residual, batch, cache)
+            x = block(x, residual, angles, batch, cache)
         if probe is not None:
             probe(len(self._blocks), residual + x)
         hidden = self._norm.add(x, residual)

@@ -66,8 +66,12 @@ class Ops(Protocol):
         """Return ``x W^T + bias``: ``[N, in]`` to ``[N, out]``."""
         ...
 
-    def rope(self, x: Array, positions: Array, cosines: Array, sines: Array) -> None:
-        """Rotate ``x`` ``[N, H, Dh]`` in place by tables ``[S, R / 2]`` at ``positions`` ``[N]``."""
+    def rows(self, table: Array, indices: Array) -> Array:
+        """Return rows ``indices`` ``[N]`` of a plain array ``table`` ``[S, C]``: ``[N, C]``."""
+        ...
+
+    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
+        """Rotate ``x`` ``[N, H, Dh]`` in place by each token's angles ``[N, R / 2]``."""
         ...
 
     def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:

@@ -31,16 +31,20 @@ def columns(name: str, array: Array, count: int) -> None:
         raise ShapeError(f"{name} is {list(array.shape)}, must be [any, {count}]")
 
 
-def rope(x: Array, positions: Array, cosines: Array, sines: Array) -> None:
-    """Require heads at least as wide as the rotation, and positions inside the tables."""
+def indices(name: str, array: Array, rows: int) -> None:
+    """Require a vector of indices into ``rows`` rows."""
+    rank(name, array, 1)
+    if len(array) and not 0 <= int(array.min()) <= int(array.max()) < rows:
+        raise ShapeError(f"{name} has values from {array.min()} to {array.max()}, must be in 0..{rows - 1}")
+
+
+def rope(x: Array, cosines: Array, sines: Array) -> None:
+    """Require one row of angles a token, and heads at least as wide as the rotation."""
     rank("x", x, 3)
-    same_shape("positions", positions, x.shape[:1])
     same_shape("sines", sines, cosines.shape)
-    if 2 * cosines.shape[1] > x.shape[2]:
-        raise ShapeError(f"the tables rotate {2 * cosines.shape[1]} channels, a head has {x.shape[2]}")
-    if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < len(cosines):
+    if len(cosines) != len(x) or 2 * cosines.shape[1] > x.shape[2]:
         raise ShapeError(
-            f"a position of {positions.min()}..{positions.max()} is not in 0..{len(cosines) - 1}"
+            f"cosines is {list(cosines.shape)}, x is {list(x.shape)}; must be [N, R / 2], R <= Dh"
         )
 
 

@@ -28,7 +28,8 @@ class CpuOps:
 
     def __init__(self, threads: int | None = None) -> None:
         keep_blas_single_threaded()
-        self._workers = Workers(threads or available_threads())
+        count = threads or available_threads()
+        self._workers = Workers(count) if count > 1 else None
 
     def matrix_elements(self, outputs: int, inputs: int) -> int:
         """Return the elements of a packed matrix, its last tile's padding included."""
@@ -69,9 +70,7 @@ class CpuOps:
 
     def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
         """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
-        checks.rank("tokens", tokens, 1)
-        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < table.outputs:
-            raise ShapeError(f"a token of {tokens.min()}..{tokens.max()} is not in 0..{table.outputs - 1}")
+        checks.indices("tokens", tokens, table.outputs)
         return reference.embedding(tokens, table)
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
@@ -92,10 +91,15 @@ class CpuOps:
             checks.same_shape("bias", bias, (weight.outputs,))
         return reference.linear(x, weight, bias, workers=self._workers)
 
-    def rope(self, x: Array, positions: Array, cosines: Array, sines: Array) -> None:
-        """See :func:`.reference.rope`; a position outside the tables raises ShapeError."""
-        checks.rope(x, positions, cosines, sines)
-        reference.rope(x, positions, cosines, sines)
+    def rows(self, table: Array, indices: Array) -> Array:
+        """Return ``table[indices]``; an index outside the table raises ShapeError."""
+        checks.indices("indices", indices, len(table))
+        return table[indices]
+
+    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
+        """See :func:`.reference.rope`."""
+        checks.rope(x, cosines, sines)
+        reference.rope(x, cosines, sines)
 
     def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
         """See :func:`.reference.write_kv`."""

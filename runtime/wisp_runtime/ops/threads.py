@@ -10,6 +10,8 @@ import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,29 +21,38 @@ _BYTES_PER_S = 25e9
 _MULTIPLICATIONS_PER_S = 40e9
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A product over output tiles, and what it costs."""
+
+    tiles: int
+    multiplications: int
+    bytes_read: int
+
+    @property
+    def seconds(self) -> float:
+        """About how long one thread takes."""
+        return max(self.bytes_read / _BYTES_PER_S, self.multiplications / _MULTIPLICATIONS_PER_S)
+
+
 class Workers:
     """A fixed number of threads that compute parts of one product.
 
     Args:
-        threads: how many compute, the caller's included; at least 1.
+        threads: how many compute, the caller's included; at least 2.
     """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads - 1, "wisp-ops") if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads - 1, "wisp-ops")
 
-    def split(
-        self, compute: Callable[[int, int], None], tiles: int, *, multiplications: int, bytes_read: int
-    ) -> None:
-        """Call ``compute(first, last)`` over ``0:tiles``, in parallel if the work is worth it."""
-        seconds = max(bytes_read / _BYTES_PER_S, multiplications / _MULTIPLICATIONS_PER_S)
-        parts = min(self.threads, int(seconds / _MIN_SECONDS) + 1, tiles)
-        if self._pool is None or parts < 2:
-            compute(0, tiles)
-            return
-        cuts = [tiles * part // parts for part in range(parts + 1)]
-        others = [self._pool.submit(compute, cuts[i], cuts[i + 1]) for i in range(1, parts)]
-        compute(cuts[0], cuts[1])
+    def split(self, work: Work, compute: Callable[[slice], object]) -> None:
+        """Call ``compute`` on slices that cover the tiles, in parallel if the work is worth it."""
+        parts = min(self.threads, int(work.seconds / _MIN_SECONDS) + 1, work.tiles)
+        cuts = [work.tiles * part // parts for part in range(parts + 1)]
+        slices = [slice(first, last) for first, last in pairwise(cuts)]
+        others = [self._pool.submit(compute, one) for one in slices[1:]]
+        compute(slices[0])
         for other in others:
             other.result()
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.packed import TILE_OUTPUTS, PackedMatrix
-from wisp_runtime.ops.threads import Workers
+from wisp_runtime.ops.threads import Work, Workers
 
 _FLOAT32_EXP_MAX = np.float32(88.0)
 
@@ -73,32 +73,28 @@ def linear(
     tokens, tiles = len(x), weight.tiles
     y = np.empty((tokens, len(tiles), TILE_OUTPUTS), np.float32)
     by_tile = y.swapaxes(0, 1)
-
-    def multiply(first: int, last: int) -> None:
-        np.matmul(x, tiles[first:last], out=by_tile[first:last])
-
     if workers is None:
-        multiply(0, len(tiles))
+        np.matmul(x, tiles, out=by_tile)
     else:
-        workers.split(multiply, len(tiles), multiplications=tokens * tiles.size, bytes_read=tiles.nbytes)
-    flat = y.reshape(tokens, -1)[:, : weight.outputs]
+        work = Work(len(tiles), tokens * tiles.size, tiles.nbytes)
+        workers.split(work, lambda part: np.matmul(x, tiles[part], out=by_tile[part]))
+    flat = y.reshape(tokens, len(tiles) * TILE_OUTPUTS)[:, : weight.outputs]
     if bias is not None:
         flat += bias
     return flat
 
 
-def rope(x: Array, positions: Array, cosines: Array, sines: Array) -> None:
+def rope(x: Array, cosines: Array, sines: Array) -> None:
     """Rotate the first R channels of every head in place, channel i with channel i + R / 2.
 
     Args:
         x: ``[N, H, Dh]`` float32, a view is fine.
-        positions: ``[N]``, where each token stands.
-        cosines, sines: ``[S, R / 2]`` float32, by position.
+        cosines, sines: ``[N, R / 2]`` float32, of each token's angles.
 
     Source: Su et al. 2021, arXiv:2104.09864, eq. 34, in the half-split order of GPT-NeoX.
     """
     half = cosines.shape[1]
-    cos, sin = cosines[positions][:, None], sines[positions][:, None]
+    cos, sin = cosines[:, None], sines[:, None]
     low, high = x[..., :half], x[..., half : 2 * half]
     turned = low * cos
     turned -= high * sin

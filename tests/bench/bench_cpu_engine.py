@@ -1,0 +1,170 @@
+"""The CPU engine's decode step beside the time NumPy needs to read the same weights once.
+
+The step is the engine's own (plan, pack, forward, sample, commit), greedy, on the example model. The floor is
+the fastest of three ways to touch every weight once, in the same arena, with as many threads: their maximum,
+their sum, their product with themselves. Step and floor take turns, so that what else the machine does
+slows both. A benchmark, not a test: it asserts no time.
+
+    python tests/bench/bench_cpu_engine.py [--threads 1 --threads 2] [--rounds 60]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import numpy as np
+
+from wisp_runtime.convert.example import example_model
+from wisp_runtime.engine.loop import step
+from wisp_runtime.engine.messages import SamplingParams, Submit
+from wisp_runtime.engine.plan import Limits
+from wisp_runtime.engine.runner import Runner
+from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.loading import load_model, read_spec
+from wisp_runtime.memory.kv import KVCache
+from wisp_runtime.ops.backend import load
+
+RECORD = Path(__file__).parent / "records/cpu_engine.json"
+CASES = ((1, 128), (8, 128), (1, 1024), (8, 1024))  # sequences, tokens each holds when the clock starts
+BLOCK_TOKENS = 16
+READS: dict[str, Callable[[np.ndarray], object]] = {
+    "max": np.max,
+    "sum": np.sum,
+    "dot": lambda part: part @ part,
+}
+
+
+def decoding(runner: Runner, batch: int, context: int, rounds: int) -> Callable[[], object]:
+    """Return a function that runs one decode step of ``batch`` sequences of about ``context`` tokens."""
+    room = context + rounds + 8
+    blocks = batch * -(-room // BLOCK_TOKENS)
+    limits = Limits(blocks, BLOCK_TOKENS, 512, batch, room, runner.model.spec.vocab, reuses_prefixes=False)
+    scheduler = Scheduler(limits)
+    greedy = SamplingParams(temperature=0.0)
+    for number in range(batch):
+        prompt = tuple(random.Random(number).choices(range(100, 40000), k=context))
+        scheduler.submit(Submit(f"bench-{number}", prompt, rounds + 4, greedy, ignore_eos=True))
+    while scheduler.load.generated_tokens_total < batch:
+        step(scheduler, runner)
+    return lambda: step(scheduler, runner)
+
+
+def reading(arena: np.ndarray, threads: int, read: Callable[[np.ndarray], object]) -> Callable[[], object]:
+    """Return a function that touches every weight once, with ``threads`` threads."""
+    if threads == 1:
+        return lambda: read(arena)
+    pool, parts = ThreadPoolExecutor(threads), np.array_split(arena, threads)
+    return lambda: list(pool.map(read, parts))
+
+
+def alternate(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time each function in turn, ``rounds`` times: milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
+    """Measure every case with ``threads`` threads."""
+    spec, ops = read_spec(folder), load("cpu", threads=threads)
+    arenas = []
+    allocate = ops.weight_arena
+    ops.weight_arena = lambda elements: arenas.append(allocate(elements)) or arenas[-1]
+    model = load_model(folder, spec, ops)
+    (arena,) = arenas
+    shape = (spec.layers, 8 * 1100 // BLOCK_TOKENS, spec.kv_heads, BLOCK_TOKENS, spec.head_size)
+    runner = Runner(model, KVCache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
+    reads = {name: reading(arena, threads, read) for name, read in READS.items()}
+    rows = []
+    for batch, context in CASES:
+        times = alternate({"step": decoding(runner, batch, context, rounds)} | reads, rounds)
+        floor = min((statistics.median(times[name]), name) for name in READS)
+        fastest = min(min(times[name]) for name in READS)
+        rows.append(
+            {
+                "metric": "decode step, ms",
+                "threads": threads,
+                "batch": batch,
+                "context": context,
+                "value": round(statistics.median(times["step"]), 2),
+                "minimum": round(min(times["step"]), 2),
+                "floor": round(floor[0], 2),
+                "floor_minimum": round(fastest, 2),
+                "floor_kind": floor[1],
+                "over_floor": round(statistics.median(times["step"]) / floor[0], 2),
+                "over_floor_minima": round(min(times["step"]) / fastest, 2),
+            }
+        )
+        print(json.dumps(rows[-1]), file=sys.stderr)
+    return rows
+
+
+def show(rows: list[dict]) -> None:
+    """Print one table."""
+    head = "threads  batch  context   step ms  (min)   read ms  (min)   step/read  (of minima)  step/batch 1"
+    print(head)
+    alone = {(row["threads"], row["context"]): row["value"] for row in rows if row["batch"] == 1}
+    for row in rows:
+        print(
+            f"{row['threads']:7} {row['batch']:6} {row['context']:8}"
+            f" {row['value']:9.1f} ({row['minimum']:.1f})"
+            f" {row['floor']:8.1f} ({row['floor_minimum']:.1f}) {row['over_floor']:10.2f}"
+            f" {row['over_floor_minima']:11.2f}"
+            f" {row['value'] / alone[row['threads'], row['context']]:13.2f}"
+        )
+
+
+def machine() -> str:
+    """Name the processor, and how busy the machine is with other things."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start"
+
+
+@click.command()
+@click.option(
+    "--threads", multiple=True, type=int, help="CPU threads; may be given again (default: 1, and all)."
+)
+@click.option("--rounds", default=60, show_default=True, help="Steps per case.")
+@click.option("--record", type=click.Path(path_type=Path), default=RECORD, show_default=True)
+def main(threads: tuple[int, ...], rounds: int, record: Path) -> None:
+    """Measure the CPU engine's decode step beside reading its weights."""
+    where = machine()
+    folder = example_model()
+    chosen = threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
+    rows = [row for count in chosen for row in measure(folder, count, rounds)]
+    show(rows)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    content = {
+        "name": "cpu_engine",
+        "commit": commit.stdout.strip(),
+        "machine": where,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "command": " ".join(["python", "tests/bench/bench_cpu_engine.py", *sys.argv[1:]]),
+        "rows": rows,
+    }
+    record.parent.mkdir(exist_ok=True)
+    record.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"record: {record}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
