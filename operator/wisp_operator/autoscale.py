@@ -88,6 +88,18 @@ def to_drain(pods: Sequence[PodFacts], replicas: int) -> list[str]:
     return [pod.name for pod in ranked[: max(0, len(live) - replicas)]]
 
 
+def deletion_costs(pods: Sequence[PodFacts]) -> dict[str, int]:
+    """Rank live pods for removal, cheapest first: those not ready, then the least loaded, then the young."""
+    live = [pod for pod in pods if pod.phase != "Draining"]
+    ranked = sorted(live, key=lambda pod: (pod.phase == "Ready", _load(pod), -pod.created, pod.name))
+    return {pod.name: cost for cost, pod in enumerate(ranked)}
+
+
+def _load(pod: PodFacts) -> int:
+    load = pod.runtime.get("load", {})
+    return int(load.get("running", 0)) + int(load.get("waiting", 0))
+
+
 def backoff_s(crashes: int) -> float:
     """Seconds without a new pod after ``crashes`` in a row: 5, 10, 20 … at most 300."""
     return (

@@ -12,12 +12,32 @@ Kind = Literal[
     "Accepted", "Fits", "ArtifactsReady", "Scheduled", "Ready", "Active", "Progressing", "Degraded"
 ]
 
+FAILURES: dict[str, str] = {
+    "DoesNotFit": "The model does not fit the GPU.",
+    "ModelNotFound": "There is no such directory, repository or revision.",
+    "ModelUnsupported": "The model's architecture, shape or format cannot be run.",
+    "WeightsUnreadable": "A file of the weights is truncated or inconsistent.",
+    "TokenizerUnreadable": "tokenizer.json is missing or broken.",
+    "DiskFull": "There is no space for a download or a conversion.",
+    "KernelsMissing": "There are no kernels for this GPU, model and quantization.",
+    "DeviceFailed": "The GPU or its driver reported an error that does not go away.",
+    "ImagePullFailed": "The runtime's image, or the image with the weights, could not be pulled.",
+    "SecretMissing": "A Secret that the pod needs, or a key of it, does not exist.",
+    "VolumeFailed": "A volume of the pod could not be mounted.",
+    "ContainerRefused": "The container could not be created or started.",
+    "PodRefused": "The API server refused to create the pod.",
+    "OOMKilled": "The process was killed because it needed more memory than it may have.",
+    "StartupTimedOut": "The pod was not ready within spec.rollout.startupDeadline.",
+    "Evicted": "The node needed what the pod used.",
+}
+"""Reasons of failed pods that also name why the model is not ready; others read ``CrashBackOff``."""
+
 REASONS: dict[str, str] = {
+    **FAILURES,
     "Accepted": "The spec is valid.",
     "Invalid": "The spec cannot be read by this version of the operator.",
     "Fits": "The model fits the GPU.",
     "FitUnknown": "Whether the model fits is not known before a pod measures it.",
-    "DoesNotFit": "The model does not fit the GPU.",
     "InPlace": "The weights are mounted, nothing is fetched.",
     "Fetched": "The weights are on the node.",
     "Fetching": "The weights are being fetched.",

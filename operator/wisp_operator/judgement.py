@@ -9,15 +9,15 @@ from typing import Literal
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.autoscale import Decision
-from wisp_operator.conditions import REASONS, Condition, Kind, condition, timestamp
+from wisp_operator.conditions import FAILURES, REASONS, Condition, Kind, condition, timestamp
 from wisp_operator.facts import Facts, PodFacts
 
 FETCH_FAILURES = ("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable", "DiskFull")
 STATE_OF_REASON: dict[str, Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]] = {
     "Suspended": "Suspended",
     "ReplicasZero": "Suspended",
-    "DoesNotFit": "Failed",
     "CrashBackOff": "Failed",
+    **dict.fromkeys(FAILURES, "Failed"),
     "Serving": "Ready",
     "Unready": "Waking",
     "Unschedulable": "Waking",
@@ -57,8 +57,7 @@ def _ready(model: InferenceModel, facts: Facts, decision: Decision) -> Condition
     if decision.why == "CrashBackOff" or (
         facts.live and all(pod.phase == "BackingOff" for pod in facts.live)
     ):
-        reason = "DoesNotFit" if _found_no_room(facts) else "CrashBackOff"
-        return condition("Ready", "False", reason, _crash_message(facts, decision))
+        return condition("Ready", "False", _crash_reason(facts), _crash_message(facts, decision))
     if model.spec.replicas == 0:
         return condition("Ready", "False", "ReplicasZero")
     if not facts.live and decision.replicas == 0:
@@ -68,6 +67,11 @@ def _ready(model: InferenceModel, facts: Facts, decision: Decision) -> Condition
     if any(pod.phase == "Unready" for pod in facts.live):
         return condition("Ready", "False", "Unready")
     return condition("Ready", "False", "Waking")
+
+
+def _crash_reason(facts: Facts) -> str:
+    named = facts.last_failure.reason if facts.last_failure else ""
+    return named if named in FAILURES else "CrashBackOff"
 
 
 def _found_no_room(facts: Facts) -> bool:

@@ -18,6 +18,8 @@ class BuildSettings:
         hub_endpoint: of a mirror of huggingface.co; empty for the hub itself.
         user_id: user and group that the pods run as; never 0.
         cpu_request, memory_request: what a pod asks of its node besides the GPU.
+        claim_size, claim_access_mode, claim_storage_class: of the claims for ``cache.type: PVC``; an
+            empty class is the cluster's default.
         endpoint_grace_s: seconds a pod keeps accepting after it was told to stop, until no proxy sends more.
     """
 
@@ -28,4 +30,7 @@ class BuildSettings:
     user_id: int = 65532
     cpu_request: str = "1"
     memory_request: str = "4Gi"
+    claim_size: str = "100Gi"
+    claim_access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+    claim_storage_class: str = ""
     endpoint_grace_s: int = 5

@@ -1,0 +1,114 @@
+"""What the cluster looks like, from kopf's indexes: no call is made to read anything here.
+
+An index lags the cluster by a moment. After we apply an object ourselves, :meth:`Caches.note` lets us see our
+own write until its event arrives, so that nothing is applied twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wisp_operator.api import KIND
+from wisp_operator.desired.labels import MODEL_LABEL
+
+Json = Mapping[str, Any]
+Index = Mapping[Any, Any]
+Address = tuple[str, str, str]
+
+CHILD_KINDS = (
+    *("Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim"),
+    *("PodDisruptionBudget", "Job", "PodMonitor", "InferencePool"),
+)
+
+
+@dataclass
+class _Own:
+    """Our last write of an object, and the version that the index had when we wrote."""
+
+    document: Json
+    replaced: str
+
+
+class Caches:
+    """Typed access to the indexes; empty until kopf has filled them."""
+
+    def __init__(self) -> None:
+        self._indexes: Mapping[str, Index] = {}
+        self._own: dict[Address, _Own] = {}
+        self.is_filled = False
+
+    def attach(self, indexes: Mapping[str, Index]) -> None:
+        """Take kopf's indexes, by kind."""
+        self._indexes = indexes
+
+    def model(self, key: str) -> Json | None:
+        """An InferenceModel by ``namespace/name``."""
+        return self.one(KIND, key)
+
+    def models(self) -> list[str]:
+        """Keys of every InferenceModel."""
+        return list(self._indexes.get(KIND, {}))
+
+    def pods(self, key: str) -> list[Json]:
+        """Pods of a model, oldest first."""
+        found = list(self._indexes.get("Pod", {}).get(key, ()))
+        return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+    def versions(self, kind: str) -> dict[str, str]:
+        """Resource version of every object of a kind, by ``namespace/name``."""
+        return {
+            f"{found['metadata']['namespace']}/{found['metadata']['name']}": _version(found)
+            for store in self._indexes.get(kind, {}).values()
+            for found in store
+        }
+
+    def nodes(self) -> list[Json]:
+        """Every node."""
+        return [node for store in self._indexes.get("Node", {}).values() for node in store]
+
+    def child(self, document: Json) -> Json | None:
+        """The object of the same kind and name as ``document``, as it is now."""
+        return self._latest(address(document), self.one(*_where(document)))
+
+    def children(self, kind: str, key: str) -> Iterator[Json]:
+        """Objects of a kind that belong to a model."""
+        for store in self._indexes.get(kind, {}).values():
+            for found in store:
+                labels = found["metadata"].get("labels", {})
+                if f"{found['metadata']['namespace']}/{labels.get(MODEL_LABEL)}" == key:
+                    yield found
+
+    def note(self, written: Json) -> None:
+        """Remember the answer to our own write."""
+        known = self.one(*_where(written))
+        self._own[address(written)] = _Own(written, _version(known))
+
+    def one(self, kind: str, key: str) -> Json | None:
+        """An object by kind and ``namespace/name``, as its watch last told."""
+        return next(iter(self._indexes.get(kind, {}).get(key, ())), None)
+
+    def _latest(self, where: Address, indexed: Json | None) -> Json | None:
+        own = self._own.get(where)
+        if own is None:
+            return indexed
+        if _version(indexed) == own.replaced and own.replaced != _version(own.document):
+            return own.document
+        del self._own[where]
+        return indexed
+
+
+def address(document: Json) -> Address:
+    """Kind, namespace and name."""
+    metadata = document["metadata"]
+    return document["kind"], metadata["namespace"], metadata["name"]
+
+
+def _where(document: Json) -> tuple[str, str]:
+    kind, namespace, name = address(document)
+    return kind, f"{namespace}/{name}"
+
+
+def _version(document: Json | None) -> str:
+    return "" if document is None else str(document["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,82 @@
+"""The operator's settings: one frozen value and its defaults.
+
+The command line (:mod:`.main`) fills it from flags and ``WISP_OPERATOR_*``. The only module of the operator
+on a cluster that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.errors import WispError
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class BadSetting(WispError):
+    """A setting of the operator cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """Settings of one replica of the operator; the flags of ``wisp_operator.main`` have the same names.
+
+    Attributes:
+        namespace: of the operator itself: its Lease lives there, and its pods may reach the models'.
+        identity: of this replica, unique among replicas; the pod's name.
+        advertise: ``host:port`` where other replicas reach this one's HTTP port.
+        host, port: where to listen for demand, probes and metrics.
+        gateway_url: base URL of the gateway, for ``status.url``; empty if there is none.
+        lease_name: of the Lease that elects the leader.
+        lease_s: seconds after which a silent leader is succeeded.
+        renew_s: seconds between renewals; a leader that could not renew for ``lease_s - renew_s`` stops.
+        workers: models reconciled at once.
+        build: what the builders of cluster objects need to know.
+
+    Raises:
+        BadSetting: values that contradict each other.
+    """
+
+    namespace: str = "default"
+    identity: str = "operator"
+    advertise: str = ""
+    host: str = "0.0.0.0"
+    port: int = 8081
+    gateway_url: str = ""
+    lease_name: str = "wisp-operator"
+    lease_s: float = 6.0
+    renew_s: float = 1.5
+    workers: int = 8
+    build: BuildSettings = field(default_factory=BuildSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse lease times with which no leader could stay one."""
+        if self.lease_s < 2 * self.renew_s or self.lease_s < 1:
+            raise BadSetting(
+                f"--lease-s {self.lease_s:g} must be at least 1 and twice --renew-s {self.renew_s:g}: "
+                "a leader needs the time to try again."
+            )
+
+
+def own_namespace() -> str:
+    """The namespace this process runs in: its service account's, else ``default``."""
+    try:
+        return NAMESPACE_FILE.read_text().strip() or "default"
+    except OSError:
+        return "default"
+
+
+def own_identity() -> str:
+    """A name that no other replica has: the pod's, which is the host's name; with the pid outside a pod."""
+    name = os.environ.get("POD_NAME") or socket.gethostname()
+    return name if NAMESPACE_FILE.exists() else f"{name}-{os.getpid()}"
+
+
+def own_address(port: int) -> str:
+    """Where other replicas reach this one: ``POD_IP``, else the loopback."""
+    host = os.environ.get("POD_IP") or "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

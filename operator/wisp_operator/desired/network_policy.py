@@ -1,0 +1,40 @@
+"""The NetworkPolicy of a model: who may reach its pods, and whom they may reach.
+
+A model without API keys is open to its own namespace, as its Service says; one with keys is reached
+through the gateway alone, which checks them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_operator.api import InferenceModel
+from wisp_operator.desired.labels import PORT_NAME, metadata, selector
+from wisp_operator.desired.volumes import FETCHED
+
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+
+
+def network_policy(model: InferenceModel, system_namespace: str) -> dict[str, Any]:
+    """Build the policy of a model's pods.
+
+    Args:
+        model: whose pods; those that fetch their weights may reach any address, all others none.
+        system_namespace: where the gateway, the operator and whoever collects metrics run.
+    """
+    callers: list[dict[str, Any]] = [
+        {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: system_namespace}}}
+    ]
+    if model.spec.access.api_key_secret_ref is None:
+        callers.append({"podSelector": {}})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(model),
+        "spec": {
+            "podSelector": {"matchLabels": selector(model)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": callers, "ports": [{"protocol": "TCP", "port": PORT_NAME}]}],
+            "egress": [{}] if model.spec.model.scheme in FETCHED else [],
+        },
+    }

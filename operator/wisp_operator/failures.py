@@ -1,0 +1,156 @@
+"""How a pod failed, in one word and one sentence, from what the kubelet says of it.
+
+Pure: a pod as the API server shows it in, a :class:`Failure` out. The runtime's termination log comes first,
+since it knows best; then what Kubernetes calls by a name; then the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from wisp_operator.facts import Failure
+
+Pod = Mapping[str, Any]
+
+IMAGE_REASONS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+)
+CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume")
+_SECRET = re.compile(r'secrets? "?([-a-z0-9.]+)"? not found', re.IGNORECASE)
+_KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
+_KILLED = {137: "SIGKILL", 143: "SIGTERM", 139: "SIGSEGV", 134: "SIGABRT"}
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Read Kubernetes' RFC 3339 time as Unix seconds; None for none."""
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def container_status(pod: Pod) -> Mapping[str, Any]:
+    """The status of the pod's only container; empty before the kubelet has one."""
+    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
+    return dict(statuses[0])
+
+
+def endings(pod: Pod) -> int:
+    """How often the pod failed so far; grows by one with each failure."""
+    status = container_status(pod)
+    ended = int(status.get("restartCount", 0)) + int("terminated" in status.get("state", {}))
+    return ended + int(_is_stuck(status)) + int(pod.get("status", {}).get("phase") == "Failed" and not ended)
+
+
+def failure_of(pod: Pod, now: float) -> Failure | None:
+    """How the pod failed last; None if it has not.
+
+    Args:
+        now: Unix seconds, for failures that Kubernetes gives no time.
+    """
+    status = container_status(pod)
+    waiting = status.get("state", {}).get("waiting", {})
+    if _is_stuck(status):
+        return _stuck(pod, waiting, now)
+    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
+    if ended:
+        return _terminated(pod, ended, now)
+    if pod.get("status", {}).get("phase") == "Failed":
+        reason = str(pod["status"].get("reason") or "PodFailed")
+        return Failure(reason, str(pod["status"].get("message") or "The pod failed."), now)
+    return None
+
+
+def is_backing_off(pod: Pod) -> bool:
+    """Whether the pod's container is not running because it failed."""
+    state = container_status(pod).get("state", {})
+    crashed = state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    return crashed or "terminated" in state or _is_stuck(container_status(pod))
+
+
+def volume_failure(events: Iterable[Mapping[str, Any]], now: float) -> Failure | None:
+    """How a pod's volumes failed, from the kubelet's events about it; None if they have not."""
+    for found in events:
+        if found.get("reason") in VOLUME_EVENTS:
+            return Failure("VolumeFailed", f"A volume could not be mounted: {found.get('message', '')}", now)
+    return None
+
+
+def refusal(deployment: Mapping[str, Any] | None, now: float) -> Failure | None:
+    """Why the API server refuses to create the pods, e.g. for a quota; None if it does not."""
+    conditions = (deployment or {}).get("status", {}).get("conditions", ())
+    found = next((c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"), None)
+    if found is None:
+        return None
+    return Failure(
+        "PodRefused", str(found.get("message", "")), seconds_of(found.get("lastUpdateTime")) or now
+    )
+
+
+def _is_stuck(status: Mapping[str, Any]) -> bool:
+    reason = status.get("state", {}).get("waiting", {}).get("reason")
+    return reason in (*IMAGE_REASONS, *CONFIG_REASONS)
+
+
+def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
+    message = str(waiting.get("message") or waiting["reason"])
+    namespace = pod["metadata"]["namespace"]
+    if waiting["reason"] in IMAGE_REASONS:
+        image = pod["spec"]["containers"][0].get("image", "")
+        return Failure("ImagePullFailed", f"Image {image} could not be pulled: {message}", now)
+    if found := _SECRET.search(message):
+        says = f"Secret {found[1]} does not exist in namespace {namespace}; create it and the pod starts."
+        return Failure("SecretMissing", says, now)
+    if found := _KEY.search(message):
+        says = f"Secret {found[2]} of namespace {namespace} has no key {found[1]}; add it and the pod starts."
+        return Failure("SecretMissing", says, now)
+    return Failure("ContainerRefused", f"The container could not be started: {message}", now)
+
+
+def _terminated(pod: Pod, ended: Mapping[str, Any], now: float) -> Failure:
+    at = seconds_of(ended.get("finishedAt")) or now
+    code = int(ended.get("exitCode", 0))
+    if ended.get("reason") == "OOMKilled":
+        return Failure("OOMKilled", _out_of_memory(pod), at, code)
+    message = str(ended.get("message") or "").strip()
+    if told := _termination_log(message):
+        details = told.get("details") if isinstance(told.get("details"), dict) else {}
+        return Failure(str(told["reason"]), str(told.get("message", "")), at, code, details or {})
+    if code in (137, 143) and _took_whole_startup(pod, ended):
+        limit = f"{_startup_s(pod):g} s (spec.rollout.startupDeadline)"
+        return Failure("StartupTimedOut", f"The pod was not ready within {limit}.", at, code)
+    last = f" Its last words: {message.splitlines()[-1][:300]}" if message else ""
+    how = f"was killed by {_KILLED[code]}" if code in _KILLED else f"ended with exit code {code}"
+    return Failure("Killed" if code in _KILLED else "Crashed", f"The process {how}.{last}", at, code)
+
+
+def _termination_log(text: str) -> dict[str, Any] | None:
+    """The runtime's last words as its contract has them, or None if they are something else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("reason"), str) else None
+
+
+def _out_of_memory(pod: Pod) -> str:
+    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+    limit = f"its limit of {limits['memory']}" if "memory" in limits else "what its node had left"
+    return f"The process was killed because it needed more memory than {limit}."
+
+
+def _startup_s(pod: Pod) -> float:
+    probe = pod["spec"]["containers"][0].get("startupProbe", {})
+    return float(probe.get("periodSeconds", 10)) * float(probe.get("failureThreshold", 3))
+
+
+def _took_whole_startup(pod: Pod, ended: Mapping[str, Any]) -> bool:
+    begun, finished = seconds_of(ended.get("startedAt")), seconds_of(ended.get("finishedAt"))
+    return begun is not None and finished is not None and finished - begun >= _startup_s(pod) - 1

@@ -1,0 +1,157 @@
+"""kopf's part: watches and indexes. It changes no object: no finalizer, no annotation, no status.
+
+Only ``index`` and ``event`` handlers are registered, since those leave no trace in the cluster; what is to
+be done is decided by looking (:mod:`.model`), never by an event's content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import kopf
+
+from wisp_operator.api import KIND
+from wisp_operator.caches import Caches
+from wisp_operator.cluster import PLURALS
+from wisp_operator.desired.labels import MODEL_LABEL
+
+VERSIONS = {
+    KIND: "wisp.dev/v1alpha1",
+    "Deployment": "apps/v1",
+    "Service": "v1",
+    "Pod": "v1",
+    "Node": "v1",
+    "Job": "batch/v1",
+    "PersistentVolumeClaim": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "InferencePool": "inference.networking.k8s.io/v1",
+}
+OPTIONAL = ("PodMonitor", "InferencePool")
+IDLE_S = 5.0
+
+Changed = Callable[[str], None]
+Body = Mapping[str, Any]
+
+
+def registry(
+    caches: Caches, optional: Collection[str], changed: Changed, nodes_changed: Callable[[], None]
+) -> kopf.OperatorRegistry:
+    """Register what is watched.
+
+    Args:
+        caches: given the indexes at start.
+        optional: those of :data:`OPTIONAL` that the cluster has.
+        changed: called with a model's key when it, or something of it, changed.
+        nodes_changed: called when what the nodes offer may have changed.
+    """
+    found = kopf.OperatorRegistry()
+    kopf.on.login(id="login", registry=found)(kopf.login_via_client)
+    kinds = [kind for kind in VERSIONS if kind not in OPTIONAL or kind in optional]
+    for kind in kinds:
+        _index(found, kind)
+        _spy(found, kind, caches, changed, nodes_changed)
+    _attach(found, caches, kinds)
+    return found
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf's settings: watch only what carries our label, post nothing, scan nothing."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.peering.standalone = True
+    found.scanning.disabled = True
+    found.queueing.idle_timeout = IDLE_S
+    for kind in VERSIONS:
+        if kind not in (KIND, "Node"):
+            found.watching.label_selectors[_selector(kind)] = MODEL_LABEL
+    return found
+
+
+def trimmed(body: Body) -> dict[str, Any]:
+    """The part of an object that we read; a hundred models cost memory mostly by what is left out here."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    annotations = metadata.get("annotations", {})
+    kept = {key: value for key, value in annotations.items() if not key.startswith("kubectl.kubernetes.io/")}
+    metadata["annotations"] = kept
+    found = {key: body[key] for key in ("apiVersion", "kind", "spec", "status") if key in body}
+    found["metadata"] = metadata
+    if body.get("kind") == "Node":
+        found["status"] = {"allocatable": dict(body.get("status", {}).get("allocatable", {}))}
+        found.pop("spec", None)
+    return found
+
+
+def model_key(kind: str, body: Body) -> str:
+    """``namespace/name`` of the model that an object is, or belongs to."""
+    metadata = body["metadata"]
+    name = metadata["name"] if kind == KIND else metadata.get("labels", {}).get(MODEL_LABEL, "")
+    return f"{metadata.get('namespace', '')}/{name}"
+
+
+def _index(found: kopf.OperatorRegistry, kind: str) -> None:
+    def index(body: kopf.Body, **_: Any) -> dict[str, dict[str, Any]]:
+        document = plain(body)
+        document.setdefault("kind", kind)
+        document.setdefault("apiVersion", VERSIONS[kind])
+        metadata = document["metadata"]
+        own = f"{metadata.get('namespace', '')}/{metadata['name']}"
+        # Pods are asked for by model, everything else by its own name.
+        return {model_key(kind, document) if kind == "Pod" else own: trimmed(document)}
+
+    kopf.index(*_selector(kind), id=kind, registry=found)(index)
+
+
+def _spy(
+    found: kopf.OperatorRegistry,
+    kind: str,
+    caches: Caches,
+    changed: Changed,
+    nodes_changed: Callable[[], None],
+) -> None:
+    offers: dict[str, Any] = {}
+
+    async def spy(body: kopf.Body, type: str | None, **_: Any) -> None:
+        caches.is_filled = True
+        document = plain(body)
+        if kind != "Node":
+            changed(model_key(kind, document))
+            return
+        # Nodes report every few seconds; only what they offer matters.
+        name, offer = document["metadata"]["name"], None if type == "DELETED" else _offer(document)
+        if offers.get(name) != offer:
+            offers[name] = offer
+            nodes_changed()
+
+    kopf.on.event(*_selector(kind), id=f"spy-{kind}", registry=found)(spy)
+
+
+def _offer(node: Body) -> tuple[Any, ...]:
+    allocatable = node.get("status", {}).get("allocatable", {})
+    gpus = sorted((key, value) for key, value in allocatable.items() if "/" in key)
+    return tuple(sorted(node["metadata"].get("labels", {}).items())), tuple(gpus)
+
+
+def _attach(found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
+    async def attach(**given: Any) -> None:
+        caches.attach({kind: given[kind] for kind in kinds})
+
+    kopf.on.startup(id="attach", registry=found)(attach)
+
+
+def plain(body: Any) -> dict[str, Any]:
+    """A kopf body as plain maps, which compare and copy faster than its views."""
+    return {key: _plain(value) for key, value in dict(body).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _selector(kind: str) -> tuple[str, str, str]:
+    group, _, version = VERSIONS[kind].rpartition("/")
+    return group, version, PLURALS.get(kind, "nodes")

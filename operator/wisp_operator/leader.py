@@ -1,0 +1,169 @@
+"""Which replica of the operator acts: a Lease (coordination.k8s.io/v1), renewed by whoever holds it.
+
+No clocks of two machines are compared: a follower counts from when it last saw the Lease change, and the
+leader stops by itself before any follower may begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wisp_operator.config import OperatorConfig
+from wisp_operator.metrics import Metrics
+from wisp_operator.rest import Api, ApiError, Json
+
+log = logging.getLogger(__name__)
+
+ADDRESS = "wisp.dev/address"
+
+
+@dataclass
+class Sighting:
+    """What a follower knows of the Lease.
+
+    Attributes:
+        record: holder and time of renewal, as last read.
+        seen_at: monotonic seconds at which the record was first seen like this.
+    """
+
+    record: tuple[str, str] = ("", "")
+    seen_at: float = 0.0
+
+    def see(self, spec: Json, now: float) -> None:
+        """Take the ``spec`` of the Lease, read at ``now``."""
+        record = (str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or ""))
+        if record != self.record:
+            self.record, self.seen_at = record, now
+
+    def is_free(self, spec: Json, now: float) -> bool:
+        """Whether the Lease may be taken: released, or its holder silent for as long as it lasts."""
+        held = self.record[0] != ""
+        return not held or now - self.seen_at >= float(spec.get("leaseDurationSeconds") or 0)
+
+
+class Leader:
+    """This replica's part in the election."""
+
+    def __init__(
+        self, api: Api, config: OperatorConfig, metrics: Metrics, on_lead: Callable[[], None]
+    ) -> None:
+        """Take part from :meth:`run` on; ``on_lead`` is called each time this replica becomes the leader."""
+        self._api, self._config, self._metrics, self._on_lead = api, config, metrics, on_lead
+        self._sighting = Sighting()
+        self._lease: Json | None = None
+        self._valid_until = 0.0
+        self._led = False
+        self.since = 0.0
+        root = f"/apis/coordination.k8s.io/v1/namespaces/{config.namespace}/leases"
+        self._root, self._path = root, f"{root}/{config.lease_name}"
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica may write now."""
+        return time.monotonic() < self._valid_until
+
+    @property
+    def address(self) -> str:
+        """Where the leader listens, as far as this replica knows; empty if nobody leads."""
+        if self._lease is None or not self._lease["spec"].get("holderIdentity"):
+            return ""
+        return str(self._lease["metadata"].get("annotations", {}).get(ADDRESS, ""))
+
+    async def run(self) -> None:
+        """Renew or try to take the Lease until cancelled; then give it back."""
+        try:
+            while True:
+                await self._round()
+                await asyncio.sleep(self._config.renew_s)
+        finally:
+            await asyncio.shield(self._release())
+
+    async def _round(self) -> None:
+        started = time.monotonic()
+        try:
+            if self._held() or self._takes(await self._read(), started):
+                await self._write(started)
+        except ApiError as error:
+            log.warning("lease %s: %s", self._path, error)
+            self._lease = None if error.code == 409 else self._lease  # somebody was quicker
+        self._announce()
+
+    def _held(self) -> bool:
+        return self.is_leader and self._lease is not None
+
+    async def _read(self) -> Json:
+        try:
+            self._lease = await self._api.request("GET", self._path, verb="lease")
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            self._lease = None
+        return self._lease["spec"] if self._lease else {}
+
+    def _takes(self, spec: Json, now: float) -> bool:
+        self._sighting.see(spec, now)
+        return spec.get("holderIdentity") == self._config.identity or self._sighting.is_free(spec, now)
+
+    async def _write(self, started: float) -> None:
+        lease = self._renewed(self._config.identity)
+        if self._lease is None:
+            self._lease = await self._api.request("POST", self._root, verb="lease", body=lease)
+        else:
+            self._lease = await self._api.request("PUT", self._path, verb="lease", body=lease)
+        self._valid_until = started + self._config.lease_s - self._config.renew_s
+
+    def _renewed(self, holder: str) -> Json:
+        """The Lease as this replica writes it; the resource version makes the server refuse a lost race."""
+        old = self._lease or {"metadata": {}, "spec": {}}
+        changes_hands = old["spec"].get("holderIdentity") != holder
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: dict[str, Any] = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),
+            "renewTime": now,
+            "acquireTime": now if changes_hands else old["spec"].get("acquireTime", now),
+            "leaseTransitions": int(old["spec"].get("leaseTransitions") or 0) + int(changes_hands),
+        }
+        metadata: dict[str, Any] = {
+            "name": self._config.lease_name,
+            "namespace": self._config.namespace,
+            "annotations": {ADDRESS: self._config.advertise},
+        }
+        if version := old["metadata"].get("resourceVersion"):
+            metadata["resourceVersion"] = version
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
+
+    def _announce(self) -> None:
+        if self.is_leader == self._led:
+            return
+        self._led = self.is_leader
+        if self._led:
+            self.since = time.time()
+            self._metrics.count("takeovers")
+            log.info("%s leads", self._config.identity)
+            self._on_lead()
+        else:
+            log.warning("%s no longer leads", self._config.identity)
+
+    async def _release(self) -> None:
+        """Let a follower take over at once instead of after the Lease's time."""
+        if not self.is_leader or self._lease is None:
+            return
+        self._valid_until = 0.0
+        try:
+            await self._api.request("PUT", self._path, verb="lease", body=self._renewed(""))
+            log.info("%s gave up the lead", self._config.identity)
+        except ApiError as error:
+            log.warning("the lease could not be given back, it runs out by itself: %s", error)

@@ -1,0 +1,108 @@
+"""The operator on a Kubernetes cluster: ``python -m wisp_operator.main``.
+
+Wires the parts and starts them; every flag is also ``WISP_OPERATOR_<FLAG>`` in the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from wisp_operator.config import OperatorConfig, own_address, own_identity, own_namespace
+from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.errors import WispError
+from wisp_operator.replica import Replica
+
+LEVELS = ("debug", "info", "warning", "error")
+BUILD = {field.name: field.default for field in fields(BuildSettings)}
+
+
+@click.command(context_settings={"auto_envvar_prefix": "WISP_OPERATOR", "max_content_width": 110})
+@click.option("--namespace", help="Namespace of the operator and its Lease. [default: the pod's]")
+@click.option("--identity", help="Name of this replica. [default: the pod's]")
+@click.option(
+    "--advertise", help="HOST:PORT where other replicas reach this one. [default: POD_IP and the port]"
+)
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8081, show_default=True, help="Port for demand, probes and metrics.")
+@click.option("--gateway-url", default="", help="Base URL of the gateway, for status.url.")
+@click.option(
+    "--lease-name", default="wisp-operator", show_default=True, help="Lease that elects the leader."
+)
+@click.option("--lease-s", default=6.0, show_default=True, help="Succeed a leader silent for this long.")
+@click.option("--renew-s", default=1.5, show_default=True, help="Time between renewals of the Lease.")
+@click.option("--workers", default=8, show_default=True, help="Models looked at at once.")
+@click.option("--runtime-image", default=BUILD["image"], show_default=True, help="Image of the models' pods.")
+@click.option(
+    "--runtime-pull-policy",
+    type=click.Choice(("Always", "IfNotPresent", "Never")),
+    default=BUILD["pull_policy"],
+    show_default=True,
+    help="When to pull that image.",
+)
+@click.option(
+    "--runtime-user-id", default=BUILD["user_id"], show_default=True, help="User of the models' pods."
+)
+@click.option(
+    "--runtime-cpu", default=BUILD["cpu_request"], show_default=True, help="CPU that a pod requests."
+)
+@click.option("--runtime-memory", default=BUILD["memory_request"], show_default=True, help="Memory likewise.")
+@click.option(
+    "--node-cache-dir", default=BUILD["node_cache_dir"], show_default=True, help="Downloads on a node."
+)
+@click.option("--hub-endpoint", default="", help="Mirror of huggingface.co.")
+@click.option("--claim-size", default=BUILD["claim_size"], show_default=True, help="Size of a cache claim.")
+@click.option("--claim-storage-class", default="", help="Storage class of it; empty for the default.")
+@click.option(
+    "--endpoint-grace-s",
+    default=BUILD["endpoint_grace_s"],
+    show_default=True,
+    help="Time a stopping pod still accepts.",
+)
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severe message."
+)
+def main(log_level: str, **flags: Any) -> None:
+    """Run one replica of the Wisp operator against the cluster of the kubeconfig or the service account."""
+    _set_up_log(log_level)
+    try:
+        asyncio.run(_serve(_config(flags)))
+    except WispError as error:
+        click.echo(f"wisp-operator: {error}", err=True)
+        sys.exit(1)
+
+
+def _config(flags: dict[str, Any]) -> OperatorConfig:
+    names = {"image": "runtime_image", "pull_policy": "runtime_pull_policy", "user_id": "runtime_user_id"}
+    names |= {"cpu_request": "runtime_cpu", "memory_request": "runtime_memory"}
+    given = {name: flags.pop(names.get(name, name)) for name in BUILD if names.get(name, name) in flags}
+    flags["namespace"] = flags["namespace"] or own_namespace()
+    flags["identity"] = flags["identity"] or own_identity()
+    flags["advertise"] = flags["advertise"] or own_address(flags["port"])
+    return OperatorConfig(**flags, build=BuildSettings(**given))
+
+
+async def _serve(config: OperatorConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Replica(config).run(stop)
+
+
+def _set_up_log(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s"
+    )
+    for noisy in ("kopf", "aiohttp.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    main()

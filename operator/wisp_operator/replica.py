@@ -1,0 +1,168 @@
+"""One replica of the operator: its parts, how they are wired, and how they end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import kopf
+
+from wisp_operator.api import API_VERSION, PLURAL
+from wisp_operator.caches import Caches
+from wisp_operator.cluster import PLURALS, Cluster
+from wisp_operator.config import OperatorConfig
+from wisp_operator.demand import DemandBook
+from wisp_operator.endpoints import Endpoints
+from wisp_operator.fitting import Fitter
+from wisp_operator.handlers import watches
+from wisp_operator.handlers.model import Reconciler, Tools
+from wisp_operator.health import Health
+from wisp_operator.leader import Leader
+from wisp_operator.metrics import Metrics
+from wisp_operator.polling import Poller
+from wisp_operator.rest import Api, ApiError
+from wisp_operator.work import WorkQueue
+
+log = logging.getLogger(__name__)
+
+CRD_PATIENCE_S = 2.0
+
+
+class Replica:
+    """Every part of one replica."""
+
+    def __init__(self, config: OperatorConfig) -> None:
+        """Wire the parts; nothing is sent yet.
+
+        Raises:
+            ApiError: there are no credentials.
+        """
+        self.config = config
+        self.metrics = Metrics()
+        self.caches = Caches()
+        self.book = DemandBook()
+        self.queue = WorkQueue(self.metrics)
+        self.api = Api(self.metrics)
+        self.leader = Leader(self.api, config, self.metrics, self._take_over)
+        self.cluster = Cluster(self.api, self.metrics, lambda: self.leader.is_leader)
+        self.poller = Poller(self._changed)
+        self.fitter = Fitter(config.build.hub_endpoint, self._changed)
+        self.health = Health(self.api, self.caches, self.queue)
+        self._reconciler: Reconciler | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set, or a part ends that must not.
+
+        Raises:
+            ApiError: the API server cannot be asked at all.
+        """
+        endpoints = self._endpoints()
+        await endpoints.start(self.config.host, self.config.port)
+        log.info("%s listens on port %d", self.config.identity, self.config.port)
+        try:
+            optional = await self._discover(stop)
+            self._reconciler = Reconciler(self._tools(optional))
+            await self._until(stop, self._parts(optional, stop))
+        finally:
+            await endpoints.close()
+            await self.api.close()
+
+    def _parts(self, optional: list[str], stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
+        kopf_registry = watches.registry(self.caches, optional, self._changed, self._look_at_all)
+        return {
+            "watches": kopf.operator(
+                registry=kopf_registry,
+                settings=watches.settings(),
+                clusterwide=True,
+                standalone=True,
+                stop_flag=stop,
+            ),
+            "election": self.leader.run(),
+            "queue": self.queue.run(self._look, self.config.workers),
+            "poller": self.poller.run(),
+            "health": self.health.run(),
+        }
+
+    async def _until(self, stop: asyncio.Event, parts: dict[str, Coroutine[Any, Any, None]]) -> None:
+        tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
+        waiting = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            done, _ = await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, waiting):
+                task.cancel()
+            await asyncio.gather(*tasks, waiting, return_exceptions=True)
+        for task in done - {waiting}:
+            # kopf takes SIGTERM for itself and returns; every other end was not asked for.
+            if task.get_name() != "watches" or task.exception():
+                log.error("%s ended, so the operator ends", task.get_name())
+            task.result()
+
+    async def _discover(self, stop: asyncio.Event) -> list[str]:
+        """Wait for our CRD, and find which optional kinds the cluster has."""
+        while not await self._serves(API_VERSION, PLURAL):
+            log.warning(
+                "the cluster has no %s of %s yet; apply crds/inferencemodels.yaml", PLURAL, API_VERSION
+            )
+            await asyncio.wait([asyncio.create_task(stop.wait())], timeout=CRD_PATIENCE_S)
+            if stop.is_set():
+                return []
+        return [
+            kind for kind in watches.OPTIONAL if await self._serves(watches.VERSIONS[kind], PLURALS[kind])
+        ]
+
+    async def _serves(self, version: str, plural: str) -> bool:
+        try:
+            found = await self.api.request("GET", f"/apis/{version}", verb="discover")
+        except ApiError as error:
+            if error.code == 404:
+                return False
+            raise
+        return any(resource["name"] == plural for resource in found.get("resources", ()))
+
+    def _tools(self, optional: list[str]) -> Tools:
+        return Tools(
+            caches=self.caches,
+            cluster=self.cluster,
+            book=self.book,
+            fitter=self.fitter,
+            poller=self.poller,
+            metrics=self.metrics,
+            config=self.config,
+            optional_kinds=optional,
+            leads_since=lambda: self.leader.since,
+        )
+
+    def _endpoints(self) -> Endpoints:
+        self.metrics.gauge("is_leader", lambda: float(self.leader.is_leader))
+        self.metrics.gauge("models", lambda: float(len(self.caches.models())))
+        self.metrics.gauge("queue_length", lambda: float(len(self.queue)))
+        return Endpoints(
+            book=self.book,
+            leader=self.leader,
+            metrics=self.metrics,
+            heard=self._changed,
+            illness=self.health.illness,
+            unready=self.health.unready,
+        )
+
+    def _changed(self, key: str) -> None:
+        if self.leader.is_leader and self.caches.is_filled:
+            self.queue.add(key)
+
+    def _take_over(self) -> None:
+        if self._reconciler is not None:
+            self._reconciler.forget_all()
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for key in self.caches.models():
+            self._changed(key)
+
+    async def _look(self, key: str) -> float | None:
+        """Look at a model, as long as this replica leads."""
+        if self._reconciler is None or not self.leader.is_leader:
+            return None
+        return await self._reconciler.reconcile(key)
