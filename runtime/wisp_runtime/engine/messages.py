@@ -1,13 +1,13 @@
 """The messages between the server's process and the engine's: all that crosses that pipe.
 
-Plain frozen dataclasses, pickled. One `Submit` per request goes in, one `StepOutput` per engine
+Plain immutable records, pickled. One `Submit` per request goes in, one `StepOutput` per engine
 step comes out; the rest is start-up and failure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -72,9 +72,8 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """One request's news of one step.
+class TokenEvent(NamedTuple):
+    """One request's news of one step. A tuple, because a step makes and pickles one for each sequence.
 
     Attributes:
         token: the token generated, or None when the request ended without one (abort, error).
