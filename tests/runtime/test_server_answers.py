@@ -147,7 +147,10 @@ def test_echo_repeats_the_prompt_before_the_answer(api, prompt):
         ({"top_k": -1}, {"top_k": 0}),
         ({"top_k": 5, "min_p": 0.1}, {"top_k": 5, "min_p": 0.1}),
         ({"seed": -1}, {"seed": 2**64 - 1}),
-        ({"presence_penalty": -2, "frequency_penalty": 1}, {"presence_penalty": -2.0, "frequency_penalty": 1.0}),
+        (
+            {"presence_penalty": -2, "frequency_penalty": 1},
+            {"presence_penalty": -2.0, "frequency_penalty": 1.0},
+        ),
         ({"logit_bias": {"65": -100, "66": 1.5}}, {"logit_bias": ((65, -100.0), (66, 1.5))}),
         ({"logprobs": True}, {"logprobs": 0}),
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": 2}),
@@ -213,7 +216,9 @@ def test_chat_logprobs_name_each_token_with_its_bytes(api, server):
 
 
 def test_completion_logprobs_are_four_lists(api):
-    logprobs = api.post(COMPLETE, json=GO_ON | {"logprobs": 1, "max_tokens": 3}).json()["choices"][0]["logprobs"]
+    logprobs = api.post(COMPLETE, json=GO_ON | {"logprobs": 1, "max_tokens": 3}).json()["choices"][0][
+        "logprobs"
+    ]
     assert logprobs == {
         "tokens": ["H", "e", "l"],
         "token_logprobs": [-0.5] * 3,

@@ -214,3 +214,12 @@ def test_what_cannot_be_served_exits_with_its_reason(smollm2_dir, tmp_path, flag
     words = json.loads(log.read_text())
     assert words["reason"] == reason
     assert re.search(says, words["message"])
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.6])
+def test_sigterm_while_it_loads_ends_it_soon(smollm2_dir, after_s):
+    with runtime(smollm2_dir) as running:
+        running.wait_for("listening")
+        time.sleep(after_s)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(10) == 0
