@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import click
 
 from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
 from wisp_operator.cli.rows import Row, read, waking
+from wisp_operator.cli.wrap import Wrapper
 from wisp_operator.errors import WispError
 
 LOOK_S = 0.25
@@ -29,13 +33,17 @@ Message = dict[str, str]
 @click.argument("model")
 @click.option("--url", default=DEFAULT_URL, show_default=True, envvar="WISP_URL", help="Of the gateway.")
 @click.option("--system", help="What the model is told before the conversation.")
+@click.option(
+    "--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True, help="0: no chance."
+)
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer; default: as long as it likes.")
 @click.option("--once", metavar="TEXT", help="Ask this, print the answer, leave.")
-def command(model: str, url: str, system: str | None, once: str | None) -> None:
+def command(model: str, url: str, system: str | None, once: str | None, **sampling: Any) -> None:
     """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves.
 
     The first message wakes a model at zero; meanwhile its progress is shown. What is piped in is one message.
     """
-    chat = Chat(Gateway(url), model, system)
+    chat = Chat(Gateway(url), model, system, sampling)
     if once is not None:
         chat.say(once)
     elif not sys.stdin.isatty():
@@ -50,24 +58,32 @@ def command(model: str, url: str, system: str | None, once: str | None) -> None:
 class Chat:
     """A conversation: everything said so far, sent whole with each message."""
 
-    def __init__(self, gateway: Gateway, model: str, system: str | None) -> None:
+    def __init__(
+        self, gateway: Gateway, model: str, system: str | None, sampling: Mapping[str, Any] | None = None
+    ) -> None:
         self._gateway, self._model = gateway, model
+        self._sampling = {key: value for key, value in (sampling or {}).items() if value is not None}
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, on_piece: Callable[[], object] = lambda: None) -> None:
         """Send ``text`` and print the answer as it comes; one that failed is as if it was never said.
+
+        Args:
+            on_piece: called as each piece arrives, before it is printed.
 
         Raises:
             WispError: the model refused, or nothing answers.
         """
         asked: Message = {"role": "user", "content": text}
         pieces: list[str] = []
+        write = Wrapper(shutil.get_terminal_size().columns).feed if sys.stdout.isatty() else str
         with Waiting(self._gateway, self._model) as waiting:
             try:
-                for piece in self._gateway.stream(self._model, [*self._messages, asked]):
+                for piece in self._gateway.stream(self._model, [*self._messages, asked], self._sampling):
+                    on_piece()
                     waiting.end()
                     pieces.append(piece)
-                    click.echo(piece, nl=False)
+                    click.echo(write(piece), nl=False)
                     sys.stdout.flush()
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():

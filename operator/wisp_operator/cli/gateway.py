@@ -61,14 +61,16 @@ class Gateway:
             )
         return found
 
-    def stream(self, model: str, messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
-        """The pieces of a chat's next answer, as they come.
+    def stream(
+        self, model: str, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None
+    ) -> Iterator[str]:
+        """The pieces of a chat's next answer, as they come; ``sampling`` goes into the request as it is.
 
         Raises:
             GatewayUnreachable: nothing answers, or the connection broke.
             Refused: the model or the gateway refused, before or within the answer.
         """
-        body = {"model": model, "messages": list(messages), "stream": True}
+        body = {"model": model, "messages": list(messages), "stream": True, **(sampling or {})}
         with closing(self._connection(ANSWER_TIMEOUT_S)) as connection:
             answer = self._ask(connection, "POST", "/v1/chat/completions", body)
             try:

@@ -79,7 +79,7 @@ def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
     body = f'{{"model":"{usable.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
     steps = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
     steps.add_row(Text("talk", "dim"), Text(_chat_command(usable, url)))
-    steps.add_row(Text("call", "dim"), Text(f"curl {url}/v1/chat/completions -d '{body}'"))
+    steps.add_row(Text("call", "dim"), Text(f"curl {url}/v1/chat/completions \\\n  -d '{body}'"))
     return steps
 
 

@@ -24,6 +24,7 @@ from wisp_operator.local.surface import Surface
 
 REFRESH_S = 0.25
 EVENTS_SHOWN = 5
+STOPPING = "stopping; Ctrl-C again to stop at once"
 EXAMPLES = """\b
 Examples:
   wisp up model.yaml
@@ -87,7 +88,7 @@ async def _serve(options: Options, manifests: ManifestFiles, home: Path) -> None
         else:
             click.echo(f"{session.url}/v1")
             await session.stopping.wait()
-            logging.getLogger(__name__).info("stopping; Ctrl-C again to stop at once")
+            logging.getLogger(__name__).info(STOPPING)
 
 
 async def _show_table(session: Session, events: deque[str]) -> None:
@@ -99,16 +100,14 @@ async def _show_table(session: Session, events: deque[str]) -> None:
     surface, address = Surface(), session.url.removeprefix("http://")
     try:
         with Live(console=Console(), auto_refresh=False, transient=False) as live:
-            while not session.stopping.is_set():
+            while True:
+                notice = STOPPING if session.stopping.is_set() else ""
                 rows = read(await surface.state(address) or {})
-                live.update(
-                    picture(rows, session.url, idle_after_s(session.models), list(events)), refresh=True
-                )
+                sleep = idle_after_s(session.models)
+                live.update(picture(rows, session.url, sleep, list(events), notice=notice), refresh=True)
+                if notice:
+                    return
                 await _pause(session.stopping)
-            live.update(
-                picture([], session.url, {}, [], notice="stopping; Ctrl-C again to stop at once"),
-                refresh=True,
-            )
     finally:
         await surface.close()
 
