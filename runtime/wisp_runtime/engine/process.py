@@ -83,7 +83,10 @@ def tell_end(pipe: Pipe, failure: RuntimeFailure) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when the server does, even in the middle of a step."""
+    """Have the kernel end this process when the server does, even in the middle of a step.
+
+    The kernel watches the thread that started us: the server's event loop has to outlive the engine.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we asked
         sys.exit(0)

@@ -1,6 +1,7 @@
 """Bring a model up: find it, check that it fits, read it, and prove it with a first token.
 
-Each phase is told as it begins, moves and ends. Memory is checked before the first weight is read.
+Each phase is told as it begins, moves and ends. Memory is checked before the first weight is read. The
+phase "kernels" is all that stands between weights and a first step: here, the arena of the KV cache.
 """
 
 from __future__ import annotations
