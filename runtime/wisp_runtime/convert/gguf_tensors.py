@@ -74,7 +74,7 @@ def _values(tensor: Any, shape: tuple[int, ...], heads: int) -> Array:
 
 
 def half_split(rows: Array, heads: int) -> Array:
-    """Undo llama.cpp's order of a head's rows: from pairs ``0 h 1 h+1 …`` back to halves ``0 1 … h h+1 …``."""
+    """Undo llama.cpp's order of a head's rows: pairs ``0 h 1 h+1 …`` become halves ``0 1 … h h+1 …``."""
     head_size = rows.shape[0] // heads
     paired = rows.reshape(heads, head_size // 2, 2, *rows.shape[1:])
     return paired.swapaxes(1, 2).reshape(rows.shape)

@@ -23,11 +23,10 @@ def tokenizer(source: GGUFFile) -> Tokenizer:
         ModelUnsupported: not byte-level BPE, or split by rules we do not know.
         TokenizerUnreadable: its lists contradict each other, or text does not survive a round trip.
     """
-    tokens, kinds = (
-        source.require("tokenizer.ggml.tokens", list),
-        source.require("tokenizer.ggml.token_type", list),
+    _require_byte_level(source)
+    tokens, kinds, merges = (
+        source.require(f"tokenizer.ggml.{name}", list) for name in ("tokens", "token_type", "merges")
     )
-    merges = source.require("tokenizer.ggml.merges", list) if _is_byte_level(source) else []
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise TokenizerUnreadable(f"{source.path}: its token list is damaged; download it again.")
     built = Tokenizer(
@@ -68,13 +67,13 @@ def tokenizer_config(source: GGUFFile, max_context: int) -> dict[str, object]:
     }
 
 
-def _is_byte_level(source: GGUFFile) -> bool:
+def _require_byte_level(source: GGUFFile) -> None:
     kind = source.require("tokenizer.ggml.model", str)
     if kind != "gpt2":
         raise ModelUnsupported(
-            f"{source.path}: its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') can be converted."
+            f"{source.path}: its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') can be "
+            "converted. Use the repository with the original tokenizer.json."
         )
-    return True
 
 
 def _splitter(source: GGUFFile) -> pre_tokenizers.PreTokenizer:
@@ -86,8 +85,8 @@ def _splitter(source: GGUFFile) -> pre_tokenizers.PreTokenizer:
     rule = source.get("tokenizer.ggml.pre", str) or "gpt-2"
     if rule not in known:
         raise ModelUnsupported(
-            f"{source.path}: its tokenizer splits text by {rule!r}; only {', '.join(known)} can be converted. "
-            "Use the repository with the original tokenizer.json."
+            f"{source.path}: its tokenizer splits text by {rule!r}; only {', '.join(known)} can be "
+            "converted. Use the repository with the original tokenizer.json."
         )
     return known[rule]
 

