@@ -150,8 +150,8 @@ async def client_main(port: int, streams: int, tokens: int) -> None:
             "messages": [{"role": "user", "content": "hello"}],
         }
     ).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-    request = f"{head}{len(body)}\r\n\r\n".encode() + body
+    lines = ["POST /v1/chat/completions HTTP/1.1", "host: bench", f"content-length: {len(body)}", "", ""]
+    request = "\r\n".join(lines).encode() + body
     protocols = []
     for _ in range(streams):
         done = loop.create_future()
@@ -164,7 +164,7 @@ async def client_main(port: int, streams: int, tokens: int) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Time a process has had on a CPU so far, in seconds (the scheduler's count: exact, unlike clock ticks)."""
+    """Time a process has had on a CPU so far, in seconds (the scheduler's count, main thread)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -205,18 +205,23 @@ def percentile_ms(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] * 1000
 
 
-def rows_of(seen: dict[str, dict], streams: int, rate: float) -> list[dict]:
-    """One row a metric, as in the records of every benchmark."""
+def rows_of(short: dict[str, dict], seen: dict[str, dict], streams: int, rate: float) -> list[dict]:
+    """One row a metric, as in the records of every benchmark.
+
+    CPU per token counts everything, requests included; two lengths of stream tell the two apart.
+    """
     load = {"streams": streams, "rate": rate}
-    rows = [
-        {
-            "metric": "cpu_us_per_token",
-            "path": path,
-            **load,
-            "value": seen[path]["cpu_s"] / seen[path]["tokens"] * 1e6,
-        }
-        for path in ("gateway", "splice")
-    ]
+    rows = []
+    for path in ("gateway", "splice"):
+        few, many = short[path], seen[path]
+        token_s = (many["cpu_s"] - few["cpu_s"]) / (many["tokens"] - few["tokens"])
+        request_s = (few["cpu_s"] - token_s * few["tokens"]) / streams
+        all_s = many["cpu_s"] / many["tokens"]
+        rows += [
+            {"metric": "cpu_us_per_token", "path": path, **load, "value": all_s * 1e6},
+            {"metric": "cpu_us_per_further_token", "path": path, **load, "value": token_s * 1e6},
+            {"metric": "cpu_us_per_request", "path": path, **load, "value": request_s * 1e6},
+        ]
     rows.append({"metric": "tokens", "path": "gateway", **load, "value": seen["gateway"]["tokens"]})
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         values = {path: percentile_ms(what["first_s"], share) for path, what in seen.items()}
@@ -255,7 +260,7 @@ def write_record(rows: list[dict], where: str, path: Path) -> None:
 
 
 def run(streams: int, rate: float, seconds: float) -> list[dict]:
-    """Measure every way once to warm up, then once for the record."""
+    """Measure every way once to warm up, then with streams of a second, then with long ones."""
     pod = spawn_self("pod", rate)
     pod_port = int(pod.stdout.readline())
     splice = spawn_self("splice", pod_port)
@@ -264,15 +269,15 @@ def run(streams: int, rate: float, seconds: float) -> list[dict]:
         gateway, port = spawn_gateway(Path(folder), pod_port, streams)
         ways = {"direct": (pod_port, pod), "splice": (splice_port, splice), "gateway": (port, gateway)}
         try:
-            for tokens in (int(rate), int(rate * seconds)):
-                seen = {
-                    path: measure(to, streams, tokens, watched.pid) for path, (to, watched) in ways.items()
-                }
+            _, short, seen = [
+                {path: measure(to, streams, tokens, watched.pid) for path, (to, watched) in ways.items()}
+                for tokens in (int(rate), int(rate), int(rate * seconds))
+            ]
         finally:
             for process in (gateway, splice, pod):
                 process.send_signal(signal.SIGTERM)
                 process.wait(10)
-    return rows_of(seen, streams, rate)
+    return rows_of(short, seen, streams, rate)
 
 
 def print_table(rows: list[dict]) -> None:
