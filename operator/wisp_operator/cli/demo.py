@@ -31,6 +31,7 @@ from wisp_operator.local.surface import Surface
 MODEL = "smollm2"
 QUESTION = "What is the capital of France, and what is it known for?"
 MAX_TOKENS = 96
+INTERRUPTED = 130
 ASLEEP_WITHIN_S = 60.0
 MANIFEST = """\
 apiVersion: wisp.dev/v1alpha1
@@ -73,7 +74,8 @@ def command(question: str, only_manifest: bool) -> None:
         (home / "smollm2.yaml").write_text(text)
         _say("One file says what to serve:\n")
         click.secho("".join(f"    {line}\n" for line in text.splitlines()), dim=True)
-        asyncio.run(_show(ManifestFiles([home / "smollm2.yaml"]), home, question))
+        if not asyncio.run(_show(ManifestFiles([home / "smollm2.yaml"]), home, question)):
+            raise click.exceptions.Exit(INTERRUPTED)
 
 
 def example_model() -> Path:
@@ -90,7 +92,8 @@ def example_model() -> Path:
     return Path(done.stdout.strip())
 
 
-async def _show(files: ManifestFiles, home: Path, question: str) -> None:
+async def _show(files: ManifestFiles, home: Path, question: str) -> bool:
+    """Play it all; False if the user stopped it."""
     options = Options(port=free_port(), device="cpu", log_level="warning")
     session = Session(options, files, home, Fitting("cpu"))
     async with session.running():
@@ -98,10 +101,12 @@ async def _show(files: ManifestFiles, home: Path, question: str) -> None:
         stopped = asyncio.create_task(session.stopping.wait())
         await asyncio.wait({acts, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not acts.done():
-            acts.cancel()
-            raise KeyboardInterrupt
-        await acts
+        if acts.done():
+            await acts
+        acts.cancel()
+        if session.stopping.is_set():
+            session.stop()  # nobody needs the rest of the answer
+        return not session.stopping.is_set()
 
 
 async def _play(session: Session, question: str) -> None:

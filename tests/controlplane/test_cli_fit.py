@@ -1,0 +1,161 @@
+"""``wisp fit`` and the command itself: exit codes, JSON, help that answers at once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wisp_operator.cli.main import SUMMARIES, main
+from wisp_plan.config import parse_config
+from wisp_plan.tensors import expected_tensors
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def wisp(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An 8-billion-parameter model whose weights are a hole in a file: only its header is ever read."""
+    path = tmp_path / "Llama_8B"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    header, offset = {}, 0
+    for tensor in expected_tensors(parse_config(CONFIG)):
+        size = 2
+        for length in tensor.shape:
+            size *= length
+        header[tensor.name] = {
+            "dtype": "BF16",
+            "shape": tensor.shape,
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header).encode()
+    with (path / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    return path
+
+
+def manifest(folder, **spec):
+    body = {"model": {"uri": f"file://{folder}"}, **spec}
+    return {
+        "apiVersion": "wisp.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": "eight"},
+        "spec": body,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--gpu", "h100"], 0, "✓ fits"),
+        (["--gpu", "l4"], 0, "✓ fits"),
+        (["--gpu", "l4", "--max-context", "131072"], 1, "fits with maxContext"),
+        (["--gpu", "t4"], 1, "✗ does not fit"),
+        (["--gpu", "l44"], 2, "Did you mean L4"),
+        (["--gpu", "l4", "--max-context", "200000"], 2, "131072"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(folder, arguments, code, said):
+    done = wisp("fit", folder, *arguments)
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
+def test_the_ledger_names_every_row_and_the_model_by_its_folder(folder):
+    lines = wisp("fit", folder, "--gpu", "h100").output.splitlines()
+    assert lines[0] == "llama-8b on H100"
+    assert [line.split()[0] for line in lines[2:9]] == [
+        *("weights", "KV", "workspace", "graphs", "CUDA", "total", "available"),
+    ]
+    assert "15.0 GiB" in lines[2]
+
+
+def test_a_manifest_is_asked_about_the_gpu_it_names_and_a_flag_outranks_it(folder, tmp_path):
+    file = tmp_path / "model.yaml"
+    file.write_text(json.dumps(manifest(folder, gpu={"product": ["Tesla-T4"]})))
+    assert wisp("fit", file).exit_code == 1
+    assert wisp("fit", file, "--gpu", "h100").output.startswith("eight on H100")
+
+
+def test_json_carries_the_whole_ledger(folder):
+    (answer,) = json.loads(wisp("fit", folder, "--gpu", "t4", "--json").output)
+    assert (answer["fits"], answer["device"]) == (False, "T4")
+    assert answer["requiredBytes"] > answer["availableBytes"]
+    assert sum(row["bytes"] for row in answer["rows"]) == answer["totalBytes"]
+    assert answer["remedies"]
+
+
+def test_several_models_fit_only_if_each_does(folder, tmp_path):
+    file = tmp_path / "models.yaml"
+    small = manifest(folder, gpu={"product": ["NVIDIA-H100-80GB-HBM3"]})
+    large = {**manifest(folder, gpu={"product": ["Tesla-T4"]}), "metadata": {"name": "other"}}
+    file.write_text(f"{json.dumps(small)}\n---\n{json.dumps(large)}")
+    done = wisp("fit", file)
+    assert done.exit_code == 1
+    assert "eight on H100" in done.output
+    assert "other on T4" in done.output
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere.yaml", "nowhere.yaml"),
+        ("pvc://claim/model", "can only be read by a pod"),
+        ("ftp://host/model", "spec.model.uri"),
+        (".", "config.json"),
+    ],
+)
+def test_what_cannot_be_known_is_exit_code_two(tmp_path, monkeypatch, target, said):
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run([program(), "fit", target], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def program():
+    return str(Path(sys.executable).with_name("wisp"))
+
+
+@pytest.mark.parametrize("command", list(SUMMARIES))
+def test_every_command_has_help_with_an_example(command):
+    done = wisp(command, "--help")
+    assert done.exit_code == 0
+    assert "Examples:" in done.output
+    assert f"wisp {command}" in done.output
+
+
+def test_help_imports_no_command_and_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['wisp', '--help']\n"
+        "from wisp_operator.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'aiohttp', 'rich', 'yaml', 'kubernetes', 'kopf', 'asyncio', 'numpy'} & set(sys.modules)\n"
+        "ours = {m for m in sys.modules if m.startswith(('wisp_operator.local', 'wisp_plan'))}\n"
+        "sys.exit(f'imported: {heavy | ours}' if heavy | ours else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(summary.split(",")[0][:30] in done.stdout for summary in SUMMARIES.values())
+
+
+def test_an_unknown_command_is_misuse():
+    assert wisp("upp").exit_code == 2
+
+
+def test_the_version_is_the_packages():
+    assert wisp("--version").output == "wisp 0.1.0\n"
