@@ -1,6 +1,7 @@
-"""Download a model from a hub through ``huggingface_hub``: resumable, with progress, and only what is needed.
+"""Download a model from a hub through ``huggingface_hub``: with progress, and only what is needed.
 
-The library itself reads ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE``.
+The library goes on where a connection broke off; after a restart it begins an unfinished file again. It
+reads ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _explained(repository: str, revision: str | None, cache_dir: Path) -> Iterat
             ) from error
         raise ModelNotFound(
             f"{name} could not be downloaded from {endpoint}, and no whole copy is in {cache_dir}: "
-            f"{_first_line(error)} What has arrived is kept; start again to go on."
+            f"{_first_line(error)} Whole files are kept; start again to go on."
         ) from error
 
 

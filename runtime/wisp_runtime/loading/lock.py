@@ -1,0 +1,117 @@
+"""One process fetches, the others wait and see how far it is.
+
+An ``flock`` on a file of the cache: the kernel drops it when its holder dies, however it dies. The file's
+content says who holds it and how far that one is; it is never deleted, for a deleted lock locks nobody out.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from wisp_runtime.errors import CacheUnusable
+
+STALL_S = 300.0
+_POLL_S = 0.2
+_BEAT_S = 0.5
+_RECORD_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, since when (Unix seconds), and how far it is."""
+
+    host: str
+    pid: int
+    since: float
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (for {time.time() - self.since:.0f} s)"
+
+
+class Held:
+    """A lock that is ours; :meth:`beat` tells those who wait that it goes on."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._beaten_s = file, 0.0
+        self._holder = Holder(socket.gethostname(), os.getpid(), time.time())
+        self._write()
+
+    def beat(self, done_bytes: int, total_bytes: int) -> None:
+        """Say how far we are; cheap, it writes twice a second at most."""
+        self._holder = replace(self._holder, done_bytes=done_bytes, total_bytes=total_bytes)
+        if time.monotonic() - self._beaten_s >= _BEAT_S:
+            self._write()
+
+    def _write(self) -> None:
+        self._beaten_s = time.monotonic()
+        record = json.dumps(asdict(self._holder)).encode().ljust(_RECORD_BYTES)
+        os.pwrite(self._file.fileno(), record, 0)
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[Holder], None], stall_s: float = STALL_S) -> Iterator[Held]:
+    """Hold the lock at ``path``, waiting for it as long as its holder moves.
+
+    Args:
+        path: the file; its folder exists.
+        on_wait: called now and then with who holds it meanwhile.
+        stall_s: how long the holder may stand still until we give up.
+
+    Raises:
+        CacheUnusable: the holder stood still, or files cannot be locked there.
+    """
+    with path.open("a+b") as file:
+        _acquire(file, path, on_wait, stall_s)
+        yield Held(file)
+
+
+def _acquire(file: IO[bytes], path: Path, on_wait: Callable[[Holder], None], stall_s: float) -> None:
+    seen: Holder | None = None
+    moved_s = time.monotonic()
+    while not _try(file, path):
+        holder = _read(file)
+        if holder is not None and holder != seen:
+            seen, moved_s = holder, time.monotonic()
+        if seen is not None:
+            on_wait(seen)
+        if time.monotonic() - moved_s > stall_s:
+            raise CacheUnusable(
+                f"{seen or 'another process'} holds {path} and got no further for {stall_s:.0f} s. "
+                "End that process, or wait for it; what it has fetched is kept."
+            )
+        time.sleep(_POLL_S)
+
+
+def _try(file: IO[bytes], path: Path) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.EINTR:
+            return False
+        raise CacheUnusable(
+            f"{path} cannot be locked: {error.strerror}. Use a cache directory on a file system with locks "
+            "(a local disk, or NFS version 4)."
+        ) from error
+    return True
+
+
+def _read(file: IO[bytes]) -> Holder | None:
+    """Who the record names; None while there is none, or a half-written one."""
+    try:
+        return Holder(**json.loads(os.pread(file.fileno(), _RECORD_BYTES, 0)))
+    except (ValueError, TypeError):
+        return None
