@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from dataclasses import fields
 from typing import Any
@@ -72,7 +71,7 @@ def main(log_level: str, **flags: Any) -> None:
     """Run one replica of the Wisp operator against the cluster of the kubeconfig or the service account."""
     _set_up_log(log_level)
     try:
-        asyncio.run(_serve(_config(flags)))
+        asyncio.run(Replica(_config(flags)).run())
     except WispError as error:
         click.echo(f"wisp-operator: {error}", err=True)
         sys.exit(1)
@@ -86,14 +85,6 @@ def _config(flags: dict[str, Any]) -> OperatorConfig:
     flags["identity"] = flags["identity"] or own_identity()
     flags["advertise"] = flags["advertise"] or own_address(flags["port"])
     return OperatorConfig(**flags, build=BuildSettings(**given))
-
-
-async def _serve(config: OperatorConfig) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await Replica(config).run(stop)
 
 
 def _set_up_log(level: str) -> None:

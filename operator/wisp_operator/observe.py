@@ -49,8 +49,7 @@ def phase_of(pod: Pod, *, was_ready: bool) -> Phase:
         return "BackingOff"
     if not pod.get("spec", {}).get("nodeName"):
         return "Pending"
-    # The startup probe asks /readyz, so a container that has started has been ready once.
-    return "Unready" if was_ready or container_status(pod).get("started") else "Starting"
+    return "Unready" if was_ready else "Starting"
 
 
 def created_at(pod: Pod) -> float:

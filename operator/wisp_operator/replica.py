@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Coroutine
 from typing import Any
 
@@ -52,12 +53,14 @@ class Replica:
         self.health = Health(self.api, self.caches, self.queue)
         self._reconciler: Reconciler | None = None
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Work until ``stop`` is set, or a part ends that must not.
+    async def run(self) -> None:
+        """Work until SIGTERM or SIGINT, or until a part ends that must not.
 
         Raises:
             ApiError: the API server cannot be asked at all.
         """
+        stop = asyncio.Event()
+        _stop_on_signals(stop)
         endpoints = self._endpoints()
         await endpoints.start(self.config.host, self.config.port)
         log.info("%s listens on port %d", self.config.identity, self.config.port)
@@ -70,7 +73,13 @@ class Replica:
             await self.api.close()
 
     def _parts(self, optional: list[str], stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
-        kopf_registry = watches.registry(self.caches, optional, self._changed, self._look_at_all)
+        kopf_registry = watches.registry(
+            self.caches,
+            optional,
+            changed=self._changed,
+            nodes_changed=self._look_at_all,
+            started=lambda: _stop_on_signals(stop),  # kopf has taken them for itself by then
+        )
         return {
             "watches": kopf.operator(
                 registry=kopf_registry,
@@ -95,9 +104,7 @@ class Replica:
                 task.cancel()
             await asyncio.gather(*tasks, waiting, return_exceptions=True)
         for task in done - {waiting}:
-            # kopf takes SIGTERM for itself and returns; every other end was not asked for.
-            if task.get_name() != "watches" or task.exception():
-                log.error("%s ended, so the operator ends", task.get_name())
+            log.error("%s ended, so the operator ends", task.get_name())
             task.result()
 
     async def _discover(self, stop: asyncio.Event) -> list[str]:
@@ -166,3 +173,9 @@ class Replica:
         if self._reconciler is None or not self.leader.is_leader:
             return None
         return await self._reconciler.reconcile(key)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)

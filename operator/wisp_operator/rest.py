@@ -33,6 +33,12 @@ class ApiError(WispError):
         self.code, self.reason, self.message = code, reason, message
         super().__init__(f"{what}: {code} {reason}: {message}" if code else f"{what}: {message}")
 
+    @property
+    def is_namespace_ending(self) -> bool:
+        """Whether the namespace is being deleted, or is gone: the model goes with it."""
+        ending = self.code == 403 and "being terminated" in self.message
+        return ending or (self.code == 404 and self.message.startswith("namespaces "))
+
 
 class Api:
     """One API server."""

@@ -31,6 +31,7 @@ from wisp_operator.memory import Memory
 from wisp_operator.metrics import Metrics
 from wisp_operator.observe import address_of, created_at, ready_at
 from wisp_operator.polling import Poller
+from wisp_operator.rest import ApiError
 from wisp_operator.writing import is_due, merged
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,12 @@ class Reconciler:
         except InvalidModel as error:
             await self._refuse(body, error)
             return None
-        return await self._look(model, body, time.time())
+        try:
+            return await self._look(model, body, time.time())
+        except ApiError as error:
+            if not error.is_namespace_ending:
+                raise
+            return None
 
     async def _look(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
         pods = self._tools.caches.pods(model.key)

@@ -37,7 +37,11 @@ Body = Mapping[str, Any]
 
 
 def registry(
-    caches: Caches, optional: Collection[str], changed: Changed, nodes_changed: Callable[[], None]
+    caches: Caches,
+    optional: Collection[str],
+    changed: Changed,
+    nodes_changed: Callable[[], None],
+    started: Callable[[], None],
 ) -> kopf.OperatorRegistry:
     """Register what is watched.
 
@@ -46,6 +50,7 @@ def registry(
         optional: those of :data:`OPTIONAL` that the cluster has.
         changed: called with a model's key when it, or something of it, changed.
         nodes_changed: called when what the nodes offer may have changed.
+        started: called once kopf runs.
     """
     found = kopf.OperatorRegistry()
     kopf.on.login(id="login", registry=found)(kopf.login_via_client)
@@ -53,7 +58,7 @@ def registry(
     for kind in kinds:
         _index(found, kind)
         _spy(found, kind, caches, changed, nodes_changed)
-    _attach(found, caches, kinds)
+    _attach(found, caches, kinds, started)
     return found
 
 
@@ -134,9 +139,12 @@ def _offer(node: Body) -> tuple[Any, ...]:
     return tuple(sorted(node["metadata"].get("labels", {}).items())), tuple(gpus)
 
 
-def _attach(found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
+def _attach(
+    found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str], started: Callable[[], None]
+) -> None:
     async def attach(**given: Any) -> None:
         caches.attach({kind: given[kind] for kind in kinds})
+        started()
 
     kopf.on.startup(id="attach", registry=found)(attach)
 

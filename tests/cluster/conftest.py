@@ -1,0 +1,97 @@
+"""A cluster to test against: the one of KUBECONFIG, normally tests/cluster/node's.
+
+Only run when asked for with ``-m cluster``, since a KUBECONFIG may name a cluster that is no plaything.
+Whatever talks to the test node runs inside its network namespace, so these tests do too:
+``eval "$(tests/cluster/node/env.sh)"; inside .venv/bin/python -m pytest -m cluster tests/cluster``.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kube import FAKE_IMAGE, OperatorProcess, kubectl, until
+
+ROOT = Path(__file__).resolve().parents[2]
+SOCKET = Path("/run/wisp-node/containerd.sock")
+
+
+def pytest_collection_modifyitems(config, items):
+    is_asked_for = "KUBECONFIG" in os.environ and "cluster" in config.option.markexpr
+    for item in items:
+        if Path(__file__).parent in Path(item.path).parents:
+            item.add_marker(pytest.mark.cluster)
+            if not is_asked_for:
+                item.add_marker(
+                    pytest.mark.skip(reason="needs KUBECONFIG and -m cluster (make test-cluster)")
+                )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def crd():
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds/inferencemodels.yaml"))
+    kubectl("wait", "--for=condition=Established", "crd/inferencemodels.wisp.dev", "--timeout=20s")
+
+
+@pytest.fixture(scope="session")
+def fake_image(tmp_path_factory):
+    """The fake runtime on the node; built from tests/cluster/fake_runtime with Go."""
+    if not SOCKET.exists():
+        pytest.skip(f"only tests/cluster/node can be given the image {FAKE_IMAGE}")
+    folder = tmp_path_factory.mktemp("image")
+    binary, archive = folder / "wisp-runtime", folder / "fake.tar"
+    build = ["go", "build", "-ldflags", "-s -w", "-o", str(binary), "."]
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    subprocess.run(build, cwd=ROOT / "tests/cluster/fake_runtime", check=True, env=environment)
+    image = [sys.executable, str(ROOT / "tests/cluster/node/image.py"), str(archive), FAKE_IMAGE]
+    subprocess.run([*image, "/bin/wisp-runtime", f"{binary}=/bin/wisp-runtime"], check=True)
+    load = ["ctr", "-a", str(SOCKET), "-n", "k8s.io", "images", "import", str(archive)]
+    subprocess.run(load, check=True, capture_output=True)
+    return FAKE_IMAGE
+
+
+@contextmanager
+def fresh_namespace(name):
+    kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
+    kubectl("create", "namespace", name)
+    try:
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+@pytest.fixture
+def namespace(request):
+    """A namespace of the test's own."""
+    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:50].strip("-")
+    with fresh_namespace(name) as made:
+        yield made
+
+
+@pytest.fixture
+def start_operator(fake_image, tmp_path, namespace):
+    """Start replicas of the operator; all are ended afterwards, and their logs shown if the test failed."""
+    started = []
+
+    def start(identity="one", *flags):
+        found = OperatorProcess(tmp_path / f"{identity}-{len(started)}.log", namespace, identity, *flags)
+        started.append(found)
+        return found
+
+    yield start
+    for found in started:
+        if found.process.poll() is None:
+            found.kill()
+        print(f"--- log of {found.identity}\n{found.log.read_text()[-6000:]}")
+
+
+@pytest.fixture
+def operator(start_operator):
+    """One replica that leads."""
+    found = start_operator()
+    until(found.leads)
+    return found

@@ -1,0 +1,3 @@
+module wisp.test/fake-runtime
+
+go 1.24

@@ -1,0 +1,135 @@
+"""kubectl as Python functions, manifests of the tests, and the operator as a process."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import yaml
+
+FAKE_IMAGE = "wisp.test/fake-runtime:1"
+
+
+def kubectl(*arguments, stdin=None, check=True):
+    """Run kubectl; its standard output, or with check=False its whole result."""
+    done = subprocess.run(["kubectl", *arguments], input=stdin, text=True, capture_output=True, timeout=60)
+    if check and done.returncode != 0:
+        raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+    return done.stdout if check else done
+
+
+def get(kind, name="", namespace="default"):
+    """An object, or the items of a kind, as plain data."""
+    found = json.loads(kubectl("get", kind, *([name] if name else []), "-n", namespace, "-o", "json"))
+    return found if name else found["items"]
+
+
+def model(name, **spec):
+    """An InferenceModel's manifest on the CPU, with parts of its spec replaced."""
+    base = {"model": {"uri": "file:///srv"}, "gpu": {"count": 0}}
+    return {
+        "apiVersion": "wisp.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {**base, **spec},
+    }
+
+
+def fake(**variables):
+    """spec.runtime that tells the fake runtime how to behave."""
+    return {
+        "env": [{"name": f"FAKE_{name.upper()}", "value": str(value)} for name, value in variables.items()]
+    }
+
+
+def apply(*manifests, namespace="default", check=True):
+    return kubectl("apply", "-n", namespace, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
+
+
+def until(claim, seconds=30.0, every=0.2):
+    """Ask ``claim`` until it returns something true, and return that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = claim()
+        if found or time.monotonic() > deadline:
+            assert found, f"not within {seconds:g} s: {claim.__name__}: {found!r}"
+            return found
+        time.sleep(every)
+
+
+def status(name, namespace="default"):
+    return get("inferencemodel", name, namespace).get("status", {})
+
+
+def condition(name, kind, namespace="default"):
+    """Status and reason of a condition."""
+    found = status(name, namespace).get("conditions", [])
+    return next(((c["status"], c["reason"]) for c in found if c["type"] == kind), ("", ""))
+
+
+def message(name, kind, namespace="default"):
+    found = status(name, namespace).get("conditions", [])
+    return next((c["message"] for c in found if c["type"] == kind), "")
+
+
+class OperatorProcess:
+    """One replica of the operator as a process of this machine."""
+
+    def __init__(self, log, namespace, identity, *flags):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log, self.identity = log, identity
+        command = [sys.executable, "-m", "wisp_operator.main", "--namespace", namespace]
+        command += ["--identity", identity, "--port", str(self.port), "--advertise", f"127.0.0.1:{self.port}"]
+        command += ["--runtime-image", FAKE_IMAGE, "--runtime-memory", "16Mi", "--runtime-cpu", "1m"]
+        command += ["--endpoint-grace-s", "1", *flags]
+        self.process = subprocess.Popen(command, stderr=log.open("ab"), stdout=subprocess.DEVNULL)
+
+    def read(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def metrics(self):
+        """Every sample by its name and labels."""
+        lines = [line for line in self.read("/metrics").splitlines() if line and line[0] != "#"]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def writes(self):
+        """Requests so far that changed something."""
+        verbs = ("apply", "status", "event", "delete", "annotate")
+        return sum(n for name, n in self.metrics().items() if any(f'verb="{verb}"' in name for verb in verbs))
+
+    def leads(self):
+        try:
+            return self.metrics()["wisp_operator_is_leader"] == 1
+        except OSError:
+            return False
+
+    def ask(self, key, waiting=1, running=0, gateway="gateway-1"):
+        """Say as a gateway would that requests wait; the HTTP status."""
+        told = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
+        body = json.dumps({"gateway": gateway, "models": {key: told}}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/demand", body, headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status
+
+    def rss_mib(self):
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            return self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
