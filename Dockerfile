@@ -1,0 +1,101 @@
+# Wisp's images: no shell, no package manager, no compiler; a numeric user; a root filesystem that may be read-only.
+#
+#   docker build --target operator .                            operator and gateway: no CUDA, no NumPy
+#   docker build --target runtime .                             runtime for NVIDIA GPUs (driver 580 or newer)
+#   docker build --target runtime --build-arg FLAVOUR=cpu .     runtime for the CPU
+#
+# BASE is a Debian, with Python 3.11 or newer or with an apt that has it; nothing of it but Python, the libraries that
+# Python needs and the certificates ends in an image. tests/cluster/images.sh builds from a debootstrapped one.
+ARG BASE=docker.io/library/debian:trixie-slim
+
+# tools: Python, pip, the build backend and an empty virtual environment.
+FROM ${BASE} AS tools
+RUN command -v python3 >/dev/null || { apt-get update && \
+    apt-get install -y --no-install-recommends python3 python3-venv ca-certificates && rm -rf /var/lib/apt/lists/*; }
+ARG PIP_INDEX_URL=https://pypi.org/simple
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /tools && /tools/bin/pip install --quiet "hatchling>=1.25" && \
+    python3 -m venv --without-pip /opt/wisp && rm /opt/wisp/bin/[Aa]ctivate*
+WORKDIR /src
+
+# system: the interpreter, the part of its standard library that servers use, the shared libraries below, one user.
+FROM tools AS system
+RUN set -eu; root=/rootfs; \
+    python=$(readlink -f "$(command -v python3)"); \
+    stdlib=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))'); \
+    mkdir -p $root/etc/ssl/certs $root/usr/bin $root/usr/lib $root/usr/lib64 $root/usr/sbin; \
+    for link in bin sbin lib lib64; do ln -s usr/$link $root/$link; done; \
+    cp -a --parents "$python" "$(command -v python3)" "$stdlib" $root; \
+    (cd "$root$stdlib" && rm -rf test idlelib lib2to3 ensurepip venv tkinter turtledemo turtle.py pydoc_data config-* \
+      EXTERNALLY-MANAGED dist-packages site-packages sitecustomize.py \
+      lib-dynload/*test* lib-dynload/xx* lib-dynload/_curses* lib-dynload/readline* lib-dynload/_*dbm* lib-dynload/_sqlite3*); \
+    find $root -name __pycache__ -prune -exec rm -rf {} +; \
+    { find "$root$python" "$root$stdlib/lib-dynload" -type f -exec ldd {} + | grep -o '/[^ ]*\.so[^ :]*$\|/[^ ]*\.so[^ :]* ('; \
+      ldconfig -p | grep -o '/[^ ]*/lib\(stdc++\|gcc_s\|m\|rt\|pthread\|dl\)\.so\.[0-9]$'; } | tr -d ' (' | sort -u >/libraries; \
+    while read -r library; do mkdir -p "$root$(dirname "$library")"; cp -L "$library" "$root$library"; done </libraries; \
+    cp -a /etc/ld.so.conf /etc/ld.so.conf.d /etc/os-release $root/etc/; ldconfig -r $root; \
+    echo 'hosts: files dns' >$root/etc/nsswitch.conf; \
+    echo 'wisp:x:65532:65532:Wisp:/tmp:/usr/sbin/nologin' >$root/etc/passwd; echo 'wisp:x:65532:' >$root/etc/group; \
+    mkdir -m 1777 $root/tmp; mkdir $root/cache; chown 65532:65532 $root/cache
+
+FROM scratch AS python
+COPY --from=system /rootfs /
+COPY --from=tools /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+ENV PATH=/opt/wisp/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt HOME=/tmp
+
+# dependencies: what the extras of pyproject.toml ask for. Pods serve and never convert: gguf, and in the runtime rich, stay out.
+FROM tools AS dependencies
+COPY pyproject.toml ./
+RUN printf '%s\n' "import sys, tomllib" "project = tomllib.load(open('pyproject.toml', 'rb'))['project']" \
+      "wanted = sum((project['optional-dependencies'][name] for name in sys.argv[1:]), project['dependencies'])" \
+      "print(*(line for line in wanted if not line.startswith(('gguf', 'rich') if 'runtime' in sys.argv else 'gguf')), sep='\n')" >extras.py && \
+    python3 extras.py operator >operator.txt && python3 extras.py runtime >cpu.txt && python3 extras.py runtime cuda >cuda.txt && \
+    printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile -r \$1" \
+      "cd /opt/wisp/lib/python3*/site-packages" \
+      "rm -rf kubernetes/aio kubernetes/e2e_test cupy/_core/include cupy/testing" \
+      "find /opt/wisp/bin -type f -delete" \
+      "find . -type d -name tests -prune -exec rm -rf {} +" \
+      "find . -name '*.py[ixd]' -type f -delete" >install.sh
+
+FROM dependencies AS operator-dependencies
+RUN sh install.sh operator.txt
+
+FROM dependencies AS runtime-dependencies
+ARG FLAVOUR=cuda
+RUN sh install.sh $FLAVOUR.txt
+
+# code: our own packages, each image with its own plane and the plan that both share.
+FROM tools AS code
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+COPY runtime runtime
+RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheel . && \
+    /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-deps --no-compile /wheel/*.whl
+
+FROM code AS operator-code
+RUN rm -rf /opt/wisp/bin/wisp-runtime /opt/wisp/lib/python3*/site-packages/wisp_runtime
+
+FROM code AS runtime-code
+RUN rm -rf /opt/wisp/bin/wisp /opt/wisp/bin/wisp-gateway /opt/wisp/lib/python3*/site-packages/wisp_operator \
+      /opt/wisp/lib/python3*/site-packages/wisp_gateway
+
+# The imports below are how bytecode gets into a layer: Python writes it for what is used, and for nothing else.
+FROM python AS operator
+COPY --from=operator-dependencies /opt/wisp /opt/wisp
+RUN ["python3", "-c", "import aiohttp.web, httptools, kopf, kubernetes.client, kubernetes.config, rich.live, uvicorn, uvloop"]
+COPY --from=operator-code /opt/wisp /opt/wisp
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_gateway, wisp_operator, wisp_plan\nfor p in (wisp_gateway, wisp_operator, wisp_plan):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        m.name.endswith('__main__') or importlib.import_module(m.name)"]
+ENV PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+EXPOSE 8080 8081
+ENTRYPOINT ["python3", "-m", "wisp_operator.main"]
+
+FROM python AS runtime
+COPY --from=runtime-dependencies /opt/wisp /opt/wisp
+RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.core"]
+COPY --from=runtime-code /opt/wisp /opt/wisp
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_plan, wisp_runtime\nfor p in (wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        'convert' in m.name or importlib.import_module(m.name)"]
+ENV PYTHONDONTWRITEBYTECODE=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 65532:65532
+EXPOSE 8000
+ENTRYPOINT ["wisp-runtime"]

@@ -1,0 +1,79 @@
+"""What an image must be, asked from inside it: `python3 - operator|runtime < image_check.py` in a container.
+
+images.sh runs it as the image's user on a read-only root. Prints one line; raises what is wrong.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+PLANES = {
+    "operator": (
+        ("wisp_operator", "wisp_gateway", "wisp_plan"),
+        ("wisp_runtime", "numpy", "cupy", "fastapi"),
+    ),
+    "runtime": (
+        ("wisp_runtime", "wisp_plan"),
+        ("wisp_operator", "wisp_gateway", "kopf", "kubernetes", "gguf"),
+    ),
+}
+NEVER = ("pip", "setuptools", "ensurepip", "idlelib", "test", "tkinter", "torch")
+COMMANDS = {
+    "operator": (
+        ["wisp", "--version"],
+        ["wisp-gateway", "--help"],
+        ["python3", "-m", "wisp_operator.main", "--help"],
+    ),
+    "runtime": (["wisp-runtime", "--version"], ["wisp-runtime", "serve", "--help"]),
+}
+MOST_PACKAGES = 42
+
+
+def import_everything(packages):
+    """Import every module of ours that a container of this image may run."""
+    for name in packages:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, name + "."):
+            if not module.name.endswith("__main__") and ".convert" not in module.name:
+                importlib.import_module(module.name)
+
+
+def uncompiled():
+    """Loaded modules whose bytecode is missing or older than its source."""
+    for name, module in list(sys.modules.items()):
+        source, compiled = getattr(module, "__file__", None) or "", getattr(module, "__cached__", None)
+        if source.endswith(".py") and compiled and name != "__main__":
+            written = Path(compiled).read_bytes()[8:12] if Path(compiled).exists() else b""
+            if written != (int(os.stat(source).st_mtime) & 0xFFFFFFFF).to_bytes(4, "little"):
+                yield name
+
+
+def check(plane):
+    """Check everything about an image of this plane."""
+    ours, foreign = PLANES[plane]
+    assert os.getuid() == os.getgid() == 65532
+    assert not any(
+        Path(shell).exists() for shell in ("/bin/sh", "/bin/bash", "/usr/bin/apt-get", "/usr/bin/dpkg")
+    )
+    assert os.statvfs("/").f_flag & os.ST_RDONLY, "the check is meant for a read-only root"
+    found = [name for name in (*NEVER, *foreign) if importlib.util.find_spec(name)]
+    assert not found, f"not meant to be in the image: {found}"
+    tests = [str(path) for path in Path("/opt/wisp/lib").rglob("tests") if path.is_dir()]
+    assert not tests, f"tests in the image: {tests[:3]}"
+    for command in COMMANDS[plane]:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    import_everything(ours)
+    stale = list(uncompiled())
+    assert not stale, f"{len(stale)} modules without bytecode, such as {stale[:5]}"
+    packages = sorted(found.name for found in importlib.metadata.distributions())
+    assert len(packages) <= MOST_PACKAGES, f"{len(packages)} packages: {packages}"
+    print(f"{len(packages)} Python packages, {len(sys.modules)} modules imported, all compiled")
+
+
+if __name__ == "__main__":
+    check(sys.argv[1])
