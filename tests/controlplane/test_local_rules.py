@@ -89,15 +89,15 @@ PROBES = {
     ("answers", "ready", "failed"),
     [
         ([("startup", False, 1)], False, None),
-        ([("startup", True, 1)], False, None),  # started, not yet ready
+        ([("startup", True, 1)], True, None),  # both ask /readyz: one answer is enough
         ([("startup", True, 1), ("readiness", True, 1)], True, None),
         ([("readiness", True, 1)], False, None),  # counts only once started
         ([("startup", False, 10)], False, "did not start within 10 s"),
         ([("startup", True, 1), ("readiness", True, 1), ("readiness", False, 2)], True, None),
         ([("startup", True, 1), ("readiness", True, 1), ("readiness", False, 4)], False, None),
-        ([("startup", True, 1), ("liveness", False, 30)], False, None),
-        ([("startup", True, 1), ("liveness", False, 31)], False, "/livez gave no good answer for 30 s"),
-        ([("startup", True, 1), ("liveness", True, 30), ("liveness", False, 31)], False, None),
+        ([("startup", True, 1), ("liveness", False, 30)], True, None),
+        ([("startup", True, 1), ("liveness", False, 31)], True, "/livez gave no good answer for 30 s"),
+        ([("startup", True, 1), ("liveness", True, 30), ("liveness", False, 31)], True, None),
     ],
 )
 def test_probes_count_as_the_kubelet_counts_them(answers, ready, failed):
@@ -106,6 +106,13 @@ def test_probes_count_as_the_kubelet_counts_them(answers, ready, failed):
         health.record(kind, succeeded, float(at))
     assert health.is_ready is ready
     assert (health.failed is None) if failed is None else (failed in health.failed)
+
+
+def test_a_startup_probe_that_asks_something_else_does_not_make_a_process_ready():
+    probes = PROBES | {"startupProbe": {"httpGet": {"path": "/livez"}, "periodSeconds": 1}}
+    health = Health(template.read(deployment(**probes)), now=0.0)
+    health.record("startup", True, 1.0)
+    assert (health.is_started, health.is_ready) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ class Health:
     def _record_startup(self, probe: Probe, succeeded: bool, overdue: bool, now: float) -> None:
         if succeeded:
             self._started = True
+            # Asked the same question, it would give the same answer one poll later.
+            self._ready = self._template.readiness is not None and self._template.readiness.path == probe.path
             self._good_at.update(readiness=now, liveness=now)
         elif overdue:
             self.failed = f"it did not start within {probe.patience_s:.0f} s (spec.rollout.startupDeadline)"
