@@ -239,3 +239,8 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
             f"the environment variable {key} is no setting of wisp-runtime{nearest(key, known)}. "
             "Unset it, or see wisp-runtime serve --help for the names."
         )
+
+
+def storage_settings() -> dict[str, str]:
+    """The AWS tools' own variables, for ``s3://`` models."""
+    return {key: value for key, value in os.environ.items() if key.startswith("AWS_")}

@@ -7,6 +7,9 @@
     ├── ModelUnsupported        an architecture, shape or format we cannot run
     ├── WeightsUnreadable       a truncated or inconsistent safetensors file
     ├── TokenizerUnreadable     tokenizer.json missing or broken
+    ├── SourceUnreachable       the hub or bucket gives no answer, or breaks off; later it may
+    ├── AccessDenied            the hub or bucket wants a token or credentials, or others than these
+    ├── CacheUnusable           the cache's folder cannot be written or locked
     ├── DiskFull                no space for a download or a conversion
     ├── PortInUse               another process listens there
     ├── ListenFailed            the address is not ours to listen on
@@ -65,6 +68,18 @@ class WeightsUnreadable(RuntimeFailure):
 
 class TokenizerUnreadable(RuntimeFailure):
     """tokenizer.json is missing or broken."""
+
+
+class SourceUnreachable(RuntimeFailure):
+    """The hub or bucket gives no answer, or breaks off; later it may."""
+
+
+class AccessDenied(RuntimeFailure):
+    """The hub or bucket wants a token or credentials, or others than these."""
+
+
+class CacheUnusable(RuntimeFailure):
+    """The cache's folder cannot be written or locked."""
 
 
 class DiskFull(RuntimeFailure):

@@ -15,6 +15,7 @@ from wisp_runtime.config import nearest
 # Name → (module, summary). A command module offers ``command``, a click command.
 COMMANDS = {
     "serve": ("wisp_runtime.cli.serve", "Serve a model behind the OpenAI API."),
+    "pull": ("wisp_runtime.cli.pull", "Fetch a model into the cache."),
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
 }
 

@@ -1,138 +1,131 @@
-"""Download a model from a hub through ``huggingface_hub``: with progress, and only what is needed.
+"""A repository of a Hugging Face hub, or of a mirror, as a source of weights.
 
-The library goes on where a connection broke off; after a restart it begins an unfinished file again. It
-reads ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE``.
+``huggingface_hub`` knows the API, the token and the proxies, and itself reads ``HF_TOKEN``, ``HF_ENDPOINT``
+and ``HF_HUB_OFFLINE``. Its downloads start over after a process dies; :mod:`.transfer`'s go on.
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from threading import Lock
 from typing import Any
+from urllib.parse import quote
 
 import huggingface_hub
-from huggingface_hub import errors
-from huggingface_hub.utils.tqdm import tqdm
-
-from wisp_runtime.errors import DiskFull, ModelNotFound
-from wisp_runtime.loading.disk import require_space
-
-NEEDED_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
+from huggingface_hub import constants, errors
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    build_hf_headers,
+    get_session,
+    hf_raise_for_status,
 )
-_UNNEEDED_FILES = ("*/*", "consolidated*.safetensors")  # other formats and duplicates of the same weights
-_SPARE_BYTES = 64 << 20
 
-OnProgress = Callable[[int, int], None]
+from wisp_runtime.errors import AccessDenied, ModelNotFound, RuntimeFailure, SourceUnreachable
+from wisp_runtime.loading.listing import Buffer, Listing, RemoteFile, is_needed
 
-
-def download(
-    repository: str, revision: str | None, cache_dir: Path, on_progress: OnProgress | None = None
-) -> Path:
-    """Bring ``repository`` into ``cache_dir``, fetching only what is not there yet; return its folder.
-
-    Args:
-        repository: ``ORG/NAME``.
-        revision: branch, tag or commit; None is ``main``.
-        cache_dir: shared by all models; safe for several processes at once.
-        on_progress: ``on_progress(bytes_done, total_bytes)``, from the library's threads.
-
-    Raises:
-        ModelNotFound: no such repository or revision, no access, or no connection and nothing cached.
-        DiskFull: it does not fit on the disk.
-    """
-    wanted: dict[str, Any] = {
-        "repo_id": repository,
-        "revision": revision,
-        "cache_dir": cache_dir / "hub",
-        "allow_patterns": list(NEEDED_FILES),
-        "ignore_patterns": list(_UNNEEDED_FILES),
-    }
-    with _explained(repository, revision, cache_dir):
-        missing = _missing_bytes(wanted)
-        if missing is None:
-            return Path(huggingface_hub.snapshot_download(**wanted, local_files_only=True))
-        require_space(cache_dir, missing + _SPARE_BYTES, f"downloading hf://{repository}")
-        return Path(huggingface_hub.snapshot_download(**wanted, tqdm_class=_reporter(missing, on_progress)))
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_READ_BYTES = 1 << 20
+_READ_S = 30.0
+_LATER = (408, 425, 429, 500, 502, 503, 504)
 
 
-def _missing_bytes(wanted: dict[str, Any]) -> int | None:
-    """Return how much is not here yet, or None when the hub cannot be asked."""
-    try:
-        files = huggingface_hub.snapshot_download(**wanted, dry_run=True, tqdm_class=_reporter(0, None))
-    except errors.DryRunError as error:
-        if isinstance(error.__cause__, errors.HfHubHTTPError):
-            raise error.__cause__ from error
-        return None
-    return sum(file.file_size or 0 for file in files if file.will_download)
+class HubSource:
+    """A repository at a branch, tag or commit; see :class:`.listing.Source`."""
+
+    def __init__(self, repository: str, revision: str | None) -> None:
+        """Name a repository ``ORG/NAME``; nothing is asked yet."""
+        self.uri = f"hf://{repository}"
+        self.place = "hf--" + repository.replace("/", "--")
+        self.wanted = revision or constants.DEFAULT_REVISION
+        self.pinned: str | None = self.wanted if _COMMIT.fullmatch(self.wanted) else None
+        self._repository, self._endpoint = repository, constants.ENDPOINT
+        self._commit = ""
+
+    def listing(self, timeout_s: float) -> Listing:
+        """Ask which commit the revision is, and what it holds; raises as :class:`.listing.Source`."""
+        api = huggingface_hub.HfApi(endpoint=self._endpoint)
+        with self._explained():
+            info = api.model_info(
+                self._repository, revision=self.wanted, files_metadata=True, timeout=timeout_s
+            )
+        self._commit = str(info.sha)
+        found = [_file(one) for one in info.siblings or () if is_needed(one.rfilename)]
+        return Listing(self._commit, tuple(found))
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> Iterator[Buffer]:
+        """Yield a range of a file, following the hub to its storage; raises as :class:`.listing.Source`."""
+        path = f"{self._repository}/resolve/{self._commit}/{quote(file.name)}"
+        headers = build_hf_headers() | {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        with (
+            self._explained(),
+            get_session().stream(
+                "GET", f"{self._endpoint}/{path}", headers=headers, follow_redirects=True, timeout=_READ_S
+            ) as answer,
+        ):
+            hf_raise_for_status(answer)
+            if answer.status_code != 206 and (start or stop < file.size_bytes):
+                raise SourceUnreachable(
+                    f"{self._endpoint} sends {file.name} of {self.uri} only whole "
+                    f"(HTTP {answer.status_code} to a range request). Use a mirror that answers those."
+                )
+            left = stop - start
+            for data in answer.iter_raw(_READ_BYTES):
+                yield data[:left]
+                left -= len(data)
+                if left <= 0:
+                    return
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the library's errors into ours."""
+        try:
+            yield
+        except (errors.HTTPError, errors.HFValidationError, OSError) as error:  # type: ignore[attr-defined]
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> RuntimeFailure:
+        page, name = f"{self._endpoint}/{self._repository}", self.uri
+        token = "Set HF_TOKEN (on a cluster: key HF_TOKEN of the Secret that spec.model.secretRef names)"
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        match error:
+            case errors.GatedRepoError():
+                return AccessDenied(f"{name} is gated: accept its terms at {page} first. {token}.")
+            case errors.RevisionNotFoundError():
+                return ModelNotFound(f"{name} has no revision {self.wanted!r}: name a branch, tag or commit.")
+            case errors.RepositoryNotFoundError() if not _has_token():
+                return ModelNotFound(
+                    f"{name} is not at {self._endpoint}, or is private. Check the name. {token}."
+                )
+            case errors.RepositoryNotFoundError() | errors.EntryNotFoundError():
+                return ModelNotFound(f"{name} is not at {self._endpoint}, or this token may not see it.")
+            case errors.HFValidationError():
+                return ModelNotFound(f"{name} is no name: write hf://ORG/NAME, as in its page's address.")
+            case errors.OfflineModeIsEnabled():
+                return SourceUnreachable(
+                    f"{name} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it. Unset it, or put "
+                    "the model into the cache on a machine with a connection: wisp-runtime pull."
+                )
+        if status in (401, 403):
+            return AccessDenied(
+                f"{self._endpoint} refuses {name} (HTTP {status}): {_first_line(error)} {token}."
+            )
+        if status is not None and status not in _LATER:
+            return ModelNotFound(f"{self._endpoint} answers HTTP {status} for {name}: {_first_line(error)}")
+        return SourceUnreachable(
+            f"{name} could not be fetched from {self._endpoint}: {_first_line(error)} Check the connection, "
+            "HF_ENDPOINT and HTTPS_PROXY; what has arrived is kept."
+        )
 
 
-def _reporter(total: int, on_progress: OnProgress | None) -> type[Any]:
-    """Make the class whose instances the library treats as its progress bars, and which shows none."""
-    lock, bars = Lock(), list[Any]()
-
-    class Reporter(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **(kwargs | {"disable": True}))  # type: ignore[no-untyped-call]
-            self.done_bytes = 0
-            # Bars of bytes: one of what came from the network, one of what is on the disk, by version.
-            self.counts_bytes = kwargs.get("unit") == "B"
-            bars.append(self)
-
-        def update(self, n: float | None = 1) -> bool | None:
-            if self.counts_bytes and on_progress is not None:
-                with lock:
-                    self.done_bytes += int(n or 0)
-                    on_progress(min(total, max(bar.done_bytes for bar in bars)), total)
-            return None
-
-    return Reporter
+def _file(one: Any) -> RemoteFile:
+    digest = f"sha256:{one.lfs.sha256}" if one.lfs else f"git:{one.blob_id}" if one.blob_id else ""
+    return RemoteFile(one.rfilename, int(one.size or 0), digest, one.blob_id or "")
 
 
-@contextmanager
-def _explained(repository: str, revision: str | None, cache_dir: Path) -> Iterator[None]:
-    """Turn the library's errors into ours."""
-    name, endpoint = f"hf://{repository}", huggingface_hub.constants.ENDPOINT
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        raise ModelNotFound(
-            f"{name} is gated: accept its terms at {endpoint}/{repository}, then set HF_TOKEN to your token."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelNotFound(
-            f"{name} is not at {endpoint}, or it is private: check the name, or set HF_TOKEN."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelNotFound(f"{name} has no revision {revision!r}: name a branch, tag or commit.") from error
-    except errors.HFValidationError as error:
-        raise ModelNotFound(
-            f"{name} is not a name: write hf://ORG/NAME, as in its page's address."
-        ) from error
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise DiskFull(
-                f"the disk of {cache_dir} filled up while {name} was downloaded; free some."
-            ) from error
-        raise ModelNotFound(
-            f"{name} could not be downloaded from {endpoint}, and no whole copy is in {cache_dir}: "
-            f"{_first_line(error)} Whole files are kept; start again to go on."
-        ) from error
+def _has_token() -> bool:
+    return huggingface_hub.get_token() is not None
 
 
 def _first_line(error: BaseException) -> str:
-    return (
-        f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}".rstrip(".")
-        + "."
-    )
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".:") + "."

@@ -6,23 +6,15 @@ again only when somebody asks (``wisp-runtime pull --repair``).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.loading.listing import CHECKSUMS_FILE, RemoteFile
+from wisp_runtime.loading.listing import RemoteFile
 
 MANIFEST_FILE = ".wisp-manifest.json"
-_THREADS = 4
-_READ_BYTES = 4 << 20
-
-OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,83 +65,26 @@ def check_sizes(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     for file in manifest.files:
         path = folder / file.name
-        size = path.stat().st_size if path.is_file() else None
-        if size != file.size_bytes:
+        if not has_size(path, file):
+            size = path.stat().st_size if path.is_file() else None
             found = "is missing" if size is None else f"has {size} bytes instead of {file.size_bytes}"
             raise WeightsUnreadable(
-                f"the cached copy of {manifest.uri} is damaged: {path} {found}. {remedy(folder, manifest.uri)}"
+                f"the cached copy of {manifest.uri} is damaged: {path} {found}. "
+                + remedy(folder, manifest)
             )
     return manifest
 
 
-def remedy(folder: Path, uri: str = "URI") -> str:
+def has_size(path: Path, file: RemoteFile) -> bool:
+    """Whether ``path`` is a file as long as ``file``."""
+    return path.is_file() and path.stat().st_size == file.size_bytes
+
+
+def remedy(folder: Path, manifest: Manifest | None = None) -> str:
     """How to mend a damaged copy."""
-    cache_dir = folder.parents[2]
+    cache_dir, uri = folder.parents[2], manifest.uri if manifest else "MODEL"
+    if manifest and uri.startswith("hf://"):
+        uri += f" --revision {manifest.revision}"
     return (
         f"Run wisp-runtime pull --repair {uri} --cache-dir {cache_dir}, or remove {folder} and start again."
     )
-
-
-def verify(
-    folder: Path, files: Iterable[RemoteFile], on_bytes: OnBytes
-) -> tuple[tuple[RemoteFile, ...], list[str]]:
-    """Read every file, on the disk itself, and compare it with its digest.
-
-    Returns:
-        The files with their SHA-256, and the names of those whose bytes are wrong.
-    """
-    expected = _checksums(folder)
-    wanted = list(files)
-    with ThreadPoolExecutor(_THREADS, "wisp-verify") as pool:
-        jobs = [
-            pool.submit(_verify, folder / file.name, file, expected.get(file.name, ""), on_bytes)
-            for file in wanted
-        ]
-        sums = [job.result() for job in jobs]
-    whole = tuple(
-        RemoteFile(file.name, file.size_bytes, f"sha256:{sha256}")
-        for file, sha256 in zip(wanted, sums, strict=True)
-        if sha256
-    )
-    return whole, [file.name for file, sha256 in zip(wanted, sums, strict=True) if not sha256]
-
-
-def _verify(path: Path, file: RemoteFile, also: str, on_bytes: OnBytes) -> str:
-    """Return the SHA-256 of a file, or nothing if it is not what it should be."""
-    kind, _, digest = file.digest.partition(":")
-    sha256, other = hashlib.sha256(), _other(kind, file)
-    with path.open("rb") as stream:
-        while data := stream.read(_READ_BYTES):
-            sha256.update(data)
-            other.update(data)
-            on_bytes(len(data))
-        os.fsync(stream.fileno())
-    found = {"sha256": sha256.hexdigest(), "": ""}.get(kind, other.hexdigest())
-    return sha256.hexdigest() if found == digest and also in ("", sha256.hexdigest()) else ""
-
-
-class _Unneeded:
-    """A hash of nothing, where SHA-256 is all there is to compare."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take no notice."""
-
-    def hexdigest(self) -> str:
-        """Return nothing."""
-        return ""
-
-
-def _other(kind: str, file: RemoteFile) -> Any:
-    if kind == "md5":
-        return hashlib.md5(usedforsecurity=False)
-    if kind == "git":
-        return hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
-    return _Unneeded()
-
-
-def _checksums(folder: Path) -> dict[str, str]:
-    """Read what ``sha256sum * > SHA256SUMS`` wrote, if the model comes with it."""
-    path = folder / CHECKSUMS_FILE
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    pairs = [line.split(maxsplit=1) for line in lines]
-    return {pair[1].lstrip("*").removeprefix("./"): pair[0].lower() for pair in pairs if len(pair) == 2}

@@ -15,6 +15,7 @@ from threading import Event, Lock
 
 from wisp_runtime.errors import SourceUnreachable
 from wisp_runtime.loading.listing import RemoteFile, Source
+from wisp_runtime.loading.manifest import has_size
 
 PIECE_BYTES = 32 << 20
 _THREADS = 8
@@ -40,7 +41,7 @@ class Transfer:
     def __init__(self, source: Source, files: Iterable[RemoteFile], folder: Path) -> None:
         """Look at what is there already; nothing is fetched yet."""
         self._source, self._folder = source, folder
-        self._files = [file for file in files if not _is_whole(folder / file.name, file)]
+        self._files = [file for file in files if not has_size(folder / file.name, file)]
         self._pieces = [piece for file in self._files for piece in _missing(folder / file.name, file)]
         self._stopping, self._counting = Event(), Lock()
 
@@ -109,10 +110,6 @@ def _part(path: Path) -> Path:
 
 def _done(path: Path) -> Path:
     return path.with_name(path.name + ".done")
-
-
-def _is_whole(path: Path, file: RemoteFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes
 
 
 def _missing(path: Path, file: RemoteFile) -> list[_Piece]:

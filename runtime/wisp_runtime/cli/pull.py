@@ -1,0 +1,136 @@
+"""``wisp-runtime pull MODEL``: bring a model into the cache, as a pod's start would, and print its folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wisp_plan.sizes import format_size
+from wisp_runtime.config import DEFAULT_CACHE_DIR
+from wisp_runtime.errors import RuntimeFailure
+
+SAY_EVERY_S = 5.0
+
+OnProgress = Callable[[int, int], None]
+EXAMPLES = """\b
+Examples:
+  wisp-runtime pull hf://Qwen/Qwen3-0.6B
+  wisp-runtime pull hf://Qwen/Qwen3-0.6B --revision v1.1 --cache-dir /mnt/cache
+  wisp-runtime pull s3://models/qwen3-0.6b --repair      reads every byte, fetches what is damaged
+"""
+
+
+@click.command("pull", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option("--revision", metavar="REV", help="Hub revision: a branch, a tag or a commit.")
+@click.option(
+    "--cache-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_CACHE_DIR,
+    show_default=True,
+    envvar="WISP_CACHE_DIR",
+    show_envvar=True,
+    help="Where downloads are kept.",
+)
+@click.option("--repair", is_flag=True, help="Read every byte of the copy and fetch again what is damaged.")
+@click.option("--json", "as_json", is_flag=True, help="Print what is there now as JSON.")
+@click.option(
+    "--termination-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that gets the error as JSON (Kubernetes: /dev/termination-log).",
+)
+def command(
+    model: str,
+    revision: str | None,
+    cache_dir: Path,
+    repair: bool,
+    as_json: bool,
+    termination_log: Path | None,
+) -> None:
+    """Fetch MODEL (hf://ORG/NAME or s3://BUCKET/PREFIX) into the cache and print its folder.
+
+    What is there already is not fetched again; a download that broke off goes on where it stopped. Several
+    processes may pull the same model: one fetches it, the others wait.
+    """
+    logging.basicConfig(level="WARNING", format="wisp-runtime: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # process 1 of a container has no default
+    began_s = time.monotonic()
+    try:
+        with _progress(f"pulling {model}") as on_progress:
+            folder = _pull(model, revision, cache_dir, repair, on_progress)
+            facts = _facts(model, folder)
+    except RuntimeFailure as error:
+        sys.exit(_report(error, termination_log))
+    except KeyboardInterrupt:
+        click.echo("interrupted; what has arrived is kept, and the next pull goes on from there", err=True)
+        sys.exit(130)
+    took = {"seconds": round(time.monotonic() - began_s, 3)}
+    click.echo(json.dumps(facts | took) if as_json else folder)
+
+
+def _pull(model: str, revision: str | None, cache_dir: Path, repair: bool, on_progress: OnProgress) -> Path:
+    from wisp_runtime.loading import store
+    from wisp_runtime.loading.resolve import resolve, source_of
+
+    if repair and (source := source_of(model, revision)):
+        return store.repair(source, cache_dir, on_progress)
+    return resolve(model, revision, cache_dir, on_progress)
+
+
+def _facts(model: str, folder: Path) -> dict[str, Any]:
+    """What is there now; of a folder that nobody fetched only where it is."""
+    from wisp_runtime.loading.manifest import MANIFEST_FILE, read_manifest
+
+    facts: dict[str, Any] = {"model": model, "folder": str(folder)}
+    if not (folder / MANIFEST_FILE).exists():
+        return facts
+    manifest = read_manifest(folder)
+    return facts | {
+        "revision": manifest.revision,
+        "bytes": manifest.size_bytes,
+        "files": {file.name: file.digest for file in manifest.files},
+    }
+
+
+def _report(error: RuntimeFailure, termination_log: Path | None) -> int:
+    from wisp_runtime.server.report import failure_of, report_failure
+
+    report_failure(failure_of(error), termination_log)
+    return error.exit_code
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[OnProgress]:
+    """Show a bar on a terminal, and a line every few seconds elsewhere; both on stderr."""
+    if not sys.stderr.isatty():
+        yield _lines(title)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
+
+
+def _lines(title: str) -> OnProgress:
+    said_s = -math.inf
+
+    def say(done: int, total: int) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= SAY_EVERY_S or done == total:
+            said_s = time.monotonic()
+            click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
+
+    return say
