@@ -25,6 +25,7 @@ IMAGE_REASONS = (
     "RegistryUnavailable",
 )
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+STOPPED = (0, 137, 143)  # how a process ends that the kubelet told to
 VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume")
 _SECRET = re.compile(r'secrets? "?([-a-z0-9.]+)"? not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
@@ -49,11 +50,12 @@ def endings(pod: Pod) -> int:
     return ended + int(_is_stuck(status)) + int(pod.get("status", {}).get("phase") == "Failed" and not ended)
 
 
-def failure_of(pod: Pod, now: float) -> Failure | None:
+def failure_of(pod: Pod, now: float, *, was_ready: bool = False) -> Failure | None:
     """How the pod failed last; None if it has not.
 
     Args:
         now: Unix seconds, for failures that Kubernetes gives no time.
+        was_ready: whether the pod had been ready, so that it cannot have been too slow to start.
     """
     status = container_status(pod)
     waiting = status.get("state", {}).get("waiting", {})
@@ -61,7 +63,7 @@ def failure_of(pod: Pod, now: float) -> Failure | None:
         return _stuck(pod, waiting, now)
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
     if ended:
-        return _terminated(pod, ended, now)
+        return _terminated(pod, ended, now, was_ready)
     if pod.get("status", {}).get("phase") == "Failed":
         reason = str(pod["status"].get("reason") or "PodFailed")
         return Failure(reason, str(pod["status"].get("message") or "The pod failed."), now)
@@ -114,7 +116,7 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
     return Failure("ContainerRefused", f"The container could not be started: {message}", now)
 
 
-def _terminated(pod: Pod, ended: Mapping[str, Any], now: float) -> Failure:
+def _terminated(pod: Pod, ended: Mapping[str, Any], now: float, was_ready: bool) -> Failure:
     at = seconds_of(ended.get("finishedAt")) or now
     code = int(ended.get("exitCode", 0))
     if ended.get("reason") == "OOMKilled":
@@ -123,7 +125,7 @@ def _terminated(pod: Pod, ended: Mapping[str, Any], now: float) -> Failure:
     if told := _termination_log(message):
         details = told.get("details") if isinstance(told.get("details"), dict) else {}
         return Failure(str(told["reason"]), str(told.get("message", "")), at, code, details or {})
-    if code in (137, 143) and _took_whole_startup(pod, ended):
+    if code in STOPPED and not was_ready and _took_whole_startup(pod, ended):
         limit = f"{_startup_s(pod):g} s (spec.rollout.startupDeadline)"
         return Failure("StartupTimedOut", f"The pod was not ready within {limit}.", at, code)
     last = f" Its last words: {message.splitlines()[-1][:300]}" if message else ""

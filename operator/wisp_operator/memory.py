@@ -159,8 +159,9 @@ class Memory:
     def _note_endings(self, pod: Pod, now: float) -> None:
         fresh = endings(pod) - self._endings.get(_name(pod), 0)
         self._endings[_name(pod)] = max(endings(pod), self._endings.get(_name(pod), 0))
-        failure = failure_of(pod, now) if fresh > 0 and not _is_leaving(pod) else None
-        if failure is not None:
+        was_ready = _name(pod) in self._ready_since
+        failure = failure_of(pod, now, was_ready=was_ready)
+        if failure is not None and fresh > 0 and not _is_leaving(pod):
             self.crashes += fresh
             self.last_failure = failure
 

@@ -73,26 +73,24 @@ class Replica:
             await self.api.close()
 
     def _parts(self, optional: list[str], stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
-        kopf_registry = watches.registry(
-            self.caches,
-            optional,
-            changed=self._changed,
-            nodes_changed=self._look_at_all,
-            started=lambda: _stop_on_signals(stop),  # kopf has taken them for itself by then
-        )
         return {
-            "watches": kopf.operator(
-                registry=kopf_registry,
-                settings=watches.settings(),
-                clusterwide=True,
-                standalone=True,
-                stop_flag=stop,
-            ),
             "election": self.leader.run(),
             "queue": self.queue.run(self._look, self.config.workers),
             "poller": self.poller.run(),
             "health": self.health.run(),
+            "watches": self._watch(optional, stop),
         }
+
+    async def _watch(self, optional: list[str], stop: asyncio.Event) -> None:
+        """Run kopf until it is cancelled."""
+        tasks = await kopf.spawn_tasks(
+            registry=watches.registry(self.caches, optional, self._changed, self._look_at_all),
+            settings=watches.settings(),
+            clusterwide=True,
+            standalone=True,
+        )
+        _stop_on_signals(stop)  # kopf has just taken them for itself
+        await kopf.run_tasks(tasks, ignored=asyncio.all_tasks())
 
     async def _until(self, stop: asyncio.Event, parts: dict[str, Coroutine[Any, Any, None]]) -> None:
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]

@@ -72,7 +72,9 @@ def test_a_cluster_at_rest_costs_no_call(operator, namespace):
 
 def changed_calls(before, after):
     """Requests of each verb in between, those left out that keep the lead and compare the caches."""
-    calls = [name for name in after if "api_calls" in name and not any(v in name for v in ("lease", "compare"))]
+    calls = [
+        name for name in after if "api_calls" in name and not any(v in name for v in ("lease", "compare"))
+    ]
     return {name: after[name] - before.get(name, 0) for name in calls if after[name] != before.get(name, 0)}
 
 

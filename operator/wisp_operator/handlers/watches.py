@@ -41,7 +41,6 @@ def registry(
     optional: Collection[str],
     changed: Changed,
     nodes_changed: Callable[[], None],
-    started: Callable[[], None],
 ) -> kopf.OperatorRegistry:
     """Register what is watched.
 
@@ -50,7 +49,6 @@ def registry(
         optional: those of :data:`OPTIONAL` that the cluster has.
         changed: called with a model's key when it, or something of it, changed.
         nodes_changed: called when what the nodes offer may have changed.
-        started: called once kopf runs.
     """
     found = kopf.OperatorRegistry()
     kopf.on.login(id="login", registry=found)(kopf.login_via_client)
@@ -58,7 +56,7 @@ def registry(
     for kind in kinds:
         _index(found, kind)
         _spy(found, kind, caches, changed, nodes_changed)
-    _attach(found, caches, kinds, started)
+    _attach(found, caches, kinds)
     return found
 
 
@@ -139,12 +137,9 @@ def _offer(node: Body) -> tuple[Any, ...]:
     return tuple(sorted(node["metadata"].get("labels", {}).items())), tuple(gpus)
 
 
-def _attach(
-    found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str], started: Callable[[], None]
-) -> None:
+def _attach(found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
     async def attach(**given: Any) -> None:
         caches.attach({kind: given[kind] for kind in kinds})
-        started()
 
     kopf.on.startup(id="attach", registry=found)(attach)
 
