@@ -35,6 +35,7 @@ class Holder:
     since: float
     done_bytes: int = 0
     total_bytes: int = 0
+    checked_bytes: int = 0
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (for {time.time() - self.since:.0f} s)"
@@ -48,10 +49,13 @@ class Held:
         self._holder = Holder(socket.gethostname(), os.getpid(), time.time())
         self._write()
 
-    def beat(self, done_bytes: int, total_bytes: int) -> None:
+    def beat(self, done_bytes: int, total_bytes: int, checked_bytes: int = 0) -> None:
         """Say how far we are; cheap, it writes twice a second at most."""
-        self._holder = replace(self._holder, done_bytes=done_bytes, total_bytes=total_bytes)
-        if time.monotonic() - self._beaten_s >= _BEAT_S:
+        begins = total_bytes != self._holder.total_bytes
+        self._holder = replace(
+            self._holder, done_bytes=done_bytes, total_bytes=total_bytes, checked_bytes=checked_bytes
+        )
+        if begins or time.monotonic() - self._beaten_s >= _BEAT_S:
             self._write()
 
     def _write(self) -> None:
@@ -72,7 +76,8 @@ def locked(path: Path, on_wait: Callable[[Holder], None], stall_s: float = STALL
     Raises:
         CacheUnusable: the holder stood still, or files cannot be locked there.
     """
-    with path.open("a+b") as file:
+    # Not mode "a": a write at an offset would still go to the end.
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
         _acquire(file, path, on_wait, stall_s)
         yield Held(file)
 

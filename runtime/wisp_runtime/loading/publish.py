@@ -11,7 +11,7 @@ from threading import Lock
 
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.loading.disk import require_space
-from wisp_runtime.loading.listing import Listing, RemoteFile, Source
+from wisp_runtime.loading.listing import Listing, Source
 from wisp_runtime.loading.lock import Held, Holder, locked
 from wisp_runtime.loading.manifest import MANIFEST_FILE, Manifest, check_sizes, has_size, read_manifest
 from wisp_runtime.loading.transfer import Transfer
@@ -51,7 +51,7 @@ def withdraw_if_damaged(folder: Path) -> None:
             _withdraw(folder, [])
             return
         present = [file for file in files if has_size(folder / file.name, file)]
-        wrong = verify(folder, present, _Count(held, _nobody, 0, _size_of(files)))[1]
+        wrong = verify(folder, present, _Checked(held, sum(file.size_bytes for file in files)))[1]
         wrong += [file.name for file in files if file not in present]
         if wrong:
             log.warning("damaged in %s: %s", folder, ", ".join(wrong))
@@ -79,7 +79,7 @@ def _check(uri: str, listing: Listing, partial: Path, held: Held) -> None:
     Raises:
         WeightsUnreadable: some file is wrong; it is removed, so that the next attempt fetches it again.
     """
-    files, wrong = verify(partial, listing.files, _Count(held, _nobody, 0, listing.size_bytes))
+    files, wrong = verify(partial, listing.files, _Checked(held, listing.size_bytes))
     for name in wrong:
         (partial / name).unlink()
     if wrong:
@@ -105,6 +105,19 @@ class _Count:
             self._on_progress(self._done, self._total)
 
 
+class _Checked:
+    """Counts bytes that are compared, for those who wait for our lock."""
+
+    def __init__(self, held: Held, total: int) -> None:
+        self._held, self._done, self._total = held, 0, total
+        self._lock = Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._held.beat(self._total, self._total, self._done)
+
+
 class _Waiting:
     """Says once who fetches the model meanwhile, and shows that one's progress as ours."""
 
@@ -120,10 +133,6 @@ class _Waiting:
 
 def _nobody(_done: int, _total: int) -> None:
     """Nobody watches."""
-
-
-def _size_of(files: tuple[RemoteFile, ...]) -> int:
-    return sum(file.size_bytes for file in files)
 
 
 def _beside(folder: Path, ending: str) -> Path:

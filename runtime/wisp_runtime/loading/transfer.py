@@ -1,11 +1,12 @@
 """Bring files from a source into a folder: in parallel ranges, and on from where the last attempt stopped.
 
-A file arrives as ``NAME.part`` beside ``NAME.done``, which has one byte for each piece that is safely on
-the disk; both outlive the process, and the machine. A whole file has its own name.
+A file arrives as ``NAME.part`` beside ``NAME.done-SIZE``, which has one byte for each piece of that size
+that is safely on the disk; both outlive the process, and the machine. A whole file has its own name.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +110,7 @@ def _part(path: Path) -> Path:
 
 
 def _done(path: Path) -> Path:
-    return path.with_name(path.name + ".done")
+    return path.with_name(f"{path.name}.done-{PIECE_BYTES}")
 
 
 def _missing(path: Path, file: RemoteFile) -> list[_Piece]:
@@ -136,4 +137,5 @@ def _note(path: Path, index: int) -> None:
 def _finish(path: Path) -> None:
     if _part(path).exists():
         _part(path).rename(path)
-    _done(path).unlink(missing_ok=True)
+    for note in path.parent.glob(f"{glob.escape(path.name)}.done-*"):
+        note.unlink()
