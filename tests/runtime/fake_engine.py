@@ -74,7 +74,7 @@ class FakeEngine:
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
 
     def become_ready(self) -> None:
-        self.info = Ready(MAX_CONTEXT, 8, VOCAB, (END,), {"totalBytes": 1}, {"set": "reference/fake"})
+        self.info = Ready(MAX_CONTEXT, 8, VOCAB, (END,), {"totalBytes": 1}, {"set": "fake"}, "cpu", self.load)
         self.ready.set()
 
     def die(self, fatal: Fatal | None = None) -> None:

@@ -70,7 +70,8 @@ def test_it_starts_serves_many_at_once_and_ends_with_status_0():
         async with toy(max_concurrent=4, max_step_tokens=8) as engine:
             assert [phase.name for phase in engine.phases] == ["import", "weights"]
             assert all(phase.is_done for phase in engine.phases)
-            assert engine.info.kernels == {"set": "toy"}
+            assert (engine.info.kernels, engine.info.device) == ({"set": "toy"}, "cpu")
+            assert engine.load.kv_blocks_total == 64  # before the first step, too
             got = await asyncio.gather(*(follow(engine, one) for one in requests))
             assert engine.load.running == engine.load.waiting == engine.load.kv_blocks_used == 0
         assert engine._process.returncode == 0

@@ -113,8 +113,10 @@ def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
     with phase("weights", tell):
         time.sleep(0.5 if config.model == "late" else 0)
     limits = Limits(64, 4, config.max_step_tokens, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
-    ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, (EOS,), {}, {"set": "toy"})
-    return Engine(Scheduler(limits), TroubledRunner(config.model, limits.blocks, limits.block_tokens), ready)
+    scheduler, kernels = Scheduler(limits), {"set": "toy"}
+    eos = tuple(limits.eos)
+    ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, eos, {}, kernels, "cpu", scheduler.load)
+    return Engine(scheduler, TroubledRunner(config.model, limits.blocks, limits.block_tokens), ready)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Engine(Protocol):
         info: what the engine can do, or None while it starts.
         failed: resolves, with the reason, when the engine has ended other than by ``shutdown``.
         phases: the start-up phases so far, in order, the latest news of each.
-        load: how busy it is, as of its last step.
+        load: how busy it is, as of its last step, or as it began.
     """
 
     ready: asyncio.Event
@@ -217,7 +217,7 @@ class EngineClient:
             case Phase(name=name):
                 self._phases[name] = message
             case Ready():
-                self._info = message
+                self._info, self._load = message, message.load
                 self.ready.set()
             case Fatal():
                 pass  # the process ends now; _follow settles when it has

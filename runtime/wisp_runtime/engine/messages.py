@@ -136,6 +136,8 @@ class Ready:
         eos_token_ids: tokens that end an answer.
         ledger: the memory plan, as ``/state`` shows it.
         kernels: the kernel set, as ``/state`` shows it.
+        device: ``cpu`` or ``cuda``: what ``auto`` became.
+        load: how busy it is before its first request; ``kv_blocks_total`` is known from here on.
     """
 
     max_context: int
@@ -144,6 +146,8 @@ class Ready:
     eos_token_ids: tuple[int, ...]
     ledger: dict[str, object]
     kernels: dict[str, object]
+    device: str
+    load: Load
 
 
 @dataclass(frozen=True, slots=True)

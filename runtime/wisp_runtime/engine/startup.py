@@ -56,6 +56,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
     limits = _limits(spec, config, fit)
     with phase("firstToken", tell):
         prove(runner, limits)
+    scheduler = Scheduler(limits)
     ready = Ready(
         max_context=limits.max_context,
         max_concurrent=limits.max_running,
@@ -63,8 +64,10 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         eos_token_ids=spec.eos_token_ids,
         ledger=fit.to_dict(),
         kernels={"set": ops.kernels},
+        device=ops.device,
+        load=scheduler.load,
     )
-    return Engine(Scheduler(limits), runner, ready)
+    return Engine(scheduler, runner, ready)
 
 
 @contextmanager

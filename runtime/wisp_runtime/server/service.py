@@ -138,19 +138,13 @@ class Service:
         """Wait until no request is active."""
         await self._is_idle.wait()
 
-    def _device(self) -> str:
-        """Return where the model runs: as asked, or as ``auto`` turned out."""
-        if self.config.device != "auto" or self.engine.info is None:
-            return self.config.device
-        return "cpu" if str(self.engine.info.kernels.get("set", "")).startswith("reference/") else "cuda"
-
     def state(self, tokens_per_second: float) -> dict[str, Any]:
         """Return the body of ``/state``, as ``docs/architecture.md`` draws it."""
         info, failure = self.engine.info, self.failure
         return {
             "model": self.config.name,
             "path": str(self._text.path) if self._text else self.config.model,
-            "device": self._device(),
+            "device": info.device if info else self.config.device,
             "status": self.status,
             "phases": [_phase_state(phase) for phase in self.engine.phases],
             "ledger": info.ledger if info else None,
