@@ -61,6 +61,21 @@ def test_an_address_that_is_not_ours_is_told(host, capsys):
     assert f"ListenFailed: cannot listen on {host}:0" in capsys.readouterr().err
 
 
+def test_of_two_that_took_a_port_the_one_that_listens_later_is_told(monkeypatch):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        class Late(socket.socket):
+            def bind(self, address):
+                super().bind(address)
+                other.listen()
+
+        monkeypatch.setattr(socket, "socket", Late)
+        with pytest.raises(PortInUse), bound_socket("127.0.0.1", other.getsockname()[1]):
+            pass
+
+
 def test_a_bound_socket_can_be_bound_again_at_once():
     with bound_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

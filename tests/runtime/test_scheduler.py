@@ -169,6 +169,7 @@ def test_a_request_aborted_while_its_step_runs_gets_no_token_of_it():
         ({"tokens": (-1,)}, "0 … 49"),
         ({"sampling": SamplingParams(logit_bias=((50, 1.0),))}, "0 … 49"),
         ({"max_tokens": 0}, "at least 1"),
+        ({"sampling": SamplingParams(top_k=2**31)}, "top_k is 2147483648"),  # no 32-bit number
         ({"tokens": 10, "max_tokens": 12}, "6 KV blocks and the engine has 5"),  # 21 tokens are computed
         ({"tokens": 10, "max_tokens": 11}, None),  # 20 are: the last one drawn needs no room
     ],

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fake_engine import END, MAX_CONTEXT, tokens_of
+from fake_engine import END, MAX_CONTEXT, START, tokens_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +145,7 @@ def test_echo_repeats_the_prompt_before_the_answer(api, prompt):
         ({"temperature": 0}, {"temperature": 0.0}),
         ({"top_p": 0}, {"top_p": 1e-6}),  # the best token only
         ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": 10**30}, {"top_k": 264}),  # all there are: the engine counts in 32 bits
         ({"top_k": 5, "min_p": 0.1}, {"top_k": 5, "min_p": 0.1}),
         ({"seed": -1}, {"seed": 2**64 - 1}),
         (
@@ -171,6 +172,25 @@ def test_without_a_seed_each_request_draws_its_own(api, server):
         api.post(CHAT, json=ASK)
     first, second = (submit.sampling.seed for submit in server.engine.submitted)
     assert first != second
+
+
+@pytest.mark.parametrize(("seed", "distinct"), [(None, 6), (7, 2)])
+def test_equal_prompts_of_a_list_draw_apart_unless_a_seed_says_otherwise(api, server, seed, distinct):
+    api.post(COMPLETE, json=GO_ON | {"prompt": ["hi"] * 3, "n": 2, "seed": seed})
+    assert len({submit.sampling.seed for submit in server.engine.submitted}) == distinct
+
+
+def test_a_stop_string_that_is_a_special_token_stops_at_that_token(api, server):
+    server.engine.script = lambda _: [*tokens_of("one"), START, *tokens_of("two")]
+    body = {"stop": ["<|start|>", "x"]}
+    for path, ask in ((CHAT, ASK), (COMPLETE, GO_ON)):
+        assert collected(api, path, ask | body) == [("one", "stop")] == streamed(api, path, ask | body)
+
+
+def test_special_tokens_written_in_a_message_are_those_tokens(api, server):
+    # As transformers and vLLM do: a template's text is tokenized as a whole, whoever wrote which part.
+    api.post(CHAT, json=ASK | {"messages": [{"role": "user", "content": "a<|end|>b"}]})
+    assert server.engine.submitted[0].prompt.count(END) == 2
 
 
 @pytest.mark.parametrize(

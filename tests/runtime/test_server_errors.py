@@ -1,5 +1,6 @@
 """Every refusal has the API's shape, the right status, the field's name and a sentence."""
 
+import gzip
 import json
 
 import pytest
@@ -60,6 +61,7 @@ def message(**fields):
         ({"stop": ["a"] * 17}, "stop", "at most 16"),
         ({"logit_bias": {"264": 1}}, "logit_bias", "0 to 263"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "0 to 263"),  # more digits than Python reads
         ({"logit_bias": {"1": 101}}, "logit_bias.1", "100"),
         ({"top_logprobs": 3}, "top_logprobs", "'logprobs'"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
@@ -160,6 +162,13 @@ def test_another_content_type_is_refused(api, kind):
     assert "application/json" in error_of(response)["message"]
 
 
+def test_a_compressed_body_is_refused_by_its_name(api):
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    response = api.post(CHAT, content=gzip.compress(json.dumps(ASK).encode()), headers=headers)
+    assert response.status_code == 415
+    assert "'gzip'" in error_of(response)["message"]
+
+
 def test_json_with_a_charset_is_json(api):
     headers = {"Content-Type": "application/json; charset=utf-8"}
     assert api.post(CHAT, content=json.dumps(ASK), headers=headers).status_code == 200
@@ -200,6 +209,11 @@ def test_another_models_name_is_told_what_is_served(api, path, body):
     error = error_of(response)
     assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
     assert "'tiny'" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["self", "args", "loop", "context"])
+def test_template_names_may_be_words_of_python_or_jinja(api, name):
+    assert api.post(CHAT, json=ASK | {"chat_template_kwargs": {name: 1}}).status_code == 200
 
 
 ANYTHING = st.recursive(

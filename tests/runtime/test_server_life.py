@@ -59,7 +59,7 @@ def test_state_is_as_the_architecture_page_draws_it(api, server):
         "model": "tiny",
         "status": "ready",
         "device": "cpu",
-        "kernels": {"set": "reference/fake"},
+        "kernels": {"set": "fake"},
         "ledger": {"totalBytes": 1},
         "error": None,
     }
@@ -119,6 +119,15 @@ def test_a_client_that_leaves_before_the_first_token_aborts_its_stream(api, serv
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(server.url + CHAT, json=ASK | {"stream": True, "n": 2}, timeout=0.3)
     server.wait_until(lambda: len(server.engine.aborted) == 2, timeout_s=2)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_mistake_of_ours(api, server, caplog):
+    with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) as client:
+        client.sendall(HEAD % (CHAT.encode(), 1000) + b'{"model"')
+        server.wait_until(lambda: server.server.service.active == 1)
+    server.wait_until(lambda: server.server.service.active == 0)
+    assert 'status="500"' not in api.get("/metrics").text
+    assert not caplog.records
 
 
 def test_a_client_that_does_not_read_stalls_nobody_else(api, server):

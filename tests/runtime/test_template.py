@@ -32,7 +32,7 @@ def test_templates_render_as_transformers_renders_them(source, text):
 
 
 def test_callers_may_name_what_the_template_asks_for():
-    assert ChatTemplate("{{ enable_thinking }}", {}).render(USER, enable_thinking=False) == "False"
+    assert ChatTemplate("{{ enable_thinking }}", {}).render(USER, {"enable_thinking": False}) == "False"
 
 
 @pytest.mark.parametrize(

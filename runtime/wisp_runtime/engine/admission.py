@@ -31,6 +31,8 @@ def refusal(request: Submit, limits: Limits) -> str | None:
     named = [*prompt, *(token for token, _ in request.sampling.logit_bias)]
     if min(named) < 0 or max(named) >= limits.vocab:
         return f"a token id lies outside 0 … {limits.vocab - 1}; this model has no such token"
+    if not 0 <= request.sampling.top_k <= limits.vocab:
+        return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
     # The last token drawn is never computed, so it needs no room.
     needed = blocks_for(max_length(request, limits) - 1, limits.block_tokens)
     if needed > limits.blocks:

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from starlette.requests import ClientDisconnect
 
 from wisp_runtime.server.api_errors import ApiError, bad_request
+from wisp_runtime.server.sse import ClientLeft
 
 MAX_BODY_BYTES = 16 << 20
 
@@ -23,8 +25,10 @@ async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
 
     Raises:
         ApiError: 413 too long, 415 no JSON by its type, 400 otherwise, naming the field or the position.
+        ClientLeft: the connection closed before the body was whole.
     """
     _check_content_type(request.headers.get("content-type"))
+    _check_content_encoding(request.headers.get("content-encoding"))
     value = parse_json(await _read_bytes(request))
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.")
@@ -76,16 +80,28 @@ def _check_content_type(value: str | None) -> None:
         )
 
 
+def _check_content_encoding(value: str | None) -> None:
+    if value is not None and value.strip().lower() not in ("", "identity"):
+        raise ApiError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The Content-Encoding {value!r} is not read here; send the body as it is.",
+            code="unsupported_content_encoding",
+        )
+
+
 async def _read_bytes(request: Request) -> bytes:
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+            chunks.append(chunk)
+    except ClientDisconnect as error:
+        raise ClientLeft from error
     return b"".join(chunks)
 
 

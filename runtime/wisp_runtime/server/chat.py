@@ -34,7 +34,9 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     tokenizer, info = service.text.tokenizer, service.info
     prompt = await asyncio.to_thread(encode_chat, tokenizer, request)
     max_tokens = answer_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
-    submits = submits_of(prompt, request, sampling_of(request, logprobs, info), max_tokens)
+    sampling = sampling_of(request, logprobs, info)
+    special_stops = tokenizer.special_tokens_among(request.stop or ())
+    submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
     job = Job(
         request=request,
         answers=[Answer(submit, tuple(request.stop or ())) for submit in submits],
@@ -65,7 +67,7 @@ def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest) -> list[int]:
         raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
     messages = [_message(message, index, template) for index, message in enumerate(request.messages)]
     try:
-        text = template.render(messages, **names)
+        text = template.render(messages, names)
     except TemplateFailed as error:
         raise bad_request(f"{error}.", "messages", "chat_template_failed") from error
     return tokenizer.encode(text, adds_special=False)

@@ -76,12 +76,13 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
 
 def _answers(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Answer]:
     sampling = sampling_of(request, request.logprobs, service.info)
+    special_stops = service.text.tokenizer.special_tokens_among(request.stop or ())
     answers = []
     for prompt in prompts:
         room = service.info.max_context - len(prompt)
         wanted = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
         max_tokens = answer_tokens(len(prompt), wanted, service.info.max_context, "prompt")
-        submits = submits_of(prompt, request, sampling, max_tokens)
+        submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
         answers += [Answer(submit, tuple(request.stop or ())) for submit in submits]
     return answers
 

@@ -62,9 +62,9 @@ def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            listener.listen(BACKLOG)  # of two that bind before either listens, the second learns it here
         except OSError as error:
             raise _cannot_listen(error, host, port) from error
-        listener.listen(BACKLOG)
         listener.setblocking(False)
         yield listener
 

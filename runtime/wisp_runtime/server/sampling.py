@@ -12,22 +12,21 @@ from wisp_runtime.server.api_errors import bad_request, context_exceeded
 from wisp_runtime.server.requests import GenerationRequest
 
 SEED_BITS = 63
+MAX_ID_DIGITS = 18
 SMALLEST_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine wants a positive share
 
 
 def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -> SamplingParams:
-    """Return how the tokens of ``request`` are chosen; without a seed, one is drawn.
+    """Return how the tokens of ``request`` are chosen, but for the seed (see :func:`submits_of`).
 
     Raises:
         ApiError: a logit bias names no token of the model.
     """
-    seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed % (1 << 64)
     return SamplingParams(
         temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=max(request.top_k or 0, 0),
+        top_k=min(max(request.top_k or 0, 0), info.vocab_size),  # the engine counts in 32 bits
         top_p=1.0 if request.top_p is None else max(request.top_p, SMALLEST_TOP_P),
         min_p=request.min_p or 0.0,
-        seed=seed,
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_biases(request.logit_bias or {}, info.vocab_size),
@@ -38,10 +37,10 @@ def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -
 def _biases(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
     pairs = []
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and int(key) < vocab_size):
-            raise bad_request(
-                f"'logit_bias' names the token {key!r}; token ids are 0 to {vocab_size - 1}.", "logit_bias"
-            )
+        is_number = key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS
+        if not (is_number and int(key) < vocab_size):
+            named = f"'logit_bias' names the token {key[:MAX_ID_DIGITS]!r}"
+            raise bad_request(f"{named}; token ids are 0 to {vocab_size - 1}.", "logit_bias")
         pairs.append((int(key), bias))
     return tuple(pairs)
 
@@ -51,21 +50,30 @@ def submits_of(
     request: GenerationRequest,
     sampling: SamplingParams,
     max_tokens: int,
+    special_stops: Sequence[int] = (),
 ) -> list[Submit]:
-    """Return one message to the engine for each of the ``n`` answers to ``prompt``; each has its own seed."""
+    """Return one message to the engine for each of the ``n`` answers to ``prompt``; each has its own seed.
+
+    The request's seed counts for each of its prompts as if it came alone. Without one, a seed is drawn
+    for each prompt, so that equal prompts of a list have different answers.
+
+    Args:
+        special_stops: token ids that end an answer beside ``stop_token_ids``.
+    """
+    seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
         request_id="",
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         sampling=sampling,
-        stop_token_ids=tuple(request.stop_token_ids or ()),
+        stop_token_ids=(*(request.stop_token_ids or ()), *special_stops),
         ignore_eos=bool(request.ignore_eos),
     )
     return [
         replace(
             first,
             request_id=uuid.uuid4().hex,
-            sampling=replace(sampling, seed=(sampling.seed + index) % (1 << 64)),
+            sampling=replace(sampling, seed=(seed + index) % (1 << 64)),
         )
         for index in range(request.n or 1)
     ]

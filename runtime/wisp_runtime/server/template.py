@@ -7,7 +7,7 @@ habits Hugging Face's ``transformers`` gave them, and with bounds on what they m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -61,7 +61,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateFailed(f"the model's chat template is no valid Jinja2: {error}") from error
 
-    def render(self, messages: list[dict[str, Any]], **names: Any) -> str:
+    def render(self, messages: list[dict[str, Any]], names: Mapping[str, Any] | None = None) -> str:
         """Return the prompt for ``messages``, ending where the assistant's answer begins.
 
         Args:
@@ -72,9 +72,9 @@ class ChatTemplate:
             TemplateFailed: the template refused, failed, or ran out of bounds.
         """
         values = {"tools": None, "documents": None, "add_generation_prompt": True, **self._special_tokens}
-        values |= names | {"messages": messages, "range": _bounded_range(MAX_LOOP_ITEMS)}
+        values |= dict(names or {}) | {"messages": messages, "range": _bounded_range(MAX_LOOP_ITEMS)}
         try:
-            return _bounded_join(self._template.generate(**values))
+            return _bounded_join(self._template.generate(values))
         except _FAILURES as error:
             raise TemplateFailed(f"the model's chat template refused these messages: {error}") from error
 

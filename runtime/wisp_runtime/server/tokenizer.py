@@ -44,6 +44,11 @@ class ModelTokenizer:
         """Return the text of ``tokens``; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False))
 
+    def special_tokens_among(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of those ``texts`` that are special tokens: no decoded text ever shows them."""
+        ids = (self.tokenizer.token_to_id(text) for text in texts)
+        return [token for token in ids if token in self.special_ids]
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes one token stands for, even if they are only a part of a character."""
         piece = self.tokenizer.id_to_token(token)
