@@ -105,7 +105,8 @@ class Cluster:
         try:
             await self._api.request("POST", path, verb="event", body=event)
         except ApiError as error:
-            log.warning("an event was not recorded: %s", error)
+            level = logging.DEBUG if error.is_namespace_ending else logging.WARNING
+            log.log(level, "an event was not recorded: %s", error)
         else:
             self._metrics.count("events", type=str(event["type"]))
 

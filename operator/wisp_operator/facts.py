@@ -93,6 +93,7 @@ class Facts:
         fit: what :func:`.fit.check` said, or None if it has not been asked.
         cold_start_s: length of recent cold starts in seconds, oldest first.
         url: where clients reach the model.
+        prefetch: how far the Jobs are that fetch its weights ahead; None without any.
     """
 
     pods: tuple[PodFacts, ...] = ()
@@ -102,6 +103,7 @@ class Facts:
     fit: FitReport | None = None
     cold_start_s: tuple[float, ...] = ()
     url: str = ""
+    prefetch: Literal["Running", "Done", "Failed"] | None = None
 
     @property
     def live(self) -> tuple[PodFacts, ...]:

@@ -93,11 +93,13 @@ def _artifacts(model: InferenceModel, facts: Facts) -> Condition:
     failure = facts.last_failure
     if failure is not None and failure.reason in FETCH_FAILURES and not facts.ready:
         return condition("ArtifactsReady", "False", "FetchFailed", failure.message)
-    if any(pod.ready_since is not None or _has_pulled(pod) for pod in facts.live):
+    if facts.prefetch == "Done" or any(pod.ready_since or _has_pulled(pod) for pod in facts.live):
         return condition("ArtifactsReady", "True", "Fetched")
+    if facts.prefetch == "Failed":
+        return condition("ArtifactsReady", "False", "FetchFailed", "The Job that fetches the weights failed.")
     if model.spec.model.scheme in ("file", "pvc"):
         return condition("ArtifactsReady", "True", "InPlace")
-    if any(pod.phase == "Starting" for pod in facts.live):
+    if facts.prefetch == "Running" or any(pod.phase == "Starting" for pod in facts.live):
         return condition("ArtifactsReady", "False", "Fetching")
     return condition("ArtifactsReady", "Unknown", "NotFetched")
 

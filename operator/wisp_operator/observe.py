@@ -5,8 +5,8 @@ Pure: the pod as the API server shows it, and what its runtime last said in, :cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from wisp_operator.facts import Phase, PodFacts
 from wisp_operator.failures import container_status, is_backing_off, seconds_of
@@ -61,6 +61,18 @@ def ready_at(pod: Pod) -> float | None:
     """Since when the pod is ready, Unix seconds; None if it is not."""
     ready = _condition(pod, "Ready")
     return seconds_of(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
+
+
+def prefetch_of(jobs: Iterable[Mapping[str, Any]]) -> Literal["Running", "Done", "Failed"] | None:
+    """How far the Jobs are that fetch a model's weights; one that failed outweighs those that run."""
+    found = {_outcome(job) for job in jobs}
+    return next((outcome for outcome in ("Failed", "Running", "Done") if outcome in found), None)
+
+
+def _outcome(job: Mapping[str, Any]) -> str:
+    conditions = job.get("status", {}).get("conditions", ())
+    reached = {condition["type"] for condition in conditions if condition["status"] == "True"}
+    return "Failed" if "Failed" in reached else "Done" if "Complete" in reached else "Running"
 
 
 def address_of(pod: Pod, port: int) -> str:

@@ -83,5 +83,5 @@ def _pod(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str,
 
 def _arguments(model: InferenceModel) -> list[str]:
     revision = ["--revision", model.spec.model.revision] if model.spec.model.revision else []
-    fetch = ["fetch", model.spec.model.uri, *revision]
-    return [*fetch, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
+    pull = ["pull", model.spec.model.uri, *revision]
+    return [*pull, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]

@@ -29,7 +29,7 @@ from wisp_operator.failures import container_status, refusal, volume_failure
 from wisp_operator.fitting import Fitter
 from wisp_operator.memory import Memory
 from wisp_operator.metrics import Metrics
-from wisp_operator.observe import address_of, created_at, ready_at
+from wisp_operator.observe import address_of, created_at, prefetch_of, ready_at
 from wisp_operator.polling import Poller
 from wisp_operator.rest import ApiError
 from wisp_operator.writing import is_due, merged
@@ -132,7 +132,8 @@ class Reconciler:
         facts = memory.take(model, pods, self._tools.poller.states(model.key), demand, now)
         base = self._tools.config.gateway_url.rstrip("/") or "http://"
         url = f"{base}/{model.key}/v1" if self._tools.config.gateway_url else _service_url(model)
-        return replace(facts, url=url)
+        jobs = self._tools.caches.children("Job", model.key)
+        return replace(facts, url=url, prefetch=prefetch_of(jobs))
 
     def _decide(self, model: InferenceModel, facts: Facts, now: float) -> Decision:
         """Decide, but take nothing away on the word of a leader who has not listened yet."""

@@ -1,0 +1,94 @@
+"""Whether a model fits is known before any pod exists: node labels, a hub's headers, numbers in status."""
+
+import json
+
+import pytest
+from hub import LLAMA_8B, TINY, hub
+from kube import apply, condition, get, kubectl, message, model, status, until
+
+GIB = 2**30
+
+
+def gpu_node(product, mib, count):
+    """Make the test node look like one that NVIDIA's GPU feature discovery has labelled."""
+    labels = {
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.memory": str(mib),
+        "nvidia.com/gpu.count": str(count),
+    }
+    kubectl("label", "node", "--all", "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
+    for part in ("capacity", "allocatable"):
+        patch = [{"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": str(count)}]
+        kubectl("patch", "node", "node1", "--subresource=status", "--type=json", "-p", json.dumps(patch))
+
+
+@pytest.fixture
+def t4():
+    """One node with eight 15 GB GPUs."""
+    gpu_node("Tesla-T4", 15360, 8)
+    yield
+    labels = [f"nvidia.com/gpu.{name}-" for name in ("product", "memory", "count")]
+    kubectl("label", "node", "--all", *labels)
+    for part in ("capacity", "allocatable"):
+        patch = [{"op": "remove", "path": f"/status/{part}/nvidia.com~1gpu"}]
+        kubectl("patch", "node", "node1", "--subresource=status", "--type=json", "-p", json.dumps(patch))
+
+
+@pytest.fixture
+def repositories(start_operator):
+    with hub(large=LLAMA_8B, small=TINY) as endpoint:
+        operator = start_operator("one", "--hub-endpoint", endpoint)
+        until(operator.leads)
+        yield operator
+
+
+def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(repositories, t4, namespace):
+    apply(model("large", model={"uri": "hf://acme/large"}, gpu={"count": 1}, replicas=1), namespace=namespace)
+    until(lambda: condition("large", "Fits", namespace) == ("False", "DoesNotFit"))
+    fit = status("large", namespace)["fit"]
+    assert fit["verdict"] == "DoesNotFit"
+    assert fit["weightsBytes"] > 14 * GIB
+    assert fit["headroomBytes"] < 0
+    assert fit["gpu"] == "T4"
+    assert condition("large", "Ready", namespace) == ("False", "DoesNotFit")
+    assert get("pods", namespace=namespace) == []
+    assert get("deployment", "large", namespace)["spec"]["replicas"] == 0
+    print(message("large", "Fits", namespace))
+
+
+def test_a_model_that_fits_has_its_context_resolved(repositories, t4, namespace):
+    apply(model("small", model={"uri": "hf://acme/small"}, gpu={"count": 1}), namespace=namespace)
+    until(lambda: condition("small", "Fits", namespace) == ("True", "Fits"))
+    fit = status("small", namespace)["fit"]
+    assert fit["maxContext"] == 8192
+    assert fit["maxConcurrentAtContext"] >= 1
+    assert fit["basis"] == "computed from the weights headers"
+    print(message("small", "Fits", namespace))
+
+
+def test_without_any_gpu_the_spec_itself_is_asked(repositories, namespace):
+    gpu = {"count": 1, "product": ["NVIDIA-L4"]}
+    apply(model("large", model={"uri": "hf://acme/large"}, gpu=gpu), namespace=namespace)
+    until(lambda: status("large", namespace).get("fit", {}).get("gpu") == "L4")
+    apply(model("any", model={"uri": "hf://acme/large"}, gpu={"count": 1}), namespace=namespace)
+    until(lambda: condition("any", "Fits", namespace) == ("Unknown", "FitUnknown"))
+
+
+def test_a_node_that_comes_later_answers_the_question(repositories, namespace, request):
+    apply(model("large", model={"uri": "hf://acme/large"}, gpu={"count": 1}), namespace=namespace)
+    until(lambda: condition("large", "Fits", namespace) == ("Unknown", "FitUnknown"))
+    request.getfixturevalue("t4")
+    until(lambda: condition("large", "Fits", namespace) == ("False", "DoesNotFit"))
+
+
+def test_more_gpus_than_there_are_is_unschedulable_not_a_hang(repositories, t4, namespace):
+    apply(model("small", model={"uri": "hf://acme/small"}, gpu={"count": 1}, replicas=9), namespace=namespace)
+    until(lambda: condition("small", "Scheduled", namespace) == ("False", "Unschedulable"))
+    assert "Insufficient nvidia.com/gpu" in message("small", "Scheduled", namespace)
+    assert status("small", namespace)["readyReplicas"] in range(9)
+
+
+def test_a_private_or_absent_repository_is_unknown_with_the_reason(repositories, t4, namespace):
+    apply(model("none", model={"uri": "hf://acme/none"}, gpu={"count": 1}), namespace=namespace)
+    until(lambda: condition("none", "Fits", namespace) == ("Unknown", "FitUnknown"))
+    assert "config.json" in message("none", "Fits", namespace)
