@@ -1,15 +1,12 @@
 """The cache of downloads: whole or not at all, fetched once, gone on with, checked, and mended."""
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_source import FILES, PIECE, WEIGHTS, Fake, content
 
 from wisp_runtime.errors import (
     AccessDenied,
@@ -20,54 +17,15 @@ from wisp_runtime.errors import (
     WeightsUnreadable,
 )
 from wisp_runtime.loading import disk, transfer
-from wisp_runtime.loading.listing import Listing, RemoteFile, is_needed
+from wisp_runtime.loading.listing import RemoteFile, is_needed
 from wisp_runtime.loading.manifest import MANIFEST_FILE, read_manifest
 from wisp_runtime.loading.store import obtain, repair
-
-PIECE = 1000
-WEIGHTS = os.urandom(10 * PIECE + 7)
-FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "empty.json": b""}
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(transfer, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(transfer, "_PAUSE_S", 0.001)
-
-
-class Fake:
-    """A source in memory. ``before_read`` is called with (name, start, stop) and may raise or wait."""
-
-    uri, place, wanted = "hf://org/name", "hf--org--name", "main"
-
-    def __init__(self, files=None, revision="r1", pinned=None):
-        self.files, self.revision, self.pinned = dict(files or FILES), revision, pinned
-        self.digests = {
-            name: f"sha256:{hashlib.sha256(data).hexdigest()}" for name, data in self.files.items()
-        }
-        self.before_read = lambda *_: None
-        self.is_away, self.asked, self.read_ranges = False, 0, []
-
-    def listing(self, _timeout_s):
-        self.asked += 1
-        if self.is_away:
-            raise SourceUnreachable("nobody answers.")
-        found = [RemoteFile(name, len(data), self.digests[name]) for name, data in self.files.items()]
-        return Listing(self.revision, tuple(found))
-
-    def read(self, file, start, stop):
-        self.read_ranges.append((file.name, start, stop))
-        self.before_read(file.name, start, stop)
-        for at in range(start, stop, 300):
-            yield self.files[file.name][at : min(stop, at + 300)]
-
-    def fetched(self, name="model.safetensors"):
-        return sum(stop - start for file, start, stop in self.read_ranges if file == name)
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST_FILE}
 
 
 def flip(path, at=5):
@@ -329,76 +287,6 @@ def test_what_is_no_model_is_not_downloaded(tmp_path, files, words):
 )
 def test_only_what_a_model_runs_with_is_fetched(name, needed):
     assert is_needed(name) == needed
-
-
-def _in_process(work, *arguments):
-    process = FORK.Process(target=work, args=arguments)
-    process.start()
-    return process
-
-
-def _obtain_slowly(cache_dir, counter):
-    source = Fake()
-
-    def count(_, start, stop):
-        with counter.get_lock():
-            counter.value += stop - start
-        time.sleep(0.05)
-
-    source.before_read = count
-    obtain(source, cache_dir)
-
-
-def test_many_processes_fetch_a_model_once(tmp_path):
-    counter = FORK.Value("q", 0)
-    processes = [_in_process(_obtain_slowly, tmp_path, counter) for _ in range(5)]
-    for process in processes:
-        process.join(30)
-    assert [process.exitcode for process in processes] == [0] * 5
-    assert counter.value == len(WEIGHTS) + 2
-
-
-def _hold_at_half(cache_dir, reached):
-    source = Fake()
-
-    def stand_still(_, start, __):
-        if start >= 5 * PIECE:
-            reached.set()
-            time.sleep(60)
-
-    source.before_read = stand_still
-    obtain(source, cache_dir)
-
-
-@pytest.fixture
-def holder(tmp_path):
-    """A process that holds the lock of the model and stands still half-way."""
-    reached = FORK.Event()
-    process = _in_process(_hold_at_half, tmp_path, reached)
-    assert reached.wait(20)
-    yield process
-    process.kill()
-    process.join()
-
-
-def test_a_holder_that_stands_still_is_named_after_a_bounded_wait(tmp_path, holder):
-    moved = []
-    with pytest.raises(CacheUnusable, match=rf"process {holder.pid} on .* got no further for 1 s"):
-        obtain(Fake(), tmp_path, lambda *progress: moved.append(progress), stall_s=1.0)
-    assert moved  # its progress is shown as ours meanwhile
-    assert {total for _, total in moved} == {len(WEIGHTS) + 2}
-
-
-def test_a_holder_that_is_killed_leaves_its_lock_and_its_bytes_to_the_next(tmp_path, holder):
-    source, found = Fake(), []
-    waiter = threading.Thread(target=lambda: found.append(obtain(source, tmp_path)))
-    waiter.start()
-    time.sleep(0.5)
-    assert found == []
-    os.kill(holder.pid, signal.SIGKILL)
-    waiter.join(20)
-    assert content(found[0]) == FILES
-    assert source.fetched() < len(WEIGHTS)
 
 
 def test_a_copy_on_a_read_only_disk_is_used(tmp_path, monkeypatch, caplog):

@@ -24,7 +24,6 @@ from wisp_runtime.errors import AccessDenied, ModelNotFound, RuntimeFailure, Sou
 from wisp_runtime.loading.listing import Buffer, Listing, RemoteFile, is_needed
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_READ_BYTES = 1 << 20
 _READ_S = 30.0
 _LATER = (408, 425, 429, 500, 502, 503, 504)
 
@@ -69,7 +68,7 @@ class HubSource:
                     f"(HTTP {answer.status_code} to a range request). Use a mirror that answers those."
                 )
             left = stop - start
-            for data in answer.iter_raw(_READ_BYTES):
+            for data in answer.iter_raw():
                 yield data[:left]
                 left -= len(data)
                 if left <= 0:

@@ -28,7 +28,7 @@ from wisp_runtime.errors import (
 )
 from wisp_runtime.loading.listing import Buffer, Listing, RemoteFile, is_needed
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 64 << 10  # what a break loses at most
 _READ_S = 30.0
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE")
 _MD5 = re.compile(r'"[0-9a-f]{32}"')  # an object that came in parts has "…-PARTS"
