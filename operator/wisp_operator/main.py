@@ -91,8 +91,15 @@ def _set_up_log(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_news)
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that each of kopf's watches tries again; the lease says once a round that nobody answers."""
+    return not record.getMessage().startswith("Request attempt #")
 
 
 if __name__ == "__main__":

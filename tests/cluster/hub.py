@@ -1,4 +1,4 @@
-"""A hub on the loopback whose repositories have headers but no weights: enough to ask whether a model fits."""
+"""A hub on the loopback whose repositories have headers but no weights: enough to ask for a fit."""
 
 import json
 import re

@@ -31,6 +31,7 @@ VERSIONS = {
 }
 OPTIONAL = ("PodMonitor", "InferencePool")
 IDLE_S = 5.0
+RETRIES_S = (0.2, 0.5, 1.0, 2.0, *[3.0] * 1200)  # an hour without an API server; then this process ends
 
 Changed = Callable[[str], None]
 Body = Mapping[str, Any]
@@ -67,6 +68,7 @@ def settings() -> kopf.OperatorSettings:
     found.peering.standalone = True
     found.scanning.disabled = True
     found.queueing.idle_timeout = IDLE_S
+    found.networking.error_backoffs = RETRIES_S
     for kind in VERSIONS:
         if kind not in (KIND, "Node"):
             found.watching.label_selectors[_selector(kind)] = MODEL_LABEL
