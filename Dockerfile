@@ -52,7 +52,7 @@ RUN printf '%s\n' "import sys, tomllib" "project = tomllib.load(open('pyproject.
     python3 extras.py operator >operator.txt && python3 extras.py runtime >cpu.txt && python3 extras.py runtime cuda >cuda.txt && \
     printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile -r \$1" \
       "cd /opt/wisp/lib/python3*/site-packages" \
-      "rm -rf kubernetes/aio kubernetes/e2e_test cupy/_core/include cupy/testing" \
+      "rm -rf kubernetes/aio kubernetes/e2e_test cupy/_core/include" \
       "find /opt/wisp/bin -type f -delete" \
       "find . -type d -name tests -prune -exec rm -rf {} +" \
       "find . -name '*.py[ixd]' -type f -delete" >install.sh

@@ -1,0 +1,312 @@
+"""What the chart renders: objects that agree with the programs they start, and rights that suffice."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from wisp_gateway.main import main as gateway_main
+from wisp_operator import cluster
+from wisp_operator.desired.children import PRUNED
+from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
+from wisp_operator.handlers.watches import VERSIONS
+from wisp_operator.main import main as operator_main
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/wisp"
+CRD = ROOT / "crds/inferencemodels.yaml"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wisp"
+HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), reverse=True)), None)
+RIGHTS = {"read": {"get", "list", "watch"}, "apply": {"get", "list", "watch", "create", "patch"}}
+
+needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
+
+
+def helm(command, *arguments, check=True):
+    """Run helm with a Kubernetes that the chart wants; its output, or with check=False its whole result."""
+    kube = [] if command == "package" else ["--kube-version", "1.34"]
+    done = subprocess.run([str(HELM), command, *arguments, *kube], text=True, capture_output=True, timeout=60)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout if check else done
+
+
+@functools.cache
+def rendered(*settings, release="wisp"):
+    """The chart's objects by ``Kind/name``, in namespace wisp-system."""
+    flags = [flag for setting in settings for flag in ("--set-json", setting)]
+    text = helm("template", release, str(CHART), "--namespace", "wisp-system", *flags)
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    found = {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+    assert len(found) == len(documents), "two objects of one kind and name"
+    return found
+
+
+METRICS = (
+    "operator/wisp_operator/metrics.py",
+    "operator/wisp_gateway/metrics.py",
+    "runtime/wisp_runtime/server/telemetry.py",
+)
+EVERYTHING = (
+    "nodeCache.prepare=true",
+    "monitoring.serviceMonitor=true",
+    "monitoring.dashboard=true",
+    "priorityClass.create=true",
+    'gateway.apiKeysSecret="keys"',
+    'images.pullSecrets=["pull"]',
+    'networkPolicy.metricsNamespace="monitoring"',
+    'networkPolicy.gatewayFrom=[{"podSelector": {}}]',
+)
+
+
+def pod_of(document):
+    return document["spec"]["template"]["spec"]
+
+
+def container_of(document):
+    return pod_of(document)["containers"][0]
+
+
+def rules_of(document):
+    """{(group, resource): verbs} of a role."""
+    found = {}
+    for rule in document["rules"]:
+        for resource in rule["resources"]:
+            key = (rule["apiGroups"][0], resource)
+            found[key] = found.get(key, set()) | set(rule["verbs"])
+    return found
+
+
+@needs_helm
+def test_helm_finds_nothing_to_complain_about():
+    helm("lint", str(CHART), "--strict")
+
+
+@needs_helm
+def test_the_crd_of_the_chart_is_the_one_of_crds_and_outlives_the_release():
+    lines = helm(
+        "template", "wisp", str(CHART), "--show-only", "templates/crd-inferencemodels.yaml"
+    ).splitlines()
+    ours = [
+        line for line in lines if line not in ("---", "# Source: wisp/templates/crd-inferencemodels.yaml")
+    ]
+    keep = ["  annotations:", "    helm.sh/resource-policy: keep"]
+    at = ours.index(keep[0])
+    assert ours[at : at + 2] == keep
+    assert "\n".join(ours[:at] + ours[at + 2 :]).strip() == CRD.read_text().strip()
+    assert ours[at - 1] == "metadata:"
+
+
+def test_there_is_one_copy_of_the_crd():
+    assert (CHART / "files/inferencemodels.yaml").resolve() == CRD
+
+
+@needs_helm
+def test_a_packaged_chart_holds_the_crd_itself(tmp_path):
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    package = str(next(tmp_path.glob("wisp-*.tgz")))
+    assert "name: inferencemodels.wisp.dev" in helm("template", "wisp", package)
+
+
+@needs_helm
+def test_the_crd_can_be_left_to_others():
+    assert "CustomResourceDefinition/inferencemodels.wisp.dev" not in rendered("crd.install=false")
+
+
+@needs_helm
+@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
+def test_arguments_are_ones_that_the_programs_read(settings):
+    for name, program in (("operator", operator_main), ("gateway", gateway_main)):
+        arguments = container_of(rendered(*settings)[f"Deployment/wisp-{name}"])["args"]
+        program.make_context(name, list(arguments))
+        flags = [argument.partition("=")[0] for argument in arguments]
+        assert len(flags) == len(set(flags))
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("setting", "component", "flag", "expect"),
+    [
+        ('images.runtime.tag="1-cpu"', "operator", "runtime_image", "ghcr.io/wisp-dev/wisp-runtime:1-cpu"),
+        ('images.registry=""', "operator", "runtime_image", "wisp-dev/wisp-runtime:0.1.0"),
+        (
+            f'images.runtime.digest="sha256:{"a" * 64}"',  # a digest outranks the tag
+            *("operator", "runtime_image", f"ghcr.io/wisp-dev/wisp-runtime@sha256:{'a' * 64}"),
+        ),
+        ('images.pullPolicy="Never"', "operator", "runtime_pull_policy", "Never"),
+        ("runtime.userId=1000", "operator", "runtime_user_id", 1000),
+        ("runtime.cpu=2", "operator", "runtime_cpu", "2"),  # a number is as good as a string
+        ('nodeCache.path="/data"', "operator", "node_cache_dir", "/data"),
+        ('runtime.hubEndpoint="http://hub:1"', "operator", "hub_endpoint", "http://hub:1"),
+        ('runtime.claimStorageClass="fast"', "operator", "claim_storage_class", "fast"),
+        ("operator.leaseSeconds=20", "operator", "renew_s", 5.0),
+        ("crd.install=true", "operator", "gateway_url", "http://wisp-gateway.wisp-system.svc"),
+        ("gateway.service.port=8000", "operator", "gateway_url", "http://wisp-gateway.wisp-system.svc:8000"),
+        ('gateway.publicUrl="https://llm.example.com"', "operator", "gateway_url", "https://llm.example.com"),
+        ("crd.install=true", "gateway", "demand_url", "http://wisp-operator.wisp-system.svc:8081/demand"),
+        ("gateway.maxBodyBytes=67108864", "gateway", "max_body_bytes", 67108864),  # not 6.7e+07
+        ("gateway.drainTimeoutSeconds=7", "gateway", "drain_timeout_s", 7.0),
+        ('gateway.apiKeysSecret="keys"', "gateway", "api_keys", Path("/etc/wisp/keys/keys")),
+    ],
+)
+def test_values_reach_the_program_they_are_for(setting, component, flag, expect):
+    arguments = container_of(rendered(setting)[f"Deployment/wisp-{component}"])["args"]
+    program = {"operator": operator_main, "gateway": gateway_main}[component]
+    assert program.make_context(component, list(arguments)).params[flag] == expect
+
+
+@needs_helm
+def test_a_value_that_nobody_reads_does_not_exist():
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    indirect = {"operator", "runtime", "gateway"}  # wisp.image and wisp.pod index by component
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for group, below in schema["properties"].items():
+        for key in set(below.get("properties", ())) - indirect:
+            assert re.search(rf"\b{group}\.{key}\b|\$values\.{key}\b|\$image\.{key}\b", templates), (
+                f"{group}.{key}"
+            )
+
+
+@needs_helm
+def test_the_operator_may_do_what_it_does_and_nothing_else():
+    rules = rules_of(rendered()["ClusterRole/wisp-operator"])
+    read_only = {"InferenceModel": "read", "Node": "read"}
+    expect = {
+        ("wisp.dev", "inferencemodels/status"): {"patch"},
+        ("wisp.dev", "inferencemodels/finalizers"): {"update"},
+        ("", "events"): {"list"},
+        ("events.k8s.io", "events"): {"create"},
+    }
+    for kind, version in VERSIONS.items():
+        group = version.rpartition("/")[0]
+        verbs = RIGHTS[read_only.get(kind, "apply")] | ({"delete"} if kind in PRUNED else set())
+        expect[(group, cluster.PLURALS.get(kind, "nodes"))] = verbs
+    expect[("", "pods")] = {"get", "list", "watch", "patch"}  # made by Deployments, told which goes first
+    assert rules == expect
+
+
+@needs_helm
+def test_the_operator_holds_one_lease_of_its_own_namespace():
+    role = rendered()["Role/wisp-operator"]
+    assert role["metadata"]["namespace"] == "wisp-system"
+    by_name = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
+    assert [(rule["resourceNames"], rule["verbs"]) for rule in by_name] == [
+        (["wisp-operator"], ["get", "update"])
+    ]
+    # Part of the release, so that uninstalling leaves none behind.
+    assert "Lease/wisp-operator" in rendered()
+
+
+@needs_helm
+@pytest.mark.parametrize(("reads", "secrets"), [("true", {"get"}), ("false", None)])
+def test_the_gateway_only_reads(reads, secrets):
+    rules = rules_of(rendered(f"gateway.readModelSecrets={reads}")["ClusterRole/wisp-gateway"])
+    assert rules.pop(("", "secrets"), None) == secrets  # by name, never listed
+    assert rules == {
+        ("wisp.dev", "inferencemodels"): RIGHTS["read"],
+        ("discovery.k8s.io", "endpointslices"): RIGHTS["read"],
+    }
+
+
+@needs_helm
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
+def test_pods_meet_the_restricted_pod_security_standard(component, settings):
+    pod = pod_of(rendered(*settings)[f"Deployment/wisp-{component}"])
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+    for container in pod["containers"]:
+        given_up = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["securityContext"] == given_up
+        assert not any("hostPort" in port for port in container["ports"])
+
+
+@needs_helm
+def test_only_the_node_cache_that_was_asked_for_starts_as_root():
+    assert not [key for key in rendered() if key.startswith("DaemonSet")]
+    pod = pod_of(rendered(*EVERYTHING)["DaemonSet/wisp-nodecache"])
+    capabilities = pod["initContainers"][0]["securityContext"]["capabilities"]
+    assert capabilities == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert pod["containers"][0]["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+
+
+@needs_helm
+@pytest.mark.parametrize(("delay", "drain"), [(5, 120), (0, 0), (30, 3600)])
+def test_a_gateway_has_the_time_to_drain(delay, drain):
+    found = rendered(f"gateway.shutdownDelaySeconds={delay}", f"gateway.drainTimeoutSeconds={drain}")
+    assert pod_of(found["Deployment/wisp-gateway"])["terminationGracePeriodSeconds"] > delay + drain
+
+
+@needs_helm
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_services_budgets_and_policies_select_the_pods_of_their_deployment(component):
+    found, name = rendered(*EVERYTHING), f"wisp-{component}"
+    labels = found[f"Deployment/{name}"]["spec"]["template"]["metadata"]["labels"].items()
+    service = found[f"Service/{name}"]
+    assert service["spec"]["selector"].items() <= labels
+    assert found[f"PodDisruptionBudget/{name}"]["spec"]["selector"]["matchLabels"].items() <= labels
+    assert found[f"NetworkPolicy/{name}"]["spec"]["podSelector"]["matchLabels"].items() <= labels
+    monitor = found[f"ServiceMonitor/{name}"]["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    ports = {port["name"] for port in container_of(found[f"Deployment/{name}"])["ports"]}
+    assert {service["spec"]["ports"][0]["targetPort"], monitor["endpoints"][0]["port"]} <= ports
+
+
+@needs_helm
+def test_one_replica_has_no_budget_that_would_keep_a_node_from_draining():
+    assert "PodDisruptionBudget/wisp-gateway" not in rendered("gateway.replicas=1")
+
+
+@needs_helm
+def test_the_gateway_may_reach_the_pods_of_models():
+    egress = rendered()["NetworkPolicy/wisp-gateway"]["spec"]["egress"]
+    to = egress[0]["to"][0]
+    assert egress[0]["ports"] == [{"port": RUNTIME_PORT, "protocol": "TCP"}]
+    assert to["podSelector"]["matchExpressions"] == [{"key": MODEL_LABEL, "operator": "Exists"}]
+
+
+@needs_helm
+def test_every_object_is_in_the_namespace_of_the_release_and_says_whose_it_is():
+    cluster_wide = {"ClusterRole", "ClusterRoleBinding", "PriorityClass", "CustomResourceDefinition"}
+    for document in rendered(*EVERYTHING).values():
+        if document["kind"] not in cluster_wide:
+            assert document["metadata"]["namespace"] == "wisp-system"
+        if document["kind"] != "CustomResourceDefinition":
+            assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "wisp"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("release", "expect"),
+    [("wisp", "wisp-gateway"), ("my-wisp", "my-wisp-gateway"), ("llm", "llm-wisp-gateway"), ("a" * 53, None)],
+)
+def test_names_come_from_the_release_and_fit_a_service(release, expect):
+    names = {key.partition("/")[2] for key in rendered(release=release) if key.startswith("Service/")}
+    assert expect is None or expect in names
+    assert all(len(name) <= 63 for name in names)
+
+
+@needs_helm
+def test_the_dashboard_asks_for_metrics_that_exist():
+    config = rendered(*EVERYTHING)["ConfigMap/wisp-dashboard"]
+    dashboard = json.loads(config["data"]["wisp.json"])
+    exist = {name for path in METRICS for name in re.findall(r"wisp_[a-z_]+", (ROOT / path).read_text())}
+    told = dashboard["panels"] + dashboard["templating"]["list"]
+    asked = set(re.findall(r"wisp_[a-z_]+", json.dumps(told)))
+    assert len(asked) > 20
+    assert {re.sub("_bucket$", "", name) for name in asked} - exist == set()
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,101 @@
+"""The chart's values: few, each documented where it stands, and none that the schema does not know."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "charts/wisp"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wisp"
+HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), reverse=True)), None)
+
+needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
+
+MOST_VALUES = 60
+COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "wisp")
+
+
+def leaves(schema, path=()):
+    """Paths of the values that a schema knows, without the insides of free-form maps."""
+    if not schema.get("properties") or (path and path[-1] == "resources"):
+        return [path]
+    return [leaf for key, below in schema["properties"].items() for leaf in leaves(below, (*path, key))]
+
+
+def known():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    return [leaf for leaf in leaves(schema) if leaf != ("global",)]
+
+
+def documented(text):
+    """Paths of values.yaml, by whether the line above is a comment."""
+    found, path, above = {}, [], ""
+    for line in text.splitlines():
+        if match := re.match(r"( *)([A-Za-z]+):", line):
+            path = [*path[: len(match[1]) // 2], match[2]]
+            found[tuple(path)] = above.strip().startswith("#")
+        above = line
+    return found
+
+
+def test_there_are_few_values_and_all_are_documented_above_their_key():
+    told = documented((CHART / "values.yaml").read_text())
+    assert len(known()) <= MOST_VALUES
+    assert [".".join(path) for path in known() if not told.get(path)] == []
+
+
+def test_the_schema_knows_every_value_and_every_value_has_a_default():
+    def defaults(document, path=()):
+        if isinstance(document, dict) and path not in known():
+            return [leaf for key, below in document.items() for leaf in defaults(below, (*path, key))]
+        return [path]
+
+    assert sorted(defaults(yaml.safe_load((CHART / "values.yaml").read_text()))) == sorted(known())
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("gateway.replica=3", "replica"),
+        ("nonsense=1", "nonsense"),
+        ("images.operator.name=x", "name"),
+        ("gateway.replicas=two", "replicas"),
+        ("gateway.replicas=-1", "replicas"),
+        ("images.pullPolicy=Sometimes", "pullPolicy"),
+        ("images.runtime.digest=sha256:12", "digest"),
+        ("images.runtime.tag=a tag", "tag"),
+        ("runtime.userId=0", "userId"),  # never root
+        ("runtime.hubEndpoint=hub", "hubEndpoint"),
+        ("gateway.service.port=70000", "port"),
+        ("gateway.service.type=ExternalName", "type"),
+        ("operator.leaseSeconds=1", "leaseSeconds"),
+        ("nodeCache.path=cache", "path"),
+        ("nodeCache.path=/a b", "path"),
+        ("priorityClass.value=2000000000", "value"),  # the cluster's own
+        ("gateway.logFormat=xml", "logFormat"),
+        ("gateway.resources.request.cpu=1", "request"),
+        ("runtime.memory=lots", "memory"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(setting, complaint):
+    command = [str(HELM), "template", "wisp", str(CHART), "--kube-version", "1.34", "--set", setting]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_templates_are_named_by_component_and_kind():
+    names = [path.name for path in (CHART / "templates").glob("*.yaml")]
+    assert [name for name in names if not re.fullmatch(rf"({'|'.join(COMPONENTS)})-[a-z]+\.yaml", name)] == []
+
+
+def test_the_chart_and_the_packages_have_one_version():
+    version = re.search(r'^version = "(.+)"$', (CHART.parents[1] / "pyproject.toml").read_text(), re.M)[1]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
