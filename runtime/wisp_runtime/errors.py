@@ -1,24 +1,25 @@
 """Every error the runtime raises on purpose.
 
-    RuntimeFailure              reason, message; ends up in the termination log and in /state
-    ├── ConfigError             a setting that cannot be (exit 2)
-    ├── DoesNotFit              the model needs more memory than there is (exit 3)
-    ├── ModelNotFound           no such directory, repository or revision
-    ├── ModelUnsupported        an architecture, shape or format we cannot run
-    ├── WeightsUnreadable       a truncated or inconsistent safetensors file
-    ├── TokenizerUnreadable     tokenizer.json missing or broken
-    ├── SourceUnreachable       the hub or bucket gives no answer, or breaks off; later it may
-    ├── AccessDenied            the hub or bucket wants a token or credentials, or others than these
-    ├── CacheUnusable           the cache's folder cannot be written or locked
-    ├── DiskFull                no space for a download or a conversion
-    ├── PortInUse               another process listens there
-    ├── ListenFailed            the address is not ours to listen on
-    ├── KernelsMissing          no kernels for this GPU, model and quantization
-    ├── DeviceFailed            the GPU or its driver reported an error that does not go away
-    ├── EngineFailed            the engine met what it did not expect: a bug of ours
-    ├── EngineDied              the engine's process ended without saying why
-    └── ErrorBudgetSpent        too many requests failed within a minute; a new process may do better
-    ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
+RuntimeFailure              reason, message; ends up in the termination log and in /state
+├── ConfigError             a setting that cannot be (exit 2)
+├── DoesNotFit              the model needs more memory than there is (exit 3)
+├── ModelNotFound           no such directory, repository or revision
+├── ModelUnsupported        an architecture, shape or format we cannot run
+├── WeightsUnreadable       a truncated or inconsistent safetensors file
+├── TokenizerUnreadable     tokenizer.json missing or broken
+├── SourceUnreachable       the hub or bucket gives no answer, or breaks off; later it may
+├── AccessDenied            the hub or bucket wants a token or credentials, or others than these
+├── CacheUnusable           the cache's folder cannot be written or locked
+├── DiskFull                no space for a download or a conversion
+├── PortInUse               another process listens there
+├── ListenFailed            the address is not ours to listen on
+├── KernelsMissing          no kernels for this GPU, model and quantization
+├── DeviceFailed            the GPU or its driver reported an error that does not go away
+├── EngineFailed            the engine met what it did not expect: a bug of ours
+├── EngineDied              the engine's process ended without saying why
+├── ServerFailed            the server met what it did not expect: a bug of ours
+└── ErrorBudgetSpent        too many requests failed within a minute; a new process may do better
+ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
 """
 
 from __future__ import annotations
@@ -108,6 +109,10 @@ class EngineFailed(RuntimeFailure):
 
 class EngineDied(RuntimeFailure):
     """The engine's process ended without saying why."""
+
+
+class ServerFailed(RuntimeFailure):
+    """The server met what it did not expect: a bug of ours."""
 
 
 class ErrorBudgetSpent(RuntimeFailure):

@@ -52,6 +52,17 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path, capsys):
     assert '"reason": "PortInUse"' in log.read_text()
 
 
+def test_a_bug_of_the_server_still_leaves_its_reason(tmp_path, capsys):
+    async def broken(_):
+        raise ZeroDivisionError("oops")
+
+    log = tmp_path / "termination.json"
+    config = ServeConfig(model="x", host="127.0.0.1", port=0, termination_log=log)
+    assert run(config, broken) == 1
+    assert "ServerFailed: ZeroDivisionError: oops" in capsys.readouterr().err
+    assert '"reason": "ServerFailed"' in log.read_text()
+
+
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 def test_an_address_that_is_not_ours_is_told(host, capsys):
     async def never(_):

@@ -1,6 +1,8 @@
 """A model's text side: files that are missing or broken, templates in three places, bytes of tokens."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 from fake_engine import END, START, write_model
@@ -60,6 +62,21 @@ def test_a_template_file_of_its_own_goes_first(model):
     configure(model, chat_template="from config")
     (model / "chat_template.jinja").write_text("from file")
     assert load_tokenizer(model).chat_template.render([]) == "from file"
+
+
+def test_a_template_file_that_is_no_text_is_named(model):
+    (model / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(TokenizerUnreadable, match=r"chat_template.jinja is no UTF-8 \(byte 2\)"):
+        load_tokenizer(model)
+
+
+def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
+    def refuse(*_):  # root, as which tests may run, reads what is forbidden
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(TokenizerUnreadable, match=r"tokenizer_config.json cannot be read: Permission denied"):
+        load_tokenizer(model)
 
 
 def test_special_tokens_are_written_plain_or_as_objects(model):

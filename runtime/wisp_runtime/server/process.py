@@ -20,10 +20,12 @@ import uvloop
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.client import Engine, EngineClient
 from wisp_runtime.engine.messages import Fatal
-from wisp_runtime.errors import ListenFailed, PortInUse, RuntimeFailure
+from wisp_runtime.errors import ListenFailed, PortInUse, RuntimeFailure, ServerFailed
 from wisp_runtime.server.report import failure_of, follow_phases, report_failure, say
 
 BACKLOG = 2048
+
+log = logging.getLogger(__name__)
 
 StartEngine = Callable[[ServeConfig], Awaitable[Engine]]
 
@@ -43,6 +45,11 @@ def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> 
             failure = runner.run(serve(config, listener, start_engine))
     except RuntimeFailure as error:
         failure = failure_of(error)
+    except Exception as error:
+        log.exception("the server failed")
+        failure = failure_of(
+            ServerFailed(f"{type(error).__name__}: {error}. A bug; see the log's traceback.")
+        )
     if failure is None:
         return 0
     report_failure(failure, config.termination_log)

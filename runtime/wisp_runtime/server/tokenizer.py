@@ -91,7 +91,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(_read_text(path))
     except ValueError as error:
         raise TokenizerUnreadable(f"{path} is no JSON: {error}. Download or convert it again.") from error
     if not isinstance(content, dict):
@@ -99,9 +99,22 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerUnreadable(
+            f"{path} is no UTF-8 (byte {error.start}). Download or convert it again."
+        ) from error
+    except OSError as error:
+        raise TokenizerUnreadable(
+            f"{path} cannot be read: {error.strerror or error}. Check its permissions and the disk."
+        ) from error
+
+
 def _chat_template(directory: Path, config: dict[str, Any]) -> ChatTemplate | None:
     file = directory / "chat_template.jinja"
-    source = file.read_text("utf-8") if file.is_file() else _named_template(config.get("chat_template"))
+    source = _read_text(file) if file.is_file() else _named_template(config.get("chat_template"))
     if source is None:
         return None
     try:
