@@ -50,7 +50,7 @@ def source_of(uri: str, revision: str | None) -> Source | None:
         repository, _, named = rest.partition("@")
         return HubSource(repository, named or revision)
     if scheme == "s3":
-        from wisp_runtime.loading.s3 import BucketSource
+        from wisp_runtime.loading.bucket import BucketSource
 
         return BucketSource(rest, storage_settings())
     if scheme in _MOUNTED:
