@@ -14,11 +14,14 @@ Kind = Literal[
 
 FAILURES: dict[str, str] = {
     "DoesNotFit": "The model does not fit the GPU.",
-    "ModelNotFound": "There is no such directory, repository or revision.",
+    "ModelNotFound": "There is no such directory, repository, bucket or revision.",
     "ModelUnsupported": "The model's architecture, shape or format cannot be run.",
     "WeightsUnreadable": "A file of the weights is truncated or inconsistent.",
     "TokenizerUnreadable": "tokenizer.json is missing or broken.",
     "DiskFull": "There is no space for a download or a conversion.",
+    "SourceUnreachable": "The hub or bucket gives no answer, or breaks off; later it may.",
+    "AccessDenied": "The hub or bucket wants a token or credentials, or others than these.",
+    "CacheUnusable": "The directory that keeps downloads cannot be written or locked.",
     "KernelsMissing": "There are no kernels for this GPU, model and quantization.",
     "DeviceFailed": "The GPU or its driver reported an error that does not go away.",
     "ImagePullFailed": "The runtime's image, or the image with the weights, could not be pulled.",

@@ -12,7 +12,10 @@ from wisp_operator.autoscale import Decision
 from wisp_operator.conditions import FAILURES, REASONS, Condition, Kind, condition, timestamp
 from wisp_operator.facts import Facts, PodFacts
 
-FETCH_FAILURES = ("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable", "DiskFull")
+FETCH_FAILURES = (
+    *("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable"),
+    *("SourceUnreachable", "AccessDenied", "CacheUnusable", "DiskFull"),
+)
 STATE_OF_REASON: dict[str, Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]] = {
     "Suspended": "Suspended",
     "ReplicasZero": "Suspended",

@@ -185,6 +185,9 @@ def test_a_pod_goes_where_the_gpu_is(gpu, expressions):
                 "HOME": "/tmp",
                 "AWS_ACCESS_KEY_ID": ("s3", "AWS_ACCESS_KEY_ID"),
                 "AWS_SECRET_ACCESS_KEY": ("s3", "AWS_SECRET_ACCESS_KEY"),
+                "AWS_SESSION_TOKEN": ("s3", "AWS_SESSION_TOKEN", "optional"),
+                "AWS_REGION": ("s3", "AWS_REGION", "optional"),
+                "AWS_ENDPOINT_URL": ("s3", "AWS_ENDPOINT_URL", "optional"),
             },
         ),
         (
@@ -200,7 +203,8 @@ def test_a_pod_goes_where_the_gpu_is(gpu, expressions):
 def test_the_environment_has_each_name_once(found, expect):
     def shown(variable: dict[str, Any]) -> Any:
         source = variable.get("valueFrom", {}).get("secretKeyRef")
-        return (source["name"], source["key"]) if source else variable["value"]
+        optional = ("optional",) if source and source.get("optional") else ()
+        return (source["name"], source["key"], *optional) if source else variable["value"]
 
     variables = container(found)["env"]
     assert {variable["name"]: shown(variable) for variable in variables} == expect

@@ -8,6 +8,7 @@ from wisp_operator.api import EnvVar, InferenceModel
 from wisp_operator.desired.settings import BuildSettings
 
 SECRET_KEYS = {"hf": ("HF_TOKEN",), "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+OPTIONAL_KEYS = {"s3": ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")}
 
 
 def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
@@ -19,6 +20,8 @@ def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str
     if secret is not None:
         for key in SECRET_KEYS[model.spec.model.scheme]:
             found[key] = _from_secret(key, secret.name, key)
+        for key in OPTIONAL_KEYS.get(model.spec.model.scheme, ()):
+            found[key] = _from_secret(key, secret.name, key, optional=True)
     for variable in model.spec.runtime.env:
         found[variable.name] = _variable(variable)
     return list(found.values())
@@ -30,5 +33,6 @@ def _variable(variable: EnvVar) -> dict[str, Any]:
     return {"name": variable.name, "value": variable.value or ""}
 
 
-def _from_secret(name: str, secret: str, key: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+def _from_secret(name: str, secret: str, key: str, *, optional: bool = False) -> dict[str, Any]:
+    source = {"name": secret, "key": key, **({"optional": True} if optional else {})}
+    return {"name": name, "valueFrom": {"secretKeyRef": source}}
