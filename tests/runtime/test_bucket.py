@@ -72,14 +72,14 @@ def test_entity_tags_are_held_against_the_bytes(server, tmp_path, monkeypatch):
             yield bytes(len(data)) if file.name == "model.safetensors" else data
 
     monkeypatch.setattr(BucketSource, "read", damaged)
-    with pytest.raises(WeightsUnreadable, match="model.safetensors of s3://models/tiny arrived with other"):
+    with pytest.raises(WeightsUnreadable, match="s3://models/tiny arrived with other"):
         obtain(source, tmp_path)
 
 
 def test_an_object_in_parts_is_checked_by_the_models_own_sums(server, tmp_path):
     wrong = f"{hashlib.sha256(b'else').hexdigest()}  model.safetensors\n".encode()
     server.put("models", "summed", FILES | {"SHA256SUMS": wrong}, part_bytes=5 << 20)
-    with pytest.raises(WeightsUnreadable, match="model.safetensors of s3://models/summed"):
+    with pytest.raises(WeightsUnreadable, match="s3://models/summed arrived with other"):
         obtain(BucketSource("models/summed", server.settings), tmp_path)
 
 
@@ -179,5 +179,5 @@ def test_no_credentials_at_all_is_told_with_where_to_put_them(server, tmp_path, 
     # Where a machine on AWS would ask for its role; here nobody listens.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     settings = {"AWS_ENDPOINT_URL": server.endpoint}
-    with pytest.raises(AccessDenied, match="no credentials for s3://models/tiny.*AWS_ACCESS_KEY_ID"):
+    with pytest.raises(AccessDenied, match=r"no credentials for s3://models/tiny.*AWS_ACCESS_KEY_ID"):
         obtain(BucketSource("models/tiny", settings), tmp_path)
