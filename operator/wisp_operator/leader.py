@@ -72,7 +72,7 @@ class Leader:
     @property
     def address(self) -> str:
         """Where the leader listens, as far as this replica knows; empty if nobody leads."""
-        if self._lease is None or not self._lease["spec"].get("holderIdentity"):
+        if self._lease is None or not self._lease.get("spec", {}).get("holderIdentity"):
             return ""
         return str(self._lease["metadata"].get("annotations", {}).get(ADDRESS, ""))
 
@@ -91,8 +91,10 @@ class Leader:
             if self._held() or self._takes(await self._read(), started):
                 await self._write(started)
         except ApiError as error:
-            log.warning("lease %s: %s", self._path, error)
-            self._lease = None if error.code == 409 else self._lease  # somebody was quicker
+            if error.code == 409:  # somebody was quicker
+                self._lease = None
+            else:
+                log.warning("the lease could not be renewed: %s", error)
         self._announce()
 
     def _held(self) -> bool:
@@ -105,7 +107,7 @@ class Leader:
             if error.code != 404:
                 raise
             self._lease = None
-        return self._lease["spec"] if self._lease else {}
+        return dict(self._lease.get("spec", {})) if self._lease else {}
 
     def _takes(self, spec: Json, now: float) -> bool:
         self._sighting.see(spec, now)
@@ -121,15 +123,16 @@ class Leader:
 
     def _renewed(self, holder: str) -> Json:
         """The Lease as this replica writes it; the resource version makes the server refuse a lost race."""
-        old = self._lease or {"metadata": {}, "spec": {}}
-        changes_hands = old["spec"].get("holderIdentity") != holder
+        old = self._lease or {"metadata": {}}
+        spec_before = old.get("spec", {})
+        changes_hands = spec_before.get("holderIdentity") != holder
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any] = {
             "holderIdentity": holder,
             "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),
             "renewTime": now,
-            "acquireTime": now if changes_hands else old["spec"].get("acquireTime", now),
-            "leaseTransitions": int(old["spec"].get("leaseTransitions") or 0) + int(changes_hands),
+            "acquireTime": now if changes_hands else spec_before.get("acquireTime", now),
+            "leaseTransitions": int(spec_before.get("leaseTransitions") or 0) + int(changes_hands),
         }
         metadata: dict[str, Any] = {
             "name": self._config.lease_name,
