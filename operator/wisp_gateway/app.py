@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from . import inform, intake, routes
@@ -30,14 +30,26 @@ _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
 
 
 class App:
-    """The gateway as an ASGI application (HTTP only)."""
+    """The gateway as an ASGI application (HTTP only).
 
-    def __init__(self, config: Config, fleet: Fleet, relay: Relay, metrics: Metrics) -> None:
+    Args:
+        is_synced: whether the directory is known; until then ``/readyz`` is 503.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: Fleet,
+        relay: Relay,
+        metrics: Metrics,
+        is_synced: Callable[[], bool],
+    ) -> None:
         self.is_stopping = False
         self._config = config
         self._fleet = fleet
         self._relay = relay
         self._metrics = metrics
+        self._is_synced = is_synced
         self._keys = Keyring(config.api_keys)
         self._exchanges: set[asyncio.Future[None]] = set()
 
@@ -74,7 +86,7 @@ class App:
             case "livez":
                 await self._plain(client, 200, "ok")
             case "readyz":
-                await self._plain(client, *((503, "stopping") if self.is_stopping else (200, "ok")))
+                await self._readyz(client)
             case "metrics":
                 await client.reply(200, self._scrape(), _PROMETHEUS)
             case "state":
@@ -148,6 +160,15 @@ class App:
 
     async def _plain(self, client: Client, status: int, text: str) -> None:
         await client.reply(status, f"{text}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
+
+    async def _readyz(self, client: Client) -> None:
+        """Ready once the directory was read, even if its source is away again; not ready while stopping."""
+        if self.is_stopping:
+            await self._plain(client, 503, "stopping")
+        elif not self._is_synced():
+            await self._plain(client, 503, "the directory has not been read yet")
+        else:
+            await self._plain(client, 200, "ok")
 
     async def _state(self, client: Client) -> None:
         if client.host not in _LOOPBACK:

@@ -1,8 +1,9 @@
 """Who may use which model: API keys from files, one ``name:key`` or bare key a line, ``#`` begins a comment.
 
-Keys of the gateway's own file open every model; keys of a model's file open that model. A model with
-neither is open. Only digests are kept, and every one is compared, so the time taken says nothing. A file
-that cannot be read closes what it guards: the last keys that were read stay valid, and no others.
+Keys of the gateway's own file open every model; keys of a model's file, or of its Secret
+(:mod:`.secret_keys`), open that model. A model with neither is open. Only digests are kept, and every one is
+compared, so the time taken says nothing. A file that cannot be read closes what it guards: the last keys
+that were read stay valid, and no others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .directory import Model
@@ -31,16 +33,14 @@ class KeyFile:
     def opens(self, token: str) -> bool:
         """Whether ``token`` is one of the keys."""
         self._refresh()
-        digest = _digest(token)
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return bool(token) and any(matches)
+        return is_among(token, self._digests)
 
     def _refresh(self) -> None:
         try:
             status = self._path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._seen:
-                self._digests = [_digest(key) for key in parse_keys(self._path.read_text())]
+                self._digests = [digest(key) for key in parse_keys(self._path.read_text())]
                 self._seen = stamp
             self._has_complained = False
         except (OSError, UnicodeDecodeError) as error:
@@ -70,10 +70,12 @@ class Keyring:
 
     def opens(self, token: str, model: Model | None = None) -> bool:
         """Whether ``token`` may use ``model`` (None: the gateway itself)."""
-        guards = [self._global] if self._global is not None else []
+        guards: list[Callable[[str], bool]] = [self._global.opens] if self._global is not None else []
         if model is not None and model.api_keys_file is not None:
-            guards.append(self._file(model.api_keys_file))
-        return not guards or any(guard.opens(token) for guard in guards)
+            guards.append(self._file(model.api_keys_file).opens)
+        if model is not None and model.key_digests is not None:
+            guards.append(partial(is_among, digests=model.key_digests))
+        return not guards or any(opens(token) for opens in guards)
 
     def _file(self, path: str) -> KeyFile:
         return self._files.setdefault(path, KeyFile(Path(path)))
@@ -92,5 +94,13 @@ def bearer(authorization: str) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _digest(key: str) -> bytes:
+def is_among(token: str, digests: Sequence[bytes]) -> bool:
+    """Whether ``token`` is one of the keys with these digests; takes the same time for every token."""
+    given = digest(token)
+    matches = [hmac.compare_digest(given, known) for known in digests]
+    return bool(token) and any(matches)
+
+
+def digest(key: str) -> bytes:
+    """What is kept of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -112,8 +112,10 @@ class Client:
             await self.reply(error.status, error.body(), json_headers)
 
     async def _start(self, status: int, headers: Headers) -> None:
-        request_id = (b"x-request-id", self.request_id.encode())
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, request_id]})
+        headers = [*headers, (b"x-request-id", self.request_id.encode())]
+        if self.protocol.is_stopping:
+            headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def _request_id(self) -> str:
         given = self.header(b"x-request-id")

@@ -5,6 +5,8 @@ The command line (:mod:`.main`) fills it from flags and ``WISP_GATEWAY_*``; nobo
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,21 +20,30 @@ MIB = 1024 * 1024
 class Config:
     """Settings of one gateway; the flags of ``wisp-gateway`` have the same names.
 
+    Args:
+        directory: the file of models, or None for the watches of a cluster.
+        namespaces: of a cluster that are watched; none means all.
+        name: empty: ``gateway`` beside a file; on a cluster the host's name, which is the pod's, because
+            the operator tells gateways apart by it.
+
     Raises:
         StartError: a value that cannot be.
     """
 
-    directory: Path
+    directory: Path | None
+    namespaces: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     demand_url: str | None = None
-    name: str = "gateway"
+    name: str = ""
     api_keys: Path | None = None
     max_body_bytes: int = 8 * MIB
     max_header_bytes: int = 64 * 1024
     max_answer_bytes: int = 64 * MIB
     keep_alive_s: float = 75.0
+    max_connections: int = 8192
     header_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
     connect_timeout_s: float = 5.0
     idle_timeout_s: float = 1800.0
     shutdown_delay_s: float = 0.0
@@ -41,7 +52,9 @@ class Config:
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        """Refuse a demand URL that the gateway could not post to."""
+        """Name the gateway; refuse a demand URL that it could not post to."""
+        if not self.name:
+            object.__setattr__(self, "name", "gateway" if self.directory else socket.gethostname())
         if self.demand_url is None:
             return
         url = urlsplit(self.demand_url)
@@ -53,3 +66,30 @@ class Config:
         """Where a client on this machine finds the gateway."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ClusterEnvironment:
+    """What the environment says of a cluster's API server.
+
+    Args:
+        kubeconfig: the file that ``KUBECONFIG`` names (the first, if it names several).
+        home_kubeconfig: where kubectl keeps its own.
+        service_host, service_port: what Kubernetes tells every pod; empty elsewhere.
+    """
+
+    kubeconfig: Path | None
+    home_kubeconfig: Path
+    service_host: str
+    service_port: str
+
+
+def cluster_environment() -> ClusterEnvironment:
+    """Read it."""
+    named = os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0]
+    return ClusterEnvironment(
+        kubeconfig=Path(named) if named else None,
+        home_kubeconfig=Path.home() / ".kube" / "config",
+        service_host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
+        service_port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+    )

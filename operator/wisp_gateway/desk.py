@@ -67,6 +67,11 @@ class Desk:
         return sum(pod.is_ready for pod in self.pods.values())
 
     @property
+    def has_doubts(self) -> bool:
+        """A pod that is ready in the directory's eyes has broken a connection."""
+        return any(pod.answers is False and pod.endpoint.ready for pod in self.pods.values())
+
+    @property
     def state(self) -> str:
         """The directory's state, except that a model whose pod already answers is Ready."""
         return (

@@ -2,7 +2,7 @@
 
 Frozen values and their parser. The text is the contract with the operator (docs/architecture.md); fields we
 do not know are left alone, because an operator may be newer than its gateways. Where the text comes from is
-a :class:`Directory`: a file today (:mod:`.directory_file`), watches on a cluster later.
+a :class:`Directory`: a file (:mod:`.directory_file`), or watches on a cluster (:mod:`.directory_kubernetes`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from .errors import DirectoryError
+from .fields import Reader
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
 MODES = ("Hold", "Reject")
@@ -42,7 +43,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Model:
-    """One InferenceModel as the gateway sees it."""
+    """One InferenceModel as the gateway sees it.
+
+    Args:
+        api_keys_file: keys of this model, or None.
+        key_digests: digests (:func:`.auth.digest`) of the keys in this model's Secret, or None.
+    """
 
     namespace: str
     name: str
@@ -57,6 +63,7 @@ class Model:
     routing: str = "PrefixAware"
     target_concurrency: int = 16
     api_keys_file: str | None = None
+    key_digests: tuple[bytes, ...] | None = None
     endpoints: tuple[Endpoint, ...] = ()
 
     @property
@@ -71,6 +78,10 @@ EMPTY: Snapshot = MappingProxyType({})
 
 class Directory(Protocol):
     """A source of snapshots; each replaces the one before as a whole."""
+
+    @property
+    def is_synced(self) -> bool:
+        """The snapshot is one of the source's, not the empty one at the beginning."""
 
     def watch(self, on_change: Callable[[Snapshot], None]) -> None:
         """Call ``on_change`` with the current snapshot, then with every new one."""
@@ -89,7 +100,7 @@ def parse(text: bytes | str) -> Snapshot:
         document = json.loads(text)
     except ValueError as error:
         raise DirectoryError(f"not JSON: {error}") from error
-    reader = _Reader(document, "directory")
+    reader = Reader(document, "directory")
     models = [_model(item) for item in reader.items("models")]
     by_key: dict[str, Model] = {}
     for model in models:
@@ -99,63 +110,7 @@ def parse(text: bytes | str) -> Snapshot:
     return MappingProxyType(by_key)
 
 
-class _Reader:
-    """Typed access to one JSON object, with the path in every complaint."""
-
-    def __init__(self, value: Any, path: str) -> None:
-        if not isinstance(value, dict):
-            raise DirectoryError(f"{path}: expected an object, found {type(value).__name__}")
-        self._fields: dict[str, Any] = value
-        self._path = path
-
-    def text(self, name: str, default: str | None = None, among: tuple[str, ...] = ()) -> str:
-        value = self._fields.get(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str) or (not value and default is None):
-            raise self.complaint(name, "a string", value)
-        if among and value not in among:
-            raise self.complaint(name, " or ".join(among), value)
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return self.text(name) if self._fields.get(name) is not None else None
-
-    def number(self, name: str, default: float, least: float = 0.0) -> float:
-        value = self._fields.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-            raise self.complaint(name, f"a number of at least {least:g}", value)
-        return float(value)
-
-    def optional_number(self, name: str) -> float | None:
-        return self.number(name, 0.0) if self._fields.get(name) is not None else None
-
-    def whole(self, name: str, default: int, least: int = 0) -> int:
-        value = self._fields.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.complaint(name, f"a whole number of at least {least}", value)
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self._fields.get(name, False)
-        if not isinstance(value, bool):
-            raise self.complaint(name, "true or false", value)
-        return value
-
-    def items(self, name: str) -> list[_Reader]:
-        value = self._fields.get(name, [])
-        if not isinstance(value, list):
-            raise self.complaint(name, "a list", value)
-        return [_Reader(item, f"{self._path}.{name}[{index}]") for index, item in enumerate(value)]
-
-    def child(self, name: str) -> _Reader:
-        return _Reader(self._fields.get(name, {}), f"{self._path}.{name}")
-
-    def complaint(self, name: str, expected: str, found: object) -> DirectoryError:
-        return DirectoryError(f"{self._path}.{name}: expected {expected}, found {found!r}")
-
-
-def _model(item: _Reader) -> Model:
+def _model(item: Reader) -> Model:
     name = item.text("name")
     return Model(
         namespace=item.text("namespace"),
@@ -175,7 +130,7 @@ def _model(item: _Reader) -> Model:
     )
 
 
-def _cold_start(item: _Reader) -> ColdStart:
+def _cold_start(item: Reader) -> ColdStart:
     return ColdStart(
         mode=item.text("mode", "Hold", MODES),
         max_wait_s=item.number("maxWaitSeconds", 300),
@@ -184,7 +139,7 @@ def _cold_start(item: _Reader) -> ColdStart:
     )
 
 
-def _endpoint(item: _Reader) -> Endpoint:
+def _endpoint(item: Reader) -> Endpoint:
     address = item.text("address")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

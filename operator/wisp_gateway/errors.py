@@ -7,6 +7,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── NotFound             404    no such path
 │   └── ModelNotFound    404    no such model
 ├── MethodNotAllowed     405    the path exists, for another method
+├── RequestTimeout       408    the body did not come within --body-timeout-s
 ├── BodyTooLarge         413    over --max-body-bytes
 ├── UnsupportedMedia     415    the body is not JSON
 ├── QueueFull            429    as many wait as coldStart.queueLimit allows
@@ -18,6 +19,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
     ├── ModelSuspended          spec.suspend
     ├── ModelFailed             it cannot be started now
     ├── WaitedTooLong           held for coldStart.maxWait
+    ├── TooManyConnections      over --max-connections
     └── Stopping                the gateway is going away
 StartError                      the gateway cannot start (exit 1)
 DirectoryError                  a directory that cannot be read; the last good one stays
@@ -115,6 +117,12 @@ class MethodNotAllowed(GatewayError):
         return [*super().headers(), (b"allow", self.allow.encode())]
 
 
+class RequestTimeout(GatewayError):
+    """The body did not come within ``--body-timeout-s``."""
+
+    status, type, code = 408, "invalid_request_error", "request_timeout"
+
+
 class BodyTooLarge(GatewayError):
     """Over ``--max-body-bytes``."""
 
@@ -179,6 +187,12 @@ class WaitedTooLong(Unavailable):
     """Held for ``coldStart.maxWait``."""
 
     code = "wait_expired"
+
+
+class TooManyConnections(Unavailable):
+    """As many clients are connected as ``--max-connections`` allows."""
+
+    code = "too_many_connections"
 
 
 class Stopping(Unavailable):

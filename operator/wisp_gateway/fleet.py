@@ -46,7 +46,8 @@ class Fleet:
     """The desks of all models, following the directory.
 
     Args:
-        on_wait: called with the desk whenever a request begins to wait for a pod, or is turned away.
+        on_wait: called with the desk whenever a request begins to wait for a pod or is turned away, and
+            whenever a pod has broken a connection.
     """
 
     def __init__(self, metrics: Metrics, on_wait: Callable[[Desk], None]) -> None:
@@ -70,7 +71,8 @@ class Fleet:
                 by_name.setdefault(name, []).append(key)
             if key not in self._desks:
                 self._desks[key] = Desk(model, self._metrics, time.monotonic)
-            self._desks[key].replace(model)
+            if self._desks[key].model is not model or not self._desks[key].pods:
+                self._desks[key].replace(model)
         self._by_name = by_name
 
     def find(self, name: str) -> Desk:
@@ -99,6 +101,12 @@ class Fleet:
         """The id in ``/v1/models``: the served name where it is unique, else ``namespace/name``."""
         served = desk.model.served_name
         return served if self._by_name.get(served) == [desk.model.key] else desk.model.key
+
+    def doubt(self, desk: Desk, lease: Lease) -> None:
+        """Give back a place at a pod that broke its connection; it gets nothing until it answers."""
+        lease.pod.answers = False
+        lease.release()
+        self._on_wait(desk)
 
     async def place(
         self, desk: Desk, key: bytes | None, *, entered_s: float, is_retry: bool = False

@@ -8,7 +8,7 @@ import socket
 from dataclasses import replace
 
 from .app import App
-from .config import Config
+from .config import Config, cluster_environment
 from .demand import Demand
 from .desk import Desk
 from .directory import Directory, Snapshot
@@ -38,14 +38,14 @@ class Gateway:
         self.config = config = replace(config, port=self._socket.getsockname()[1])
         self.metrics = Metrics()
         self.fleet = Fleet(self.metrics, self._on_wait)
-        self._directory: Directory = directory or FileDirectory(config.directory)
+        self._directory: Directory = directory or _directory(config)
         self._pool = Pool(connect_timeout_s=config.connect_timeout_s)
         self._prober = Prober(self._pool)
         self._demand: Demand | None = None
         if config.demand_url is not None:
             self._demand = Demand(config.demand_url, config.name, self.fleet, self._pool)
         relay = Relay(self.fleet, self._pool, self.metrics, config.max_answer_bytes)
-        self.app = App(config, self.fleet, relay, self.metrics)
+        self.app = App(config, self.fleet, relay, self.metrics, lambda: self._directory.is_synced)
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
     async def run(self) -> None:
@@ -55,22 +55,33 @@ class Gateway:
         if self._demand is not None:
             loops.append(self._demand.run())
         tasks = [asyncio.ensure_future(loop) for loop in loops]
+        for task in tasks:
+            task.add_done_callback(self._on_loop_ended)
         log.info("listening on %s", self.config.base_url)
         try:
             await self.server.serve(sockets=[self._socket])
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
             self._prober.close()
             self._pool.close()
             self._socket.close()
+        for failure in ended:
+            if isinstance(failure, Exception):
+                raise failure
         log.info("stopped")
+
+    def _on_loop_ended(self, task: asyncio.Future[None]) -> None:
+        """A gateway without one of its loops would serve yesterday's pods for ever; better a new one."""
+        if not task.cancelled():
+            log.error("bug in the gateway: a loop ended; stopping", exc_info=task.exception())
+            self.server.stop()
 
     def _on_directory(self, snapshot: Snapshot) -> None:
         self.fleet.update(snapshot)
         addresses = {endpoint.address for model in snapshot.values() for endpoint in model.endpoints}
-        self._pool.keep_only(addresses | ({self._demand.address} if self._demand else set()))
+        self._pool.keep_only(addresses | (self._demand.addresses if self._demand else set()))
 
     def _on_wait(self, desk: Desk) -> None:
         if self._demand is not None and not desk.ready:
@@ -87,3 +98,19 @@ class Gateway:
                 desk.sample()
             self._pool.close_stalled(1.0, self.config.idle_timeout_s)
             await asyncio.sleep(1.0)
+
+
+def _directory(config: Config) -> Directory:
+    """The directory that the configuration names.
+
+    Raises:
+        StartError: it is a cluster's, and nothing says how to reach that.
+    """
+    if config.directory is not None:
+        return FileDirectory(config.directory)
+    # aiohttp costs 0.2 s of start and 20 MB, which `wisp up` need not pay.
+    from .credentials import find
+    from .directory_kubernetes import KubernetesDirectory
+    from .kubernetes import ApiServer
+
+    return KubernetesDirectory(ApiServer(find(cluster_environment())), config.namespaces)

@@ -132,6 +132,8 @@ def refuse_wait(
 ) -> GatewayError | None:
     """Say why nobody may wait for ``model`` now, or None. ``is_held``: the request was let in earlier."""
     if model.state == "Suspended":
+        if model.reason == "ReplicasZero":
+            return ModelSuspended(f"Model {model.key} has spec.replicas 0. Scale it up to use it.")
         return ModelSuspended(f"Model {model.key} is suspended (spec.suspend). Resume it to use it.")
     if ready:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -19,6 +20,9 @@ from .gateway import Gateway
 
 DEFAULTS = {field.name: field.default for field in fields(Config)}
 Command = Callable[..., None]
+CLUSTER = "kubernetes"
+# Beside a client's connection and the one to its pod: idle ones to pods, the API server, the log.
+OWN_FILES = 1024
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -36,17 +40,21 @@ class PortType(click.IntRange):
 
 def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
     default = DEFAULTS[flag.removeprefix("--").replace("-", "_")]
-    return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
+    return click.option(flag, type=kind, default=default, show_default=default not in (None, ""), help=text)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "WISP_GATEWAY", "max_content_width": 110})
 @click.option(
-    "--directory", type=click.Path(path_type=Path), required=True, help="JSON file of models and pods."
+    "--directory",
+    required=True,
+    metavar="FILE|kubernetes",
+    help="JSON file of models and pods, or the cluster that KUBECONFIG or the pod's service account names.",
 )
+@click.option("--namespace", "namespaces", multiple=True, help="Watch this namespace only; repeatable.")
 @_option("--host", str, "Address to listen on; 0.0.0.0 for every one.")
 @_option("--port", PortType(0, 65535), "Port to listen on; 0 lets the system choose.")
 @_option("--demand-url", str, "Where to tell the operator who waits.")
-@_option("--name", str, "This gateway's name in what it reports.")
+@_option("--name", str, "This gateway's name in what it reports (default: gateway, or the pod's name).")
 @_option(
     "--api-keys", click.Path(path_type=Path, dir_okay=False), "File of keys, one a line: NAME:KEY or KEY."
 )
@@ -54,7 +62,9 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option("--max-header-bytes", click.IntRange(256), "Largest request head.")
 @_option("--max-answer-bytes", click.IntRange(1), "Largest answer that is not streamed.")
 @_option("--keep-alive-s", click.FloatRange(1), "Keep idle client connections open this long.")
+@_option("--max-connections", click.IntRange(1), "Clients' connections at once; one more gets 503.")
 @_option("--header-timeout-s", click.FloatRange(0.1), "Time for a request's head to arrive.")
+@_option("--body-timeout-s", click.FloatRange(0.1), "Time for a request's body to arrive.")
 @_option("--connect-timeout-s", click.FloatRange(0.1), "Time for a pod to accept a connection.")
 @_option("--idle-timeout-s", click.FloatRange(1), "Give up on a pod that sends nothing for this long.")
 @_option("--shutdown-delay-s", click.FloatRange(0), "After SIGTERM, keep listening this long, not ready.")
@@ -64,10 +74,12 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 def main(**settings: Any) -> None:
     """Serve the models of a directory under one OpenAI endpoint; hold, wake, route and stream."""
     _set_up_log(settings["log_level"], settings["log_format"])
+    directory = settings.pop("directory")
     try:
-        config = Config(**settings)
+        config = Config(None if directory == CLUSTER else Path(directory), **settings)
         if config.api_keys is not None:
             config.api_keys.read_text()
+        _raise_file_limit(2 * config.max_connections + OWN_FILES)
         uvloop.run(_serve(config))
     except (StartError, OSError, UnicodeDecodeError) as error:
         click.echo(f"wisp-gateway: {error}", err=True)
@@ -76,6 +88,16 @@ def main(**settings: Any) -> None:
 
 async def _serve(config: Config) -> None:
     await Gateway(config).run()
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Let the process open as many files as its connections need, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if possible > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    if possible < wanted:
+        logging.warning("%d files may be open, too few for --max-connections; %d are needed", hard, wanted)
 
 
 class _JsonLines(logging.Formatter):

@@ -70,8 +70,7 @@ class Relay:
             try:
                 answer = await self._ask(lease, request)
             except EndpointLost as lost:
-                lease.pod.answers = False
-                lease.release()
+                self._fleet.doubt(desk, lease)
                 self._count_death(desk, request, lost)
             except BaseException:
                 lease.release()

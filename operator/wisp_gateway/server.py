@@ -13,30 +13,44 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .config import Config
-from .errors import BadRequest, GatewayError, HeadersTooLarge, StartError
+from .errors import (
+    BadRequest,
+    GatewayError,
+    HeadersTooLarge,
+    RequestTimeout,
+    StartError,
+    TooManyConnections,
+)
 
 log = logging.getLogger(__name__)
 
 HIGH_WATER_BYTES = 64 * 1024
+# Over the limit of connections these are answered still, or a flood would look like a gateway that has died.
+PROBES = (b"/livez", b"/readyz", b"/metrics")
+SURPLUS_S = 1.0
 
 
 class ClientProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
     max_header_bytes = 64 * 1024
+    max_connections = 8192
     header_timeout_s = 30.0
+    body_timeout_s = 60.0
+    is_stopping = False  # each answer from now on is its connection's last
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_writable: Callable[[], None] | None = None
         self._header_bytes = 0
-        self._header_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_surplus = False
 
     def send_chunk(self, data: bytes) -> bool:
         """Write a piece of a chunked body at once; False: enough is waiting to be sent."""
@@ -57,8 +71,9 @@ class ClientProtocol(HttpToolsProtocol):
             self.on_writable()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the first request's head a limited time."""
+        """Give the first request's head a limited time; note whether there are too many of us."""
         super().connection_made(transport)
+        self._is_surplus = len(self.connections) > self.max_connections
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,9 +100,19 @@ class ClientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hand the request to the application, unless it was refused while its head came."""
+        if self._header_bytes > self.max_header_bytes:
+            self._stop_timer()
+            return
+        if self._is_surplus and self.url not in PROBES:
+            self.refuse(TooManyConnections(f"{self.max_connections} clients are connected.", retry_after_s=1))
+            return
+        self._start_timer(self.body_timeout_s, self._body_is_late)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Take the end of the body."""
         self._stop_timer()
-        if self._header_bytes <= self.max_header_bytes:
-            super().on_headers_complete()
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP (uvicorn's hook), in OpenAI's shape."""
@@ -97,9 +122,12 @@ class ClientProtocol(HttpToolsProtocol):
         """Answer without an application, and close."""
         if self.transport.is_closing():
             return
+        self._stop_timer()
         body = error.body()
-        head = f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        lines = [f"HTTP/1.1 {error.status} Refused".encode(), b"content-type: application/json"]
+        lines += [b"%b: %b" % header for header in error.headers()]
+        lines += [b"connection: close", b"content-length: %d" % len(body), b"", body]
+        self.transport.write(b"\r\n".join(lines))
         self.transport.close()
 
     def _count(self, size: int) -> None:
@@ -108,8 +136,7 @@ class ClientProtocol(HttpToolsProtocol):
             self.refuse(HeadersTooLarge(f"The request head is over {self.max_header_bytes} bytes."))
 
     def _await_head(self) -> None:
-        self._stop_timer()
-        self._header_timer = self.loop.call_later(self.header_timeout_s, self._head_is_late)
+        self._start_timer(SURPLUS_S if self._is_surplus else self.header_timeout_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
         if self._header_bytes:
@@ -117,10 +144,20 @@ class ClientProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _body_is_late(self) -> None:
+        if self.cycle is None or self.cycle.response_started:
+            self.transport.close()  # it was refused already, and goes on sending
+        else:
+            self.refuse(RequestTimeout(f"No complete request body within {self.body_timeout_s:g} s."))
+
+    def _start_timer(self, after_s: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(after_s, then)
+
     def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Server(uvicorn.Server):
@@ -136,12 +173,15 @@ class Server(uvicorn.Server):
     ) -> None:
         limits = {
             "max_header_bytes": settings.max_header_bytes,
+            "max_connections": settings.max_connections,
             "header_timeout_s": settings.header_timeout_s,
+            "body_timeout_s": settings.body_timeout_s,
         }
+        self._protocol = cast(type[ClientProtocol], type("LimitedProtocol", (ClientProtocol,), limits))
         super().__init__(
             uvicorn.Config(
                 app,
-                http=type("LimitedProtocol", (ClientProtocol,), limits),
+                http=self._protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -163,7 +203,7 @@ class Server(uvicorn.Server):
             self.should_exit = True
             self._on_deadline()
             return
-        self._is_stopping = True
+        self._is_stopping = self._protocol.is_stopping = True
         self._on_stopping()
         asyncio.get_running_loop().call_later(self._settings.shutdown_delay_s, self._stop_listening)
 

@@ -1,7 +1,7 @@
 """Asks pods that are not ready whether they are, ten times a second while somebody waits.
 
-The directory learns of readiness from the operator, which looks less often; the first request should go the
-moment the pod can take it. Nobody waits, nobody asks.
+The directory learns of readiness from probes a second apart; the first request should go the moment the pod
+can take it. Nobody waits, nobody asks, except for a pod that broke a connection and is said to be ready.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Prober:
         self._asking: dict[Pod, asyncio.Task[None]] = {}
 
     def follow(self, desk: Desk) -> None:
-        """Ask this desk's pods until nobody waits there."""
+        """Ask this desk's pods until nobody waits there, and none is in doubt."""
         if desk not in self._following:
             self._following[desk] = asyncio.ensure_future(self._follow(desk))
 
@@ -36,7 +36,7 @@ class Prober:
 
     async def _follow(self, desk: Desk) -> None:
         try:
-            while len(desk.hold):
+            while len(desk.hold) or desk.has_doubts:
                 for pod in desk.pods.values():
                     if not pod.is_ready and not pod.endpoint.draining and pod not in self._asking:
                         self._asking[pod] = asyncio.ensure_future(self._ask(desk, pod))

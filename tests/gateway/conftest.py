@@ -195,6 +195,8 @@ class Pods:
 class MemoryDirectory:
     """A directory that the test holds in its hand."""
 
+    is_synced = True
+
     def __init__(self) -> None:
         self.snapshot: Snapshot = EMPTY
         self._watchers: list[Callable[[Snapshot], None]] = []

@@ -1,0 +1,134 @@
+"""A copy of one resource of the API server: listed once, then kept by watching.
+
+While the server is away the last copy stays. After any failure everything is listed anew, which also covers
+a version that is too old (410) and a server whose history was set back. A watch is ended by the server every
+minute and continued where it was; one that does not end has died unnoticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from .errors import DirectoryError
+from .kubernetes import GONE, ApiError, ApiServer, Json
+
+log = logging.getLogger(__name__)
+
+WINDOW_S = 60
+GRACE_S = 10.0
+BACKOFF_S = (0.1, 5.0)
+# A watch that held for this long was a good one: what ends it is tried again at once.
+GOOD_S = 5.0
+
+T = TypeVar("T")
+
+
+class Mirror(Generic[T]):
+    """One resource's objects by ``namespace/name``, each as ``read`` sees it.
+
+    Args:
+        path: of the list, for example ``/apis/wisp.dev/v1alpha1/inferencemodels``.
+        query: selectors.
+        read: an object as JSON in, what is kept of it out, or None for nothing; may raise DirectoryError,
+            and then the object is left out and complained about.
+        on_change: called with each object's value before and after it changed (None: absent).
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        path: str,
+        query: dict[str, str],
+        read: Callable[[Json], T | None],
+        on_change: Callable[[T | None, T | None], None],
+    ) -> None:
+        self.objects: dict[str, T] = {}
+        self.synced = asyncio.Event()
+        self.lists = 0
+        self._api = api
+        self._path = path
+        self._query = query
+        self._read = read
+        self._on_change = on_change
+        self._version = ""
+        self._is_away = False
+
+    async def run(self, window_s: int = WINDOW_S) -> None:
+        """Follow the resource until cancelled."""
+        shortest_s, longest_s = BACKOFF_S
+        backoff_s = shortest_s
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._list()
+                while True:
+                    await self._watch(window_s)
+            except ApiError as error:
+                self._note(error)
+            is_good = time.monotonic() - began_s > GOOD_S
+            backoff_s = shortest_s if is_good else min(longest_s, 2 * backoff_s)
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+
+    async def _list(self) -> None:
+        items, self._version = await self._api.list(self._path, self._query)
+        self.lists += 1
+        found = {_key(item): item for item in items}
+        for key in self.objects.keys() - found.keys():
+            self._replace(key, None)
+        for key, item in found.items():
+            self._take(key, item)
+        if self._is_away:
+            log.info("%s: the API server answers again", self._path)
+        self._is_away = False
+        self.synced.set()
+
+    async def _watch(self, window_s: int) -> None:
+        """Take the events of one window; the server ends it within ``window_s``."""
+        try:
+            async with asyncio.timeout(window_s + GRACE_S):
+                events = self._api.watch(self._path, self._query, self._version, window_s)
+                async with aclosing(events):
+                    async for event in events:
+                        self._take_event(event)
+        except TimeoutError as error:
+            raise ApiError(0, f"a watch did not end within {window_s + GRACE_S:g} s") from error
+
+    def _take_event(self, event: Json) -> None:
+        item = event["object"]
+        if event["type"] == "DELETED":
+            self._replace(_key(item), None)
+        elif event["type"] != "BOOKMARK":
+            self._take(_key(item), item)
+        self._version = item["metadata"]["resourceVersion"]
+
+    def _take(self, key: str, item: Json) -> None:
+        try:
+            self._replace(key, self._read(item))
+        except DirectoryError as error:
+            log.warning("%s: %s is left out: %s", self._path, key, error)
+            self._replace(key, None)
+
+    def _replace(self, key: str, new: T | None) -> None:
+        old = self.objects.get(key)
+        if new is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = new
+        if old != new:
+            self._on_change(old, new)
+
+    def _note(self, error: ApiError) -> None:
+        if error.code != GONE and not self._is_away:
+            log.warning("%s: %s; keeping the last good copy", self._path, error)
+            self._is_away = True
+
+
+def _key(item: dict[str, Any]) -> str:
+    metadata = item["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
