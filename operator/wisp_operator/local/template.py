@@ -136,7 +136,7 @@ def _volumes(
             kind = next((key for key in volume if key != "name"), "unknown")
             raise NotLocal(
                 f"volume {mount['name']!r} is a {kind}, which exists only on a cluster. "
-                "For `wisp up`, use a model uri of file:// or hf://."
+                "For `wisp up`, use a model uri of file://, hf:// or s3://."
             )
     return tuple(mounts), tuple(scratch)
 
