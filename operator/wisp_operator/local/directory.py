@@ -51,7 +51,6 @@ def entry(
         },
         "routing": spec.routing.policy,
         "targetConcurrency": (spec.autoscaling or Scaling()).target_concurrency,
-        "drainTimeoutSeconds": spec.rollout.drain_timeout.seconds,
         "apiKeysFile": str(api_keys) if api_keys and spec.access.api_key_secret_ref else None,
         "endpoints": [_endpoint(pod) for pod in pods if pod.address],
     }

@@ -1,0 +1,121 @@
+"""The texts that no schema describes: each is written by one program's code here and read by another's."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import wisp_plan.fit as plan
+from wisp_gateway import directory
+from wisp_gateway.demand import report
+from wisp_gateway.directory import MODES, POLICIES, STATES
+from wisp_gateway.fleet import Fleet
+from wisp_gateway.metrics import Metrics
+from wisp_operator import api, failures
+from wisp_operator.conditions import Condition
+from wisp_operator.demand import DemandBook
+from wisp_operator.fit import measured
+from wisp_operator.local.directory import DirectoryFile, entry
+from wisp_operator.status import Progress, State, Status
+from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_runtime.engine.messages import Fatal
+from wisp_runtime.server.report import last_words
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = {
+    "apiVersion": "wisp.dev/v1alpha1",
+    "kind": "InferenceModel",
+    "metadata": {"name": "chat", "namespace": "team"},
+    "spec": {
+        "model": {"uri": "hf://org/name", "servedName": "chat-large"},
+        "coldStart": {"mode": "Reject", "maxWait": "90s", "queueLimit": 7},
+        "routing": {"policy": "LeastLoad"},
+        "scaling": {"targetConcurrency": 5},
+    },
+}
+SPEC = ModelSpec("LlamaForCausalLM", "llama", 2, 64, 128, 256, 4, 2, 16, 512, 1e-5, RopeSpec(rotary_size=16))
+
+
+class FakePod:
+    """What ``entry`` reads of a pod."""
+
+    name, address, state, is_draining = "chat-1", "127.0.0.1:41001", "Ready", False
+
+
+def written(tmp_path, state="Ready"):
+    model = api.parse(MANIFEST)
+    told = Status(state, conditions=(Condition("Ready", "True", "Serving", "It answers."),))
+    found = entry(model, told, Progress("weights", 0.4), [FakePod()], created=1.9, api_keys=None)
+    DirectoryFile(tmp_path / "directory.json").write([found])
+    return found, directory.parse((tmp_path / "directory.json").read_bytes())
+
+
+def test_the_gateway_reads_every_value_that_the_operator_writes_of_a_model(tmp_path):
+    _, snapshot = written(tmp_path)
+    assert list(snapshot) == ["team/chat"]
+    model = snapshot["team/chat"]
+    assert (model.served_name, model.state, model.reason, model.message) == (
+        "chat-large", "Ready", "Serving", "It answers.",
+    )  # fmt: skip
+    assert (model.phase, model.progress, model.created) == ("weights", 0.4, 1)
+    cold = model.cold_start
+    assert (cold.mode, cold.max_wait_s, cold.heartbeat_s, cold.queue_limit) == ("Reject", 90, 10, 7)
+    assert (model.routing, model.target_concurrency) == ("LeastLoad", 5)
+    endpoint = model.endpoints[0]
+    assert (endpoint.id, endpoint.address, endpoint.ready) == ("chat-1", "127.0.0.1:41001", True)
+
+
+def test_the_operator_writes_nothing_that_the_gateway_does_not_read(tmp_path):
+    found, _ = written(tmp_path)
+    source = (ROOT / "operator/wisp_gateway/directory.py").read_text()
+    keys = {*found, *found["coldStart"], *found["endpoints"][0]}
+    assert {key for key in keys if f'"{key}"' not in source} == set()
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_every_state_of_the_operator_is_one_of_the_gateway(tmp_path, state):
+    assert state in STATES
+    assert written(tmp_path, state)[1]["team/chat"].state == state
+
+
+@pytest.mark.parametrize(("values", "known"), [("policy", POLICIES), ("mode", MODES)])
+def test_the_gateway_knows_every_value_that_the_crd_allows(values, known):
+    crd = (ROOT / "crds/inferencemodels.yaml").read_text()
+    allowed = re.search(rf"\n +{values}:\n(?: +\S.*\n)*? +enum: \[([^\]]+)\]", crd)
+    assert allowed is not None
+    assert {value.strip() for value in allowed[1].split(",")} == set(known)
+
+
+def test_the_operator_reads_the_demand_that_the_gateway_reports(tmp_path):
+    fleet = Fleet(Metrics(), lambda _: None)
+    fleet.update(written(tmp_path)[1])
+    book = DemandBook()
+    book.record(report("gw-1", fleet), now=100.0)
+    told = book.total("team/chat", now=100.0)
+    assert (told.waiting, told.running, told.arrivals, told.idle_s) == (0, 0, 0, None)
+    fleet.desks()[0].arrivals = 3
+    book.record(report("gw-1", fleet), now=101.0)
+    assert book.total("team/chat", now=101.0).arrivals == 3
+
+
+def test_the_operator_takes_over_the_ledger_that_a_pod_measured():
+    fit = plan.check(SPEC, plan.FitRequest(device="cpu"), available_bytes=1 << 30, device_name="this machine")
+    told = measured(fit.to_dict(), "L4")
+    assert told.verdict == "Fits"
+    assert (told.weights_bytes, told.kv_bytes_per_token) == (fit.to_dict()["weightsBytes"], 512)
+    assert told.max_context == 512
+    assert told.headroom_bytes == fit.to_dict()["headroomBytes"] > 0
+
+
+def test_a_pods_last_words_become_the_failure_in_status():
+    text = last_words(Fatal("DoesNotFit", "needs 17.1 GiB, …", 3, {"neededBytes": 5}))
+    pod = {"metadata": {"namespace": "team", "name": "chat-1"}, "spec": {"containers": [{}]}}
+    pod["status"] = {
+        "containerStatuses": [
+            {"name": "runtime", "state": {"terminated": {"exitCode": 3, "message": text}}, "restartCount": 0}
+        ]
+    }
+    found = failures.failure_of(pod, 50.0)
+    assert (found.reason, found.message, found.exit_code) == ("DoesNotFit", "needs 17.1 GiB, …", 3)
+    assert found.details == {"neededBytes": 5}
