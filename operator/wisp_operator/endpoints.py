@@ -52,6 +52,14 @@ class Endpoints:
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, once it listens."""
+        if self._runner is None or not self._runner.addresses:
+            raise RuntimeError("the endpoints do not listen yet")
+        host, port = self._runner.addresses[0][:2]
+        return str(host), int(port)
+
     async def start(self, host: str, port: int) -> None:
         """Listen."""
         timeout = aiohttp.ClientTimeout(total=PASS_ON_TIMEOUT_S)
