@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from wisp_runtime.server.body import MAX_BODY_BYTES
 from wisp_runtime.server.requests import ChatRequest, CompletionRequest
+from wisp_runtime.server.tokenizer import ModelTokenizer
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -128,6 +129,21 @@ def test_a_request_longer_than_the_context_is_told_the_numbers(api, path, body, 
     error = error_of(response)
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
     assert all(number in error["message"] for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETE, GO_ON | {"prompt": "x" * 200_000}),
+        (CHAT, ASK | {"messages": [{"role": "user", "content": "x" * 200_000}]}),
+    ],
+)
+def test_a_text_far_longer_than_the_context_is_refused_untokenized(api, server, monkeypatch, path, body):
+    monkeypatch.setattr(ModelTokenizer, "encode", None)
+    response = api.post(path, json=body)
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "4608 characters at the very most" in error["message"]  # 512 times "<|start|>"
 
 
 @pytest.mark.parametrize(

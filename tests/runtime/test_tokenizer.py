@@ -2,6 +2,8 @@
 
 import errno
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,24 @@ def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(TokenizerUnreadable, match=r"tokenizer_config.json cannot be read: Permission denied"):
         load_tokenizer(model)
+
+
+def test_others_run_while_a_long_text_is_tokenized(model):
+    tokenizer, steps, is_over = load_tokenizer(model), [], threading.Event()
+
+    def count():
+        while not is_over.wait(0.001):
+            steps.append(1)
+
+    with ThreadPoolExecutor() as pool:
+        counting = pool.submit(count)
+        text = "some words " * 50_000
+        began = len(steps)
+        assert len(tokenizer.encode(text, adds_special=False)) == len(text)
+        others = len(steps) - began
+        is_over.set()
+        counting.result()
+    assert others > 10  # with the interpreter's lock held: one or two
 
 
 def test_special_tokens_are_written_plain_or_as_objects(model):

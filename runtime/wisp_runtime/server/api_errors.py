@@ -73,6 +73,16 @@ def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: in
     )
 
 
+def text_too_long(chars: int, max_chars: int, max_context: int, param: str) -> ApiError:
+    """A text is so long that it need not be tokenized to know that it exceeds the context."""
+    return bad_request(
+        f"This model's maximum context length is {max_context} tokens, which are {max_chars} characters at "
+        f"the very most, and the prompt has {chars}. Shorten the prompt.",
+        param,
+        "context_length_exceeded",
+    )
+
+
 def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     """Not now, but soon, here or at another replica."""
     return ApiError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from wisp_runtime.server.api_errors import ApiError, bad_request
 from wisp_runtime.server.sse import ClientLeft
 
 MAX_BODY_BYTES = 16 << 20
+LONG_BODY_BYTES = 1 << 18  # what takes longer to check than others' tokens should wait
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
@@ -29,7 +31,14 @@ async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
     """
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
-    value = parse_json(await _read_bytes(request))
+    data = await _read_bytes(request)
+    if len(data) > LONG_BODY_BYTES:
+        return await asyncio.to_thread(_parse, data, model)
+    return _parse(data, model)
+
+
+def _parse(data: bytes, model: type[AnyModel]) -> AnyModel:
+    value = parse_json(data)
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.")
     try:

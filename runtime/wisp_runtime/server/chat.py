@@ -15,7 +15,7 @@ from wisp_runtime.server.body import read_body
 from wisp_runtime.server.generation import Answer
 from wisp_runtime.server.logprobs import chat_entries
 from wisp_runtime.server.requests import ChatRequest, Message, refuse_unsupported
-from wisp_runtime.server.sampling import answer_tokens, sampling_of, submits_of
+from wisp_runtime.server.sampling import answer_tokens, encode_prompt, sampling_of, submits_of
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.template import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text import Piece
@@ -32,7 +32,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     refuse_unsupported(request)
     logprobs = _alternatives(request)
     tokenizer, info = service.text.tokenizer, service.info
-    prompt = await asyncio.to_thread(encode_chat, tokenizer, request)
+    prompt = await asyncio.to_thread(encode_chat, tokenizer, request, info.max_context)
     max_tokens = answer_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
     special_stops = tokenizer.special_tokens_among(request.stop or ())
@@ -48,11 +48,11 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     return await answer(service.text.generator, job, http_request)
 
 
-def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest) -> list[int]:
+def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: int) -> list[int]:
     """Apply the model's template to the messages and return the prompt's tokens.
 
     Raises:
-        ApiError: the model has no template, or it refuses these messages.
+        ApiError: the model has no template, or it refuses these messages, or what it writes is too long.
     """
     template = tokenizer.chat_template
     if template is None:
@@ -70,7 +70,7 @@ def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest) -> list[int]:
         text = template.render(messages, names)
     except TemplateFailed as error:
         raise bad_request(f"{error}.", "messages", "chat_template_failed") from error
-    return tokenizer.encode(text, adds_special=False)
+    return encode_prompt(tokenizer, text, max_context, "messages", adds_special=False)
 
 
 def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:

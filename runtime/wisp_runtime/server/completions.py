@@ -9,13 +9,20 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wisp_runtime.engine.messages import Ready
 from wisp_runtime.server.answering import Job, answer
 from wisp_runtime.server.api_errors import bad_request, unknown_model, unsupported
 from wisp_runtime.server.body import read_body
 from wisp_runtime.server.generation import Answer
 from wisp_runtime.server.logprobs import completion_entries
 from wisp_runtime.server.requests import MAX_PROMPTS, CompletionRequest, refuse_unsupported
-from wisp_runtime.server.sampling import answer_tokens, check_token_ids, sampling_of, submits_of
+from wisp_runtime.server.sampling import (
+    answer_tokens,
+    check_token_ids,
+    encode_prompt,
+    sampling_of,
+    submits_of,
+)
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text import Piece
 from wisp_runtime.server.tokenizer import ModelTokenizer
@@ -30,8 +37,8 @@ async def completions(service: Service, http_request: Request) -> Response:
         raise unknown_model(request.model, service.config.name)
     _refuse(request)
     tokenizer = service.text.tokenizer
-    prompts = await asyncio.to_thread(_encode_prompts, tokenizer, request, service.info.vocab_size)
-    echoes = _echoes(tokenizer, request)
+    prompts = await asyncio.to_thread(_encode_prompts, tokenizer, request, service.info)
+    echoes = await asyncio.to_thread(_echoes, tokenizer, request)
     job = Job(
         request=request,
         answers=_answers(prompts, request, service),
@@ -55,15 +62,17 @@ def _refuse(request: CompletionRequest) -> None:
         raise bad_request(f"Prompts times n is more than {MAX_PROMPTS}; send several requests.", "n")
 
 
-def _encode_prompts(
-    tokenizer: ModelTokenizer, request: CompletionRequest, vocab_size: int
-) -> list[list[int]]:
+def _encode_prompts(tokenizer: ModelTokenizer, request: CompletionRequest, info: Ready) -> list[list[int]]:
     prompts = []
     for prompt in request.prompt:
-        tokens = tokenizer.encode(prompt, adds_special=True) if isinstance(prompt, str) else prompt
+        tokens = (
+            encode_prompt(tokenizer, prompt, info.max_context, "prompt", adds_special=True)
+            if isinstance(prompt, str)
+            else prompt
+        )
         if not tokens:
             raise bad_request("The prompt is empty: there is nothing to continue.", "prompt", "invalid_value")
-        check_token_ids(tokens, vocab_size, "prompt")
+        check_token_ids(tokens, info.vocab_size, "prompt")
         prompts.append(tokens)
     return prompts
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wisp_runtime.engine.messages import Ready, SamplingParams, Submit
-from wisp_runtime.server.api_errors import bad_request, context_exceeded
+from wisp_runtime.server.api_errors import bad_request, context_exceeded, text_too_long
 from wisp_runtime.server.requests import GenerationRequest
+from wisp_runtime.server.tokenizer import ModelTokenizer
 
 SEED_BITS = 63
 MAX_ID_DIGITS = 18
@@ -88,6 +89,22 @@ def answer_tokens(prompt_tokens: int, wanted: int | None, max_context: int, para
     if prompt_tokens + (wanted or 1) > max_context:
         raise context_exceeded(prompt_tokens, wanted, max_context, param)
     return wanted or max_context - prompt_tokens
+
+
+def encode_prompt(
+    tokenizer: ModelTokenizer, text: str, max_context: int, param: str, *, adds_special: bool
+) -> list[int]:
+    """Return the tokens of a prompt, unless its length alone says that they are too many.
+
+    Tokenizing takes a second and 100 MB for each million characters.
+
+    Raises:
+        ApiError: the text is too long for the context, whatever its tokens are.
+    """
+    max_chars = max_context * tokenizer.longest_token_chars
+    if len(text) > max_chars:
+        raise text_too_long(len(text), max_chars, max_context, param)
+    return tokenizer.encode(text, adds_special=adds_special)
 
 
 def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:

@@ -1,7 +1,7 @@
 """A model's tokenizer and chat template, read from its directory.
 
-Wraps the ``tokenizers`` package; knows nothing of requests. Encoding long texts takes time and lets
-go of the interpreter's lock, so the server calls it from a thread.
+Wraps the ``tokenizers`` package; knows nothing of requests. Encoding long texts takes time, so the
+server calls it from a thread.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ class ModelTokenizer:
     Attributes:
         special_ids: tokens that are never shown as text.
         chat_template: None for a base model.
+        longest_token_chars: no token stands for more characters of text than this.
     """
 
     tokenizer: Tokenizer
     special_ids: frozenset[int]
     chat_template: ChatTemplate | None
     is_byte_level: bool
+    longest_token_chars: int
 
     def encode(self, text: str, *, adds_special: bool) -> list[int]:
         """Return the tokens of ``text``; ``adds_special`` puts the model's own around them."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=adds_special).ids
+        # Of the package's ways to encode, only those of batches let go of the interpreter's lock.
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -84,6 +88,7 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
         special_ids=frozenset(token for token, content in added.items() if content.special),
         chat_template=_chat_template(directory, config),
         is_byte_level='"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder")),
+        longest_token_chars=max(map(len, tokenizer.get_vocab()), default=1),
     )
 
 
