@@ -151,6 +151,7 @@ def test_arguments_are_ones_that_the_programs_read(settings):
         ("crd.install=true", "gateway", "demand_url", "http://wisp-operator.wisp-system.svc:8081/demand"),
         ("gateway.maxBodyBytes=67108864", "gateway", "max_body_bytes", 67108864),  # not 6.7e+07
         ("gateway.drainTimeoutSeconds=7", "gateway", "drain_timeout_s", 7.0),
+        ("crd.install=true", "gateway", "directory", "kubernetes"),
         ('gateway.apiKeysSecret="keys"', "gateway", "api_keys", Path("/etc/wisp/keys/keys")),
     ],
 )
@@ -263,6 +264,14 @@ def test_services_budgets_and_policies_select_the_pods_of_their_deployment(compo
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     ports = {port["name"] for port in container_of(found[f"Deployment/{name}"])["ports"]}
     assert {service["spec"]["ports"][0]["targetPort"], monitor["endpoints"][0]["port"]} <= ports
+
+
+@needs_helm
+def test_the_operator_s_name_stands_for_each_replica_so_that_gateways_tell_all():
+    service, deployment = rendered()["Service/wisp-operator"], rendered()["Deployment/wisp-operator"]
+    assert service["spec"]["clusterIP"] == "None"
+    # Nothing translates ports of a headless Service.
+    assert service["spec"]["ports"][0]["port"] == container_of(deployment)["ports"][0]["containerPort"]
 
 
 @needs_helm
