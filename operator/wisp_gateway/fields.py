@@ -61,15 +61,17 @@ class Reader:
         return value
 
     def items(self, name: str) -> list[Reader]:
-        """Every object of a list."""
-        value = self._fields.get(name, [])
+        """Every object of a list; absent or null is empty."""
+        value = self._fields.get(name)
+        value = [] if value is None else value
         if not isinstance(value, list):
             raise self.complaint(name, "a list", value)
         return [Reader(item, f"{self._path}.{name}[{index}]") for index, item in enumerate(value)]
 
     def child(self, name: str) -> Reader:
-        """An object; absent is empty."""
-        return Reader(self._fields.get(name, {}), f"{self._path}.{name}")
+        """An object; absent or null is empty."""
+        value = self._fields.get(name)
+        return Reader({} if value is None else value, f"{self._path}.{name}")
 
     def complaint(self, name: str, expected: str, found: object) -> DirectoryError:
         """What to raise about a field."""

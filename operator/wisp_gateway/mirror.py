@@ -59,7 +59,7 @@ class Mirror(Generic[T]):
         self._version = ""
         self._is_away = False
 
-    async def run(self, window_s: int = WINDOW_S) -> None:
+    async def run(self) -> None:
         """Follow the resource until cancelled."""
         shortest_s, longest_s = BACKOFF_S
         backoff_s = shortest_s
@@ -68,7 +68,7 @@ class Mirror(Generic[T]):
             try:
                 await self._list()
                 while True:
-                    await self._watch(window_s)
+                    await self._watch()
             except ApiError as error:
                 self._note(error)
             is_good = time.monotonic() - began_s > GOOD_S
@@ -88,16 +88,16 @@ class Mirror(Generic[T]):
         self._is_away = False
         self.synced.set()
 
-    async def _watch(self, window_s: int) -> None:
-        """Take the events of one window; the server ends it within ``window_s``."""
+    async def _watch(self) -> None:
+        """Take the events of one window; the server ends it in time."""
         try:
-            async with asyncio.timeout(window_s + GRACE_S):
-                events = self._api.watch(self._path, self._query, self._version, window_s)
+            async with asyncio.timeout(WINDOW_S + GRACE_S):
+                events = self._api.watch(self._path, self._query, self._version, WINDOW_S)
                 async with aclosing(events):
                     async for event in events:
                         self._take_event(event)
         except TimeoutError as error:
-            raise ApiError(0, f"a watch did not end within {window_s + GRACE_S:g} s") from error
+            raise ApiError(0, f"a watch did not end within {WINDOW_S + GRACE_S:g} s") from error
 
     def _take_event(self, event: Json) -> None:
         item = event["object"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +20,8 @@ import uvloop
 from wisp_gateway.config import Config
 from wisp_gateway.directory import EMPTY, Snapshot, parse
 from wisp_gateway.gateway import Gateway
+
+sys.path.insert(0, str(Path(__file__).parent))  # for fake_apiserver
 
 Handler = Callable[["FakePod", "Seen", asyncio.StreamWriter], Awaitable[None]]
 

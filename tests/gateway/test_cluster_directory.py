@@ -1,0 +1,415 @@
+"""The directory of a cluster, beside an API server that breaks, forgets, hangs and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import asynccontextmanager
+
+import fake_apiserver as fake
+import pytest
+from fake_apiserver import MODELS, SECRETS, SLICES, FakeApiServer, model_object, pod, slice_object
+
+from wisp_gateway import kubernetes, mirror
+from wisp_gateway.config import ClusterEnvironment
+from wisp_gateway.credentials import Credentials, find
+from wisp_gateway.directory_kubernetes import KubernetesDirectory
+from wisp_gateway.errors import StartError
+from wisp_gateway.kubernetes import ApiServer
+
+READY = {"ready": True}
+
+
+class Followed:
+    """A directory that runs, and every snapshot it gave."""
+
+    def __init__(self, server, *namespaces):
+        self.server = server
+        self.token = server.token
+        credentials = Credentials(server.url, lambda: self.token, lambda: True)
+        self.directory = KubernetesDirectory(ApiServer(credentials), namespaces)
+        self.snapshots = []
+        self.directory.watch(self.snapshots.append)
+
+    def told(self):
+        """Models and their endpoints, in short."""
+        return {
+            key: [f"{one.id}{'' if one.ready else '-'}" for one in model.endpoints]
+            for key, model in self.directory.snapshot.items()
+        }
+
+    async def until(self, claim, seconds=5.0):
+        async with asyncio.timeout(seconds):
+            while not claim():
+                await asyncio.sleep(0.005)
+
+    async def until_told(self, **expect):
+        expect = {key.replace("__", "/"): value for key, value in expect.items()}
+        try:
+            await self.until(lambda: self.directory.is_synced and self.told() == expect)
+        except TimeoutError:
+            raise AssertionError(f"{self.told()} is not {expect}") from None
+
+
+@asynccontextmanager
+async def following(server, *namespaces):
+    followed = Followed(server, *namespaces)
+    running = asyncio.ensure_future(followed.directory.run())
+    try:
+        yield followed
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Run a scene with an API server in a loop of its own; back-off and windows are short."""
+    monkeypatch.setattr(mirror, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(mirror, "WINDOW_S", 1)
+
+    def playing(scene):
+        async def run():
+            server = FakeApiServer()
+            await server.start()
+            try:
+                await asyncio.wait_for(scene(server), 20)
+            finally:
+                await server.stop()
+
+        asyncio.run(run())
+
+    return playing
+
+
+def test_models_and_pods_come_change_and_go(play):
+    async def scene(server):
+        for number in range(5):  # three pages of two
+            server.put(MODELS, model_object(f"m{number}"))
+        server.put(SLICES, slice_object(pod("a", ready=False), model="m0"))
+        async with following(server) as followed:
+            await followed.until_told(ns__m0=["a-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
+            assert len(followed.snapshots) == 2  # the empty one, and all at once
+            server.put(SLICES, slice_object(pod("a", **READY), pod("b", ready=False), model="m0"))
+            await followed.until_told(ns__m0=["a", "b-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
+            for number in range(1, 5):
+                server.drop(MODELS, f"ns/m{number}")
+            server.drop(SLICES, "ns/m-1")
+            await followed.until_told(ns__m0=[])
+            assert server.count(MODELS, watch=False) == 1
+
+    play(scene)
+
+
+def test_an_empty_cluster_is_a_directory_too(play):
+    async def scene(server):
+        async with following(server) as followed:
+            assert not followed.directory.is_synced
+            await followed.until_told()
+
+    play(scene)
+
+
+def test_nothing_is_told_before_both_lists_were_read(play):
+    async def scene(server):
+        server.put(MODELS, model_object())
+        server.put(SLICES, slice_object(pod("a", **READY)))
+        server.forbidden.add(SLICES)
+        async with following(server) as followed:
+            await followed.until(lambda: server.count(SLICES, watch=False) > 2)
+            assert (followed.directory.is_synced, followed.told()) == (False, {})
+            server.forbidden.clear()
+            await followed.until_told(ns__m=["a"])
+
+    play(scene)
+
+
+async def _break(server):
+    await server.end_watches()
+
+
+async def _expire(server):
+    server.forget_history()
+    await server.end_watches()
+
+
+async def _restart(server):
+    await server.stop()
+    await asyncio.sleep(0.1)
+    await server.start()
+
+
+async def _window_ends(server):
+    await asyncio.sleep(1.2)
+
+
+@pytest.mark.parametrize(
+    ("happens", "lists"),
+    [
+        (_window_ends, 1),  # continued where it was, nothing is listed again
+        (_break, 2),
+        (_expire, 2),  # 410 Gone would cost one more list, had the watch gone on from its old version
+        (_restart, 2),
+    ],
+)
+def test_whatever_ends_a_watch_no_change_is_missed(play, happens, lists):
+    async def scene(server):
+        server.put(MODELS, model_object("m"))
+        server.put(MODELS, model_object("gone"))
+        async with following(server) as followed:
+            await followed.until_told(ns__m=[], ns__gone=[])
+            changing = asyncio.ensure_future(happens(server))
+            await asyncio.sleep(0.05)
+            server.drop(MODELS, "ns/gone")
+            server.put(SLICES, slice_object(pod("a", **READY)))
+            await changing
+            await followed.until_told(ns__m=["a"])
+            server.put(MODELS, model_object("late"))
+            await followed.until_told(ns__m=["a"], ns__late=[])
+            assert server.count(MODELS, watch=False) == lists
+
+    play(scene)
+
+
+def test_a_version_that_is_too_old_is_listed_anew_without_a_complaint(play, caplog):
+    async def scene(server):
+        async with following(server) as followed:
+            await followed.until_told()
+            server.sends_bookmarks = False
+            server.forget_history()
+            await followed.until(lambda: server.count(MODELS, watch=False) > 1)
+            server.put(MODELS, model_object())
+            await followed.until_told(ns__m=[])
+
+    with caplog.at_level(logging.WARNING):
+        play(scene)
+    assert caplog.messages == []
+
+
+def test_while_the_api_server_is_away_the_last_good_snapshot_stays(play, caplog):
+    async def scene(server):
+        server.put(MODELS, model_object())
+        server.put(SLICES, slice_object(pod("a", **READY)))
+        async with following(server) as followed:
+            await followed.until_told(ns__m=["a"])
+            await server.stop()
+            await asyncio.sleep(0.3)
+            assert followed.directory.is_synced
+            assert followed.told() == {"ns/m": ["a"]}
+            await server.start()
+            server.drop(SLICES, "ns/m-1")
+            await followed.until_told(ns__m=[])
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+    said = [message for message in caplog.messages if MODELS in message]
+    assert len(said) == 2  # gone, and back; not once for each attempt
+    assert "keeping the last good copy" in said[0]
+    assert "answers again" in said[1]
+
+
+def test_a_watch_that_says_nothing_any_more_is_noticed(play, monkeypatch):
+    monkeypatch.setattr(mirror, "GRACE_S", 0.2)
+
+    async def scene(server):
+        async with following(server) as followed:
+            await followed.until_told()
+            server.put(MODELS, model_object())
+            await followed.until_told(ns__m=[])
+
+    monkeypatch.setattr(FakeApiServer, "_stream", _hang)
+    play(scene)
+
+
+async def _hang(self, resource, request, answer, version):
+    """Neither an event nor an end: what a connection through a dead node looks like."""
+    try:
+        await asyncio.sleep(30)
+    except (asyncio.CancelledError, TimeoutError):
+        await asyncio.sleep(30)
+
+
+def test_a_token_that_was_renewed_counts_at_once(play):
+    async def scene(server):
+        async with following(server) as followed:
+            await followed.until_told()
+            server.token = followed.token = "second"
+            await server.end_watches()
+            server.put(MODELS, model_object())
+            await followed.until_told(ns__m=[])
+
+    play(scene)
+
+
+def test_only_the_namespaces_asked_for_are_read(play):
+    async def scene(server):
+        for namespace in ("a", "b", "c"):
+            server.put(MODELS, model_object(namespace=namespace))
+            server.put(SLICES, slice_object(pod(f"in-{namespace}", **READY), namespace=namespace))
+        async with following(server, "a", "b") as followed:
+            await followed.until_told(a__m=["in-a"], b__m=["in-b"])
+            assert all("/namespaces/" in path for path, _ in server.requests)
+
+    play(scene)
+
+
+def test_an_object_that_cannot_be_read_hides_no_other(play, caplog):
+    async def scene(server):
+        server.put(MODELS, model_object("bad", coldStart={"maxWait": "soon"}))
+        server.put(MODELS, model_object("good"))
+        async with following(server) as followed:
+            await followed.until_told(ns__good=[])
+            server.put(MODELS, model_object("bad"))
+            await followed.until_told(ns__bad=[], ns__good=[])
+
+    with caplog.at_level(logging.WARNING):
+        play(scene)
+    assert [
+        message for message in caplog.messages if "ns/bad" in message and "spec.coldStart.maxWait" in message
+    ]
+
+
+def test_a_model_of_the_same_name_elsewhere_gets_only_its_own_pods(play):
+    async def scene(server):
+        server.put(MODELS, model_object(namespace="a"))
+        server.put(MODELS, model_object(namespace="b"))
+        server.put(SLICES, slice_object(pod("pa", **READY), namespace="a"))
+        server.put(SLICES, slice_object(pod("pb", **READY), namespace="b", name="x"))
+        async with following(server) as followed:
+            await followed.until_told(a__m=["pa"], b__m=["pb"])
+
+    play(scene)
+
+
+KEYED = {"access": {"apiKeySecretRef": {"name": "keys"}}}
+
+
+def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, caplog):
+    monkeypatch.setattr("wisp_gateway.secret_keys.RETRY_S", 0.05)
+
+    async def scene(server):
+        server.put(SECRETS, fake.secret_object("other", x="sk-other"))
+        server.put(MODELS, model_object(**KEYED))
+        async with following(server) as followed:
+            await followed.until_told(ns__m=[])
+
+            def digests():
+                return followed.directory.snapshot["ns/m"].key_digests
+
+            assert digests() == ()  # a Secret that is not there opens nothing
+            server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2"))
+            await followed.until(lambda: len(digests()) == 2)
+            asked = {path for path, _ in server.requests if SECRETS in path}
+            assert asked == {"/api/v1/namespaces/ns/secrets/keys"}
+            server.put(MODELS, model_object())
+            await followed.until(lambda: digests() is None)
+
+    with caplog.at_level(logging.WARNING):
+        play(scene)
+    assert "not found" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("happens", "keys_left"),
+    [("deleted", 0), ("forbidden", 1), ("away", 1)],
+)
+def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens, keys_left):
+    monkeypatch.setattr("wisp_gateway.secret_keys.RETRY_S", 0.02)
+    monkeypatch.setattr("wisp_gateway.secret_keys.PERIOD_S", 0.02)
+
+    async def scene(server):
+        server.put(SECRETS, fake.secret_object("keys", alice="sk-1"))
+        server.put(MODELS, model_object(**KEYED))
+        async with following(server) as followed:
+            await followed.until(lambda: followed.directory.snapshot)
+            await followed.until(lambda: followed.directory.snapshot["ns/m"].key_digests)
+            if happens == "deleted":
+                server.drop(SECRETS, "ns/keys")
+            elif happens == "forbidden":
+                server.forbidden.add(SECRETS)
+            else:
+                await server.stop()
+            await asyncio.sleep(0.3)
+            assert len(followed.directory.snapshot["ns/m"].key_digests) == keys_left
+
+    with caplog.at_level(logging.WARNING):
+        play(scene)
+    said = [message for message in caplog.messages if "ns/keys" in message]
+    assert len(said) == 1
+    assert happens != "forbidden" or "kubectl create rolebinding" in said[0]
+
+
+def environment(tmp_path, **values):
+    nowhere = {
+        "kubeconfig": None,
+        "home_kubeconfig": tmp_path / "no",
+        "service_host": "",
+        "service_port": "443",
+    }
+    return ClusterEnvironment(**{**nowhere, **values})
+
+
+def kubeconfig(tmp_path, **user):
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [
+            {"name": "k", "cluster": {"server": "https://h:6443/", "insecure-skip-tls-verify": True}}
+        ],
+        "users": [{"name": "u", "user": user}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_service_accounts_token_is_read_anew_each_time(tmp_path):
+    (tmp_path / "token").write_text("one\n")
+    found = find(environment(tmp_path, service_host="fd00::1"), tmp_path)
+    assert (found.url, found.token()) == ("https://[fd00::1]:443", "one")
+    (tmp_path / "token").write_text("two\n")
+    assert found.token() == "two"
+
+
+def test_kubeconfig_goes_before_the_service_account(tmp_path):
+    (tmp_path / "token").write_text("pod's")
+    config = kubeconfig(tmp_path, token="mine")
+    found = find(environment(tmp_path, service_host="h", kubeconfig=config), tmp_path)
+    assert (found.url, found.token()) == ("https://h:6443", "mine")
+    assert find(environment(tmp_path, home_kubeconfig=config), tmp_path / "none").token() == "mine"
+
+
+def test_a_token_file_beside_the_kubeconfig(tmp_path):
+    (tmp_path / "t").write_text("from a file\n")
+    found = find(environment(tmp_path, kubeconfig=kubeconfig(tmp_path, tokenFile="t")))
+    assert found.token() == "from a file"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no credentials"),
+        ("[]", "cannot be used"),
+        ("{", "cannot be used"),
+        ('{"current-context": "x", "contexts": []}', "contexts: x"),
+    ],
+)
+def test_credentials_that_cannot_be_are_one_sentence(tmp_path, text, said):
+    path = tmp_path / "kubeconfig"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(StartError, match=said):
+        find(environment(tmp_path, kubeconfig=path if text is not None else None), tmp_path)
+
+
+def test_a_kubeconfig_that_runs_a_program_is_refused(tmp_path):
+    with pytest.raises(StartError, match="exec"):
+        find(environment(tmp_path, kubeconfig=kubeconfig(tmp_path, exec={"command": "aws"})))
+
+
+def test_the_connection_notices_a_server_that_fell_silent():
+    made = kubernetes._socket((2, 1, 6, "", ("127.0.0.1", 1)))
+    with made:
+        assert made.getsockopt(1, 9) == 1  # SOL_SOCKET, SO_KEEPALIVE
+        assert made.getsockopt(6, 18) == 15_000  # IPPROTO_TCP, TCP_USER_TIMEOUT, in ms

@@ -1,0 +1,224 @@
+"""What the API server tells of models and pods, read as the operator and the CRD mean it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fake_apiserver as fake
+import pytest
+import yaml
+
+from wisp_gateway import directory, resources, secret_keys
+from wisp_gateway.auth import Keyring
+from wisp_gateway.errors import DirectoryError
+from wisp_operator import api
+from wisp_operator.conditions import condition
+from wisp_operator.desired import labels, service
+from wisp_operator.local.directory import entry
+from wisp_operator.status import Status
+
+CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencemodels.yaml").read_text())
+SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+
+def defaulted(value, schema):
+    """Fill in a schema's defaults, as the API server does."""
+    if not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for name, below in schema.get("properties", {}).items():
+        if name not in filled and "default" in below:
+            filled[name] = below["default"]
+        if name in filled:
+            filled[name] = defaulted(filled[name], below)
+    return filled
+
+
+@pytest.mark.parametrize(
+    "fill", [lambda spec, _: spec, defaulted], ids=["as written", "with the CRD's defaults"]
+)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"coldStart": {"mode": "Reject", "maxWait": "1h30m"}},
+        {"coldStart": {"maxWait": "2m500ms", "heartbeat": "250ms", "queueLimit": 7}},
+        {"coldStart": {}},
+        {"routing": {"policy": "LeastLoad"}},
+        {"scaling": {"min": 1, "max": 3, "targetConcurrency": 5}},
+        {"scaling": {"max": 3}},
+        {"replicas": 2},  # by hand: the scaling that is not there still says how many a pod takes
+        {"model": {"uri": "file:///srv", "servedName": "gpt-4o"}},
+        {"access": {"apiKeySecretRef": {"name": "keys"}}},
+        {"suspend": True},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+    ],
+    ids=json.dumps,
+)
+def test_a_spec_is_read_as_the_operator_reads_it(spec, fill):
+    spec = {"model": {"uri": "file:///srv"}, **spec}
+    item = fake.model_object(**fill(spec, SCHEMA))
+    head = {"apiVersion": "wisp.dev/v1alpha1", "kind": "InferenceModel"}
+    theirs = api.parse({**head, "metadata": {"name": "m", "namespace": "ns"}, "spec": spec})
+    ready = condition("Ready", "True", "ScaledToZero")
+    state = "Suspended" if spec.get("suspend") else "Asleep"
+    item["status"] = Status(state, conditions=(ready,)).to_dict()
+    told = entry(theirs, Status(state, conditions=(ready,)), None, [], created=1767323045, api_keys=Path("k"))
+    expected = directory.parse(json.dumps({"models": [{**told, "apiKeysFile": None}]}))["ns/m"]
+    found = resources.read_model(item)
+    assert found.model == expected
+    assert (found.secret is not None) == (told["apiKeysFile"] is not None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "expect"),
+    [
+        ({}, {}, "Asleep"),  # the operator has not seen it yet: hold, it will
+        ({}, {"state": "Ready"}, "Ready"),
+        ({}, {"state": "Failed", "observedGeneration": 2}, "Failed"),
+        ({}, {"state": "Failed", "observedGeneration": 1}, "Waking"),  # the spec was mended since
+        ({"suspend": True}, {"state": "Ready"}, "Suspended"),  # before the operator knows
+        ({"suspend": True}, {}, "Suspended"),
+        ({}, {"state": "Suspended"}, "Asleep"),  # resumed
+        ({"replicas": 0}, {"state": "Suspended"}, "Suspended"),
+        ({"replicas": 0}, {"state": "Ready"}, "Ready"),  # until its pods are gone
+        ({}, {"state": "Hibernating"}, "Waking"),  # a newer operator
+    ],
+)
+def test_the_state_is_the_operators_unless_the_spec_knows_better(spec, status, expect):
+    item = fake.model_object(status=status, **spec)
+    item["metadata"]["generation"] = 2
+    assert resources.read_model(item).model.state == expect
+
+
+@pytest.mark.parametrize(
+    ("status", "expect"),
+    [
+        ({"state": "Waking"}, "schedule"),
+        ({"state": "Waking", "coldStart": {"phases": {"schedule": 1, "pull": 0, "import": 1}}}, "weights"),
+        ({"state": "Ready", "coldStart": {"phases": {"schedule": 1}}}, None),
+        ({"state": "Waking", "coldStart": {"phases": dict.fromkeys(resources.PHASES, 1)}}, None),
+    ],
+)
+def test_a_waking_model_is_in_the_first_phase_that_is_not_done(status, expect):
+    assert resources.read_model(fake.model_object(status=status)).model.phase == expect
+
+
+def test_a_model_that_is_being_deleted_is_gone():
+    item = fake.model_object()
+    item["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert resources.read_model(item) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"coldStart": {"maxWait": "soon"}}, "spec.coldStart.maxWait"),
+        ({"coldStart": {"mode": "Wait"}}, "spec.coldStart.mode"),
+        ({"coldStart": []}, "spec.coldStart"),
+        ({"scaling": {"targetConcurrency": "many"}}, "spec.scaling.targetConcurrency"),
+        ({"access": {"apiKeySecretRef": {}}}, "spec.access.apiKeySecretRef.name"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_complained_about_by_field(spec, named):
+    with pytest.raises(DirectoryError, match=named):
+        resources.read_model(fake.model_object(**spec))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "draining"),
+    [
+        ({"ready": True, "serving": True, "terminating": False}, True, False),
+        ({"ready": False, "serving": False, "terminating": False}, False, False),
+        ({"ready": False, "serving": True, "terminating": True}, False, True),
+        ({"ready": True, "terminating": True}, False, True),  # publishNotReadyAddresses
+        ({}, True, False),  # Kubernetes: unknown is to be read as ready
+    ],
+)
+def test_the_conditions_of_an_endpoint(conditions, ready, draining):
+    (found,) = resources.read_slice(fake.slice_object(fake.pod("p", **conditions))).endpoints
+    assert found == directory.Endpoint("p", "10.0.0.1:8000", ready=ready, draining=draining)
+
+
+READY = {"ready": True, "terminating": False}
+STARTING = {"ready": False, "terminating": False}
+LEAVING = {"ready": False, "terminating": True}
+
+
+@pytest.mark.parametrize(
+    ("slices", "expect"),
+    [
+        ([[("a", "10.0.0.1", READY)], [("b", "10.0.0.2", STARTING)]], "a 10.0.0.1 ready, b 10.0.0.2"),
+        ([[("a", "fd00::1", READY)], [("a", "10.0.0.1", READY)]], "a 10.0.0.1 ready"),  # dual stack
+        ([[("a", "10.0.0.1", READY)], [("a", "10.0.0.1", LEAVING)]], "a 10.0.0.1 draining"),  # being moved
+        ([[("a", "10.0.0.1", STARTING)], [("a", "10.0.0.1", READY)]], "a 10.0.0.1 ready"),
+        ([[("a", "fd00::1", READY)]], "a [fd00::1] ready"),
+        ([[]], ""),
+        ([], ""),
+    ],
+)
+def test_the_slices_of_a_model_are_joined(slices, expect):
+    pieces = [
+        resources.read_slice(fake.slice_object(*(fake.pod(name, at, **so) for name, at, so in pods)))
+        for pods in slices
+    ]
+    told = [
+        f"{one.id} {one.address.removesuffix(':8000')}{' ready' * one.ready}{' draining' * one.draining}"
+        for one in resources.join(pieces)
+    ]
+    assert ", ".join(told) == expect
+
+
+@pytest.mark.parametrize(
+    "labelled",
+    [
+        {},
+        {"kubernetes.io/service-name": "m"},
+        {"wisp.dev/model": "m"},
+        {"wisp.dev/model": "m", "kubernetes.io/service-name": "other"},  # somebody else's Service of our pods
+    ],
+)
+def test_only_slices_of_a_models_own_service_count(labelled):
+    item = fake.slice_object(fake.pod("p"))
+    item["metadata"]["labels"] = labelled
+    assert resources.read_slice(item) is None
+
+
+@pytest.mark.parametrize(
+    "ports", [[], None, [{"name": "metrics", "port": 9}], [{"name": "http", "port": None}]]
+)
+def test_a_slice_without_the_port_has_no_endpoints(ports):
+    item = fake.slice_object(fake.pod("p"))
+    item["ports"] = ports
+    assert resources.read_slice(item).endpoints == ()
+
+
+def test_the_operators_service_is_the_one_whose_slices_are_read():
+    head = {"apiVersion": "wisp.dev/v1alpha1", "kind": "InferenceModel", "metadata": {"name": "m"}}
+    made = service.service(api.parse({**head, "spec": {"model": {"uri": "file:///srv"}}}))
+    # The EndpointSlice controller copies a Service's labels to its slices and adds the Service's name.
+    assert made["metadata"]["labels"][resources.MODEL_LABEL] == made["metadata"]["name"] == "m"
+    assert labels.MODEL_LABEL == resources.MODEL_LABEL
+    assert [port["name"] for port in made["spec"]["ports"]] == [resources.PORT_NAME]
+
+
+@pytest.mark.parametrize(
+    ("values", "opening", "not_opening"),
+    [
+        ({"alice": "sk-1", "bob": "sk-2\n"}, ["sk-1", "sk-2"], ["", "sk-3", "alice", "sk-2\n"]),
+        ({}, [], ["", "sk-1"]),
+        ({"empty": "", "blank": " \n"}, [], ["", " "]),
+    ],
+)
+def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
+    digests = secret_keys.parse(fake.secret_object(**values))
+    model = directory.Model("ns", "m", "m", "Ready", key_digests=digests)
+    keyring = Keyring(None)
+    assert [token for token in opening if not keyring.opens(token, model)] == []
+    assert [token for token in not_opening if keyring.opens(token, model)] == []
+
+
+def test_a_value_that_no_client_could_send_is_no_key():
+    secret = {"data": {"key": "c2stMQ==", "certificate": "/////w==", "broken": "%%%"}}
+    assert len(secret_keys.parse(secret)) == 1
