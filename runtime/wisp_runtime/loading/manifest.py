@@ -69,8 +69,7 @@ def check_sizes(folder: Path) -> Manifest:
             size = path.stat().st_size if path.is_file() else None
             found = "is missing" if size is None else f"has {size} bytes instead of {file.size_bytes}"
             raise WeightsUnreadable(
-                f"the cached copy of {manifest.uri} is damaged: {path} {found}. "
-                + remedy(folder, manifest)
+                f"the cached copy of {manifest.uri} is damaged: {path} {found}. " + remedy(folder, manifest)
             )
     return manifest
 
