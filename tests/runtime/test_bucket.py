@@ -21,6 +21,8 @@ from wisp_runtime.loading.manifest import MANIFEST_FILE
 from wisp_runtime.loading.resolve import resolve
 from wisp_runtime.loading.store import obtain
 
+pytestmark = pytest.mark.timeout(900)  # the first run builds the server
+
 PIECE = 1 << 20
 WEIGHTS = os.urandom(6 * PIECE + 13)
 FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
