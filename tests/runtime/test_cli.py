@@ -1,18 +1,21 @@
 """The command ``wisp-runtime``: fast to answer, and clear about what it does not know."""
 
+import asyncio
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
+from fake_engine import FakeEngine
 
 from wisp_runtime.cli.main import COMMANDS, main
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Fatal, Phase
 from wisp_runtime.errors import PortInUse
 from wisp_runtime.server.process import bound_socket, run
-from wisp_runtime.server.report import MAX_LOG_BYTES, describe, last_words, report_failure
+from wisp_runtime.server.report import MAX_LOG_BYTES, describe, follow_phases, last_words, report_failure
 
 HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
 
@@ -85,6 +88,21 @@ def test_of_two_that_took_a_port_the_one_that_listens_later_is_told(monkeypatch)
         monkeypatch.setattr(socket, "socket", Late)
         with pytest.raises(PortInUse), bound_socket("127.0.0.1", other.getsockname()[1]):
             pass
+
+
+def test_ready_is_not_said_before_requests_are_let_in(capsys):
+    async def run():
+        engine = FakeEngine()
+        engine.become_ready()
+        is_open = False
+        following = asyncio.create_task(follow_phases(engine, lambda: is_open, time.monotonic()))
+        await asyncio.sleep(0.1)
+        assert "ready" not in capsys.readouterr().err
+        is_open = True
+        await asyncio.wait_for(following, 1)
+
+    asyncio.run(run())
+    assert "ready after" in capsys.readouterr().err
 
 
 def test_a_bound_socket_can_be_bound_again_at_once():

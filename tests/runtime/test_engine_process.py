@@ -109,7 +109,19 @@ def test_an_abort_ends_the_stream_and_frees_the_blocks():
                     engine.abort("r")
             assert finishes[-1] == "abort"
             assert len(finishes) < 10
-            assert engine.load.kv_blocks_used == engine.load.running == 0
+            await until(lambda: engine.load.kv_blocks_used == engine.load.running == 0)
+
+    asyncio.run(run())
+
+
+def test_an_abort_does_not_wait_for_the_step_that_runs():
+    async def run():
+        async with toy("stuck") as engine:
+            following = asyncio.create_task(follow(engine, request("r")))
+            await asyncio.sleep(0.1)
+            engine.abort("r")
+            assert await asyncio.wait_for(following, 1) == ([], "abort")
+            engine._process.kill()
 
     asyncio.run(run())
 

@@ -166,6 +166,8 @@ class EngineClient:
     def abort(self, request_id: str) -> None:
         """End a request; its iterator gets a last event with ``finish="abort"``. Unknown ids are ignored."""
         self._send(Abort(request_id))
+        if queue := self._queues.get(request_id):  # now: the engine may be in the middle of a long step
+            queue.put_nowait(TokenEvent(request_id, None, "abort"))
 
     async def shutdown(self, *, grace_s: float = _EXIT_GRACE_S) -> None:
         """Abort what runs and wait until the process is gone; kill it after ``grace_s`` seconds.

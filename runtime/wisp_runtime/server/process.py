@@ -13,6 +13,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import uvloop
@@ -91,17 +92,19 @@ def _cannot_listen(error: OSError, host: str, port: int) -> RuntimeFailure:
 
 async def serve(config: ServeConfig, listener: socket.socket, start_engine: StartEngine) -> Fatal | None:
     """Run one server on ``listener`` to its end; return why it failed, or None if it was asked to stop."""
-    stop = StopSignals()
+    stop, began_s = StopSignals(), time.monotonic()
     engine = await start_engine(config)
-    phases = asyncio.create_task(follow_phases(engine))
     try:
         from wisp_runtime.server.http import HttpServer  # Uvicorn: while the engine's process starts
 
         server = HttpServer(config, engine, listener)
         say(f"listening on http://{_address(listener)}")
-        return await server.run(stop.asked, stop.hurried)
+        phases = asyncio.create_task(follow_phases(engine, lambda: server.service.status == "ready", began_s))
+        try:
+            return await server.run(stop.asked, stop.hurried)
+        finally:
+            phases.cancel()
     finally:
-        phases.cancel()
         await engine.shutdown()
 
 

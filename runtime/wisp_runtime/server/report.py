@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from wisp_plan.sizes import format_size
@@ -25,16 +27,16 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-async def follow_phases(engine: Engine) -> None:
-    """Say each start-up phase as it ends, and when the model is ready."""
+async def follow_phases(engine: Engine, is_open: Callable[[], bool], began_s: float) -> None:
+    """Say each start-up phase as it ends, and that the model is ready once ``is_open`` says so."""
     said: set[str] = set()
     while not engine.failed.done():
         for phase in engine.phases:
             if phase.is_done and phase.name not in said:
                 said.add(phase.name)
                 say(describe(phase))
-        if engine.ready.is_set():
-            say(f"ready after {sum(phase.seconds for phase in engine.phases):.2f} s")
+        if is_open():
+            say(f"ready after {time.monotonic() - began_s:.2f} s")
             return
         await asyncio.sleep(POLL_S)
 
