@@ -44,21 +44,22 @@ class Seen:
 class FakePod:
     """An HTTP server that answers as it is told, and dies and comes back on its port."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> None:
         self.handler = handler
+        self.host = host
         self.is_ready = True
         self.seen: list[Seen] = []
-        self.port = 0
+        self.port = port
         self.connections = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
@@ -258,8 +259,8 @@ class World:
 
         return self.do(calling())
 
-    def pod(self, handler: Handler | None = None, *, is_listening: bool = True) -> FakePod:
-        pod = FakePod(handler or Pods.talk())
+    def pod(self, handler: Handler | None = None, *, is_listening: bool = True, **where: Any) -> FakePod:
+        pod = FakePod(handler or Pods.talk(), **where)
         self.do(pod.start())
         if not is_listening:
             self.do(pod.kill())
