@@ -84,7 +84,8 @@ class Api:
             try:
                 found = await self._once(method, path, body, headers, query or {})
             except ApiError as error:
-                self._metrics.count("api_calls", verb=verb, code=str(error.code))
+                code = "namespace-ending" if error.is_namespace_ending else str(error.code)
+                self._metrics.count("api_calls", verb=verb, code=code)
                 if backoff_s is None or error.code not in (0, *RETRIED):
                     raise
                 await asyncio.sleep(backoff_s)

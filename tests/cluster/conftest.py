@@ -67,9 +67,21 @@ def fresh_namespace(name):
 @pytest.fixture
 def namespace(request):
     """A namespace of the test's own."""
-    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:50].strip("-")
-    with fresh_namespace(name) as made:
+    with fresh_namespace(name_of(request)) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(request):
+    """One namespace for the tests of a file that leave nothing behind in it."""
+    with fresh_namespace(name_of(request)) as made:
+        yield made
+
+
+def name_of(request):
+    """A namespace's name from that of a test or of a test file."""
+    name = Path(request.node.name).stem.split("[")[0].removeprefix("test_")
+    return name.replace("_", "-")[:50].strip("-")
 
 
 @pytest.fixture
