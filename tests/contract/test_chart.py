@@ -23,7 +23,11 @@ CHART = ROOT / "charts/wisp"
 CRD = ROOT / "crds/inferencemodels.yaml"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wisp"
 HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), reverse=True)), None)
-RIGHTS = {"read": {"get", "list", "watch"}, "apply": {"get", "list", "watch", "create", "patch"}}
+RIGHTS = {
+    "read": {"get", "list", "watch"},
+    "watch": {"list", "watch"},
+    "apply": {"list", "watch", "create", "patch"},
+}
 
 needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
 
@@ -176,7 +180,7 @@ def test_a_value_that_nobody_reads_does_not_exist():
 @needs_helm
 def test_the_operator_may_do_what_it_does_and_nothing_else():
     rules = rules_of(rendered()["ClusterRole/wisp-operator"])
-    read_only = {"InferenceModel": "read", "Node": "read"}
+    read_only = {"InferenceModel": "watch", "Node": "watch"}
     expect = {
         ("wisp.dev", "inferencemodels/status"): {"patch"},
         ("wisp.dev", "inferencemodels/finalizers"): {"update"},
@@ -187,7 +191,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_else():
         group = version.rpartition("/")[0]
         verbs = RIGHTS[read_only.get(kind, "apply")] | ({"delete"} if kind in PRUNED else set())
         expect[(group, cluster.PLURALS.get(kind, "nodes"))] = verbs
-    expect[("", "pods")] = {"get", "list", "watch", "patch"}  # made by Deployments, told which goes first
+    expect[("", "pods")] = {"list", "watch", "patch"}  # made by Deployments, told which goes first
     assert rules == expect
 
 
