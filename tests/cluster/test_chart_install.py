@@ -74,7 +74,7 @@ def space():
 MAY = {
     "operator": [
         *("list inferencemodels", "patch inferencemodels/status", "create deployments.apps", "patch pods"),
-        *("delete jobs.batch", "create events.events.k8s.io", "get nodes"),
+        *("delete jobs.batch", "create events.events.k8s.io", "list nodes"),
     ],
     "gateway": ["watch inferencemodels", "list endpointslices.discovery.k8s.io", "get secrets"],
 }
