@@ -80,10 +80,10 @@ class SecretKeys:
         if self._complaints.get(secret) == str(error):
             return
         self._complaints[secret] = str(error)
-        namespace = secret.partition("/")[0]
+        namespace, name = secret.split("/")
         remedy = {
-            403: f". Let the gateway read it: kubectl create rolebinding wisp-gateway-keys -n {namespace} "
-            "--clusterrole=wisp-gateway-keys --serviceaccount=NAMESPACE:NAME (docs/gateway.md)",
+            403: f". Let the gateway: kubectl create role wisp-gateway-keys -n {namespace} --verb=get "
+            f"--resource=secrets --resource-name={name}, bound to its service account (docs/gateway.md, Rights)",
             404: ". Create it, or take it out of spec.access; until then its models are closed",
         }
         log.warning("API keys in Secret %s: %s%s", secret, error, remedy.get(error.code, ""))

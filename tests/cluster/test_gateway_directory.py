@@ -275,7 +275,7 @@ def test_the_documented_rights_are_enough_and_keys_need_one_more(start_gateway, 
     gateway = start_gateway("--namespace", namespace, KUBECONFIG=str(config))
     until(gateway.is_ready)
     assert gateway.chat(key="sk-1")[0] == 401  # it may not read the Secret, so nothing opens the model
-    until(lambda: "kubectl create rolebinding" in gateway.log.read_text())
+    until(lambda: "kubectl create role " in gateway.log.read_text())
     kubectl(
         *("create", "role", "wisp-gateway-keys", "-n", namespace),
         *("--verb=get", "--resource=secrets", "--resource-name=chat-keys"),
