@@ -16,12 +16,14 @@ demo: $(VENV)/run  ## serve the example model, ask it a question, watch it go ba
 test: $(VENV)/dev  ## every test that needs no GPU and no cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format
+check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format, helm lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@sources=$$(git ls-files '*.cu' '*.cuh'); [ -z "$$sources" ] || $(BIN)/clang-format --dry-run --Werror $$sources
+	@helm=$$(command -v helm || ls -d $(HOME)/.cache/wisp/node-*/helm 2>/dev/null | tail -n 1); \
+	  if [ -n "$$helm" ]; then $$helm lint --strict --quiet charts/wisp; else echo "helm lint skipped: no helm here" >&2; fi
 
 format: $(VENV)/dev  ## rewrite sources the way `make check` wants them
 	$(BIN)/ruff check --fix .
