@@ -69,8 +69,14 @@ class Caches:
         return [node for store in self._indexes.get("Node", {}).values() for node in store]
 
     def child(self, document: Json) -> Json | None:
-        """The object of the same kind and name as ``document``, as it is now."""
+        """The object of the same kind and name as ``document``, our own last write included."""
         return self._latest(address(document), self.one(*_where(document)))
+
+    def replicas(self, namespace: str, name: str) -> int:
+        """What a model's Deployment asks for now; 0 without one."""
+        where = ("Deployment", namespace, name)
+        found = self._latest(where, self.one("Deployment", f"{namespace}/{name}"))
+        return 0 if found is None else int(found["spec"].get("replicas", 0))
 
     def children(self, kind: str, key: str) -> Iterator[Json]:
         """Objects of a kind that belong to a model."""

@@ -1,7 +1,7 @@
 """The operator's own HTTP port: demand of the gateways, probes of the kubelet, metrics.
 
 Every replica takes demand and keeps it, so that a new leader knows at once who waits; one that does not
-lead passes it on to the leader (docs/decisions, "Every replica takes demand").
+lead passes it on to the leader (docs/decisions/0004-every-replica-takes-demand.md).
 """
 
 from __future__ import annotations

@@ -52,6 +52,23 @@ def test_a_renamed_model_leaves_nothing_of_its_old_name(operator, namespace):
         until(lambda kind=kind: [o["metadata"]["name"] for o in get(kind, namespace=namespace)] == ["new"])
 
 
+def test_a_spec_changed_while_waking_asks_for_no_more_pods(operator, namespace):
+    slow = {"env": [{"name": "FAKE_READY_AFTER", "value": "4s"}]}
+    apply(model("chat", scaling={"max": 4}, runtime=slow), namespace=namespace)
+    until(lambda: states(namespace) == ["Asleep"])
+    operator.ask(f"{namespace}/chat")
+    until(lambda: get("pods", namespace=namespace))
+    apply(model("chat", scaling={"max": 4}, runtime=slow | {"maxConcurrent": 5}), namespace=namespace)
+    asked = set()
+    until(
+        lambda: (
+            asked.add(get("deployment", "chat", namespace)["spec"]["replicas"])
+            or states(namespace) == ["Ready"]
+        )
+    )
+    assert asked == {1}
+
+
 @pytest.mark.parametrize("moment", ["waking", "draining"])
 def test_a_spec_changed_at_any_moment_converges(operator, namespace, moment):
     scaling = {"idleAfter": "2s"}

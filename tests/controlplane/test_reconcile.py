@@ -169,10 +169,26 @@ def test_a_model_that_does_not_fit_stays_at_zero_whoever_asks():
 
 def test_a_new_leader_takes_nothing_away_at_first():
     world = World({"scaling": {"max": 3, "idleAfter": "1s"}}, led_for_s=1.0)
+    world.ask(waiting=40)
+    world.look()
     for name in ("chat-1", "chat-2", "chat-3"):
         world.pod(name)
+    world.ask(waiting=0)
+    world.reconciler.forget_all()
     world.look()
     assert world.replicas == 3
+
+
+def test_the_spare_pod_of_a_rolling_update_is_not_asked_for_again():
+    world = World({"scaling": {"max": 5}})
+    world.ask()
+    world.look()
+    world.pod("chat-old", ready=False)
+    world.pod("chat-new", ready=False)  # a changed spec, while nobody was ready yet
+    for _ in range(3):
+        world.ask()
+        world.look()
+    assert world.replicas == 1
 
 
 def test_a_leader_of_some_time_lets_an_idle_model_sleep():

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 AWAKE_S = 1.0
 TAKEOVER_S = 15.0
 MOUNT_PATIENCE_S = 8.0
+TOLD = ("Suspended", "DoesNotFit", "Manual")
+HELD = ("WaitingForFirstReady", "CrashBackOff")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 Pod = Mapping[str, Any]
@@ -136,13 +138,20 @@ class Reconciler:
         return replace(facts, url=url, prefetch=prefetch_of(jobs))
 
     def _decide(self, model: InferenceModel, facts: Facts, now: float) -> Decision:
-        """Decide, but take nothing away on the word of a leader who has not listened yet."""
+        """Decide, but take nothing away on the word of a leader who has not listened yet.
+
+        To hold pods means to hold what the Deployment asks for: during a rolling update there are more pods
+        than that, and to ask for those would make yet more.
+        """
         decision = autoscale.decide(model.spec, facts, now)
         is_new = now - self._tools.leads_since() < TAKEOVER_S
-        by_demand = decision.why not in ("Suspended", "DoesNotFit", "Manual")
-        if is_new and by_demand and decision.replicas < len(facts.live):
-            return replace(decision, replicas=len(facts.live))
-        return decision
+        takes_away = decision.replicas < len(facts.live) and decision.why not in TOLD
+        if is_new and takes_away:
+            decision = replace(decision, replicas=len(facts.live))
+        elif decision.why not in HELD:
+            return decision
+        asked = self._tools.caches.replicas(model.namespace, model.name)
+        return replace(decision, replicas=min(decision.replicas, asked))
 
     def _note_wake(
         self, memory: Memory, model: InferenceModel, facts: Facts, decision: Decision, now: float
