@@ -83,7 +83,7 @@ class SecretKeys:
         namespace, name = secret.split("/")
         remedy = {
             403: f". Let the gateway: kubectl create role wisp-gateway-keys -n {namespace} --verb=get "
-            f"--resource=secrets --resource-name={name}, bound to its service account (docs/gateway.md, Rights)",
+            f"--resource=secrets --resource-name={name}, and bind it to its account (docs/gateway.md)",
             404: ". Create it, or take it out of spec.access; until then its models are closed",
         }
         log.warning("API keys in Secret %s: %s%s", secret, error, remedy.get(error.code, ""))
