@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kube import FAKE_IMAGE, OperatorProcess, kubectl, until
+import counts
+import dump
+from counts import record  # noqa: F401
+from kube import FAKE_IMAGE, NODE_RUN, OperatorProcess, kubectl, until
+from release import clients, release  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
-SOCKET = Path("/run/wisp-node/containerd.sock")
+SOCKET = NODE_RUN / "containerd.sock"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -29,6 +33,23 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(
                     pytest.mark.skip(reason="needs KUBECONFIG and -m cluster (make test-cluster)")
                 )
+    # The operator of a release looks after the whole cluster, so what brings its own operator goes first.
+    items.sort(key=lambda item: "release" in getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed and "release" in getattr(item, "fixturenames", ()):
+        report.sections.append(("the cluster at that moment", dump.cluster()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    if counts.ROWS:
+        terminalreporter.section("counted on the cluster")
+        terminalreporter.write_line(counts.table())
+        counts.write_if_asked()
 
 
 @pytest.fixture(scope="session", autouse=True)

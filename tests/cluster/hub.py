@@ -1,4 +1,7 @@
-"""A hub on the loopback whose repositories have headers but no weights: enough to ask for a fit."""
+"""A hub whose repositories have headers but no weights, enough to ask for a fit; on the loopback, or in a pod.
+
+In a pod, `python3 hub.py` serves acme/large and acme/small on port 8000.
+"""
 
 import json
 import re
@@ -41,9 +44,8 @@ def header_and_length(config):
     return len(text).to_bytes(8, "little") + text, 8 + len(text) + position
 
 
-@contextmanager
-def hub(**repositories):
-    """Serve repositories ``acme/NAME`` by their configs; gives the endpoint."""
+def server(address, repositories):
+    """A server of repositories ``acme/NAME``, given by their configs."""
     files = {}
     for name, config in repositories.items():
         text = json.dumps(config).encode()
@@ -68,10 +70,20 @@ def hub(**repositories):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return ThreadingHTTPServer(address, Handler)
+
+
+@contextmanager
+def hub(**repositories):
+    """Serve repositories ``acme/NAME`` on the loopback; gives the endpoint."""
+    serving = server(("127.0.0.1", 0), repositories)
+    threading.Thread(target=serving.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{serving.server_port}"
     finally:
-        server.shutdown()
-        server.server_close()
+        serving.shutdown()
+        serving.server_close()
+
+
+if __name__ == "__main__":
+    server(("0.0.0.0", 8000), {"large": LLAMA_8B, "small": TINY}).serve_forever()

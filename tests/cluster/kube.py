@@ -1,6 +1,7 @@
 """kubectl as Python functions, manifests of the tests, and the operator as a process."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import yaml
 
 FAKE_IMAGE = "wisp.test/fake-runtime:1"
+NODE_RUN = Path("/run", os.environ.get("WISP_NODE", "wisp-node"))  # exists if the cluster is tests/cluster/node
 
 
 def kubectl(*arguments, stdin=None, check=True):

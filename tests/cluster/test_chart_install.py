@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from kube import kubectl, until
+from kube import NODE_RUN, kubectl, until
 
 CHART = Path(__file__).parents[2] / "charts/wisp"
 SPACE = "wisp-chart-test"
@@ -174,6 +174,6 @@ def test_the_node_cache_belongs_to_the_user_of_the_models(space, tmp_path):
     folder = tmp_path / "cache"
     prepared = {"nodeCache__prepare": "true", "nodeCache__path": folder, "runtime__userId": 4242}
     helm("install", "--wait", "--timeout", "60s", operator__replicas=0, gateway__replicas=0, **prepared)
-    if not Path("/run/wisp-node").exists():
+    if not NODE_RUN.exists():
         pytest.skip("the directory is on a node that is not this machine")
     assert (folder.stat().st_uid, folder.stat().st_gid) == (4242, 4242)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kube import apply, get, kubectl, model, status, until
+from kube import NODE_RUN, apply, get, kubectl, model, status, until
 
 COUNT = 100
 RESTART = Path(__file__).parent / "node/restart.sh"
@@ -100,7 +100,7 @@ def test_prefetch_makes_one_job_and_removes_it_with_the_wish(operator, namespace
     assert get("pvc", "chat-cache", namespace)  # what was paid for stays
 
 
-@pytest.mark.skipif(not Path("/run/wisp-node").exists(), reason="restarts a component of tests/cluster/node")
+@pytest.mark.skipif(not NODE_RUN.exists(), reason="restarts a component of tests/cluster/node")
 def test_an_api_server_that_restarts_is_found_again(operator, namespace):
     apply(model("chat", replicas=1), namespace=namespace)
     until(lambda: states(namespace) == ["Ready"])

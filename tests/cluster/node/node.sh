@@ -5,8 +5,8 @@ COREDNS=1.14.7
 CONTAINERD=2.4.2
 NODE_BIN=${WISP_NODE_BIN:-${XDG_CACHE_HOME:-$HOME/.cache}/wisp/node-k$KUBERNETES-c$CONTAINERD-h$HELM-d$COREDNS}
 
-# One network namespace holds the node; every path and address of it is here.
-NS=wisp-node
+# One network namespace holds the node; every path and address of it is here. Another WISP_NODE is another node beside it.
+NS=${WISP_NODE:-wisp-node}
 DATA=/var/lib/$NS
 RUN=/run/$NS
 NODE_IP=192.0.2.10          # documentation and benchmark ranges: they route nowhere
@@ -32,6 +32,9 @@ end() {
   for _ in $(seq 20); do kill -0 "$pid" 2>/dev/null || return 0; sleep 0.1; done
   kill -9 "$pid" 2>/dev/null || true
 }
+
+# cgroup_roots: the mount point of each hierarchy; one with cgroup v2.
+cgroup_roots() { awk '$3 ~ /^cgroup2?$/ && $2 ~ "^/sys/fs/cgroup" { print $2 }' /proc/mounts; }
 
 # until_true SECONDS COMMAND…: poll five times a second.
 until_true() {

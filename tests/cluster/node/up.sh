@@ -28,6 +28,15 @@ make_network() {
   inside sysctl -qw net.ipv4.ip_forward=1
 }
 
+# A cgroup of its own, so that the kubelet of another node does not take this one's pods for strays.
+make_cgroups() {
+  local root
+  for root in $(cgroup_roots); do mkdir -p "$root/$NS"; done
+  for root in cpus mems; do
+    [ ! -e "/sys/fs/cgroup/cpuset/cpuset.$root" ] || cat "/sys/fs/cgroup/cpuset/cpuset.$root" >"/sys/fs/cgroup/cpuset/$NS/cpuset.$root"
+  done
+}
+
 make_credentials() {
   umask 077
   openssl genrsa -out pki/sa.key 2048 2>/dev/null
@@ -73,6 +82,7 @@ state = "$RUN/containerd"
   sandbox = "wisp.test/pause:1"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "$DATA/cni"
@@ -83,6 +93,8 @@ kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
+cgroupRoot: /$NS
+podLogsDir: $DATA/log/pods
 failCgroupV1: false
 failSwapOn: false
 containerRuntimeEndpoint: unix://$RUN/containerd.sock
@@ -142,6 +154,7 @@ mkdir -p $DATA/{log,pki,etcd,kubelet,cni} $RUN
 cd $DATA
 export KUBECONFIG=$DATA/pki/admin.kubeconfig
 make_network
+make_cgroups
 make_credentials
 write_configuration
 start containerd containerd --config containerd.toml

@@ -1,0 +1,162 @@
+"""A steady load on one model from inside the cluster, every request accounted for: `python3 load.py URL MODEL RATE`.
+
+Streaming and plain requests in turn, sent when they are due whether or not earlier ones were answered. The rate
+is read again and again from /tmp/rate (requests a second, or "stop"); then a JSON report is printed. Clients are
+one pool of kept-alive connections, which nothing is told about what happens in the cluster.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+
+RATE = Path("/tmp/rate")
+TOKENS = 24
+PATIENCE_S = 90
+# What the official SDKs do when a connection ends before any byte of an answer: twice, after half a second and one.
+RETRIES_S = (0.5, 1.0)
+PROMPTS = tuple(f"Prompt number {n} of a few." for n in range(8))
+
+
+class Lost(Exception):
+    """Neither answered whole, nor refused with a time to come back."""
+
+
+class CutBeforeAnswer(Exception):
+    """The connection ended, or could not be made, before any byte of an answer came."""
+
+
+class Load:
+    """Everything asked so far, and what became of it."""
+
+    def __init__(self, url, model):
+        self.url, self.model = url, model
+        self.counts = dict.fromkeys(("sent", "streams", "answered", "retried", "refused", "lost"), 0)
+        self.seconds, self.troubles, self.texts = [], [], {}
+
+    async def run(self):
+        """Ask at the rate that the file says, until it says stop and every request has ended."""
+        due, running = time.monotonic(), set()
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+            while (rate := RATE.read_text().strip()) != "stop":
+                if float(rate or 0) <= 0 or time.monotonic() < due:
+                    due = max(due, time.monotonic() - 1) if float(rate or 0) > 0 else time.monotonic()
+                    await asyncio.sleep(0.005)
+                    continue
+                due += 1 / float(rate)
+                task = asyncio.create_task(self.one(session, self.counts["sent"]))
+                self.counts["sent"] += 1
+                running.add(task)
+                task.add_done_callback(running.discard)
+            if running:
+                await asyncio.wait(running)
+
+    async def one(self, session, number):
+        """Send one request, and count what becomes of it."""
+        is_stream, began = number % 2 == 0, time.monotonic()
+        self.counts["streams"] += is_stream
+        try:
+            outcome = await self.with_retries(session, number, is_stream)
+        except Lost as why:
+            outcome = "lost"
+            self.troubles.append(f"{number} ({'stream' if is_stream else 'plain'}): {why}")
+        self.counts[outcome] += 1
+        self.seconds.append(time.monotonic() - began)
+
+    async def with_retries(self, session, number, is_stream):
+        """Ask as the official SDKs do: again if the connection ended before any byte of an answer."""
+        for wait_s in (*RETRIES_S, None):
+            try:
+                outcome = await self.ask(session, number, is_stream)
+            except CutBeforeAnswer as cut:
+                self.troubles.append(f"{number}: cut before any byte: {cut}")
+                if wait_s is None:
+                    raise Lost(f"cut before any byte, three times: {cut}") from cut
+                await asyncio.sleep(wait_s)
+            else:
+                return "retried" if outcome == "answered" and wait_s != RETRIES_S[0] else outcome
+        raise AssertionError("unreachable")
+
+    async def ask(self, session, number, is_stream):
+        """Ask once: ``answered`` or ``refused``, or raise."""
+        prompt = PROMPTS[number // 2 % len(PROMPTS)]
+        messages = [{"role": "user", "content": prompt}]
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "max_tokens": TOKENS,
+            "temperature": 0,
+            "stream": is_stream,
+        }
+        try:
+            answer = await session.post(f"{self.url}/v1/chat/completions", json=body)
+        except TimeoutError as error:
+            raise Lost(f"no answer within {PATIENCE_S} s") from error
+        except aiohttp.ClientError as error:
+            raise CutBeforeAnswer(f"{type(error).__name__}: {error}") from error
+        async with answer:
+            try:
+                return await self.judge(answer, prompt, is_stream)
+            except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+                raise Lost(f"broken off after {answer.status}: {type(error).__name__}: {error}") from error
+
+    async def judge(self, answer, prompt, is_stream):
+        """Read an answer to its end, and see that it is whole."""
+        if answer.status in (429, 503) and "Retry-After" in answer.headers:
+            refusal = json.loads(await answer.read())["error"]
+            self.troubles.append(f"refused: {answer.status} {refusal['code']}")
+            return "refused"
+        if answer.status != 200:
+            raise Lost(f"{answer.status} {(await answer.text())[:300]}")
+        text = await (streamed if is_stream else plain)(answer)
+        if text != self.texts.setdefault(prompt, text):
+            raise Lost(f"another text than before: {text!r}, not {self.texts[prompt]!r}")
+        return "answered"
+
+    def report(self):
+        """Counts, waiting times, and what went wrong in words."""
+        ordered = sorted(self.seconds) or [0.0]
+        at = {name: round(ordered[int(share * (len(ordered) - 1))], 3) for name, share in QUANTILES.items()}
+        return {**self.counts, "seconds": at, "troubles": self.troubles[:40]}
+
+
+QUANTILES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
+
+
+async def plain(answer):
+    """The text of an answer that is not streamed."""
+    found = json.loads(await answer.read())
+    if found["usage"]["completion_tokens"] != TOKENS:
+        raise Lost(f"{found['usage']} instead of {TOKENS} tokens")
+    return found["choices"][0]["message"]["content"]
+
+
+async def streamed(answer):
+    """The text of a stream, which must end as it should."""
+    text, ended, done = "", False, False
+    async for line in answer.content:
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            done = True
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise Lost(f"an error in the stream: {event['error']}")
+        for choice in event["choices"]:
+            text += choice["delta"].get("content") or ""
+            ended = ended or choice["finish_reason"] == "length"
+    if not (ended and done):
+        raise Lost(f"a stream without its end, after {len(text)} characters")
+    return text
+
+
+if __name__ == "__main__":
+    RATE.write_text(sys.argv[3])
+    load = Load(*sys.argv[1:3])
+    asyncio.run(load.run())
+    print(json.dumps(load.report()), flush=True)
