@@ -63,15 +63,17 @@ class Memory:
     _refusal: Failure | None = None
 
     @classmethod
-    def recalled(cls, model: InferenceModel, status: Mapping[str, Any], pods: Sequence[Pod]) -> Memory:
+    def recalled(
+        cls, model: InferenceModel, status: Mapping[str, Any], pods: Sequence[Pod], now: float
+    ) -> Memory:
         """Begin with the status that an earlier leader wrote."""
-        memory = cls(model.uid, model.generation, conditions=_conditions(status), written=status)
+        memory = cls(model.uid, model.generation, conditions=_conditions(status))
+        memory.written, memory.written_at = status, now
         if status.get("observedGeneration") != model.generation:
             return memory
         if status.get("fit", {}).get("basis") == MEASURED:
             memory.measured = _report(status["fit"])
-        if last_s := status.get("coldStart", {}).get("lastSeconds"):
-            memory.cold_start_s = (float(last_s),)
+        memory.cold_start_s = _cold_starts(status.get("coldStart", {}))
         if failure := status.get("lastFailure"):
             memory.last_failure = _failure(failure)
             memory.crashes = int(failure.get("count", 0))
@@ -211,6 +213,14 @@ def _conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
         )
         for found in status.get("conditions", ())
     )
+
+
+def _cold_starts(told: Mapping[str, Any]) -> tuple[float, ...]:
+    """Starts with the median and the last that were written; how many there were is not known any more."""
+    if "lastSeconds" not in told:
+        return ()
+    median_s = float(told.get("p50Seconds", told["lastSeconds"]))
+    return median_s, median_s, float(told["lastSeconds"])
 
 
 def _failure(found: Mapping[str, Any]) -> Failure:

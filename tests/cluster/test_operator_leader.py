@@ -82,3 +82,19 @@ def test_a_spec_changed_while_no_operator_runs_is_caught_up_with(start_operator,
     container = get("deployment", "chat", namespace)["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][container["args"].index("--max-concurrent") + 1] == "7"
     until(lambda: status("chat", namespace)["state"] == "Ready")
+
+
+def test_a_new_leader_of_a_cluster_at_rest_writes_nothing(start_operator, namespace):
+    first = start_operator("one")
+    until(first.leads)
+    apply(model("chat"), model("busy", replicas=1), namespace=namespace)
+    until(lambda: status("chat", namespace).get("state") == "Asleep")
+    until(lambda: status("busy", namespace).get("fit", {}).get("basis") == "measured by a pod")
+    time.sleep(2)
+    before = [get("imodel", name, namespace) for name in ("chat", "busy")]
+    first.stop()
+    second = start_operator("two")
+    until(second.leads)
+    time.sleep(5)
+    after = [get("imodel", name, namespace) for name in ("chat", "busy")]
+    assert after == before

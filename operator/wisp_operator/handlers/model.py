@@ -99,7 +99,7 @@ class Reconciler:
 
     async def _look(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
         pods = self._tools.caches.pods(model.key)
-        memory = self._memory(model, body, pods)
+        memory = self._memory(model, body, pods, now)
         nodes = eligible(model.spec.gpu, self._tools.caches.nodes())
         verdict = self._tools.fitter.verdict(model, devices(model.spec.gpu, nodes))
         if verdict is None:
@@ -117,10 +117,12 @@ class Reconciler:
         await self._report(model, memory, facts, decision, now)
         return AWAKE_S if facts.pods or facts.demand.waiting or decision.replicas else None
 
-    def _memory(self, model: InferenceModel, body: Mapping[str, Any], pods: Sequence[Pod]) -> Memory:
+    def _memory(
+        self, model: InferenceModel, body: Mapping[str, Any], pods: Sequence[Pod], now: float
+    ) -> Memory:
         memory = self._memories.get(model.key)
         if memory is None or memory.uid != model.uid:
-            memory = self._memories[model.key] = Memory.recalled(model, body.get("status", {}), pods)
+            memory = self._memories[model.key] = Memory.recalled(model, body.get("status", {}), pods, now)
         memory.respect(model)
         return memory
 
