@@ -41,6 +41,10 @@ class FakeApiServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def open_watches(self) -> int:
+        return len(self._watches)
+
     def count(self, resource: str, *, watch: bool) -> int:
         """Requests so far that listed, or watched, a resource (a list's further pages left out)."""
         return sum(
@@ -83,8 +87,8 @@ class FakeApiServer:
 
     async def end_watches(self) -> None:
         """Break every watch, but go on listening."""
-        for transport in list(self._watches):
-            transport.abort()
+        while self._watches:
+            self._watches.pop().abort()
 
     def _note(self, resource: str, kind: str, item: Json) -> None:
         self._version += 1

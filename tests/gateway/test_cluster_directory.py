@@ -156,6 +156,7 @@ def test_whatever_ends_a_watch_no_change_is_missed(play, happens, lists):
         server.put(MODELS, model_object("gone"))
         async with following(server) as followed:
             await followed.until_told(ns__m=[], ns__gone=[])
+            await followed.until(lambda: server.open_watches == 2)
             changing = asyncio.ensure_future(happens(server))
             await asyncio.sleep(0.05)
             server.drop(MODELS, "ns/gone")
@@ -197,6 +198,7 @@ def test_while_the_api_server_is_away_the_last_good_snapshot_stays(play, caplog)
             await server.start()
             server.drop(SLICES, "ns/m-1")
             await followed.until_told(ns__m=[])
+            await followed.until(lambda: server.open_watches == 2)
 
     with caplog.at_level(logging.INFO):
         play(scene)
@@ -295,6 +297,8 @@ def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, ca
                 return followed.directory.snapshot["ns/m"].key_digests
 
             assert digests() == ()  # a Secret that is not there opens nothing
+            await followed.until(lambda: any(SECRETS in path for path, _ in server.requests))
+            await asyncio.sleep(0.02)
             server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2"))
             await followed.until(lambda: len(digests()) == 2)
             asked = {path for path, _ in server.requests if SECRETS in path}
