@@ -101,7 +101,7 @@ def shared_namespace(request):
 
 def name_of(request):
     """A namespace's name from that of a test or of a test file."""
-    name = Path(request.node.name).stem.split("[")[0].removeprefix("test_")
+    name = request.node.name.split("[")[0].rpartition("/")[2].removesuffix(".py").removeprefix("test_")
     return name.replace("_", "-")[:50].strip("-")
 
 

@@ -105,6 +105,7 @@ def test_an_api_server_that_restarts_is_found_again(operator, namespace):
     apply(model("chat", replicas=1), namespace=namespace)
     until(lambda: states(namespace) == ["Ready"])
     subprocess.run([str(RESTART), "apiserver"], check=True, timeout=60)
+    until(lambda: kubectl("get", "--raw", "/readyz", check=False).returncode == 0, seconds=40)
     until(operator.leads, seconds=40)
     apply(model("chat", replicas=2), namespace=namespace)
     until(lambda: status("chat", namespace).get("readyReplicas") == 2, seconds=40)
