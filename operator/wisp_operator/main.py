@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from wisp_operator.config import OperatorConfig, own_address, own_identity, own_namespace
+from wisp_operator.cluster.config import OperatorConfig, own_address, own_identity, own_namespace
+from wisp_operator.cluster.replica import Replica
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
-from wisp_operator.replica import Replica
 
 LEVELS = ("debug", "info", "warning", "error")
 BUILD = {field.name: field.default for field in fields(BuildSettings)}

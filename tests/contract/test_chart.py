@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from wisp_gateway.main import main as gateway_main
-from wisp_operator import cluster
+from wisp_operator.cluster import writer
+from wisp_operator.cluster.watches import VERSIONS
 from wisp_operator.desired.children import PRUNED
 from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
-from wisp_operator.handlers.watches import VERSIONS
 from wisp_operator.main import main as operator_main
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def rendered(*settings, release="wisp"):
 
 
 METRICS = (
-    "operator/wisp_operator/metrics.py",
+    "operator/wisp_operator/cluster/metrics.py",
     "operator/wisp_gateway/metrics.py",
     "runtime/wisp_runtime/server/telemetry.py",
 )
@@ -190,7 +190,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_else():
     for kind, version in VERSIONS.items():
         group = version.rpartition("/")[0]
         verbs = RIGHTS[read_only.get(kind, "apply")] | ({"delete"} if kind in PRUNED else set())
-        expect[(group, cluster.PLURALS.get(kind, "nodes"))] = verbs
+        expect[(group, writer.PLURALS.get(kind, "nodes"))] = verbs
     expect[("", "pods")] = {"list", "watch", "patch"}  # made by Deployments, told which goes first
     assert rules == expect
 
@@ -213,8 +213,8 @@ def test_the_gateway_only_reads(reads, secrets):
     rules = rules_of(rendered(f"gateway.readModelSecrets={reads}")["ClusterRole/wisp-gateway"])
     assert rules.pop(("", "secrets"), None) == secrets  # by name, never listed
     assert rules == {
-        ("wisp.dev", "inferencemodels"): RIGHTS["read"],
-        ("discovery.k8s.io", "endpointslices"): RIGHTS["read"],
+        ("wisp.dev", "inferencemodels"): {"list", "watch"},
+        ("discovery.k8s.io", "endpointslices"): {"list", "watch"},
     }
 
 

@@ -12,7 +12,8 @@ from wisp_gateway.demand import report
 from wisp_gateway.directory import MODES, POLICIES, STATES
 from wisp_gateway.fleet import Fleet
 from wisp_gateway.metrics import Metrics
-from wisp_operator import api, failures
+from wisp_operator import api
+from wisp_operator.cluster import failures
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import DemandBook
 from wisp_operator.fit import measured

@@ -3,12 +3,12 @@
 import pytest
 
 from wisp_operator.api import parse
+from wisp_operator.cluster.fitting import judge
+from wisp_operator.cluster.nodes import devices, eligible, narrowed
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.children import Surroundings, children
 from wisp_operator.desired.network_policy import network_policy
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.devices import devices, eligible, narrowed
-from wisp_operator.fitting import judge
 
 SETTINGS = BuildSettings()
 FETCHES = {"model": {"uri": "hf://acme/chat", "revision": "v1"}}
@@ -151,7 +151,7 @@ def test_devices_are_what_the_labels_describe_and_a_silent_node_is_left_out():
 
 
 def test_a_model_that_fits_some_gpus_is_sent_to_those(monkeypatch):
-    from wisp_operator import fitting
+    from wisp_operator.cluster import fitting
     from wisp_operator.fit import FitReport
 
     def check(model, files, device):

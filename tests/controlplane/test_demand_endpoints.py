@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
+from wisp_operator.cluster.endpoints import Endpoints
+from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.demand import DemandBook
-from wisp_operator.endpoints import Endpoints
-from wisp_operator.metrics import Metrics
 
 WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
 SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}

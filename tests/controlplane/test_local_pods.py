@@ -14,7 +14,7 @@ import pytest
 from wisp_operator.local import template
 from wisp_operator.local.pods import Machine, Pod, PodState
 from wisp_operator.local.process import Process
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 FAKE = Path(__file__).with_name("fake_runtime.py")
 PATIENCE_S = 20

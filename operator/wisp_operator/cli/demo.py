@@ -26,7 +26,7 @@ from wisp_operator.local.folder import folder
 from wisp_operator.local.hardware import Fitting
 from wisp_operator.local.ports import free_port
 from wisp_operator.local.session import Options, Session
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 MODEL = "smollm2"
 QUESTION = "What is the capital of France, and what is it known for?"

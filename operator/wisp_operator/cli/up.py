@@ -20,7 +20,7 @@ from wisp_operator.local.folder import folder
 from wisp_operator.local.hardware import Fitting
 from wisp_operator.local.ports import free_port, require_free
 from wisp_operator.local.session import Options, Session
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 REFRESH_S = 0.25
 EVENTS_SHOWN = 5

@@ -14,7 +14,7 @@ from typing import Any
 
 from wisp_operator.local import rollout, template
 from wisp_operator.local.pods import Machine, Pod, PodState
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
 

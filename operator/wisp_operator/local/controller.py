@@ -24,7 +24,7 @@ from wisp_operator.errors import WispError
 from wisp_operator.fit import FitReport
 from wisp_operator.local import directory, template
 from wisp_operator.local.cluster import LocalCluster
-from wisp_operator.local.observe import Memory
+from wisp_operator.local.history import Memory
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from wisp_operator.errors import WispError
 from wisp_operator.local import backoff, config
 from wisp_operator.local.pods import last_words
 from wisp_operator.local.process import Process
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any
 from wisp_operator.local import backoff, config, ports
 from wisp_operator.local.health import Health
 from wisp_operator.local.process import Process
-from wisp_operator.local.surface import Surface
 from wisp_operator.local.template import LOOPBACK, Device, NotLocal, Template
+from wisp_operator.surface import Surface
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping
 
 from wisp_operator.api import API_VERSION, KIND, PLURAL
-from wisp_operator.caches import Caches
+from wisp_operator.cluster.api_server import Api, ApiError
+from wisp_operator.cluster.caches import Caches
+from wisp_operator.cluster.worklist import WorkQueue
 from wisp_operator.desired.labels import MODEL_LABEL
-from wisp_operator.rest import Api, ApiError
-from wisp_operator.work import WorkQueue
 
 log = logging.getLogger(__name__)
 

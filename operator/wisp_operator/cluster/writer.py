@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wisp_operator.api import API_VERSION, KIND, PLURAL
+from wisp_operator.cluster.api_server import Api, ApiError, Json
+from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
-from wisp_operator.metrics import Metrics
-from wisp_operator.rest import Api, ApiError, Json
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from wisp_operator import autoscale
 from wisp_operator.api import InferenceModel
+from wisp_operator.cluster.failures import endings, failure_of, seconds_of
+from wisp_operator.cluster.pods import exists, facts_of
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import Report
 from wisp_operator.facts import Demand, Facts, Failure, PodFacts, Sample
-from wisp_operator.failures import endings, failure_of, seconds_of
 from wisp_operator.fit import FitReport, measured
-from wisp_operator.observe import exists, facts_of
 
 REMEMBERED_STARTS = 20
 ASK_MOUNTS_EVERY_S = 10.0

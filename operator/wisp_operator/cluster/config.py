@@ -1,6 +1,6 @@
 """The operator's settings: one frozen value and its defaults.
 
-The command line (:mod:`.main`) fills it from flags and ``WISP_OPERATOR_*``. The only module of the operator
+The command line (:mod:`wisp_operator.main`) fills it from flags and ``WISP_OPERATOR_*``. The only module of the operator
 on a cluster that reads the environment.
 """
 

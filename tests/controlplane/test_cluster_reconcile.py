@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from wisp_operator.api import parse
-from wisp_operator.caches import CHILD_KINDS, Caches, address
-from wisp_operator.config import OperatorConfig
+from wisp_operator.cluster.caches import CHILD_KINDS, Caches, address
+from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.fitting import Verdict
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.cluster.reconcile import DELETION_COST, Reconciler, Tools
 from wisp_operator.demand import DemandBook
 from wisp_operator.desired.inference_pool import ANNOTATION
 from wisp_operator.fit import FitReport
-from wisp_operator.fitting import Verdict
-from wisp_operator.handlers.model import DELETION_COST, Reconciler, Tools
-from wisp_operator.metrics import Metrics
 
 UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
 NO_ROOM = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))

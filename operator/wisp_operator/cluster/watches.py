@@ -1,7 +1,7 @@
 """kopf's part: watches and indexes. It changes no object: no finalizer, no annotation, no status.
 
 Only ``index`` and ``event`` handlers are registered, since those leave no trace in the cluster; what is to
-be done is decided by looking (:mod:`.model`), never by an event's content.
+be done is decided by looking (:mod:`.reconcile`), never by an event's content.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import kopf
 
 from wisp_operator.api import KIND
-from wisp_operator.caches import Caches
-from wisp_operator.cluster import PLURALS
+from wisp_operator.cluster.caches import Caches
+from wisp_operator.cluster.writer import PLURALS
 from wisp_operator.desired.labels import MODEL_LABEL
 
 VERSIONS = {

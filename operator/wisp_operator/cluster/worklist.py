@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
-from wisp_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -12,27 +12,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wisp_operator import autoscale, drift, status
+from wisp_operator import autoscale, status
 from wisp_operator.api import InferenceModel, parse
 from wisp_operator.autoscale import Decision
-from wisp_operator.caches import Caches, address
-from wisp_operator.cluster import Cluster
-from wisp_operator.config import OperatorConfig
+from wisp_operator.cluster import drift
+from wisp_operator.cluster.api_server import ApiError
+from wisp_operator.cluster.caches import Caches, address
+from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.events import event, transitions
+from wisp_operator.cluster.failures import container_status, refusal, volume_failure
+from wisp_operator.cluster.fitting import Fitter
+from wisp_operator.cluster.history import Memory
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.cluster.nodes import devices, eligible, host_names, narrowed
+from wisp_operator.cluster.pods import address_of, created_at, prefetch_of, ready_at
+from wisp_operator.cluster.polling import Poller
+from wisp_operator.cluster.status_writes import is_due, merged
+from wisp_operator.cluster.writer import Cluster
 from wisp_operator.demand import DemandBook
 from wisp_operator.desired.children import PRUNED, Surroundings, children
 from wisp_operator.desired.labels import RUNTIME_PORT
-from wisp_operator.devices import devices, eligible, host_names, narrowed
 from wisp_operator.errors import InvalidModel
-from wisp_operator.events import event, transitions
 from wisp_operator.facts import Facts
-from wisp_operator.failures import container_status, refusal, volume_failure
-from wisp_operator.fitting import Fitter
-from wisp_operator.memory import Memory
-from wisp_operator.metrics import Metrics
-from wisp_operator.observe import address_of, created_at, prefetch_of, ready_at
-from wisp_operator.polling import Poller
-from wisp_operator.rest import ApiError
-from wisp_operator.writing import is_due, merged
 
 log = logging.getLogger(__name__)
 

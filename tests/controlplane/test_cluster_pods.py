@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from wisp_operator.failures import endings, failure_of, is_backing_off, refusal, volume_failure
-from wisp_operator.observe import address_of, facts_of, prefetch_of
+from wisp_operator.cluster.failures import endings, failure_of, is_backing_off, refusal, volume_failure
+from wisp_operator.cluster.pods import address_of, facts_of, prefetch_of
 
 CREATED, STARTED = "2026-01-31T12:00:00Z", "2026-01-31T12:00:03Z"
 T0 = 1769860800.0

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from wisp_operator.config import OperatorConfig
-from wisp_operator.metrics import Metrics
-from wisp_operator.rest import Api, ApiError, Json
+from wisp_operator.cluster.api_server import Api, ApiError, Json
+from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from wisp_operator.config import BadSetting, OperatorConfig
-from wisp_operator.leader import Leader, Sighting
-from wisp_operator.metrics import Metrics
-from wisp_operator.rest import ApiError
+from wisp_operator.cluster.api_server import ApiError
+from wisp_operator.cluster.config import BadSetting, OperatorConfig
+from wisp_operator.cluster.leader import Leader, Sighting
+from wisp_operator.cluster.metrics import Metrics
 
 CONFIG = OperatorConfig(identity="one", advertise="127.0.0.1:1", lease_s=1.0, renew_s=0.1)
 HELD = {"holderIdentity": "one", "renewTime": "t1", "leaseDurationSeconds": 6}

@@ -11,20 +11,20 @@ from typing import Any
 import kopf
 
 from wisp_operator.api import API_VERSION, PLURAL
-from wisp_operator.caches import Caches
-from wisp_operator.cluster import PLURALS, Cluster
-from wisp_operator.config import OperatorConfig
+from wisp_operator.cluster import watches
+from wisp_operator.cluster.api_server import Api, ApiError
+from wisp_operator.cluster.caches import Caches
+from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.endpoints import Endpoints
+from wisp_operator.cluster.fitting import Fitter
+from wisp_operator.cluster.leader import Leader
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.cluster.polling import Poller
+from wisp_operator.cluster.reconcile import Reconciler, Tools
+from wisp_operator.cluster.watchdog import Health
+from wisp_operator.cluster.worklist import WorkQueue
+from wisp_operator.cluster.writer import PLURALS, Cluster
 from wisp_operator.demand import DemandBook
-from wisp_operator.endpoints import Endpoints
-from wisp_operator.fitting import Fitter
-from wisp_operator.handlers import watches
-from wisp_operator.handlers.model import Reconciler, Tools
-from wisp_operator.health import Health
-from wisp_operator.leader import Leader
-from wisp_operator.metrics import Metrics
-from wisp_operator.polling import Poller
-from wisp_operator.rest import Api, ApiError
-from wisp_operator.work import WorkQueue
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from wisp_operator import health
-from wisp_operator.health import Health, differing
-from wisp_operator.rest import ApiError
+from wisp_operator.cluster import watchdog
+from wisp_operator.cluster.api_server import ApiError
+from wisp_operator.cluster.watchdog import Health, differing
 
 
 class Cluster:
@@ -43,8 +43,8 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(health, "COMPARE_EVERY_S", 0.02)
-    monkeypatch.setattr(health, "SETTLE_S", 0.02)
+    monkeypatch.setattr(watchdog, "COMPARE_EVERY_S", 0.02)
+    monkeypatch.setattr(watchdog, "SETTLE_S", 0.02)
 
 
 def illness(cluster, seconds=0.3):
@@ -93,8 +93,8 @@ def test_a_look_without_end_and_caches_never_filled_are_told(monkeypatch):
     cluster.is_filled = False
     found = Health(cluster, cluster, cluster)
     assert (found.illness(), found.unready()) == ("", "the caches are being filled")
-    later = time.monotonic() + health.FILL_S + 1
-    monkeypatch.setattr(health.time, "monotonic", lambda: later)
+    later = time.monotonic() + watchdog.FILL_S + 1
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: later)
     assert "gave nothing within" in found.illness()
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 from kubernetes import client, config
 
+from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
-from wisp_operator.metrics import Metrics
 
 TIMEOUT_S = 10.0
 RETRIED = (429, 500, 502, 503, 504)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wisp_operator.local.surface import Surface
+from wisp_operator.surface import Surface
 
 ROUND_S = 0.25
 STARTING_S = 0.5

@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from wisp_operator.cluster.leader import Leader
+from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.demand import DemandBook
-from wisp_operator.leader import Leader
-from wisp_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -5,17 +5,17 @@ import copy
 
 import pytest
 
-from wisp_operator import drift
 from wisp_operator.api import parse
-from wisp_operator.caches import Caches
-from wisp_operator.cluster import Cluster, NotLeading, path_of
+from wisp_operator.cluster import drift
+from wisp_operator.cluster.api_server import ApiError
+from wisp_operator.cluster.caches import Caches
+from wisp_operator.cluster.events import event, transitions
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.cluster.status_writes import VOLATILE_EVERY_S, is_due, merged
+from wisp_operator.cluster.watches import model_key, trimmed
+from wisp_operator.cluster.worklist import WorkQueue
+from wisp_operator.cluster.writer import Cluster, NotLeading, path_of
 from wisp_operator.conditions import condition
-from wisp_operator.events import event, transitions
-from wisp_operator.handlers.watches import model_key, trimmed
-from wisp_operator.metrics import Metrics
-from wisp_operator.rest import ApiError
-from wisp_operator.work import WorkQueue
-from wisp_operator.writing import VOLATILE_EVERY_S, is_due, merged
 
 
 def service(**spec):

@@ -1,1 +1,0 @@
-"""What happens when the cluster changes: kopf's events in, looks at models out."""
