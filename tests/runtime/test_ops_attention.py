@@ -9,6 +9,7 @@ import pytest
 
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops import threads as threads_of_ops
 from wisp_runtime.ops.cpu import CpuOps
 from wisp_runtime.ops.reference import attention
 
@@ -79,6 +80,44 @@ def test_every_query_sees_its_own_past(pieces, heads, kv_heads, window):
     q = random(batch.query_starts_host[-1], heads, 8)
     found = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
     np.testing.assert_allclose(found, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
+
+
+TABLES = {
+    "one after the other": list(range(3, 15)),
+    "backwards": list(range(14, 2, -1)),
+    "a long run, then loose ones": [*range(20, 29), 5, 40, 7],
+    "two long runs and a gap": [*range(30, 38), 2, *range(50, 59)],
+    "a shared prefix, then a run of its own": [*range(8), *range(40, 52)],
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("missing", [0, 1, TB - 1])  # free slots in the last block
+@pytest.mark.parametrize("window", [None, 20, 1000])
+def test_a_decode_sees_all_its_blocks_wherever_they_lie(monkeypatch, threads, name, missing, window):
+    monkeypatch.setattr(threads_of_ops, "_MIN_SECONDS", 1e-12)  # share even this little
+    table, keys, values, q = TABLES[name], random(64, 2, TB, 8), random(64, 2, TB, 8), random(2, 6, 8)
+    context = len(table) * TB - missing
+    for cache in (keys, values):
+        cache[table[-1], :, TB - missing :] = np.nan  # what lies beyond the context is anything
+    batch = dataclasses.replace(
+        batch_of([(1, context), (1, 4)], blocks=64), block_tables=np.array([table, table], np.int32)
+    )
+    found = CpuOps(threads).paged_attention(q, keys, values, batch, scale=0.3, window=window)
+    np.testing.assert_allclose(found, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
+
+
+def test_a_batch_is_looked_at_anew_when_anything_about_it_is_new():
+    """The ops remember what they found in the last batch: all layers of a step ask about the same."""
+    ops, keys, values, q = CpuOps(1), random(64, 2, TB, 8), random(64, 2, TB, 8), random(1, 4, 8)
+    batch = batch_of([(1, 33)], blocks=64)
+    turned = dataclasses.replace(batch, block_tables=batch.block_tables[:, ::-1].copy())
+    for one, window in ((batch, None), (batch, 5), (turned, 5), (turned, None), (batch, None)):
+        found = ops.paged_attention(q, keys, values, one, scale=0.3, window=window)
+        np.testing.assert_allclose(found, written_out(q, keys, values, one, 0.3, window), atol=3e-6)
+    with pytest.raises(ShapeError):
+        ops.paged_attention(q, keys[:, :, :3], values[:, :, :3], batch, scale=0.3, window=None)
 
 
 def test_a_long_chunk_cut_in_pieces_gives_the_same(monkeypatch):

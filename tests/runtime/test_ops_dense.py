@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from wisp_runtime.errors import ConfigError, ShapeError
+from wisp_runtime.ops import reference
 from wisp_runtime.ops.backend import load
+from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.cpu import CpuOps
 from wisp_runtime.ops.threads import Work, Workers
 
@@ -39,6 +42,19 @@ def test_linear_is_the_product_with_every_row(threads, tokens, outputs, inputs, 
     assert found.shape == (tokens, outputs)
     # float32 sums of up to 576 products of size 1: about 1e-5 away
     np.testing.assert_allclose(found, expect, atol=2e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    "pairs_rows", [False, True]
+)  # which is faster depends on the machine; both are right
+def test_a_lone_row_may_be_computed_twice_and_comes_back_once(threads, has_bias, pairs_rows):
+    x, rows, bias = random(1, 64), random(3000, 64), random(3000) if has_bias else None
+    workers = Workers(threads) if threads > 1 else None
+    found = reference.linear(x, packed(OPS, rows), bias, workers=workers, pairs_rows=pairs_rows)
+    assert found.shape == (1, 3000)
+    np.testing.assert_allclose(found, x @ rows.T + (bias if has_bias else 0), atol=2e-4)
 
 
 @pytest.mark.parametrize("cuts", [(0, 96), (0, 32, 96), (0, 5, 37, 96), (0, 64, 70, 96)])
@@ -146,6 +162,11 @@ def test_a_failure_in_a_thread_reaches_the_caller():
 
 def test_the_weights_begin_at_a_multiple_of_64_bytes():
     assert all(OPS.weight_arena(size).ctypes.data % 64 == 0 for size in (1, 100, 10**6))
+
+
+def test_the_blas_of_numpy_is_found_and_knows_its_processor():
+    assert keep_blas_single_threaded()
+    assert has_small_products() == ("avx512vl" in Path("/proc/cpuinfo").read_text())
 
 
 def test_only_the_cpu_can_be_loaded_and_the_error_says_what_to_do():

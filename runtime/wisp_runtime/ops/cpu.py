@@ -5,15 +5,28 @@ For small models and for tests. Weights, activations and the cache are float32.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
+from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
-from wisp_runtime.ops.threads import Workers, available_threads, keep_blas_single_threaded
+from wisp_runtime.ops.reference import Decode
+from wisp_runtime.ops.threads import Workers, available_threads
 
 _ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the last attention found in its batch, and which shapes it was asked about."""
+
+    batch: Batch
+    question: tuple[object, ...]
+    lone: dict[int, Decode]
 
 
 class CpuOps:
@@ -28,6 +41,8 @@ class CpuOps:
 
     def __init__(self, threads: int | None = None) -> None:
         keep_blas_single_threaded()
+        self._pairs_rows = has_small_products()
+        self._known: _Known | None = None
         count = threads or available_threads()
         self._workers = Workers(count) if count > 1 else None
 
@@ -89,7 +104,7 @@ class CpuOps:
         checks.columns("x", x, weight.inputs)
         if bias is not None:
             checks.same_shape("bias", bias, (weight.outputs,))
-        return reference.linear(x, weight, bias, workers=self._workers)
+        return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
 
     def rows(self, table: Array, indices: Array) -> Array:
         """Return ``table[indices]``; an index outside the table raises ShapeError."""
@@ -114,8 +129,19 @@ class CpuOps:
         """See :func:`.reference.paged_attention`."""
         checks.rank("q", q, 3)
         checks.cache(keys, values, (keys.shape[1], q.shape[2]))
-        checks.attention(q, keys, batch)
-        return reference.paged_attention(q, keys, values, batch, scale=scale, window=window)
+        lone = self._decodes(q, keys, batch, window)
+        return reference.paged_attention(
+            q, keys, values, batch, scale=scale, window=window, lone=lone, workers=self._workers
+        )
+
+    def _decodes(self, q: Array, keys: Array, batch: Batch, window: int | None) -> dict[int, Decode]:
+        """Check a batch and find its decode tokens, once for all layers."""
+        question = (q.shape, keys.shape, window)
+        known = self._known
+        if known is None or known.batch is not batch or known.question != question:
+            checks.attention(q, keys, batch)
+            known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
+        return known.lone
 
     def silu_mul(self, gate_up: Array) -> Array:
         """See :func:`.reference.silu_mul`."""

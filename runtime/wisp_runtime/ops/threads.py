@@ -6,15 +6,11 @@ they wait for the scheduler each time. Ours sleep, and only products worth the w
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-
-import numpy as np
 
 _MIN_SECONDS = 120e-6  # waking a thread costs some 30 us
 _BYTES_PER_S = 25e9
@@ -60,16 +56,3 @@ class Workers:
 def available_threads() -> int:
     """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def keep_blas_single_threaded() -> bool:
-    """Tell NumPy's OpenBLAS to stay in the calling thread; return whether it was found."""
-    folder = Path(np.__file__).parent.parent / "numpy.libs"
-    found = False
-    for library in folder.glob("libscipy_openblas*"):
-        handle = ctypes.CDLL(str(library))
-        for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"):
-            if hasattr(handle, name):
-                getattr(handle, name)(1)
-                found = True
-    return found

@@ -4,6 +4,7 @@ Plain functions over float32 arrays that check nothing; :mod:`wisp_runtime.ops.c
 """
 
 from wisp_runtime.ops.reference.attention import paged_attention, write_kv
+from wisp_runtime.ops.reference.decode import Decode, decodes
 from wisp_runtime.ops.reference.dense import (
     add_rmsnorm,
     embedding,
@@ -17,7 +18,9 @@ from wisp_runtime.ops.reference.philox import philox4x32, token_words
 from wisp_runtime.ops.reference.sampling import sample
 
 __all__ = [
+    "Decode",
     "add_rmsnorm",
+    "decodes",
     "embedding",
     "linear",
     "paged_attention",

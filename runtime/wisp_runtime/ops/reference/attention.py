@@ -1,4 +1,7 @@
-"""Attention over the paged KV cache, in NumPy: prefill chunks, decode tokens, or both in one batch."""
+"""Attention over the paged KV cache, in NumPy: prefill chunks, decode tokens, or both in one batch.
+
+Chunks and windows are computed here; a lone query that sees all of its sequence in :mod:`.decode`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes
+from wisp_runtime.ops.threads import Workers
 
 _ROWS_BY_BLOCK = (
     32  # few rows times a block is a product so small that OpenBLAS copies nothing: 4 times faster
@@ -28,7 +33,15 @@ def write_kv(k: Array, v: Array, slots: Array, keys: Array, values: Array) -> No
 
 
 def paged_attention(
-    q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None = None
+    q: Array,
+    keys: Array,
+    values: Array,
+    batch: Batch,
+    *,
+    scale: float,
+    window: int | None = None,
+    lone: dict[int, Decode] | None = None,
+    workers: Workers | None = None,
 ) -> Array:
     """Let every query attend to its sequence's cached tokens up to and including its own position.
 
@@ -38,6 +51,8 @@ def paged_attention(
         batch: which sequence owns which rows, blocks and lengths.
         scale: multiplies the scores, usually ``Dh ** -0.5``.
         window: a query sees this many positions, its own included; None sees all.
+        lone: what :func:`.decode.decodes` found in ``batch``; None looks.
+        workers: threads that share the decode tokens; None computes here.
 
     Returns:
         ``[N, Hq, Dh]`` float32, contiguous.
@@ -45,7 +60,11 @@ def paged_attention(
     Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups).
     """
     out = np.empty(q.shape, np.float32)
+    lone = decodes(batch, keys.shape[2], window) if lone is None else lone
+    attend_decodes(q, keys, values, list(lone.values()), scale, out, workers)
     for row, context in enumerate(batch.context_lengths_host):
+        if row in lone:
+            continue
         start, end = batch.query_starts_host[row], batch.query_starts_host[row + 1]
         first_query = context - (end - start)
         piece = max(1, _SCORES_AT_ONCE // (q.shape[1] * context))

@@ -41,10 +41,10 @@ def rmsnorm(x: Array, weight: Array, *, eps: float) -> Array:
 
     Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
     """
-    mean_square = np.vecdot(x, x)[..., None]
-    mean_square *= np.float32(1.0 / x.shape[-1])
-    mean_square += np.float32(eps)
-    out = x / np.sqrt(mean_square)
+    mean_square = np.vecdot(x, x)
+    mean_square /= np.float32(x.shape[-1])
+    root = np.sqrt(mean_square + np.float32(eps))
+    out = x / root[..., None]
     out *= weight
     return out
 
@@ -56,7 +56,12 @@ def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float) -> Arra
 
 
 def linear(
-    x: Array, weight: PackedMatrix, bias: Array | None = None, *, workers: Workers | None = None
+    x: Array,
+    weight: PackedMatrix,
+    bias: Array | None = None,
+    *,
+    workers: Workers | None = None,
+    pairs_rows: bool = False,
 ) -> Array:
     """Multiply: ``y = x W^T + bias``.
 
@@ -65,11 +70,14 @@ def linear(
         weight: ``[out, in]``, packed.
         bias: ``[out]`` float32, or None.
         workers: threads that share the tiles; None computes here.
+        pairs_rows: compute a lone row twice, where that is the faster way (:mod:`wisp_runtime.ops.blas`).
 
     Returns:
         ``[N, out]`` float32; its rows are contiguous, but farther apart than ``out`` where 32 does not
         divide ``out``.
     """
+    is_paired = pairs_rows and len(x) == 1
+    x = np.concatenate((x, x)) if is_paired else x
     tokens, tiles = len(x), weight.tiles
     y = np.empty((tokens, len(tiles), TILE_OUTPUTS), np.float32)
     by_tile = y.swapaxes(0, 1)
@@ -79,6 +87,7 @@ def linear(
         work = Work(len(tiles), tokens * tiles.size, tiles.nbytes)
         workers.split(work, lambda part: np.matmul(x, tiles[part], out=by_tile[part]))
     flat = y.reshape(tokens, len(tiles) * TILE_OUTPUTS)[:, : weight.outputs]
+    flat = flat[:1] if is_paired else flat
     if bias is not None:
         flat += bias
     return flat
@@ -94,13 +103,11 @@ def rope(x: Array, cosines: Array, sines: Array) -> None:
     Source: Su et al. 2021, arXiv:2104.09864, eq. 34, in the half-split order of GPT-NeoX.
     """
     half = cosines.shape[1]
-    cos, sin = cosines[:, None], sines[:, None]
-    low, high = x[..., :half], x[..., half : 2 * half]
-    turned = low * cos
-    turned -= high * sin
-    high *= cos
-    high += low * sin
-    low[...] = turned
+    pairs = x[..., : 2 * half].reshape(*x.shape[:2], 2, half)
+    turned = pairs[:, :, ::-1] * sines[:, None, None]
+    np.negative(turned[:, :, 0], out=turned[:, :, 0])
+    pairs *= cosines[:, None, None]
+    pairs += turned
 
 
 def silu_mul(gate_up: Array) -> Array:
