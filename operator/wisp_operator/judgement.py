@@ -153,7 +153,10 @@ def _degraded(facts: Facts) -> Condition:
 
 def _crash_message(facts: Facts, decision: Decision) -> str:
     failure = facts.last_failure
-    why = f"{failure.reason}: {failure.message.rstrip('.')}." if failure else REASONS["CrashBackOff"]
+    why = REASONS["CrashBackOff"]
+    if failure:  # a reason that the condition itself carries need not be said twice
+        named = "" if failure.reason in FAILURES else f"{failure.reason}: "
+        why = f"{named}{failure.message.rstrip('.')}."
     tried = f" Tried {facts.crashes} times." if facts.crashes > 1 else ""
     due = f" Next try at {timestamp(decision.retry_at)}." if decision.retry_at else ""
     return f"{why}{tried}{due}"

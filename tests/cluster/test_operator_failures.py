@@ -32,7 +32,11 @@ SECRET_ENV = {"env": [{"name": "TOKEN", "secretRef": {"name": "absent", "key": "
             {"model": {"uri": "pvc://absent/model"}},
             'persistentvolumeclaim "absent" not found',
         ),
-        ("ImagePullFailed", {"model": {"uri": "oci://127.0.0.1:1/weights:1"}}, "127.0.0.1:1/weights:1"),
+        (
+            "ImagePullFailed",
+            {"model": {"uri": "oci://127.0.0.1:1/weights:1"}},
+            "Image 127.0.0.1:1/weights:1 could not",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_pod_names_why_the_model_is_not_ready(operator, namespace, reason, spec, says):

@@ -142,6 +142,12 @@ def test_every_way_to_fail_has_a_name_and_a_sentence(container, reason, says):
     assert is_backing_off(pod(container))
 
 
+def test_an_image_with_weights_that_cannot_be_pulled_is_the_one_named():
+    stuck = pod(waiting("ErrImagePull", 'failed to pull "ghcr.io/acme/chat:1"'))
+    stuck["spec"]["volumes"] = [{"name": "model", "image": {"reference": "ghcr.io/acme/chat:1"}}]
+    assert failure_of(stuck, T0).message.startswith("Image ghcr.io/acme/chat:1 could not be pulled")
+
+
 def test_a_pod_that_was_ready_cannot_have_been_too_slow_to_start():
     served = waiting("CrashLoopBackOff", last=ended(137, finished="2026-01-31T13:00:00Z"))
     assert failure_of(pod(served), T0, was_ready=True).reason == "Killed"

@@ -105,8 +105,9 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
     message = str(waiting.get("message") or waiting["reason"])
     namespace = pod["metadata"]["namespace"]
     if waiting["reason"] in IMAGE_REASONS:
-        image = pod["spec"]["containers"][0].get("image", "")
-        return Failure("ImagePullFailed", f"Image {image} could not be pulled: {message}", now)
+        return Failure(
+            "ImagePullFailed", f"Image {_unpulled(pod, message)} could not be pulled: {message}", now
+        )
     if found := _SECRET.search(message):
         says = f"Secret {found[1]} does not exist in namespace {namespace}; create it and the pod starts."
         return Failure("SecretMissing", says, now)
@@ -114,6 +115,13 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
         says = f"Secret {found[2]} of namespace {namespace} has no key {found[1]}; add it and the pod starts."
         return Failure("SecretMissing", says, now)
     return Failure("ContainerRefused", f"The container could not be started: {message}", now)
+
+
+def _unpulled(pod: Pod, message: str) -> str:
+    """The image that a message is about: one with weights if it names it, else the container's."""
+    mounted = [volume["image"]["reference"] for volume in pod["spec"].get("volumes", ()) if "image" in volume]
+    own = str(pod["spec"]["containers"][0].get("image", ""))
+    return next((reference for reference in mounted if reference in message), own)
 
 
 def _terminated(pod: Pod, ended: Mapping[str, Any], now: float, was_ready: bool) -> Failure:
