@@ -116,14 +116,14 @@ def _model(item: Reader) -> Model:
         namespace=item.text("namespace"),
         name=name,
         served_name=item.text("servedName", name),
-        state=item.text("state", among=STATES),
+        state=item.choice("state", STATES, "Waking"),
         created=item.whole("created", 0),
         reason=item.text("reason", ""),
         message=item.text("message", ""),
         phase=item.optional_text("phase"),
         progress=item.optional_number("progress"),
         cold_start=_cold_start(item.child("coldStart")),
-        routing=item.text("routing", "PrefixAware", POLICIES),
+        routing=item.choice("routing", POLICIES, "PrefixAware"),
         target_concurrency=item.whole("targetConcurrency", 16, least=1),
         api_keys_file=item.optional_text("apiKeysFile"),
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
@@ -132,7 +132,7 @@ def _model(item: Reader) -> Model:
 
 def _cold_start(item: Reader) -> ColdStart:
     return ColdStart(
-        mode=item.text("mode", "Hold", MODES),
+        mode=item.choice("mode", MODES, "Hold"),
         max_wait_s=item.number("maxWaitSeconds", 300),
         heartbeat_s=item.number("heartbeatSeconds", 10, least=0.01),
         queue_limit=item.whole("queueLimit", 128),

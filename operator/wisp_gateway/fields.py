@@ -20,16 +20,19 @@ class Reader:
         """The field is there and not null."""
         return self._fields.get(name) is not None
 
-    def text(self, name: str, default: str | None = None, among: tuple[str, ...] = ()) -> str:
+    def text(self, name: str, default: str | None = None) -> str:
         """A string; empty only where the default is."""
         value = self._fields.get(name)
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or (not value and default is None):
             raise self.complaint(name, "a string", value)
-        if among and value not in among:
-            raise self.complaint(name, " or ".join(among), value)
         return value
+
+    def choice(self, name: str, among: tuple[str, ...], otherwise: str) -> str:
+        """One of ``among``; ``otherwise`` if absent, or a word of an operator newer than we are."""
+        value = self.text(name, otherwise)
+        return value if value in among else otherwise
 
     def optional_text(self, name: str) -> str | None:
         """A string, or None if absent."""

@@ -66,7 +66,7 @@ def read_model(item: Json) -> ModelObject | None:
         message=str(ready.get("message", "")),
         phase=_phase(status),
         cold_start=_cold_start(reader.child("coldStart")),
-        routing=reader.child("routing").text("policy", "PrefixAware", POLICIES),
+        routing=reader.child("routing").choice("policy", POLICIES, "PrefixAware"),
         target_concurrency=reader.child("scaling").whole("targetConcurrency", 16, least=1),
     )
     access = reader.child("access")
@@ -127,7 +127,7 @@ def seconds(text: str, where: str) -> float:
 
 def _cold_start(reader: Reader) -> ColdStart:
     return ColdStart(
-        mode=reader.text("mode", "Hold", MODES),
+        mode=reader.choice("mode", MODES, "Hold"),
         max_wait_s=seconds(reader.text("maxWait", "5m"), "spec.coldStart.maxWait"),
         heartbeat_s=seconds(reader.text("heartbeat", "10s"), "spec.coldStart.heartbeat"),
         queue_limit=reader.whole("queueLimit", 128, least=1),

@@ -115,7 +115,7 @@ def test_a_model_that_is_being_deleted_is_gone():
     ("spec", "named"),
     [
         ({"coldStart": {"maxWait": "soon"}}, "spec.coldStart.maxWait"),
-        ({"coldStart": {"mode": "Wait"}}, "spec.coldStart.mode"),
+        ({"coldStart": {"mode": 1}}, "spec.coldStart.mode"),
         ({"coldStart": []}, "spec.coldStart"),
         ({"scaling": {"targetConcurrency": "many"}}, "spec.scaling.targetConcurrency"),
         ({"access": {"apiKeySecretRef": {}}}, "spec.access.apiKeySecretRef.name"),

@@ -155,12 +155,20 @@ def test_a_whole_model_is_read_and_what_is_newer_than_us_is_left_alone():
     assert model.api_keys_file == "/k"
 
 
+def test_words_of_a_newer_operator_fall_back_and_freeze_no_other_model():
+    newer = {**FULL, "state": "Hibernating", "routing": "RoundRobin", "coldStart": {"mode": "Queue"}}
+    models = parse(json.dumps({"models": [newer, {**FULL, "name": "other"}]}))
+    assert models["default/other"].routing == "LeastLoad"
+    model = models["default/m"]
+    assert (model.state, model.routing, model.cold_start.mode) == ("Waking", "PrefixAware", "Hold")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"state": "ready"}, "models[0].state: expected Asleep or Waking or Ready or Failed or Suspended"),
+        ({"state": 3}, "models[0].state: expected a string"),
         ({"name": ""}, "models[0].name: expected a string"),
-        ({"coldStart": {"mode": "hold"}}, "models[0].coldStart.mode: expected Hold or Reject, found 'hold'"),
+        ({"coldStart": {"mode": 1}}, "models[0].coldStart.mode: expected a string, found 1"),
         ({"coldStart": []}, "models[0].coldStart: expected an object"),
         ({"targetConcurrency": 0}, "models[0].targetConcurrency: expected a whole number of at least 1"),
         ({"targetConcurrency": True}, "models[0].targetConcurrency: expected a whole number"),
