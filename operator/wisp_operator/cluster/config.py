@@ -1,7 +1,7 @@
 """The operator's settings: one frozen value and its defaults.
 
-The command line (:mod:`wisp_operator.main`) fills it from flags and ``WISP_OPERATOR_*``. The only module of the operator
-on a cluster that reads the environment.
+The command line (:mod:`wisp_operator.main`) fills it from flags and ``WISP_OPERATOR_*``. The only module of
+the operator on a cluster that reads the environment.
 """
 
 from __future__ import annotations
