@@ -27,7 +27,7 @@ FAILURES: dict[str, str] = {
     "ImagePullFailed": "The runtime's image, or the image with the weights, could not be pulled.",
     "SecretMissing": "A Secret that the pod needs, or a key of it, does not exist.",
     "VolumeFailed": "A volume of the pod could not be mounted.",
-    "ContainerRefused": "The container could not be created or started.",
+    "ContainerRefused": "The container, or on one machine the process, could not be started.",
     "PodRefused": "The API server refused to create the pod.",
     "OOMKilled": "The process was killed because it needed more memory than it may have.",
     "StartupTimedOut": "The pod was not ready within spec.rollout.startupDeadline.",

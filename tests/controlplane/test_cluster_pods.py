@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wisp_operator.cluster.failures import endings, failure_of, is_backing_off, refusal, volume_failure
+from wisp_operator.cluster.failures import failure_of, is_backing_off, refusal, times_failed, volume_failure
 from wisp_operator.cluster.pods import address_of, facts_of, prefetch_of
 
 CREATED, STARTED = "2026-01-31T12:00:00Z", "2026-01-31T12:00:03Z"
@@ -157,7 +157,7 @@ def test_a_pod_that_was_ready_cannot_have_been_too_slow_to_start():
 def test_an_evicted_pod_failed_without_a_container():
     gone = pod(phase="Failed", status={"reason": "Evicted", "message": "The node was low on memory."})
     assert failure_of(gone, T0).reason == "Evicted"
-    assert endings(gone) == 1
+    assert times_failed(gone) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_an_evicted_pod_failed_without_a_container():
     ],
 )
 def test_each_failure_counts_once(container, count):
-    assert endings(pod(container)) == count
+    assert times_failed(pod(container)) == count
 
 
 def test_volumes_that_fail_show_in_events_alone():

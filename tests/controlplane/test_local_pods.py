@@ -109,7 +109,7 @@ def test_a_killed_process_that_had_been_ready_is_started_again_at_once(tmp_path)
             pid = (await asyncio.to_thread(get, pod, "/pid"))["pid"]
             os.kill(pid, signal.SIGKILL)
             await until(lambda: pod.restarts == 1 and pod.state == PodState.READY, 5)
-            assert (pod.last_ending.exit_code, pod.last_ending.reason) == (137, "Killed")
+            assert (pod.last_failure.exit_code, pod.last_failure.reason) == (137, "Killed")
 
     asyncio.run(scenario())
 
@@ -119,7 +119,7 @@ def test_a_process_that_never_was_ready_waits_before_it_starts_again(tmp_path):
         started = time.monotonic()
         async with running(tmp_path, crash_once=tmp_path / "crashed") as pod:
             await until(lambda: pod.state == PodState.BACKING_OFF)
-            assert "first run fails" in pod.last_ending.message
+            assert "first run fails" in pod.last_failure.message
             await until(lambda: pod.state == PodState.READY)
             assert time.monotonic() - started >= 1.0
             assert pod.restarts == 1
@@ -131,15 +131,15 @@ def test_a_process_that_never_was_ready_waits_before_it_starts_again(tmp_path):
     ("fake", "reason", "message"),
     [
         ({"exit": 3, "reason": "DoesNotFit"}, "DoesNotFit", "needs 2 GiB, has 1 GiB"),
-        ({"exit": 1}, "Error", "the last line it printed"),  # no termination log: its last output
+        ({"exit": 1}, "Crashed", "the last line it printed"),  # no termination log: its last output
     ],
 )
 def test_the_reason_of_an_end_comes_from_what_the_process_left(tmp_path, fake, reason, message):
     async def scenario():
         async with running(tmp_path, **fake) as pod:
-            await until(lambda: pod.last_ending)
-            assert (pod.last_ending.exit_code, pod.last_ending.reason) == (fake["exit"], reason)
-            assert message in pod.last_ending.message
+            await until(lambda: pod.last_failure)
+            assert (pod.last_failure.exit_code, pod.last_failure.reason) == (fake["exit"], reason)
+            assert message in pod.last_failure.message
 
     asyncio.run(scenario())
 
@@ -147,8 +147,9 @@ def test_the_reason_of_an_end_comes_from_what_the_process_left(tmp_path, fake, r
 def test_a_process_that_does_not_start_in_time_is_ended_and_says_so(tmp_path):
     async def scenario():
         async with running(tmp_path, ready_after_s=600) as pod:
-            await until(lambda: pod.last_ending)
-            assert "did not start within 3 s" in pod.last_ending.message
+            await until(lambda: pod.last_failure)
+            assert pod.last_failure.reason == "StartupTimedOut"
+            assert "not ready within 3 s" in pod.last_failure.message
 
     asyncio.run(scenario())
 
@@ -175,8 +176,9 @@ def test_a_program_that_is_not_installed_is_said_in_a_sentence(tmp_path):
         manifest = deployment()
         manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
         pod = Pod("tiny-1", template.read(manifest), Machine(tmp_path, surface, lambda: None))
-        await until(lambda: pod.last_ending)
-        assert "no-such-program is not installed on this machine" in pod.last_ending.message
+        await until(lambda: pod.last_failure)
+        assert pod.last_failure.reason == "ContainerRefused"
+        assert "no-such-program is not installed on this machine" in pod.last_failure.message
         await pod.stop(0)
         await surface.close()
 

@@ -1,17 +1,17 @@
 """How a pod failed, in one word and one sentence, from what the kubelet says of it.
 
-Pure: a pod as the API server shows it in, a :class:`Failure` out. The runtime's termination log comes first,
-since it knows best; then what Kubernetes calls by a name; then the exit code.
+Pure: a pod as the API server shows it in, a :class:`Failure` out. What Kubernetes calls by a name comes
+first; how a process ended is for :mod:`wisp_operator.endings` to say.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from wisp_operator import endings
 from wisp_operator.facts import Failure
 
 Pod = Mapping[str, Any]
@@ -29,7 +29,6 @@ STOPPED = (0, 137, 143)  # how a process ends that the kubelet told to
 VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume")
 _SECRET = re.compile(r'secrets? "?([-a-z0-9.]+)"? not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
-_KILLED = {137: "SIGKILL", 143: "SIGTERM", 139: "SIGSEGV", 134: "SIGABRT"}
 
 
 def seconds_of(text: str | None) -> float | None:
@@ -43,7 +42,7 @@ def container_status(pod: Pod) -> Mapping[str, Any]:
     return dict(statuses[0])
 
 
-def endings(pod: Pod) -> int:
+def times_failed(pod: Pod) -> int:
     """How often the pod failed so far; grows by one with each failure."""
     status = container_status(pod)
     ended = int(status.get("restartCount", 0)) + int("terminated" in status.get("state", {}))
@@ -129,25 +128,9 @@ def _terminated(pod: Pod, ended: Mapping[str, Any], now: float, was_ready: bool)
     code = int(ended.get("exitCode", 0))
     if ended.get("reason") == "OOMKilled":
         return Failure("OOMKilled", _out_of_memory(pod), at, code)
-    message = str(ended.get("message") or "").strip()
-    if told := _termination_log(message):
-        details = told.get("details") if isinstance(told.get("details"), dict) else {}
-        return Failure(str(told["reason"]), str(told.get("message", "")), at, code, details or {})
-    if code in STOPPED and not was_ready and _took_whole_startup(pod, ended):
-        limit = f"{_startup_s(pod):g} s (spec.rollout.startupDeadline)"
-        return Failure("StartupTimedOut", f"The pod was not ready within {limit}.", at, code)
-    last = f" Its last words: {message.splitlines()[-1][:300]}" if message else ""
-    how = f"was killed by {_KILLED[code]}" if code in _KILLED else f"ended with exit code {code}"
-    return Failure("Killed" if code in _KILLED else "Crashed", f"The process {how}.{last}", at, code)
-
-
-def _termination_log(text: str) -> dict[str, Any] | None:
-    """The runtime's last words as its contract has them, or None if they are something else."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("reason"), str) else None
+    is_late = code in STOPPED and not was_ready and _took_whole_startup(pod, ended)
+    left = str(ended.get("message") or "").strip()
+    return endings.failure_of(code, left, at, deadline_s=_startup_s(pod) if is_late else None)
 
 
 def _out_of_memory(pod: Pod) -> str:

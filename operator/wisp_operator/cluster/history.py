@@ -12,7 +12,7 @@ from typing import Any
 
 from wisp_operator import autoscale
 from wisp_operator.api import InferenceModel
-from wisp_operator.cluster.failures import endings, failure_of, seconds_of
+from wisp_operator.cluster.failures import failure_of, seconds_of, times_failed
 from wisp_operator.cluster.pods import exists, facts_of
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import Report
@@ -77,7 +77,7 @@ class Memory:
         if failure := status.get("lastFailure"):
             memory.last_failure = _failure(failure)
             memory.crashes = int(failure.get("count", 0))
-            memory._endings = {pod["metadata"]["name"]: endings(pod) for pod in pods}
+            memory._endings = {pod["metadata"]["name"]: times_failed(pod) for pod in pods}
         return memory
 
     def respect(self, model: InferenceModel) -> None:
@@ -159,8 +159,8 @@ class Memory:
         return Demand(told.waiting, running, idle_s, self.history)
 
     def _note_endings(self, pod: Pod, now: float) -> None:
-        fresh = endings(pod) - self._endings.get(_name(pod), 0)
-        self._endings[_name(pod)] = max(endings(pod), self._endings.get(_name(pod), 0))
+        fresh = times_failed(pod) - self._endings.get(_name(pod), 0)
+        self._endings[_name(pod)] = max(times_failed(pod), self._endings.get(_name(pod), 0))
         was_ready = _name(pod) in self._ready_since
         failure = failure_of(pod, now, was_ready=was_ready)
         if failure is not None and fresh > 0 and not _is_leaving(pod):

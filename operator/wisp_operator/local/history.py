@@ -6,7 +6,6 @@ stay, or a model at zero would forget why it cannot start.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ from wisp_operator.conditions import Condition
 from wisp_operator.demand import Report
 from wisp_operator.facts import Demand, Facts, Failure, Phase, PodFacts, Sample
 from wisp_operator.fit import FitReport
-from wisp_operator.local.pods import Ending, Pod, PodState
+from wisp_operator.local.pods import Pod, PodState
 
 REMEMBERED_STARTS = 20
 PHASES: dict[PodState, Phase] = {
@@ -76,11 +75,11 @@ class Memory:
         return replace(facts, pods=tuple(_facts(pod) for pod in pods))
 
     def _note_endings(self, pod: Pod) -> None:
-        fresh = pod.endings - self._endings.get(pod.name, 0)
-        self._endings[pod.name] = pod.endings
-        if fresh > 0 and pod.last_ending is not None:
+        fresh = pod.failures - self._endings.get(pod.name, 0)
+        self._endings[pod.name] = pod.failures
+        if fresh > 0 and pod.last_failure is not None:
             self.crashes += fresh
-            self.last_failure = _failure(pod.last_ending)
+            self.last_failure = pod.last_failure
 
     def _note_starts(self, pods: Sequence[Pod]) -> None:
         for pod in pods:
@@ -104,11 +103,3 @@ def _facts(pod: Pod) -> PodFacts:
         restarts=pod.restarts,
         runtime=pod.runtime,
     )
-
-
-def _failure(ending: Ending) -> Failure:
-    try:
-        details = json.loads(ending.raw).get("details") or {}
-    except (ValueError, AttributeError):
-        details = {}
-    return Failure(ending.reason, ending.message, ending.at, ending.exit_code, details)

@@ -7,7 +7,6 @@ their states mean for a model is ``status``'s.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from wisp_operator import endings
+from wisp_operator.facts import Failure
 from wisp_operator.local import backoff, config, ports
 from wisp_operator.local.health import Health
 from wisp_operator.local.process import Process
@@ -38,24 +39,6 @@ class PodState(StrEnum):
     UNREADY = "Unready"
     BACKING_OFF = "BackingOff"
     STOPPED = "Stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the process of a pod last ended.
-
-    Attributes:
-        exit_code: its own, or 128 + the signal that ended it.
-        reason, message: from the termination log where the process wrote one, else from its last output.
-        at: Unix time, in seconds.
-        raw: the termination log's text, as a container status carries it.
-    """
-
-    exit_code: int
-    reason: str
-    message: str
-    at: float
-    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +74,7 @@ class Pod:
 
     Attributes:
         name: unique on this machine; also the endpoint's id in the gateway's directory.
-        state, restarts, last_ending: as they stand now; ``endings`` counts those nobody asked for.
+        state, restarts, last_failure: as they stand now; ``failures`` counts the ends that nobody asked for.
         ready_since: when it first became ready, Unix seconds.
         is_draining: it finishes what it runs and takes nothing new.
         created: Unix time, in seconds.
@@ -103,9 +86,9 @@ class Pod:
         self.created = time.time()
         self.state = PodState.STARTING
         self.restarts = 0
-        self.endings = 0
+        self.failures = 0
         self.ready_since: float | None = None
-        self.last_ending: Ending | None = None
+        self.last_failure: Failure | None = None
         self.is_draining = False
         self.life: Life | None = None
         self.log = machine.home / f"{name}.log"
@@ -150,8 +133,8 @@ class Pod:
         if task.cancelled() or task.exception() is None:
             return
         log.error("pod %s is no longer watched", self.name, exc_info=task.exception())
-        self.last_ending = Ending(1, "InternalError", f"{task.exception()!r}; see the log", time.time())
-        self.endings += 1
+        self.last_failure = Failure("InternalError", f"{task.exception()!r}; see the log", time.time(), 1)
+        self.failures += 1
         self._move(PodState.BACKING_OFF)
 
     async def _run(self) -> None:
@@ -159,14 +142,14 @@ class Pod:
         while True:
             self._move(PodState.STARTING)
             started = time.monotonic()
-            exit_code, why = await self._live(started)
+            failure = await self._live(started)
             now = time.monotonic()
             ready_since = self.life.ready_since if self.life else None
             self.life, self._process = None, None
             if self.is_draining:
                 return
-            self.last_ending = self._ending(exit_code, why)
-            self.endings += 1
+            self.last_failure = failure
+            self.failures += 1
             crashes = backoff.crashes_in_a_row(crashes, now - ready_since if ready_since else 0.0)
             delay_s = backoff.delay_s(crashes, ready_since is not None)
             if delay_s:
@@ -175,8 +158,8 @@ class Pod:
             self.restarts += 1
             self._changed()
 
-    async def _live(self, started: float) -> tuple[int, str | None]:
-        """Start the process and watch it to its end; its exit code, and why we ended it if we did."""
+    async def _live(self, started: float) -> Failure:
+        """Start the process and watch it to its end; how it ended."""
         for folder in (self._home, *self.template.scratch_folders(self._home)):
             folder.mkdir(parents=True, exist_ok=True)
         self._termination_log.unlink(missing_ok=True)
@@ -188,18 +171,20 @@ class Pod:
             )
             self._process = await Process.start(installed(command), environment, self.log)
         except (NotLocal, OSError) as error:
-            return 127, str(error)
+            return Failure("ContainerRefused", str(error), time.time(), 127)
         self.life = Life(Health(self.template, started), port, started)
-        return await self._watch(self._process, self.life)
+        exit_code = await self._watch(self._process, self.life)
+        return self._ending(exit_code, self.life.health)
 
-    async def _watch(self, process: Process, life: Life) -> tuple[int, str | None]:
+    async def _watch(self, process: Process, life: Life) -> int:
+        """Probe the process until it ends, or must be ended; its exit code."""
         while True:
             poll_s = RUNNING_POLL_S if life.health.is_ready else STARTING_POLL_S
             with suppress(TimeoutError):
-                return await asyncio.wait_for(process.wait(), poll_s), None
+                return await asyncio.wait_for(process.wait(), poll_s)
             await self._probe(life)
             if life.health.failed:
-                return await process.stop(self.template.grace_s), life.health.failed
+                return await process.stop(self.template.grace_s)
             self._settle(life)
 
     async def _probe(self, life: Life) -> None:
@@ -228,26 +213,19 @@ class Pod:
     def _termination_log(self) -> Path:
         return self._home / "termination-log"
 
-    def _ending(self, exit_code: int, why: str | None) -> Ending:
-        """What the process left: its termination log, else our own reason, else its last output."""
-        raw = ""
+    def _ending(self, exit_code: int, health: Health) -> Failure:
+        """How the process ended, by its termination log, else by what we ended it for, else by its output."""
+        left = ""
         with suppress(OSError):
-            raw = self._termination_log.read_text(errors="replace").strip()
-        try:
-            said = json.loads(raw)
-            return Ending(exit_code, str(said["reason"]), str(said["message"]), time.time(), raw)
-        except (ValueError, KeyError, TypeError):
-            message = why or raw or last_words(self.log) or "it left no message"
-        return Ending(
-            exit_code, "Unhealthy" if why else how_it_ended(exit_code), message, time.time(), message
+            left = self._termination_log.read_text(errors="replace").strip()
+        startup = self.template.startup if health.failed and not health.is_started else None
+        return endings.failure_of(
+            exit_code,
+            left or last_words(self.log),
+            time.time(),
+            deadline_s=startup.patience_s if startup else None,
+            why=health.failed or "",
         )
-
-
-def how_it_ended(exit_code: int) -> str:
-    """A reason in one word for an exit code without a termination log."""
-    if exit_code in (137, 143, 139, 134):
-        return {137: "Killed", 143: "Terminated", 139: "SegmentationFault", 134: "Aborted"}[exit_code]
-    return "Completed" if exit_code == 0 else "Error"
 
 
 def last_words(log: Path) -> str:
