@@ -142,6 +142,17 @@ def test_every_way_to_fail_has_a_name_and_a_sentence(container, reason, says):
     assert is_backing_off(pod(container))
 
 
+def test_a_folder_that_a_claim_does_not_have_is_the_model_not_found():
+    stuck = pod(
+        waiting("CreateContainerConfigError", 'failed to create subPath directory for volumeMount "model"')
+    )
+    stuck["spec"]["volumes"] = [{"name": "model", "persistentVolumeClaim": {"claimName": "weights"}}]
+    stuck["spec"]["containers"][0]["volumeMounts"] = [{"name": "model", "subPath": "qwen3"}, {"name": "tmp"}]
+    failure = failure_of(stuck, T0)
+    assert failure.reason == "ModelNotFound"
+    assert failure.message.startswith("Claim weights has no folder qwen3;")
+
+
 def test_an_image_with_weights_that_cannot_be_pulled_is_the_one_named():
     stuck = pod(waiting("ErrImagePull", 'failed to pull "ghcr.io/acme/chat:1"'))
     stuck["spec"]["volumes"] = [{"name": "model", "image": {"reference": "ghcr.io/acme/chat:1"}}]

@@ -28,6 +28,9 @@ CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunCont
 STOPPED = (0, 137, 143)  # how a process ends that the kubelet told to
 VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume")
 _SECRET = re.compile(r'secrets? "?([-a-z0-9.]+)"? not found', re.IGNORECASE)
+_NO_FOLDER = (
+    "failed to create subPath directory"  # a claim is mounted read-only, so the kubelet cannot make it
+)
 _KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
 
 
@@ -113,7 +116,23 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
     if found := _KEY.search(message):
         says = f"Secret {found[2]} of namespace {namespace} has no key {found[1]}; add it and the pod starts."
         return Failure("SecretMissing", says, now)
+    if _NO_FOLDER in message:
+        return Failure(
+            "ModelNotFound", f"{_missing_folder(pod)}; put the model there or correct spec.model.uri.", now
+        )
     return Failure("ContainerRefused", f"The container could not be started: {message}", now)
+
+
+def _missing_folder(pod: Pod) -> str:
+    """Say which folder of which claim a pod's container wants."""
+    spec = pod["spec"]
+    claims = {
+        v["name"]: v["persistentVolumeClaim"]["claimName"]
+        for v in spec["volumes"]
+        if "persistentVolumeClaim" in v
+    }
+    mount = next(m for m in spec["containers"][0]["volumeMounts"] if "subPath" in m)
+    return f"Claim {claims.get(mount['name'], mount['name'])} has no folder {mount['subPath']}"
 
 
 def _unpulled(pod: Pod, message: str) -> str:
