@@ -24,6 +24,7 @@ PANIC_FACTOR = 2.0
 Why = Literal[
     "Suspended",
     "DoesNotFit",
+    "ModelUnsupported",
     "Manual",
     "CrashBackOff",
     "Idle",
@@ -60,8 +61,8 @@ def decide(spec: Spec, facts: Facts, now: float) -> Decision:
     """
     if spec.suspend:
         return Decision(0, "Suspended")
-    if facts.fit is not None and facts.fit.verdict == "DoesNotFit":
-        return Decision(0, "DoesNotFit")
+    if facts.fit is not None and (refusal := facts.fit.refusal):
+        return Decision(0, refusal)
     scaling = spec.autoscaling
     wanted = _by_demand(spec, scaling, facts, now) if scaling else Decision(spec.replicas or 0, "Manual")
     return _held_back(wanted, spec, facts, now)

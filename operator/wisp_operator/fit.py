@@ -15,7 +15,7 @@ from wisp_operator.desired.arguments import step_tokens
 from wisp_operator.errors import SourceError
 from wisp_operator.sources import Files
 from wisp_plan import fit
-from wisp_plan.errors import CheckpointInvalid, PlanError
+from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
 from wisp_plan.gpu_catalogue import Card
 from wisp_plan.gpus import DEFAULT_FRACTION, find_card, usable_bytes
 from wisp_plan.request import FitRequest
@@ -26,14 +26,15 @@ class FitReport:
     """What ``status.fit`` says: the verdict and the numbers behind it.
 
     Attributes:
-        verdict: Unknown if the model's files or the GPU's memory could not be learnt.
-        message: one sentence; with DoesNotFit it ends in the remedy.
+        verdict: DoesNotFit speaks of memory, Unsupported of a model that no memory would help; Unknown if the
+            model's files or the GPU's memory could not be learnt.
+        message: one sentence; with DoesNotFit and Unsupported it ends in the remedy.
         headroom_bytes: beside the least that serves; negative is what is missing.
         gpu: what was asked about, e.g. ``L4`` or ``CPU``.
         basis: what was read to know, and whether it was computed or measured.
     """
 
-    verdict: Literal["Fits", "DoesNotFit", "Unknown"]
+    verdict: Literal["Fits", "DoesNotFit", "Unsupported", "Unknown"]
     message: str
     weights_bytes: int = 0
     kv_bytes_per_token: int = 0
@@ -42,6 +43,13 @@ class FitReport:
     headroom_bytes: int = 0
     gpu: str = ""
     basis: str = ""
+
+    @property
+    def refusal(self) -> Literal["DoesNotFit", "ModelUnsupported"] | None:
+        """Why no pod may be started, as conditions name it; None if one may."""
+        if self.verdict == "Unsupported":
+            return "ModelUnsupported"
+        return "DoesNotFit" if self.verdict == "DoesNotFit" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +131,10 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
         found = plan(model, files, device)
     except SourceError as error:
         return FitReport("Unknown", str(error), gpu=name)
-    except CheckpointInvalid as error:
+    except (CheckpointInvalid, ConfigMissing) as error:
         return FitReport("Unknown", error.message, gpu=name)
+    except ConfigInvalid as error:
+        return FitReport("Unsupported", error.message, gpu=name, basis="config.json")
     except PlanError as error:
         return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json")
     return _report(found)

@@ -53,8 +53,8 @@ def conditions_of(model: InferenceModel, facts: Facts, decision: Decision) -> li
 def _ready(model: InferenceModel, facts: Facts, decision: Decision) -> Condition:
     if model.spec.suspend:
         return condition("Ready", "False", "Suspended")
-    if facts.fit is not None and facts.fit.verdict == "DoesNotFit":
-        return condition("Ready", "False", "DoesNotFit", facts.fit.message)
+    if facts.fit is not None and (refusal := facts.fit.refusal):
+        return condition("Ready", "False", refusal, facts.fit.message)
     if facts.ready:
         return condition("Ready", "True", "Serving")
     if decision.why == "CrashBackOff" or (
@@ -77,18 +77,15 @@ def _crash_reason(facts: Facts) -> str:
     return named if named in FAILURES else "CrashBackOff"
 
 
-def _found_no_room(facts: Facts) -> bool:
-    """Whether a pod measured that the model does not fit; it is tried again, since memory may become free."""
-    return facts.last_failure is not None and facts.last_failure.reason == "DoesNotFit"
-
-
 def _fits(facts: Facts) -> Condition:
-    if facts.last_failure is not None and _found_no_room(facts):
-        return condition("Fits", "False", "DoesNotFit", facts.last_failure.message)
+    """What a pod found outranks what was computed; it is tried again, since memory may become free."""
+    failure = facts.last_failure
+    if failure is not None and failure.reason in ("DoesNotFit", "ModelUnsupported"):
+        return condition("Fits", "False", failure.reason, failure.message)
     if facts.fit is None or facts.fit.verdict == "Unknown":
         return condition("Fits", "Unknown", "FitUnknown", facts.fit.message if facts.fit else "")
-    if facts.fit.verdict == "DoesNotFit":
-        return condition("Fits", "False", "DoesNotFit", facts.fit.message)
+    if refusal := facts.fit.refusal:
+        return condition("Fits", "False", refusal, facts.fit.message)
     return condition("Fits", "True", "Fits", facts.fit.message)
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from wisp_plan.config import parse_config
-from wisp_plan.errors import CheckpointMissing, ConfigInvalid
+from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing
 from wisp_plan.inventory import (
     INDEX_FILE,
     SINGLE_FILE,
@@ -26,17 +26,18 @@ def read_config(folder: Path) -> ModelSpec:
     """Parse ``folder/config.json``.
 
     Raises:
-        ConfigInvalid: it is missing, not JSON, or describes what we cannot run.
+        ConfigMissing: it is not there or cannot be opened.
+        ConfigInvalid: it is not JSON, or describes what we cannot run.
     """
     path = folder / "config.json"
     try:
         parsed = json.loads(path.read_bytes().decode())
     except FileNotFoundError as error:
-        raise ConfigInvalid(f"{path} is not there. Point at a folder that holds a model.") from error
+        raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
     except (ValueError, RecursionError) as error:
         raise ConfigInvalid(f"{path} is not JSON ({error}). Download it again.") from error
     except OSError as error:
-        raise ConfigInvalid(f"{path} cannot be read: {error.strerror}.") from error
+        raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
     return parse_config(parsed)
 
 

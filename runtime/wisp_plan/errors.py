@@ -2,6 +2,7 @@
 
 PlanError                   message: what, where, and what to do
 ├── ConfigInvalid           config.json: a key is missing, mistyped or impossible; ``key`` names it
+│   ├── ConfigMissing       there is none, or it cannot be opened
 │   └── UnknownArchitecture a model we have no code for
 ├── CheckpointInvalid       the weights cannot be used as they lie there
 │   ├── CheckpointMissing   no safetensors file, or an index names one that is not there
@@ -30,6 +31,10 @@ class ConfigInvalid(PlanError):
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+
+class ConfigMissing(ConfigInvalid):
+    """There is no ``config.json`` where a model should be, or it cannot be opened."""
 
 
 class UnknownArchitecture(ConfigInvalid):

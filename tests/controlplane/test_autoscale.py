@@ -107,6 +107,7 @@ QUIET = load((60, 5), running=5)
         ({"replicas": 3, "suspend": True}, Facts(fit=NO_FIT), (0, "Suspended")),
         (WARM, Facts(pods(starting=1), FULL, fit=NO_FIT), (0, "DoesNotFit")),
         ({"replicas": 3}, Facts(fit=NO_FIT), (0, "DoesNotFit")),
+        (WARM, Facts(demand=FULL, fit=FitReport("Unsupported", "")), (0, "ModelUnsupported")),
         (ZERO, Facts(demand=HELD, fit=FIT), (1, "Wake")),
         (ZERO, Facts(demand=HELD, fit=FitReport("Unknown", "")), (1, "Wake")),
         # Crashes: no new pod until it is due, but those there stay.

@@ -170,9 +170,9 @@ def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
 @pytest.mark.parametrize(
     ("change", "verdict", "words"),
     [
-        ({"architectures": ["MysteryForCausalLM"]}, "DoesNotFit", "MysteryForCausalLM"),
+        ({"architectures": ["MysteryForCausalLM"]}, "Unsupported", "MysteryForCausalLM"),
         ({"hidden_size": 128}, "Unknown", "model.safetensors"),  # other weights than the config promises
-        ({"hidden_size": "wide"}, "DoesNotFit", "hidden_size"),
+        ({"hidden_size": "wide"}, "Unsupported", "hidden_size"),
     ],
 )
 def test_a_model_that_cannot_run_says_why(folder, change, verdict, words):
@@ -200,7 +200,7 @@ def test_a_missing_folder_says_which(tmp_path):
     wish = model(f"file://{tmp_path}/none")
     report = fit.check(wish, files_of(wish.spec.model), fit.Device("cpu", "this machine", 1 << 30))
     assert report.verdict == "Unknown"  # the pod will say so too, and is the one to know
-    assert f"{tmp_path}/none holds no config.json" in report.message
+    assert f"{tmp_path}/none is not there" in report.message
 
 
 def test_an_operator_in_a_pod_does_not_judge_a_node_by_its_own_folders(folder):

@@ -59,6 +59,8 @@ READY, STARTING = pod("Ready"), pod("Starting")
 ASKED = Demand(waiting=1, idle_s=0.0, history=(Sample(NOW, 1.0),))
 KILLED = Failure("Killed", "out of memory", NOW - 1, 137)
 TOO_BIG = Failure("DoesNotFit", "needs 17.1 GiB, the L4 has 14.8 GiB free", NOW - 1, 3)
+UNSUPPORTED = FitReport("Unsupported", "config.json: architecture Mystery is not supported.")
+MYSTERY = Failure("ModelUnsupported", "config.json: architecture Mystery is not supported.", NOW - 1, 3)
 NO_FIT = FitReport("DoesNotFit", "Needs 17.1 GiB, the L4 has 14.8 GiB free; fits with quantization: fp8.")
 
 
@@ -97,6 +99,7 @@ NO_FIT = FitReport("DoesNotFit", "Needs 17.1 GiB, the L4 has 14.8 GiB free; fits
         (model(), Facts((), ASKED, crashes=1, last_failure=TOO_BIG), ("Failed", "False", "DoesNotFit")),
         (model(), Facts((STARTING,), ASKED, crashes=1, last_failure=TOO_BIG), ("Waking", "False", "Waking")),
         (model(), Facts((), ASKED, fit=NO_FIT), ("Failed", "False", "DoesNotFit")),
+        (model(), Facts((), ASKED, fit=UNSUPPORTED), ("Failed", "False", "ModelUnsupported")),
         (model(suspend=True), Facts((READY,)), ("Suspended", "False", "Suspended")),
         (model(suspend=True), Facts(fit=NO_FIT), ("Suspended", "False", "Suspended")),
         (
@@ -121,6 +124,8 @@ def test_the_state_is_the_first_thing_that_matters(found, facts, expect):
         ("Fits", model(), Facts(fit=FitReport("Unknown", "no card")), ("Unknown", "FitUnknown")),
         ("Fits", model(), Facts(fit=FitReport("Fits", "yes")), ("True", "Fits")),
         ("Fits", model(), Facts(fit=NO_FIT), ("False", "DoesNotFit")),
+        ("Fits", model(), Facts(fit=UNSUPPORTED), ("False", "ModelUnsupported")),
+        ("Fits", model(), Facts(last_failure=MYSTERY, crashes=1), ("False", "ModelUnsupported")),
         # What a pod measured outranks what was computed.
         (
             "Fits",

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save, save_file
 
 from wisp_plan.checkpoint import read_config, read_directory, read_file
-from wisp_plan.errors import CheckpointMissing, ConfigInvalid, FileTruncated, HeaderInvalid
+from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing, FileTruncated, HeaderInvalid
 from wisp_plan.inventory import INDEX_FILE, Source, read_inventory
 
 A, B = np.arange(6, dtype="<f4").reshape(2, 3), np.ones((4,), "<f2")
@@ -160,13 +160,19 @@ def test_a_remote_file_that_is_not_there_is_named():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "is not there"), (b"{", "is not JSON"), (b"[]", "expected an object")]
+    ("text", "error", "said"),
+    [
+        (None, ConfigMissing, "is not there"),
+        (b"{", ConfigInvalid, "is not JSON"),
+        (b"[]", ConfigInvalid, "expected an object"),
+    ],
 )
-def test_a_config_file_that_cannot_be_used_is_named(tmp_path, text, said):
+def test_a_config_file_that_cannot_be_used_is_named(tmp_path, text, error, said):
     if text is not None:
         (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises(ConfigInvalid, match=said):
+    with pytest.raises(ConfigInvalid, match=said) as caught:
         read_config(tmp_path)
+    assert type(caught.value) is error
 
 
 def test_a_config_file_is_parsed(tmp_path, config_of, spec_of):

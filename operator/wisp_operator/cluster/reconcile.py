@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 AWAKE_S = 1.0
 TAKEOVER_S = 15.0
 MOUNT_PATIENCE_S = 8.0
-TOLD = ("Suspended", "DoesNotFit", "Manual")
+TOLD = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
 HELD = ("WaitingForFirstReady", "CrashBackOff")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 

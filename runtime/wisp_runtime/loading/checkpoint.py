@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from wisp_plan.checkpoint import read_config, read_directory
-from wisp_plan.errors import CheckpointMissing, PlanError
+from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
 from wisp_plan.header import TensorInfo
 from wisp_plan.inventory import Inventory
 from wisp_plan.spec import ModelSpec
@@ -40,10 +40,13 @@ def read_spec(path: Path) -> ModelSpec:
     """Name every dimension of the model in the folder ``path``.
 
     Raises:
-        ModelUnsupported: ``config.json`` is missing or broken, or describes what we cannot run.
+        ModelNotFound: there is no ``config.json``.
+        ModelUnsupported: it is broken, or describes what we cannot run.
     """
     try:
         return read_config(path)
+    except ConfigMissing as error:
+        raise ModelNotFound(error.message) from error
     except PlanError as error:
         raise ModelUnsupported(error.message) from error
 
