@@ -1,9 +1,10 @@
 """The CPU engine's decode step beside the time NumPy needs to read the same weights once.
 
-The step is the engine's own (plan, pack, forward, sample, commit), greedy, on the example model. The floor is
-the fastest of three ways to touch every weight once, in the same arena, with as many threads: their maximum,
-their sum, their product with themselves. Step and floor take turns, so that what else the machine does
-slows both. A benchmark, not a test: it asserts no time.
+The step is the engine's own (plan, pack, forward, sample, commit), greedy, on the example model. Beside it,
+every weight is touched once in the same arena, with as many threads, in three ways: their sum, which is
+what reading plainly is, their maximum, and their product with themselves. The floor is the fastest of the
+three. Step and reads take turns, so that what else the machine does slows both. A benchmark, not a test: it
+asserts no time.
 
     python tests/bench/bench_cpu_engine.py [--threads 1 --threads 2] [--rounds 60]
 """
@@ -93,39 +94,49 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     rows = []
     for batch, context in CASES:
         times = alternate({"step": decoding(runner, batch, context, rounds)} | reads, rounds)
-        floor = min((statistics.median(times[name]), name) for name in READS)
-        fastest = min(min(times[name]) for name in READS)
-        rows.append(
-            {
-                "metric": "decode step, ms",
-                "threads": threads,
-                "batch": batch,
-                "context": context,
-                "value": round(statistics.median(times["step"]), 2),
-                "minimum": round(min(times["step"]), 2),
-                "floor": round(floor[0], 2),
-                "floor_minimum": round(fastest, 2),
-                "floor_kind": floor[1],
-                "over_floor": round(statistics.median(times["step"]) / floor[0], 2),
-                "over_floor_minima": round(min(times["step"]) / fastest, 2),
-            }
-        )
+        rows.append(row_of(threads, batch, context, times))
         print(json.dumps(rows[-1]), file=sys.stderr)
     return rows
 
 
+def row_of(threads: int, batch: int, context: int, times: dict[str, list[float]]) -> dict:
+    """Sum one case up: medians and minima, in ms, of the step, of the plain read and of the fastest read."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    minima = {name: min(values) for name, values in times.items()}
+    kind = min(READS, key=medians.__getitem__)
+    fastest = min(minima[name] for name in READS)
+    row = {
+        "metric": "decode step, ms",
+        "threads": threads,
+        "batch": batch,
+        "context": context,
+        "value": medians["step"],
+        "minimum": minima["step"],
+        "sum": medians["sum"],
+        "sum_minimum": minima["sum"],
+        "over_sum": medians["step"] / medians["sum"],
+        "over_sum_minima": minima["step"] / minima["sum"],
+        "floor": medians[kind],
+        "floor_minimum": fastest,
+        "floor_kind": kind,
+        "over_floor": medians["step"] / medians[kind],
+        "over_floor_minima": minima["step"] / fastest,
+    }
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in row.items()}
+
+
 def show(rows: list[dict]) -> None:
     """Print one table."""
-    head = "threads  batch  context   step ms  (min)   read ms  (min)   step/read  (of minima)  step/batch 1"
-    print(head)
-    alone = {(row["threads"], row["context"]): row["value"] for row in rows if row["batch"] == 1}
+    print("medians (minima): threads batch context   step ms        / sum         / fastest read   / batch 1")
+    alone = {(row["threads"], row["context"]): row for row in rows if row["batch"] == 1}
     for row in rows:
+        one = alone[row["threads"], row["context"]]
         print(
-            f"{row['threads']:7} {row['batch']:6} {row['context']:8}"
+            f"{row['threads']:26} {row['batch']:5} {row['context']:7}"
             f" {row['value']:9.1f} ({row['minimum']:.1f})"
-            f" {row['floor']:8.1f} ({row['floor_minimum']:.1f}) {row['over_floor']:10.2f}"
-            f" {row['over_floor_minima']:11.2f}"
-            f" {row['value'] / alone[row['threads'], row['context']]:13.2f}"
+            f" {row['over_sum']:7.2f} ({row['over_sum_minima']:.2f})"
+            f" {row['over_floor']:7.2f} ({row['over_floor_minima']:.2f}) {row['floor_kind']}"
+            f" {row['value'] / one['value']:7.2f} ({row['minimum'] / one['minimum']:.2f})"
         )
 
 
@@ -140,7 +151,7 @@ def machine() -> str:
 @click.option(
     "--threads", multiple=True, type=int, help="CPU threads; may be given again (default: 1, and all)."
 )
-@click.option("--rounds", default=60, show_default=True, help="Steps per case.")
+@click.option("--rounds", default=60, show_default=True, help="Steps a case.")
 @click.option("--record", type=click.Path(path_type=Path), default=RECORD, show_default=True)
 def main(threads: tuple[int, ...], rounds: int, record: Path) -> None:
     """Measure the CPU engine's decode step beside reading its weights."""

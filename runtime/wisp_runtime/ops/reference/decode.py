@@ -7,6 +7,7 @@ blocks need no order here: a decode token sees all of its sequence, and a softma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -18,22 +19,26 @@ _MIN_BLOCKS_IN_PLACE = 8  # fewer cost more as a product of their own than as co
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some of a sequence's blocks, equally full.
+    """Some of a sequence's blocks.
 
     Attributes:
         blocks: a slice of the cache's blocks, or ``[n]`` block numbers.
-        tokens: how many tokens of each block are the sequence's.
-        columns: where their scores lie among the sequence's S.
+        columns: where their scores lie among the sequence's.
     """
 
     blocks: slice | Array
-    tokens: int
     columns: slice
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One query that sees all of its sequence: row ``query`` of N, and S = ``context`` tokens in ``runs``."""
+    """One query that sees all of its sequence.
+
+    Attributes:
+        query: its row of N.
+        context: S, the tokens it sees.
+        runs: their blocks. Unless all are full, the last block of the last run, which is copied, is not.
+    """
 
     query: int
     context: int
@@ -54,24 +59,19 @@ def decodes(batch: Batch, block_tokens: int, window: int | None) -> dict[int, De
 
 
 def _runs(table: Array, context: int, block_tokens: int) -> tuple[Run, ...]:
-    """Cut a sequence's blocks: each long consecutive run, all loose ones, the last if it has room."""
-    full, rest = divmod(context, block_tokens)
+    """Cut a sequence's blocks into long consecutive runs of full ones, and one run of all others."""
+    full, used = context // block_tokens, -(-context // block_tokens)
     parts = np.split(table[:full], np.flatnonzero(np.diff(table[:full]) != 1) + 1)
-    loose = np.concatenate([part for part in parts if len(part) < _MIN_BLOCKS_IN_PLACE] or [table[:0]])
-    cut: list[tuple[slice | Array, int, int]] = [
-        (slice(int(part[0]), int(part[-1]) + 1), len(part), block_tokens)
-        for part in parts
-        if len(part) >= _MIN_BLOCKS_IN_PLACE
+    long = [part for part in parts if len(part) >= _MIN_BLOCKS_IN_PLACE]
+    others = np.concatenate([*(part for part in parts if len(part) < _MIN_BLOCKS_IN_PLACE), table[full:used]])
+    cut: list[tuple[slice | Array, int]] = [
+        (slice(int(part[0]), int(part[-1]) + 1), len(part)) for part in long
     ]
-    if len(loose):
-        cut.append((loose, len(loose), block_tokens))
-    if rest:
-        cut.append((slice(int(table[full]), int(table[full]) + 1), 1, rest))
-    placed, start = [], 0
-    for blocks, count, tokens in cut:
-        placed.append(Run(blocks, tokens, slice(start, start + count * tokens)))
-        start += count * tokens
-    return tuple(placed)
+    if len(others):
+        cut.append((others, len(others)))
+    ends = list(accumulate(count * block_tokens for _, count in cut))
+    columns = [slice(first, last) for first, last in pairwise((0, *ends))]
+    return tuple(Run(blocks, where) for (blocks, _), where in zip(cut, columns, strict=True))
 
 
 def attend_decodes(
@@ -111,27 +111,31 @@ def attend_decodes(
 
 def _attend(q: Array, keys: Array, values: Array, seen: Decode, scale: float) -> Array:
     """Return the attention of one query ``[Hq, Dh]`` to its sequence, ``[Hq, Dh]``."""
-    kv_heads, size = keys.shape[1], keys.shape[3]
+    (_, kv_heads, block_tokens, size), last = keys.shape, seen.runs[-1]
     queries = (q * np.float32(scale)).reshape(kv_heads, -1, size)
-    weights = np.empty((kv_heads, queries.shape[1], seen.context), np.float32)
+    weights = np.empty((kv_heads, queries.shape[1], last.columns.stop), np.float32)
     for run in seen.runs:
         k = _taken(keys, run).swapaxes(2, 3)
-        np.matmul(queries, k, out=_by_block(weights, run))
+        np.matmul(queries, k, out=_by_block(weights, run, block_tokens))
+    weights[:, :, seen.context :] = -np.inf
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
-    parts = [np.matmul(_by_block(weights, run), _taken(values, run)).sum(axis=0) for run in seen.runs]
-    mixed: Array = sum(parts[1:], start=parts[0])
+    mixed = np.zeros(queries.shape, np.float32)
+    for run in seen.runs:
+        v = _taken(values, run)
+        if run is last and seen.context % block_tokens:
+            v[-1, :, seen.context % block_tokens :] = 0  # whatever lies there, weight 0 does not undo a NaN
+        mixed += np.matmul(_by_block(weights, run, block_tokens), v).sum(axis=0)
     mixed /= weights.sum(axis=-1, keepdims=True)
     return mixed.reshape(q.shape)
 
 
 def _taken(cache: Array, run: Run) -> Array:
-    """Return a run's keys or values, ``[blocks, Hkv, tokens, Dh]``; a view if they are consecutive."""
-    blocks = cache[run.blocks] if isinstance(run.blocks, slice) else cache.take(run.blocks, axis=0)
-    return blocks[:, :, : run.tokens]
+    """Return a run's keys or values, ``[blocks, Hkv, Tb, Dh]``: a view if consecutive, else a copy."""
+    return cache[run.blocks] if isinstance(run.blocks, slice) else cache.take(run.blocks, axis=0)
 
 
-def _by_block(weights: Array, run: Run) -> Array:
-    """See a run's part of ``[Hkv, R, S]`` as ``[blocks, Hkv, R, tokens]``."""
+def _by_block(weights: Array, run: Run, block_tokens: int) -> Array:
+    """See a run's part of ``[Hkv, R, S]`` as ``[blocks, Hkv, R, Tb]``."""
     part = weights[:, :, run.columns]
-    return part.reshape(*part.shape[:2], -1, run.tokens).transpose(2, 0, 1, 3)
+    return part.reshape(*part.shape[:2], -1, block_tokens).transpose(2, 0, 1, 3)
