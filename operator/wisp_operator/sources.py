@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -45,6 +46,11 @@ class LocalFolder:
 
     def config(self) -> ModelSpec:
         """Read ``config.json``; raises SourceError if there is none."""
+        if not self.folder.is_dir():
+            raise SourceError(
+                f"{self.folder} is not there, or no folder. Point spec.model.uri at a folder with a model: "
+                "three slashes and its absolute path, file:///srv/models/NAME."
+            )
         if not (self.folder / "config.json").is_file():
             raise SourceError(
                 f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: three "
@@ -124,9 +130,8 @@ class HubRepository:
         except urllib.error.HTTPError as error:
             raise self._refused(file, error.code) from error
         except (OSError, HTTPException) as error:
-            why = getattr(error, "reason", error)
             raise SourceError(
-                f"{file} of hf://{self.name} could not be read from {self._base}: {why}."
+                f"{file} of hf://{self.name} could not be read from {self._base}: {_words(error)}."
             ) from error
 
     def _refused(self, file: str, code: int) -> Exception:
@@ -138,6 +143,14 @@ class HubRepository:
                 "accept its licence on the hub, and put a token into key HF_TOKEN of spec.model.secretRef."
             )
         return SourceError(f"{file} of hf://{self.name}: {self._base} answered HTTP {code}. Try again later.")
+
+
+def _words(error: Exception) -> str:
+    """Why a hub could not be asked; what the system calls "[Errno -2]" is told as what it means."""
+    why = getattr(error, "reason", error)
+    if isinstance(why, socket.gaierror):
+        return "its name could not be resolved. Is this machine offline? HF_ENDPOINT names a mirror"
+    return str(getattr(why, "strerror", None) or why).lower()
 
 
 def _part(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -238,6 +239,27 @@ def test_a_changed_manifest_is_followed_and_a_broken_one_is_not(tmp_path):
         assert len(running.get("/v1/models")["data"]) == 2
 
 
+def test_a_model_that_is_ready_may_be_renamed(tmp_path):
+    with up(tmp_path, manifest()) as running:
+        assert running.ask()[0] == 200
+        running.write([manifest("other")])
+        running.until(lambda: [m["id"] for m in running.get("/v1/models")["data"]] == ["other"])
+        assert running.ask("other")[0] == 200
+        assert running.process.poll() is None, running.log.read_text()
+
+
+def test_a_pod_that_dies_is_told_once_with_the_path_of_its_log(tmp_path):
+    with up(tmp_path, manifest()) as running:
+        assert running.ask()[0] == 200
+        os.kill(running.pid_of_pod(), signal.SIGKILL)
+        died = re.compile(r"pod tiny-\S+ died \(signal 9\); starting again; log: (\S+) \(removed when (.*)\)")
+        running.until(lambda: died.search(running.log.read_text()))
+        running.until(running.is_in("Ready"))
+        (log, advice), *again = died.findall(running.log.read_text())
+        assert Path(log).exists()
+        assert ("--state-dir" in advice, again) == (True, [])
+
+
 def test_a_gateway_that_dies_is_started_again(tmp_path):
     with up(tmp_path, manifest()) as running:
         assert running.ask()[0] == 200
@@ -275,6 +297,40 @@ def test_a_model_that_cannot_fit_is_never_started_and_its_callers_are_told_why(t
         assert "this machine has" in json.loads(body)["error"]["message"]
         assert running.state()["reason"] == "DoesNotFit"
         assert not any("fake_runtime" in line for line in running.processes())
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason", "said"),
+    [
+        (lambda folder: folder.rename(folder.with_name("away")), "ModelNotFound", "is not there"),
+        (lambda folder: (folder / "config.json").write_text("{"), "ModelUnsupported", "is not JSON"),
+        (
+            lambda folder: (folder / "config.json").write_text('{"architectures": ["NobodysModel"]}'),
+            "ModelUnsupported",
+            "NobodysModel",
+        ),
+        (lambda folder: (folder / "model.safetensors").unlink(), "WeightsUnreadable", "no safetensors file"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_told_at_the_start(tmp_path, broken, reason, said):
+    folder = huge_context(tmp_path / "model")
+    broken(folder)
+    with up(tmp_path, manifest(uri=f"file://{folder}")) as running:
+        log = running.log.read_text()
+        assert f"WARNING default/tiny: Failed ({reason}) " in log
+        assert said in log
+        assert running.state()["reason"] == reason
+        assert running.ask()[0] == 503
+
+
+def test_a_folder_that_appears_later_is_found(tmp_path):
+    with up(tmp_path, manifest(uri=f"file://{tmp_path / 'model'}")) as running:
+        assert running.state()["state"] == "Failed"
+        huge_context(tmp_path / "model")
+        running.until(
+            lambda: running.state()["state"] != "Failed" or running.state()["reason"] == "DoesNotFit"
+        )
+        assert running.state()["reason"] != "ModelNotFound"
 
 
 def huge_context(folder):

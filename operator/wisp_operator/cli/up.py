@@ -72,7 +72,9 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
     Files are read again when they change. Ctrl-C ends everything.
     """
     manifests = ManifestFiles(files)
-    options = Options(**{**chosen, "port": chosen["port"] or free_port()})
+    options = Options(
+        **{**chosen, "port": chosen["port"] or free_port()}, are_logs_kept=state_dir is not None
+    )
     require_free(options.host, options.port)
     with folder(state_dir, config.temporary_dir()) as home:
         asyncio.run(_serve(options, manifests, home))

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,19 @@ from wisp_operator.demand import DemandBook
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
+from wisp_operator.facts import Facts, Failure
 from wisp_operator.fit import FitReport
 from wisp_operator.local import directory, template
 from wisp_operator.local.cluster import LocalCluster
+from wisp_operator.local.deaths import Deaths
 from wisp_operator.local.history import Memory
+from wisp_operator.local.readable import what_is_wrong
 
 log = logging.getLogger(__name__)
 
 ROUND_S = 1.0
 FIT_PATIENCE_S = 3.0  # a hub that answers later than this is heard later
+LOOK_AGAIN_S = 2.0  # at a folder that could not be read
 
 Ask = Callable[[InferenceModel], FitReport]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
@@ -54,6 +59,7 @@ class Controller:
         publish: Publish,
         settings: BuildSettings,
         api_keys: Path | None = None,
+        are_logs_kept: bool = False,
     ) -> None:
         self.statuses: dict[str, status.Status] = {}
         self._models: dict[str, InferenceModel] = {}
@@ -61,6 +67,11 @@ class Controller:
         self._book = DemandBook()
         self._wake = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
+        self._wrong: dict[str, Failure] = {}  # models of this machine whose folder cannot be read
+        self._asked_at: dict[str, float] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._complaints: dict[str, str] = {}
+        self._deaths = Deaths(are_logs_kept=are_logs_kept)
         self._cluster, self._ask, self._publish = cluster, fit, publish
         self._settings, self._api_keys = settings, api_keys
 
@@ -88,21 +99,17 @@ class Controller:
         for model in models:
             self._require_local(model)
         wanted = {model.key: model for model in models}
-        for key in self._models.keys() - wanted.keys():
-            self._cluster.delete(key)
-            self._memories.pop(key)
-            self.statuses.pop(key, None)
         changed = [model for key, model in wanted.items() if self._models.get(key) != model]
         for model in changed:
             memory = self._memories.setdefault(model.key, Memory(created=time.time()))
             memory.crashes, memory.last_failure = 0, None
-        asked = {asyncio.create_task(self._ask_fit(model)) for model in changed}
+        asked = {self._ask_soon(model) for model in changed}
         if asked:
-            _, late = await asyncio.wait(asked, timeout=FIT_PATIENCE_S)
-            self._asking |= late
-            for task in late:
-                task.add_done_callback(self._asking.discard)
-        self._models = wanted
+            await asyncio.wait(asked, timeout=FIT_PATIENCE_S)
+        gone = self._models.keys() - wanted.keys()
+        self._models = wanted  # at once with what follows: a look in between must find both or neither
+        for key in gone:
+            self._forget(key)
         self.wake()
 
     async def run(self) -> None:
@@ -110,25 +117,43 @@ class Controller:
         while True:
             self._wake.clear()
             self.reconcile_now()
-            try:
-                await asyncio.wait_for(self._wake.wait(), ROUND_S)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                # Not wait_for: before Python 3.12 it loses a cancellation that meets the event.
+                async with asyncio.timeout(ROUND_S):
+                    await self._wake.wait()
 
     def reconcile_now(self) -> None:
         """Look at every model once, act, and publish what was found."""
         now = time.time()
-        entries = [self._reconcile(model, now) for model in self._models.values()]
+        for model in self._models.values():
+            self._reconcile_guarded(model, now)
         try:
-            self._publish(entries)
+            self._publish([self._entries[key] for key in self._models if key in self._entries])
         except OSError as error:
             log.error("cannot tell the gateway what changed (%s); free some space, it is tried again", error)
+
+    def _reconcile_guarded(self, model: InferenceModel, now: float) -> None:
+        """Look at one model; what goes wrong with it is said once and leaves the others alone."""
+        try:
+            self._entries[model.key] = self._reconcile(model, now)
+            self._complaints.pop(model.key, None)
+        except Exception as error:
+            complaint = f"{type(error).__name__}: {error}"
+            if self._complaints.get(model.key) != complaint:
+                self._complaints[model.key] = complaint
+                log.error(
+                    "%s stays as it is, since looking at it failed (%s); it is tried again every second. "
+                    "Change its manifest, or restart wisp up; if neither helps, report it with this log",
+                    *(model.key, complaint),
+                    exc_info=None if isinstance(error, WispError) else error,
+                )
 
     def _reconcile(self, model: InferenceModel, now: float) -> dict[str, Any]:
         memory = self._memories[model.key]
         demand = self._book.total(model.key, now)
+        self._deaths.tell(self._cluster.pods(model.key))
         facts = memory.take(model, self._cluster.pods(model.key), demand, now)
-        decision = autoscale.decide(model.spec, facts, now)
+        facts, decision = self._decide(model, facts, now)
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
         facts = memory.again(facts, pods)
@@ -138,11 +163,39 @@ class Controller:
         progress = status.progress(facts)
         return directory.entry(model, found, progress, pods, created=memory.created, api_keys=self._api_keys)
 
+    def _decide(self, model: InferenceModel, facts: Facts, now: float) -> tuple[Facts, autoscale.Decision]:
+        """Decide on the facts; a model whose folder cannot be read is not tried until it can be."""
+        wrong = self._wrong.get(model.key)
+        if wrong is None or facts.live:
+            return facts, autoscale.decide(model.spec, facts, now)
+        if now - self._asked_at[model.key] >= LOOK_AGAIN_S:
+            self._ask_soon(model)
+        failed = replace(facts, last_failure=wrong, crashes=0, fit=None)
+        return failed, autoscale.Decision(0, "CrashBackOff")
+
+    def _ask_soon(self, model: InferenceModel) -> asyncio.Task[None]:
+        self._asked_at[model.key] = time.time()
+        task = asyncio.create_task(self._ask_fit(model), name=f"fit of {model.key}")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
+
     async def _ask_fit(self, model: InferenceModel) -> None:
+        wrong = await asyncio.to_thread(what_is_wrong, model)
         report = await asyncio.to_thread(self._ask, model)
         if memory := self._memories.get(model.key):
             memory.fit = report
+            if wrong:
+                self._wrong[model.key] = wrong
+            else:
+                self._wrong.pop(model.key, None)
         self.wake()
+
+    def _forget(self, key: str) -> None:
+        """Stop a model that is no longer wanted, and drop what is known of it."""
+        self._cluster.delete(key)
+        for known in (self._memories, self.statuses, self._wrong, self._asked_at, self._entries):
+            known.pop(key, None)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:
         return deployment(_on_this_machine(model), replicas, self._settings)

@@ -42,6 +42,7 @@ class Options:
         device: ``auto`` takes what the manifest says, and the CPU where there is no GPU.
         log_level: of this program and the gateway.
         api_keys: file of the keys for models that ask for one.
+        are_logs_kept: whether the folder of the run stays afterwards.
     """
 
     host: str = "127.0.0.1"
@@ -49,6 +50,7 @@ class Options:
     device: Device = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     api_keys: Path | None = None
+    are_logs_kept: bool = False
 
 
 class Session:
@@ -67,6 +69,7 @@ class Session:
             publish=self._directory.write,
             settings=BuildSettings(node_cache_dir=str(config.cache_dir())),
             api_keys=options.api_keys,
+            are_logs_kept=options.are_logs_kept,
         )
         self._demand = DemandServer(self.controller.hear)
         self._front: Front | None = None
