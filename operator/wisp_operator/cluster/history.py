@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wisp_operator import autoscale
+from wisp_operator import history
 from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.failures import failure_of, seconds_of, times_failed
 from wisp_operator.cluster.pods import exists, facts_of
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import Report
-from wisp_operator.facts import Demand, Facts, Failure, PodFacts, Sample
+from wisp_operator.facts import Demand, Facts, Failure, PodFacts
 from wisp_operator.fit import FitReport, measured
 
-REMEMBERED_STARTS = 20
 ASK_MOUNTS_EVERY_S = 10.0
 MEASURED = "measured by a pod"
 
@@ -27,37 +26,24 @@ Pod = Mapping[str, Any]
 States = Mapping[str, Mapping[str, Any]]
 
 
-@dataclass
-class Memory:
+@dataclass(kw_only=True)
+class Memory(history.Memory):
     """What is kept of a model between two looks at it.
 
     Attributes:
         uid, generation: of the object and spec it speaks of.
         fit: the answer of this look; None while it is being found out.
         measured: what a pod of this spec found, for models whose files only a pod can read.
-        crashes: failures in a row without a pod having become ready in between.
-        last_failure: until a pod is ready again.
         asked_at: when a request last arrived or ran, Unix seconds.
-        woken_at: when the model last left zero, until a pod is ready.
-        conditions: of the last status.
-        written: the last status written, and when.
+        written, written_at: the last status written, and when.
     """
 
     uid: str
     generation: int
-    fit: FitReport | None = None
     measured: FitReport | None = None
-    history: tuple[Sample, ...] = ()
-    crashes: int = 0
-    last_failure: Failure | None = None
-    cold_start_s: tuple[float, ...] = ()
     asked_at: float | None = None
-    woken_at: float | None = None
-    conditions: tuple[Condition, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
     written_at: float = 0.0
-    _endings: dict[str, int] = field(default_factory=dict)
-    _ready_since: dict[str, float] = field(default_factory=dict)
     _mounts_asked_at: dict[str, float] = field(default_factory=dict)
     _mounts_failed: set[str] = field(default_factory=set)
     _refusal: Failure | None = None
@@ -67,7 +53,7 @@ class Memory:
         cls, model: InferenceModel, status: Mapping[str, Any], pods: Sequence[Pod], now: float
     ) -> Memory:
         """Begin with the status that an earlier leader wrote."""
-        memory = cls(model.uid, model.generation, conditions=_conditions(status))
+        memory = cls(uid=model.uid, generation=model.generation, conditions=_conditions(status))
         memory.written, memory.written_at = status, now
         if status.get("observedGeneration") != model.generation:
             return memory
@@ -77,7 +63,7 @@ class Memory:
         if failure := status.get("lastFailure"):
             memory.last_failure = _failure(failure)
             memory.crashes = int(failure.get("count", 0))
-            memory._endings = {pod["metadata"]["name"]: times_failed(pod) for pod in pods}
+            memory._failures = {pod["metadata"]["name"]: times_failed(pod) for pod in pods}
         return memory
 
     def respect(self, model: InferenceModel) -> None:
@@ -96,14 +82,15 @@ class Memory:
             states: the last ``/state`` of each pod, by its name.
         """
         for pod in pods:
-            self._note_endings(pod, now)
+            self._note_failure(pod, now)
         found = tuple(
             facts_of(pod, states.get(_name(pod), {}), self._ready_since.get(_name(pod)))
             for pod in pods
             if exists(pod)
         )
         found = tuple(replace(pod, phase="BackingOff") if self._is_stuck(pod) else pod for pod in found)
-        self._note_ready(found, now)
+        self._note_measured(found)
+        self.note_ready(found, now)
         self._forget(pods)
         return Facts(
             pods=found,
@@ -153,38 +140,24 @@ class Memory:
             self.asked_at = max(self.asked_at or 0.0, now - told.idle_s)
         elif self.asked_at is None and pods:
             self.asked_at = now
-        sample = Sample(now, float(told.waiting + running))
-        self.history = autoscale.remember(self.history, sample, model.spec.autoscaling)
+        self.note_demand(model, float(told.waiting + running), now)
         idle_s = None if self.asked_at is None else now - self.asked_at
         return Demand(told.waiting, running, idle_s, self.history)
 
-    def _note_endings(self, pod: Pod, now: float) -> None:
-        fresh = times_failed(pod) - self._endings.get(_name(pod), 0)
-        self._endings[_name(pod)] = max(times_failed(pod), self._endings.get(_name(pod), 0))
-        was_ready = _name(pod) in self._ready_since
-        failure = failure_of(pod, now, was_ready=was_ready)
-        if failure is not None and fresh > 0 and not _is_leaving(pod):
-            self.crashes += fresh
-            self.last_failure = failure
+    def _note_failure(self, pod: Pod, now: float) -> None:
+        """Count a pod's failure, unless the pod was told to go: how it ends then is none."""
+        is_leaving = bool(pod["metadata"].get("deletionTimestamp"))
+        failure = failure_of(pod, now, was_ready=_name(pod) in self._ready_since)
+        self.note_failures(_name(pod), times_failed(pod), None if is_leaving else failure)
 
-    def _note_ready(self, pods: Sequence[PodFacts], now: float) -> None:
-        if not any(pod.phase == "Ready" for pod in pods):
-            return
-        self.crashes, self.last_failure = 0, None
+    def _note_measured(self, pods: Sequence[PodFacts]) -> None:
         for pod in pods:
             if ledger := pod.runtime.get("ledger") if pod.phase == "Ready" else None:
                 self.measured = measured(ledger, str(pod.runtime.get("device", "")))
-            if pod.ready_since is None or pod.name in self._ready_since:
-                continue
-            self._ready_since[pod.name] = pod.ready_since
-            if self.woken_at is not None:
-                self.cold_start_s = (*self.cold_start_s, now - self.woken_at)[-REMEMBERED_STARTS:]
-                self.woken_at = None
 
     def _forget(self, pods: Sequence[Pod]) -> None:
         names = {_name(pod) for pod in pods}
-        self._endings = {name: count for name, count in self._endings.items() if name in names}
-        self._ready_since = {name: at for name, at in self._ready_since.items() if name in names}
+        self.forget_all_but(names)
         self._mounts_asked_at = {n: at for n, at in self._mounts_asked_at.items() if n in names}
         self._mounts_failed &= names
 
@@ -194,11 +167,6 @@ class Memory:
 
 def _name(pod: Pod) -> str:
     return str(pod["metadata"]["name"])
-
-
-def _is_leaving(pod: Pod) -> bool:
-    """Whether the pod was told to go: how it ends then is no failure."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:

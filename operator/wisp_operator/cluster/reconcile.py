@@ -159,10 +159,7 @@ class Reconciler:
     def _note_wake(
         self, memory: Memory, model: InferenceModel, facts: Facts, decision: Decision, now: float
     ) -> None:
-        if facts.live or decision.replicas == 0:
-            memory.woken_at = memory.woken_at if facts.live else None
-        elif memory.woken_at is None:
-            memory.woken_at = now
+        if memory.note_wake(bool(facts.live), decision.replicas, now):
             self._tools.metrics.count("wakes", why=decision.why)
             log.info("%s: wakes (%s, %d waiting)", model.key, decision.why, facts.demand.waiting)
 
