@@ -9,8 +9,9 @@ Start here:
 - ``fit.check(spec, fit.FitRequest(...), available_bytes=..., device_name=...)`` → ``fit.Fit``: verdict,
   sentence, ledger (``Fit.ledger.rows()``) and ``Fit.to_dict()`` as ``/state`` shows it
 - ``gpus.find_card("l4")``, ``gpus.card_of_labels(node_labels)``, ``gpus.usable_bytes(card)``
+- ``host_memory.available_bytes()``: what this process may still take on the CPU
 - ``sizes.parse_size("512MiB")``, ``sizes.format_size(n)``
 - ``errors.PlanError``: what any of these raises
 
-Only ``checkpoint`` opens files; nothing here needs more than Python's standard library.
+Only ``checkpoint`` and ``host_memory`` open files; nothing here needs more than Python's standard library.
 """

@@ -1,6 +1,6 @@
 """Read a model's folder on this machine: its ``config.json`` and its safetensors headers.
 
-The only module here that opens files. It reads no weights.
+It reads no weights.
 """
 
 from __future__ import annotations

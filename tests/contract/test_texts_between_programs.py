@@ -18,8 +18,10 @@ from wisp_operator.conditions import Condition
 from wisp_operator.demand import DemandBook
 from wisp_operator.fit import measured
 from wisp_operator.local.directory import DirectoryFile, entry
+from wisp_operator.local.hardware import device_for
 from wisp_operator.status import Progress, State, Status
 from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Fatal
 from wisp_runtime.server.report import last_words
 
@@ -107,6 +109,12 @@ def test_the_operator_takes_over_the_ledger_that_a_pod_measured():
     assert (told.weights_bytes, told.kv_bytes_per_token) == (fit.to_dict()["weightsBytes"], 512)
     assert told.max_context == 512
     assert told.headroom_bytes == fit.to_dict()["headroomBytes"] > 0
+
+
+def test_a_machine_and_the_pod_on_it_count_the_same_memory(monkeypatch):
+    monkeypatch.setattr("wisp_plan.host_memory.available_bytes", lambda: 10 << 30)
+    device = device_for(api.Gpu(count=0), "auto", [])
+    assert device.available_bytes == int((10 << 30) * ServeConfig(model="/srv/chat").memory_fraction)
 
 
 def test_a_pods_last_words_become_the_failure_in_status():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from wisp_operator import fit, sources
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.local import config
 from wisp_operator.local.template import Device as Choice
+from wisp_plan import host_memory
 from wisp_plan.gpus import DEFAULT_FRACTION
 
 MIB = 2**20
@@ -47,13 +46,8 @@ def cards() -> list[Card]:
 
 
 def free_memory_bytes() -> int:
-    """Memory that a process could take now: the machine's, or what its control group leaves."""
-    available = _meminfo("MemAvailable")
-    with suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        available = min(available, max(0, limit - used))
-    return available
+    """Memory that a process could take now, by the same count as a runtime's own check."""
+    return host_memory.available_bytes()
 
 
 def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:
@@ -98,10 +92,3 @@ def _card(line: str) -> Card | None:
         return Card(name, int(total) * MIB, int(free) * MIB, driver)
     except ValueError:  # a card that is lost answers "[N/A]"
         return None
-
-
-def _meminfo(key: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return 0

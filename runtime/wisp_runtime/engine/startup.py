@@ -14,10 +14,10 @@ from pathlib import Path
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit import Fit, FitRequest, check
+from wisp_plan.host_memory import available_bytes
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.host_memory import available_bytes
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.engine.plan import Limits

@@ -1,6 +1,8 @@
+"""Free memory of the host, read from proc and cgroup trees of either version."""
+
 import pytest
 
-from wisp_runtime.engine.host_memory import available_bytes
+from wisp_plan.host_memory import available_bytes
 
 MIB = 1 << 20
 MEMINFO = "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"  # 4 GiB

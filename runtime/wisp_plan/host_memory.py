@@ -1,4 +1,7 @@
-"""How much memory this process may still take on the host: the machine's, or less if its cgroup says so."""
+"""How much memory this process may still take on the host: the machine's, or less if its cgroup says so.
+
+Asked by a runtime before it reads weights and by ``wisp up`` before it starts one, so that both say the same.
+"""
 
 from __future__ import annotations
 
