@@ -12,9 +12,7 @@ import pytest
 import yaml
 
 from wisp_gateway.main import main as gateway_main
-from wisp_operator.cluster import writer
-from wisp_operator.cluster.watches import VERSIONS
-from wisp_operator.desired.children import PRUNED
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
 from wisp_operator.main import main as operator_main
 
@@ -187,10 +185,9 @@ def test_the_operator_may_do_what_it_does_and_nothing_else():
         ("", "events"): {"list"},
         ("events.k8s.io", "events"): {"create"},
     }
-    for kind, version in VERSIONS.items():
-        group = version.rpartition("/")[0]
-        verbs = RIGHTS[read_only.get(kind, "apply")] | ({"delete"} if kind in PRUNED else set())
-        expect[(group, writer.PLURALS.get(kind, "nodes"))] = verbs
+    for kind in KINDS.values():
+        verbs = RIGHTS[read_only.get(kind.name, "apply")] | ({"delete"} if kind.is_pruned else set())
+        expect[(kind.selector[0], kind.plural)] = verbs
     expect[("", "pods")] = {"list", "watch", "patch"}  # made by Deployments, told which goes first
     assert rules == expect
 

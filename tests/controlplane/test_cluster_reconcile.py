@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from wisp_operator.api import parse
-from wisp_operator.cluster.caches import CHILD_KINDS, Caches, address
+from wisp_operator.cluster.caches import Caches, address
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.fitting import Verdict
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.reconcile import DELETION_COST, Reconciler, Tools
 from wisp_operator.demand import DemandBook
@@ -25,7 +26,7 @@ class World:
     """A cluster in which every write is seen at once, and the parts of an operator around it."""
 
     def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0):
-        self.indexes = {kind: {} for kind in (*CHILD_KINDS, "InferenceModel", "Pod", "Node")}
+        self.indexes = {kind: {} for kind in KINDS}
         self.writes, self.statuses, self.events, self.annotated = [], [], [], {}
         self.verdict, self.version, self.book = UNKNOWN, 1, DemandBook()
         self.polled = {}

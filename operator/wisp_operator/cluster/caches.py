@@ -17,11 +17,6 @@ Json = Mapping[str, Any]
 Index = Mapping[Any, Any]
 Address = tuple[str, str, str]
 
-CHILD_KINDS = (
-    *("Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim"),
-    *("PodDisruptionBudget", "Job", "PodMonitor", "InferencePool"),
-)
-
 
 @dataclass
 class _Own:

@@ -23,6 +23,7 @@ from wisp_operator.cluster.events import event, transitions
 from wisp_operator.cluster.failures import container_status, refusal, volume_failure
 from wisp_operator.cluster.fitting import Fitter
 from wisp_operator.cluster.history import Memory
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.nodes import devices, eligible, host_names, narrowed
 from wisp_operator.cluster.pods import address_of, created_at, prefetch_of, ready_at
@@ -30,7 +31,7 @@ from wisp_operator.cluster.polling import Poller
 from wisp_operator.cluster.status_writes import is_due, merged
 from wisp_operator.cluster.writer import Cluster
 from wisp_operator.demand import DemandBook
-from wisp_operator.desired.children import PRUNED, Surroundings, children
+from wisp_operator.desired.children import Surroundings, children
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.errors import InvalidModel
 from wisp_operator.facts import Facts
@@ -202,7 +203,7 @@ class Reconciler:
             if drift.differs(manifest, self._tools.caches.child(manifest)):
                 self._tools.caches.note(await self._tools.cluster.apply(manifest))
         kept = {address(manifest) for manifest in wanted}
-        for kind in PRUNED:
+        for kind in (kind.name for kind in KINDS.values() if kind.is_pruned):
             for child in list(self._tools.caches.children(kind, key)):
                 if address(child) not in kept and not child["metadata"].get("deletionTimestamp"):
                     await self._tools.cluster.delete(child)

@@ -17,13 +17,14 @@ from wisp_operator.cluster.caches import Caches
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.fitting import Fitter
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.polling import Poller
 from wisp_operator.cluster.reconcile import Reconciler, Tools
 from wisp_operator.cluster.watchdog import Health
 from wisp_operator.cluster.worklist import WorkQueue
-from wisp_operator.cluster.writer import PLURALS, Cluster
+from wisp_operator.cluster.writer import Cluster
 from wisp_operator.demand import DemandBook
 
 log = logging.getLogger(__name__)
@@ -114,9 +115,8 @@ class Replica:
             await asyncio.wait([asyncio.create_task(stop.wait())], timeout=CRD_PATIENCE_S)
             if stop.is_set():
                 return []
-        return [
-            kind for kind in watches.OPTIONAL if await self._serves(watches.VERSIONS[kind], PLURALS[kind])
-        ]
+        optional = [kind for kind in KINDS.values() if kind.is_optional]
+        return [kind.name for kind in optional if await self._serves(kind.version, kind.plural)]
 
     async def _serves(self, version: str, plural: str) -> bool:
         try:

@@ -13,23 +13,9 @@ import kopf
 
 from wisp_operator.api import KIND
 from wisp_operator.cluster.caches import Caches
-from wisp_operator.cluster.writer import PLURALS
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.desired.labels import MODEL_LABEL
 
-VERSIONS = {
-    KIND: "wisp.dev/v1alpha1",
-    "Deployment": "apps/v1",
-    "Service": "v1",
-    "Pod": "v1",
-    "Node": "v1",
-    "Job": "batch/v1",
-    "PersistentVolumeClaim": "v1",
-    "NetworkPolicy": "networking.k8s.io/v1",
-    "PodDisruptionBudget": "policy/v1",
-    "PodMonitor": "monitoring.coreos.com/v1",
-    "InferencePool": "inference.networking.k8s.io/v1",
-}
-OPTIONAL = ("PodMonitor", "InferencePool")
 IDLE_S = 5.0
 RETRIES_S = (0.2, 0.5, 1.0, 2.0, *[3.0] * 1200)  # an hour without an API server; then this process ends
 
@@ -47,13 +33,13 @@ def registry(
 
     Args:
         caches: given the indexes at start.
-        optional: those of :data:`OPTIONAL` that the cluster has.
+        optional: names of the optional :data:`KINDS` that the cluster has.
         changed: called with a model's key when it, or something of it, changed.
         nodes_changed: called when what the nodes offer may have changed.
     """
     found = kopf.OperatorRegistry()
     kopf.on.login(id="login", registry=found)(kopf.login_via_client)
-    kinds = [kind for kind in VERSIONS if kind not in OPTIONAL or kind in optional]
+    kinds = [kind.name for kind in KINDS.values() if not kind.is_optional or kind.name in optional]
     for kind in kinds:
         _index(found, kind)
         _spy(found, kind, caches, changed, nodes_changed)
@@ -69,9 +55,9 @@ def settings() -> kopf.OperatorSettings:
     found.scanning.disabled = True
     found.queueing.idle_timeout = IDLE_S
     found.networking.error_backoffs = RETRIES_S
-    for kind in VERSIONS:
+    for kind in KINDS:
         if kind not in (KIND, "Node"):
-            found.watching.label_selectors[_selector(kind)] = MODEL_LABEL
+            found.watching.label_selectors[KINDS[kind].selector] = MODEL_LABEL
     return found
 
 
@@ -100,13 +86,13 @@ def _index(found: kopf.OperatorRegistry, kind: str) -> None:
     def index(body: kopf.Body, **_: Any) -> dict[str, dict[str, Any]]:
         document = plain(body)
         document.setdefault("kind", kind)
-        document.setdefault("apiVersion", VERSIONS[kind])
+        document.setdefault("apiVersion", KINDS[kind].version)
         metadata = document["metadata"]
         own = f"{metadata.get('namespace', '')}/{metadata['name']}"
         # Pods are asked for by model, everything else by its own name.
         return {model_key(kind, document) if kind == "Pod" else own: trimmed(document)}
 
-    kopf.index(*_selector(kind), id=kind, registry=found)(index)
+    kopf.index(*KINDS[kind].selector, id=kind, registry=found)(index)
 
 
 def _spy(
@@ -130,7 +116,7 @@ def _spy(
             offers[name] = offer
             nodes_changed()
 
-    kopf.on.event(*_selector(kind), id=f"spy-{kind}", registry=found)(spy)
+    kopf.on.event(*KINDS[kind].selector, id=f"spy-{kind}", registry=found)(spy)
 
 
 def _offer(node: Body) -> tuple[Any, ...]:
@@ -155,8 +141,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _selector(kind: str) -> tuple[str, str, str]:
-    group, _, version = VERSIONS[kind].rpartition("/")
-    return group, version, PLURALS.get(kind, "nodes")

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wisp_operator.api import API_VERSION, KIND, PLURAL
+from wisp_operator.api import API_VERSION, KIND
 from wisp_operator.cluster.api_server import Api, ApiError, Json
+from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
 
@@ -20,19 +21,6 @@ log = logging.getLogger(__name__)
 MANAGER = "wisp-operator"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
-
-PLURALS = {
-    KIND: PLURAL,
-    "Deployment": "deployments",
-    "Service": "services",
-    "Pod": "pods",
-    "Job": "jobs",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
-    "NetworkPolicy": "networkpolicies",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-    "PodMonitor": "podmonitors",
-    "InferencePool": "inferencepools",
-}
 
 
 class NotLeading(WispError):
@@ -138,7 +126,5 @@ class Cluster:
 
 def path_of(document: Mapping[str, Any]) -> str:
     """The path of a namespaced object on the API server."""
-    version, metadata = document["apiVersion"], document["metadata"]
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    plural = PLURALS[document["kind"]]
-    return f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+    kind, metadata = KINDS[document["kind"]], document["metadata"]
+    return f"{kind.root}/namespaces/{metadata['namespace']}/{kind.plural}/{metadata['name']}"

@@ -17,9 +17,6 @@ from wisp_operator.desired.pod_monitor import pod_monitor
 from wisp_operator.desired.service import service
 from wisp_operator.desired.settings import BuildSettings
 
-PRUNED = ("PodDisruptionBudget", "Job", "PodMonitor", "InferencePool")
-"""Kinds whose objects go when they are no longer wanted; a claim stays, for what it holds was paid for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
