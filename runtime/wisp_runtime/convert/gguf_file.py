@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import gguf
 
+from wisp_plan.sizes import format_size
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 
 T = TypeVar("T")
+MAGIC = b"GGUF"
 
 
 class GGUFFile:
@@ -27,11 +29,15 @@ class GGUFFile:
         self.path = path
         if not path.is_file():
             raise ModelNotFound(f"{path} is not a file. Name a .gguf file.")
+        _require_magic(path)
         try:
             reader = gguf.GGUFReader(path)
-        except (ValueError, KeyError, IndexError, OSError, OverflowError) as error:
+        except OSError as error:
+            raise WeightsUnreadable(f"{path} cannot be read: {error.strerror}. Check the disk.") from error
+        except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise WeightsUnreadable(
-                f"{path} cannot be read as GGUF: {error}. It is damaged or not GGUF; download it again."
+                f"{path} is truncated or damaged: its {format_size(path.stat().st_size)} do not hold what "
+                "its header promises; download it again."
             ) from error
         self._fields = reader.fields
         self.tensors: dict[str, Any] = {tensor.name: tensor for tensor in reader.tensors}
@@ -63,3 +69,18 @@ class GGUFFile:
         if value is None:
             raise ModelUnsupported(f"{self.path} has no {key}; it cannot be converted without.")
         return value
+
+
+def _require_magic(path: Path) -> None:
+    """Tell another file from a damaged one, which is the reader's to find out.
+
+    Raises:
+        WeightsUnreadable: the file cannot be opened, or does not begin as GGUF does.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(MAGIC))
+    except OSError as error:
+        raise WeightsUnreadable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+    if found != MAGIC:
+        raise WeightsUnreadable(f"{path} is not a GGUF file. Name one, or download it again.")

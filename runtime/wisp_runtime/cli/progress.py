@@ -1,0 +1,49 @@
+"""How far a long step of a command is: a bar on a terminal, a line every few seconds elsewhere; on stderr."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from wisp_plan.sizes import format_size
+
+SAY_EVERY_S = 5.0
+
+OnProgress = Callable[[int, int], None]
+
+
+@contextmanager
+def progress(title: str, *, is_shown: bool = True) -> Iterator[OnProgress]:
+    """Give what to call with ``(bytes_done, total_bytes)`` as the step goes on.
+
+    Args:
+        title: of the bar and the lines.
+        is_shown: at once; else from the first call on.
+    """
+    if not sys.stderr.isatty():
+        yield _lines(title)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(title, total=None, visible=is_shown)
+        yield lambda done, total: bars.update(bar, completed=done, total=total, visible=True)
+
+
+def _lines(title: str) -> OnProgress:
+    said_s = -math.inf
+
+    def say(done: int, total: int) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= SAY_EVERY_S or done == total:
+            said_s = time.monotonic()
+            click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
+
+    return say
