@@ -1,13 +1,24 @@
 """``wisp chat`` and ``wisp get`` as programs, against a gateway of a few lines."""
 
+import fcntl
+import io
 import json
+import os
+import pty
+import select
 import subprocess
 import sys
+import termios
 import threading
+import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from wisp_operator.cli import rows, table
 
 WISP = Path(sys.executable).with_name("wisp")
 MODEL = {"namespace": "default", "name": "tiny", "servedName": "tiny", "state": "Ready", "reason": "Serving"}
@@ -31,6 +42,7 @@ class Fake(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.answer, self.status, self.asked = says("Hello ", "there."), 200, []
+        self.refused, self.delay_s, self.content_types = {}, 0, []
         self.state = {"gateway": "gw", "status": "ready", "models": [MODEL]}
 
 
@@ -44,7 +56,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.asked.append((body, self.headers.get("authorization")))
-        self.reply(self.server.status, self.server.answer)
+        self.server.content_types.append(self.headers["content-type"])
+        time.sleep(self.server.delay_s)
+        refused = next((error for field, error in self.server.refused.items() if field in body), None)
+        if refused:
+            self.reply(400, json.dumps(refused).encode())
+        else:
+            self.reply(self.server.status, self.server.answer)
 
     def reply(self, status, data):
         self.send_response(status)
@@ -90,9 +108,80 @@ def test_once_asks_and_leaves_with_what_the_user_chose(gateway):
     assert (body["max_tokens"], body["temperature"]) == (5, 0.7)
 
 
-def test_the_key_of_a_protected_gateway_comes_from_the_environment(gateway):
-    import os
+def test_an_answer_is_bounded_and_one_that_meets_the_bound_says_so(gateway):
+    gateway.answer = says("Hello").replace(
+        b"data: [DONE]", event(choices=[{"delta": {}, "finish_reason": "length"}]) + b"data: [DONE]"
+    )
+    done = wisp("chat", "tiny", "--url", gateway.url, "--once", "hi")
+    assert gateway.asked[0][0]["max_tokens"] == 1024
+    assert (done.returncode, done.stdout) == (0, "Hello\n")
+    assert done.stderr == "(stopped at 1024 tokens; --max-tokens raises it)\n"
 
+
+def test_where_the_context_leaves_less_than_the_bound_the_context_is_the_bound(gateway):
+    gateway.refused = {"max_tokens": {"error": {"message": "too long", "code": "context_length_exceeded"}}}
+    done = wisp("chat", "tiny", "--url", gateway.url, "--once", "hi")
+    assert (done.returncode, done.stdout) == (0, "Hello there.\n")
+    assert ["max_tokens" in body for body, _ in gateway.asked] == [True, False]
+
+
+def test_an_unknown_model_is_told_with_the_nearest_name(gateway):
+    gateway.status = 404
+    gateway.answer = json.dumps({"error": {"message": "no", "code": "model_not_found"}}).encode()
+    done = wisp("chat", "tinny", "--url", gateway.url, "--once", "hi")
+    assert done.stderr == (
+        "wisp chat: no model 'tinny' here; did you mean 'tiny'? wisp get lists those that are served.\n"
+    )
+
+
+@contextmanager
+def terminal(*arguments):
+    """``wisp`` on a terminal of its own; what is shown comes from ``read``."""
+    controller, side = pty.openpty()
+    process = subprocess.Popen(
+        [str(WISP), *arguments],
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(side)
+    shown = ""
+
+    def until(text):
+        nonlocal shown
+        deadline = time.monotonic() + 20
+        while text not in shown:
+            ready, _, _ = select.select([controller], [], [], deadline - time.monotonic())
+            assert ready, shown
+            shown += os.read(controller, 4096).decode()
+        _, _, shown = shown.partition(text)
+
+    try:
+        yield until, lambda keys: os.write(controller, keys)
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(controller)
+
+
+def test_ctrl_c_says_how_to_leave_and_that_a_waking_model_goes_on(gateway):
+    gateway.state = {"gateway": "gw", "models": [{**MODEL, "state": "Waking", "phase": "weights"}]}
+    gateway.delay_s = 30
+    with terminal("chat", "tiny", "--url", gateway.url) as (until, press):
+        until("> ")
+        press(b"\x03")
+        until("Ctrl-D leaves.")
+        until("> ")
+        press(b"hello\r")
+        until("waking tiny: loading weights")
+        press(b"\x03")
+        until("tiny goes on waking")
+        until("> ")
+
+
+def test_the_key_of_a_protected_gateway_comes_from_the_environment(gateway):
     wisp(
         "chat",
         "tiny",
@@ -131,6 +220,20 @@ def test_no_gateway_is_said_with_what_to_do(command):
     assert done.returncode == 1
     assert "no gateway answers at http://127.0.0.1:9" in done.stderr
     assert "wisp up model.yaml" in done.stderr
+
+
+def test_the_call_that_wisp_up_prints_can_be_pasted(gateway):
+    """As a narrow terminal shows it, with the spaces that fill its lines."""
+    row = rows.read({"models": [MODEL]})[0]
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(table.picture([row], gateway.url, {}, []))
+    _, _, printed = console.file.getvalue().partition("call  ")
+    done = subprocess.run(["bash", "-c", printed], capture_output=True, timeout=20, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"Hello" in done.stdout
+    body, _ = gateway.asked[0]
+    assert (body["model"], body["messages"][0]["content"]) == ("tiny", "Hi")
+    assert gateway.content_types == ["application/json"]
 
 
 def test_nothing_piped_in_is_misuse(gateway):

@@ -108,12 +108,25 @@ def test_several_models_fit_only_if_each_does(folder, tmp_path):
     assert done.exit_code == 1
     assert "eight on H100" in done.output
     assert "other on T4" in done.output
+    assert "Each model is judged alone" in done.output
+
+
+def test_a_total_that_is_more_than_the_need_says_why(folder):
+    said = "needs: the least that serves, one sequence of"
+    assert said in wisp("fit", folder, "--gpu", "h100").output
+    assert said not in wisp("fit", folder, "--gpu", "t4").output  # there the total is the need
 
 
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("nowhere.yaml", "nowhere.yaml"),
+        (
+            "nowhere",
+            "nowhere is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://",
+        ),
+        ("file:///no/where", "/no/where is not there"),
+        ("model.gguf", "wisp-runtime convert model.gguf model, then: wisp fit model"),
+        ("typo.yaml", "wisp fit: typo.yaml:1: "),
         ("pvc://claim/model", "can only be read by a pod"),
         ("ftp://host/model", "spec.model.uri"),
         (".", "config.json"),
@@ -121,6 +134,8 @@ def test_several_models_fit_only_if_each_does(folder, tmp_path):
 )
 def test_what_cannot_be_known_is_exit_code_two(tmp_path, monkeypatch, target, said):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "typo.yaml").write_text(json.dumps(manifest(tmp_path, gpu={"cuont": 0})))
     done = subprocess.run([program(), "fit", target], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
@@ -130,8 +145,9 @@ def program():
 
 
 @pytest.mark.parametrize("command", list(SUMMARIES))
-def test_every_command_has_help_with_an_example(command):
-    done = wisp(command, "--help")
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help_with_an_example(command, flag):
+    done = wisp(command, flag)
     assert done.exit_code == 0
     assert "Examples:" in done.output
     assert f"wisp {command}" in done.output
@@ -151,6 +167,10 @@ def test_help_imports_no_command_and_nothing_heavy():
     )
     assert done.returncode == 0, done.stderr
     assert all(summary.split(",")[0][:30] in done.stdout for summary in SUMMARIES.values())
+
+
+def test_the_short_flag_for_help_works():
+    assert wisp("-h").output == wisp("--help").output
 
 
 def test_an_unknown_command_is_misuse():

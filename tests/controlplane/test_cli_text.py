@@ -1,13 +1,15 @@
 """What the command line says, as tables: rows, bars, spans, wrapped words, error messages, the live table."""
 
 import io
+import os
+import shutil
 
 import pytest
 from rich.console import Console
 
 from wisp_operator.cli import ledger, rows, table
-from wisp_operator.cli.chat import progress_line
-from wisp_operator.cli.complaints import exit_code_of, sentence_of
+from wisp_operator.cli.chat import not_known, progress_line
+from wisp_operator.cli.complaints import exit_code_of, folded, sentence_of
 from wisp_operator.cli.get import columns
 from wisp_operator.cli.wrap import Wrapper
 from wisp_operator.errors import ManifestError, WispError
@@ -123,10 +125,11 @@ def test_get_prints_columns_as_kubectl_does_and_wide_adds_where_and_why():
         *("NAMESPACE", "NAME", "READY", "STATE", "REASON"),
         *("WAITING", "RUNNING", "TOK/S", "COLD", "IDLE"),
     ]
-    assert narrow[1].split() == ["default", "a", "0/0", "Asleep", "R", "0", "0", "-", "-", "-"]
-    assert narrow[2].split() == ["default", "b", "1/1", "Ready", "R", "0", "0", "-", "2.0s", "5s"]
+    # in the order of the manifests, which is the gateway's
+    assert narrow[1].split() == ["default", "b", "1/1", "Ready", "R", "0", "0", "-", "2.0s", "5s"]
+    assert narrow[2].split() == ["default", "a", "0/0", "Asleep", "R", "0", "0", "-", "-", "-"]
     wide = columns(rows.read({"models": models}), wide=True).splitlines()
-    assert wide[1].endswith("http://gw/default/a/v1   M.")
+    assert wide[2].endswith("http://gw/default/a/v1   M.")
 
 
 def test_a_pod_that_drains_is_not_counted():
@@ -169,11 +172,32 @@ def test_an_error_on_purpose_is_a_sentence_and_an_exit_code(error, code):
     assert "Traceback" not in sentence_of(error)
 
 
-def drawn(*models, width=100, **options):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(
-        table.picture(rows.read({"models": models}), "http://127.0.0.1:9", {}, ["an event"], **options)
+def test_one_problem_is_one_line_and_several_have_one_each():
+    assert sentence_of(ManifestError(["a.yaml:1: x"])) == "a.yaml:1: x"
+    assert sentence_of(ManifestError(["a.yaml:1: x", "a.yaml:2: y"])) == "\na.yaml:1: x\na.yaml:2: y"
+
+
+def test_a_sentence_for_a_terminal_is_broken_between_words_and_nowhere_else(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
+    assert folded("no gateway answers at http://127.0.0.1:8080/a-b") == (
+        "no gateway answers\nat\nhttp://127.0.0.1:8080/a-b"
     )
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    assert folded("x" * 10 + " " + "y" * 20) == "x" * 10 + " " + "y" * 20
+
+
+def test_an_unknown_model_is_told_with_the_nearest_one_and_where_to_look():
+    rows_here = rows.read({"models": [model("smollm2"), model("qwen3")]})
+    assert not_known("smollm", rows_here).startswith(
+        "no model 'smollm' here; did you mean 'smollm2'? wisp get"
+    )
+    assert not_known("gpt", rows_here).startswith("no model 'gpt' here. wisp get lists")
+
+
+def drawn(*models, width=100, events=("an event",), **options):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table.picture(rows.read({"models": models}), "http://127.0.0.1:9", {}, events, **options))
     return console.file.getvalue()
 
 
@@ -194,3 +218,11 @@ def test_the_live_table_names_namespaces_only_where_there_are_several():
 def test_the_live_table_proposes_nothing_that_cannot_answer():
     assert "wisp chat" not in drawn(model("a", state="Failed"))
     assert "wisp chat" not in drawn(model("a"), notice="stopping")
+
+
+def test_why_a_model_failed_and_what_happened_last_is_told_whole():
+    message = "needs 17.1 GiB, the L4 has 14.8 GiB free; fits with maxContext 8192, or with quantization fp8"
+    event = f"12:00:00 {'x' * 90} did you mean count?"
+    text = drawn(model("a", state="Failed", message=message), width=60, events=[event])
+    assert message in " ".join(text.split())
+    assert text.rstrip().endswith("did you mean count?")

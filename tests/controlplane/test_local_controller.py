@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
 from wisp_operator import api
 from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.facts import Facts, Failure
 from wisp_operator.fit import FitReport
 from wisp_operator.local.controller import Controller
+from wisp_operator.local.deaths import Deaths
 
 
 class FakeCluster:
@@ -101,3 +104,38 @@ def test_the_loop_ends_even_if_something_happens_as_it_is_cancelled(turns):
         return ended
 
     assert asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (Failure("Killed", "The process was killed by SIGKILL.", 1.0, 137), "died (signal 9)"),
+        (Failure("ModelNotFound", "/x is not there.", 1.0, 1), "ended (ModelNotFound): /x is not there"),
+        (
+            Failure("Crashed", "The process ended with exit code 200.", 1.0, 200),
+            "ended (Crashed): The process",
+        ),
+    ],
+)
+def test_a_pod_that_ends_is_told_once_in_words(failure, says, caplog):
+    class EndedPod:
+        name, failures, last_failure, log = "chat-1", 1, failure, Path("/run/chat-1.log")
+
+    deaths = Deaths(are_logs_kept=True)
+    with caplog.at_level(logging.WARNING):
+        deaths.tell("default/chat", [EndedPod()])
+        deaths.tell("default/chat", [EndedPod()])
+    (told,) = caplog.messages
+    assert told.startswith(f"pod chat-1 {says}")
+    assert told.endswith("; starting again; log: /run/chat-1.log")
+
+
+def test_a_sentence_that_speaks_of_a_log_gets_its_path():
+    class EndedPod:
+        name, failures, log = "chat-1", 1, Path("/run/chat-1.log")
+        last_failure = Failure("EngineDied", "it ended; see its log, or the kernel's", 1.0, 1)
+
+    deaths = Deaths(are_logs_kept=True)
+    deaths.tell("a/chat", [EndedPod()])
+    placed = deaths.placed("a/chat", Facts(last_failure=EndedPod.last_failure))
+    assert placed.last_failure.message == "it ended; see its log (/run/chat-1.log), or the kernel's"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+
 from wisp_operator.errors import ManifestError, WispError
 from wisp_plan.errors import PlanError
 
@@ -21,10 +25,21 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """The message for the user; several problems stand on lines of their own."""
+    """The message for the user: one line, but for several problems of manifests, which have one each."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(sentence_of(inner) for inner in error.exceptions)
     if isinstance(error, KeyboardInterrupt):
         return "stopped"
     text = str(error)
-    return f"\n{text}" if isinstance(error, ManifestError) else text
+    return f"\n{text}" if isinstance(error, ManifestError) and len(error.lines) > 1 else text
+
+
+def folded(text: str) -> str:
+    """``text`` broken between words at the width of the terminal, if it goes to one."""
+    if not sys.stderr.isatty():
+        return text
+    width = max(20, shutil.get_terminal_size().columns)
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )

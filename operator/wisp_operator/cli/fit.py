@@ -65,11 +65,18 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     else:
         for model, answer in found:
             ledger.show(model.name, answer)
+        if len(found) > 1:
+            click.echo("Each model is judged alone, as if the others were asleep.")
     raise click.exceptions.Exit(0 if all(answer.fits for _, answer in found) else 1)
 
 
 def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
-    """The models of a manifest, or one made of a folder or URI; ``chosen`` outranks their spec.runtime."""
+    """The models of a manifest, or one made of a folder or URI; ``chosen`` outranks their spec.runtime.
+
+    Raises:
+        SourceError: TARGET is none of these.
+    """
+    _require_target(target)
     if "://" in target or Path(target).is_dir():
         uri = target if "://" in target else f"file://{Path(target).resolve()}"
         spec = {"model": {"uri": uri}}
@@ -81,6 +88,22 @@ def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
         replace(model, spec=replace(model.spec, runtime=replace(model.spec.runtime, **chosen)))
         for model in models
     ]
+
+
+def _require_target(target: str) -> None:
+    if "://" in target:
+        return
+    path = Path(target)
+    if not path.exists():
+        raise SourceError(
+            f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://ORG/NAME."
+        )
+    if path.suffix == ".gguf":
+        folder = path.with_suffix("")
+        raise SourceError(
+            f"{target} is a GGUF file. Convert it first: wisp-runtime convert {target} {folder}, then: "
+            f"wisp fit {folder}"
+        )
 
 
 def _name(uri: str) -> str:

@@ -9,6 +9,7 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,19 @@ class GatewayUnreachable(WispError):
 
 
 class Refused(WispError):
-    """The gateway answered with an error; the message is its own."""
+    """The gateway answered with an error; the message is its own, and so is ``code``, a word for programs."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of an answer; ``is_cut`` where the answer ends because it may be no longer."""
+
+    text: str
+    is_cut: bool = False
 
 
 class Gateway:
@@ -63,7 +76,7 @@ class Gateway:
 
     def stream(
         self, model: str, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None
-    ) -> Iterator[str]:
+    ) -> Iterator[Piece]:
         """The pieces of a chat's next answer, as they come; ``sampling`` goes into the request as it is.
 
         Raises:
@@ -93,7 +106,7 @@ class Gateway:
                 "Start one with: wisp up model.yaml, or name another with --url."
             ) from error
         if answer.status >= 400:
-            raise Refused(_error_of(answer.read()) or f"the gateway answered HTTP {answer.status}.")
+            raise _refusal(answer.read(), f"the gateway answered HTTP {answer.status}.")
         return answer
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
@@ -101,7 +114,7 @@ class Gateway:
         return kind(self._host, self._port, timeout=timeout_s)
 
 
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[str]:
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[Piece]:
     """Read server-sent events; comments keep a held request alive and say nothing."""
     for line in answer:
         if not line.startswith(b"data:"):
@@ -111,18 +124,23 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[str]:
             return
         event = json.loads(data)
         if "error" in event:
-            raise Refused(str(event["error"].get("message", event["error"])))
+            raise _refusal(data, str(event["error"]))
         for choice in event.get("choices", ()):
-            if piece := choice.get("delta", {}).get("content"):
+            piece = Piece(
+                choice.get("delta", {}).get("content") or "", choice.get("finish_reason") == "length"
+            )
+            if piece.text or piece.is_cut:
                 yield piece
     raise Refused("the answer ended in the middle. Ask again.")
 
 
-def _error_of(body: bytes) -> str | None:
+def _refusal(body: bytes, otherwise: str) -> Refused:
+    """OpenAI's error in ``body``, or ``otherwise`` where it holds none."""
     try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return None
+        error = json.loads(body)["error"]
+        return Refused(str(error["message"]), str(error.get("code") or ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Refused(otherwise)
 
 
 def _words(error: Exception) -> str:

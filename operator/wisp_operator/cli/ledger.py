@@ -23,7 +23,8 @@ def show(name: str, answer: Fit) -> None:
     console.print(_table(answer))
     mark, style = ("✓ fits", "green") if answer.fits else ("✗ does not fit", "red")
     verdict = Text.assemble((mark, f"bold {style}"), f": {answer.message}.")
-    console.print(Text(), verdict, Text(_summary(answer), "dim"), Text(), sep="\n", soft_wrap=True)
+    told = [Text(line, "dim") for line in (_summary(answer), _two_numbers(answer)) if line]
+    console.print(Text(), verdict, *told, Text(), sep="\n", soft_wrap=True)
 
 
 def bar(share: float, cells: int = BAR_CELLS) -> str:
@@ -65,4 +66,14 @@ def _summary(answer: Fit) -> str:
     shorter = f", or up to {most} shorter ones" if most > full else ""
     return (
         f"at a time {full} sequences of {answer.max_context} tokens{shorter} · {kv} · {answer.quantization}"
+    )
+
+
+def _two_numbers(answer: Fit) -> str:
+    """Why the total is more than the model needs; empty where it is not."""
+    if not answer.fits or answer.ledger.total_bytes <= answer.required_bytes:
+        return ""
+    return (
+        "total: with the KV cache it would take for all of these · "
+        f"needs: the least that serves, one sequence of {answer.max_context} tokens"
     )

@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what goes wrong on purpose becomes a sentence, not a traceback."""
-        from wisp_operator.cli.complaints import exit_code_of, sentence_of
+        from wisp_operator.cli.complaints import exit_code_of, folded, sentence_of
 
         try:
             return super().invoke(ctx)
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
             code = exit_code_of(error)
             if code is None:
                 raise
-            click.echo(f"wisp {ctx.invoked_subcommand or ''}: {sentence_of(error)}", err=True)
+            click.echo(folded(f"wisp {ctx.invoked_subcommand or ''}: {sentence_of(error)}"), err=True)
             sys.exit(code)
 
 
@@ -71,7 +71,10 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=LazyGroup, epilog=EXAMPLES, context_settings={"max_content_width": 110})
+SETTINGS = {"max_content_width": 110, "help_option_names": ["-h", "--help"]}
+
+
+@click.command(cls=LazyGroup, epilog=EXAMPLES, context_settings=SETTINGS)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )

@@ -48,8 +48,8 @@ class Row:
 
 
 def read(state: Mapping[str, Any]) -> list[Row]:
-    """The rows of a gateway's ``/state``, by namespace and name."""
-    return sorted((_row(model) for model in state.get("models", ())), key=lambda row: row.key)
+    """The rows of a gateway's ``/state`` in its order: on a machine, that of the manifests."""
+    return [_row(model) for model in state.get("models", ())]
 
 
 def detail(row: Row, idle_after_s: float | None = None) -> str:

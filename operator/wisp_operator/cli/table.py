@@ -38,10 +38,10 @@ def picture(
         notice: stands in the place of what to type next.
     """
     head = Text.assemble(("wisp ", "bold"), (f"{url}/v1", "cyan"), ("   Ctrl-C stops", "dim"))
-    parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), Text()]
+    parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), *_failures(rows), Text()]
     parts.append(Text(notice, "yellow") if notice else _next_steps(rows, url))
     if events:
-        parts += [Text(), *(Text(event, "dim", no_wrap=True, overflow="ellipsis") for event in events)]
+        parts += [Text(), *(Text(event, "dim") for event in events)]
     return Padding(Group(*parts), (0, 1))
 
 
@@ -62,9 +62,17 @@ def _table(rows: Sequence[Row], idle_after_s: Mapping[str, float]) -> Table:
             _count(row.waiting, "yellow"),
             _count(row.running, "green"),
             Text(f"{row.tokens_per_second:.1f}") if row.tokens_per_second else Text("-", "dim"),
-            Text(detail(row, idle_after_s.get(row.key)), "red" if row.state == "Failed" else ""),
+            Text(row.reason, "red")
+            if row.state == "Failed"
+            else Text(detail(row, idle_after_s.get(row.key))),
         )
     return table
+
+
+def _failures(rows: Sequence[Row]) -> list[RenderableType]:
+    """Why models failed, whole and over the full width: the end of the sentence says what to do."""
+    failed = [row for row in rows if row.state == "Failed" and row.message]
+    return [Text(), *(Text(f"✗ {row.name}: {row.message}", "red") for row in failed)] if failed else []
 
 
 def _count(number: int, style: str) -> Text:
@@ -76,11 +84,16 @@ def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
     usable = next((row for row in rows if row.state in ("Ready", "Waking", "Asleep")), None)
     if usable is None:
         return Text()
-    body = f'{{"model":"{usable.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
-    steps = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    steps.add_row(Text("talk", "dim"), Text(_chat_command(usable, url)))
-    steps.add_row(Text("call", "dim"), Text(f"curl {url}/v1/chat/completions \\\n  -d '{body}'"))
-    return steps
+    return Group(
+        Text.assemble(("talk  ", "dim"), _chat_command(usable, url)),
+        Text.assemble(("call  ", "dim"), curl_command(usable, url)),
+    )
+
+
+def curl_command(row: Row, url: str) -> str:
+    """A command to paste, whatever the terminal adds to its lines: they end within the JSON only."""
+    body = f'{{"model":"{row.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
+    return f"curl {url}/v1/chat/completions -d '\n      {body}\n      ' -H 'Content-Type: application/json'"
 
 
 def _chat_command(row: Row, url: str) -> str:

@@ -156,5 +156,6 @@ class _Keeper(logging.Handler):
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line."""
-        self._events.append(self.format(record).splitlines()[0])
+        """Keep one message, without the traceback that the log file has."""
+        shown = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None})
+        self._events.append(self.format(shown))

@@ -151,9 +151,9 @@ class Controller:
     def _reconcile(self, model: InferenceModel, now: float) -> dict[str, Any]:
         memory = self._memories[model.key]
         demand = self._book.total(model.key, now)
-        self._deaths.tell(self._cluster.pods(model.key))
+        self._deaths.tell(model.key, self._cluster.pods(model.key))
         facts = memory.take(model, self._cluster.pods(model.key), demand, now)
-        facts, decision = self._decide(model, facts, now)
+        facts, decision = self._decide(model, self._deaths.placed(model.key, facts), now)
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
         facts = memory.again(facts, pods)

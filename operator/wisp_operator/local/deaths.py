@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
-from wisp_operator.facts import Failure
+from wisp_operator.facts import Facts, Failure
 from wisp_operator.local.pods import Pod
 
 log = logging.getLogger(__name__)
@@ -27,17 +29,27 @@ class Deaths:
 
     def __init__(self, *, are_logs_kept: bool) -> None:
         self._told: dict[str, int] = {}
+        self._logs: dict[str, Path] = {}  # by model, of the pod that ended last
         self._where = "" if are_logs_kept else " (removed when wisp up ends; --state-dir DIR keeps it)"
 
-    def tell(self, pods: Iterable[Pod]) -> None:
-        """Log the endings of ``pods`` that are new since the last call."""
+    def tell(self, key: str, pods: Iterable[Pod]) -> None:
+        """Log the endings of a model's ``pods`` that are new since the last call."""
         for pod in pods:
             if pod.last_failure is not None and pod.failures > self._told.get(pod.name, 0):
                 self._told[pod.name] = pod.failures
+                self._logs[key] = pod.log
                 log.warning(
                     "pod %s %s; starting again; log: %s%s",
                     *(pod.name, how_it_died(pod.last_failure), pod.log, self._where),
                 )
+
+    def placed(self, key: str, facts: Facts) -> Facts:
+        """The facts with the path of the log that the last failure's sentence speaks of."""
+        failure, path = facts.last_failure, self._logs.get(key)
+        if failure is None or path is None:
+            return facts
+        message = failure.message.replace("see its log", f"see its log ({path})")
+        return replace(facts, last_failure=replace(failure, message=message))
 
 
 def how_it_died(failure: Failure) -> str:
