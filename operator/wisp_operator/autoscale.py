@@ -82,13 +82,6 @@ def remember(history: Sequence[Sample], sample: Sample, scaling: Scaling | None 
     return (*kept[max(0, inside - 1) :], sample)
 
 
-def to_drain(pods: Sequence[PodFacts], replicas: int) -> list[str]:
-    """Name the pods to drain so that ``replicas`` stay: not ready before ready, young before old."""
-    live = [pod for pod in pods if pod.phase != "Draining"]
-    ranked = sorted(live, key=lambda pod: (pod.phase == "Ready", -pod.created, pod.name))
-    return [pod.name for pod in ranked[: max(0, len(live) - replicas)]]
-
-
 def deletion_costs(pods: Sequence[PodFacts]) -> dict[str, int]:
     """Rank live pods for removal, cheapest first: those not ready, then the least loaded, then the young."""
     live = [pod for pod in pods if pod.phase != "Draining"]

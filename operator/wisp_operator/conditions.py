@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
+
+from wisp_operator.times import timestamp
 
 Truth = Literal["True", "False", "Unknown"]
 Kind = Literal[
@@ -105,8 +106,3 @@ def stamped(
             Condition(new.type, new.status, new.reason, new.message, generation, kept or timestamp(now))
         )
     return tuple(result)
-
-
-def timestamp(seconds: float) -> str:
-    """Write Unix seconds as Kubernetes does: ``2026-01-31T12:00:00Z``."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

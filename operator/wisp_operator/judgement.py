@@ -9,8 +9,9 @@ from typing import Literal
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.autoscale import Decision
-from wisp_operator.conditions import FAILURES, REASONS, Condition, Kind, condition, timestamp
+from wisp_operator.conditions import FAILURES, REASONS, Condition, Kind, condition
 from wisp_operator.facts import Facts, PodFacts
+from wisp_operator.times import timestamp
 
 FETCH_FAILURES = (
     *("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable"),

@@ -12,7 +12,10 @@ DURATION_PATTERN = r"^([1-9][0-9]{0,4}(ms|s|m|h)){1,3}$"
 QUANTITY_PATTERN = r"^[1-9][0-9]{0,5}(Mi|Gi|Ti|M|G|T)$"
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "M": 10**6, "G": 10**9, "T": 10**12}
+_BYTES = {
+    **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50},
+    **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15},
+}
 
 
 class Duration(str):
@@ -54,5 +57,17 @@ class Quantity(str):
     @property
     def bytes(self) -> int:
         """The size in bytes."""
-        digits = self.rstrip("MGTi")
-        return int(digits) * _BYTES[self[len(digits) :]]
+        return bytes_of(self)
+
+
+def bytes_of(text: str) -> int:
+    """Read a whole number of bytes with any unit that the API server writes, e.g. ``24568812Ki``.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    found = re.fullmatch(r"(\d+)(m|[kMGTP]?|[KMGTP]i)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a number of bytes; it reads e.g. 24568812Ki")
+    number, unit = int(found[1]), found[2]
+    return number // 1000 if unit == "m" else number * _BYTES[unit]

@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.autoscale import Decision
-from wisp_operator.conditions import Condition, condition, stamped, timestamp
+from wisp_operator.conditions import Condition, condition, stamped
 from wisp_operator.desired.labels import selector_text
 from wisp_operator.errors import Problem
 from wisp_operator.facts import Facts, Failure, PodFacts
 from wisp_operator.fit import FitReport, measured
 from wisp_operator.judgement import conditions_of, state_of
 from wisp_operator.reading import written
+from wisp_operator.times import timestamp
 
 State = Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]
 PHASES = ("schedule", "pull", "import", "weights", "kernels", "firstToken")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wisp_operator import api
 from wisp_operator.api import Scaling, Spec
-from wisp_operator.autoscale import average, backoff_s, decide, remember, to_drain
+from wisp_operator.autoscale import average, backoff_s, decide, deletion_costs, remember
 from wisp_operator.facts import Demand, Facts, Failure, PodFacts, Sample
 from wisp_operator.fit import FitReport
 
@@ -167,22 +167,24 @@ def test_history_is_forgotten_once_no_window_reaches_it():
     assert len(remember(history, Sample(999.0, 5.0))) == 61
 
 
+def loaded(name: str, running: int, created: float = 1.0) -> PodFacts:
+    return PodFacts(name, "Ready", created=created, runtime={"load": {"running": running}})
+
+
 @pytest.mark.parametrize(
-    ("found", "keep", "expect"),
+    ("found", "first_to_go"),
     [
-        (pods(ready=2), 2, []),
-        (pods(ready=2), 3, []),
-        (pods(ready=2, starting=1), 2, ["s0"]),  # not ready goes first
-        (pods(ready=1, starting=1, draining=3), 0, ["s0", "r0"]),
+        (pods(ready=1, starting=1, draining=2), ["s0", "r0"]),  # those that drain are going already
+        ((loaded("busy", 5), loaded("calm", 1)), ["calm", "busy"]),
         (
-            (PodFacts("old", "Ready", created=1.0), PodFacts("young", "Ready", created=2.0)),
-            1,
-            ["young"],  # the old one has the fuller prefix cache
+            (loaded("old", 1, created=1.0), loaded("young", 1, created=2.0)),
+            ["young", "old"],  # the old one has the fuller prefix cache
         ),
     ],
 )
-def test_the_least_useful_pods_drain_first(found, keep, expect):
-    assert to_drain(found, keep) == expect
+def test_the_least_useful_pods_go_first(found, first_to_go):
+    costs = deletion_costs(found)
+    assert sorted(costs, key=lambda name: costs[name]) == first_to_go
 
 
 scalings = st.builds(
@@ -272,8 +274,8 @@ def simulate(scaling: Scaling, seconds: list[int]) -> list[int]:
         idle_s = None if asked_at is None else now - asked_at
         facts = Facts(tuple(living), Demand(0, concurrency, idle_s, history))
         decision = decide(wish, facts, now)
-        leave = to_drain(living, decision.replicas)
-        living = [pod for pod in living if pod.name not in leave]
+        costs = deletion_costs(living)
+        living = sorted(living, key=lambda pod: costs[pod.name])[max(0, len(living) - decision.replicas) :]
         living += [
             PodFacts(f"p{second}-{i}", "Starting", now) for i in range(decision.replicas - len(living))
         ]

@@ -178,3 +178,10 @@ def test_what_cannot_be_known_before_a_pod_says_why(spec, says):
     found = judge(model(**spec), {})
     assert found.report.verdict == "Unknown"
     assert says in found.report.message
+
+
+@pytest.mark.parametrize("memory", [None, "1.5Gi"])
+def test_a_node_whose_memory_cannot_be_read_is_left_out(memory):
+    allocatable = {} if memory is None else {"memory": memory}
+    node = {"metadata": {"name": "n1", "labels": {}}, "status": {"allocatable": allocatable}}
+    assert devices(model(gpu={"count": 0}).spec.gpu, [node]) == {}

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from wisp_operator import api
 from wisp_operator.autoscale import Decision, decide
-from wisp_operator.conditions import REASONS, condition, stamped, timestamp
+from wisp_operator.conditions import REASONS, condition, stamped
 from wisp_operator.errors import Problem
 from wisp_operator.facts import Demand, Facts, Failure, PodFacts, Sample
 from wisp_operator.fit import FitReport
 from wisp_operator.status import Progress, progress, refused, summarise
+from wisp_operator.times import timestamp
 
 NOW = 1_800_000_000.0
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencemodels.yaml").read_text())

@@ -8,11 +8,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from wisp_operator.api import API_VERSION, KIND, InferenceModel
 from wisp_operator.conditions import Condition
+from wisp_operator.times import micro_timestamp
 
 CONTROLLER = "wisp.dev/operator"
 LONGEST_NOTE = 1024
@@ -53,7 +53,7 @@ def event(model: InferenceModel, note: Note, now: float, instance: str) -> dict[
         "reason": note.reason,
         "note": _cut(note.message),
         "action": "Reconcile",
-        "eventTime": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": micro_timestamp(now),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "regarding": {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from wisp_operator import endings
 from wisp_operator.facts import Failure
+from wisp_operator.times import seconds_of
 
 Pod = Mapping[str, Any]
 
@@ -32,11 +32,6 @@ _NO_FOLDER = (
     "failed to create subPath directory"  # a claim is mounted read-only, so the kubelet cannot make it
 )
 _KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
-
-
-def seconds_of(text: str | None) -> float | None:
-    """Read Kubernetes' RFC 3339 time as Unix seconds; None for none."""
-    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def container_status(pod: Pod) -> Mapping[str, Any]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from wisp_operator import history
 from wisp_operator.api import InferenceModel
-from wisp_operator.cluster.failures import failure_of, seconds_of, times_failed
+from wisp_operator.cluster.failures import failure_of, times_failed
 from wisp_operator.cluster.pods import exists, facts_of
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import Report
 from wisp_operator.facts import Demand, Facts, Failure, PodFacts
 from wisp_operator.fit import FitReport, measured
+from wisp_operator.times import seconds_of
 
 ASK_MOUNTS_EVERY_S = 10.0
 MEASURED = "measured by a pod"

@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from wisp_operator.cluster.api_server import Api, ApiError, Json
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.times import micro_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Leader:
         old = self._lease or {"metadata": {}}
         spec_before = old.get("spec", {})
         changes_hands = spec_before.get("holderIdentity") != holder
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = micro_timestamp(time.time())
         spec: dict[str, Any] = {
             "holderIdentity": holder,
             "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),

@@ -11,13 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from wisp_operator.api import Gpu, InferenceModel
-from wisp_operator.desired.placement import MEMORY_LABEL, PRODUCT_LABEL
+from wisp_operator.desired.placement import HOST_LABEL, MEMORY_LABEL, PRODUCT_LABEL
 from wisp_operator.fit import Device, of_card
+from wisp_operator.quantities import bytes_of
 from wisp_plan.errors import UnknownCard
 from wisp_plan.gpus import DEFAULT_FRACTION, card_of_labels
-
-HOST_LABEL = "kubernetes.io/hostname"
-_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
 
 Node = Mapping[str, Any]
 
@@ -53,8 +51,11 @@ def narrowed(model: InferenceModel, products: Iterable[str]) -> InferenceModel:
 
 def _device(gpu: Gpu, node: Node) -> tuple[str, Device | None]:
     if gpu.count == 0:
-        memory = _bytes(node.get("status", {}).get("allocatable", {}).get("memory", ""))
-        return "", Device("cpu", "CPU", int(memory * DEFAULT_FRACTION)) if memory else None
+        memory = node.get("status", {}).get("allocatable", {}).get("memory", "")
+        try:
+            return "", Device("cpu", "CPU", int(bytes_of(memory) * DEFAULT_FRACTION))
+        except ValueError:
+            return "", None
     try:
         return _labels(node).get(PRODUCT_LABEL, ""), of_card(card_of_labels(_labels(node)))
     except UnknownCard:
@@ -80,10 +81,3 @@ def _offers(gpu: Gpu, node: Node) -> bool:
 def _labels(node: Node) -> Mapping[str, str]:
     found: Mapping[str, str] = node["metadata"].get("labels", {})
     return found
-
-
-def _bytes(quantity: str) -> int:
-    """Read a Kubernetes quantity of memory, e.g. ``24568812Ki``; 0 if it is none."""
-    digits = quantity.rstrip("KMGTikm")
-    unit = quantity[len(digits) :]
-    return int(digits) * _UNITS.get(unit, 1) if digits.isdigit() else 0

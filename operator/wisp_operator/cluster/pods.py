@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from wisp_operator.cluster.failures import container_status, is_backing_off, seconds_of
+from wisp_operator.cluster.failures import container_status, is_backing_off
 from wisp_operator.facts import Phase, PodFacts
+from wisp_operator.times import seconds_of
 
 Pod = Mapping[str, Any]
 

@@ -15,11 +15,11 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.desired.arguments import COMMAND, TERMINATION_LOG
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import labels, metadata
+from wisp_operator.desired.placement import HOST_LABEL
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.desired.volumes import CACHE_DIR, FETCHED
 
 FETCH_LABEL = "wisp.dev/fetch"
-HOST_LABEL = "kubernetes.io/hostname"
 MOST_NODES = 32
 
 

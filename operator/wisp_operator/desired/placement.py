@@ -7,6 +7,7 @@ from typing import Any
 from wisp_operator.api import Gpu, InferenceModel, Toleration
 from wisp_operator.desired.settings import BuildSettings
 
+HOST_LABEL = "kubernetes.io/hostname"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 
