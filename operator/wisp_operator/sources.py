@@ -20,6 +20,7 @@ from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
 from wisp_plan import checkpoint
 from wisp_plan.config import parse_config
+from wisp_plan.errors import ConfigInvalid
 from wisp_plan.inventory import INDEX_FILE, Inventory, Source, read_inventory
 from wisp_plan.spec import ModelSpec
 
@@ -95,7 +96,10 @@ class HubRepository:
             ) from error
         except ValueError as error:
             raise SourceError(f"config.json of hf://{self.name} is not JSON: {error}.") from error
-        return parse_config(parsed)
+        try:
+            return parse_config(parsed)
+        except ConfigInvalid as error:
+            raise error.at(f"hf://{self.name}") from error
 
     def inventory(self) -> Inventory:
         """Read the headers of the weights."""

@@ -38,7 +38,10 @@ def read_config(folder: Path) -> ModelSpec:
         raise ConfigInvalid(f"{path} is not JSON ({error}). Download it again.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
-    return parse_config(parsed)
+    try:
+        return parse_config(parsed)
+    except ConfigInvalid as error:
+        raise error.at(str(folder)) from error
 
 
 def read_file(path: Path) -> Inventory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wisp_plan.config_reader import ConfigReader
+from wisp_plan.config_reader import REMEDY, ConfigReader
 from wisp_plan.config_rope import parse_rope
 from wisp_plan.errors import ConfigInvalid, UnknownArchitecture
 from wisp_plan.spec import ModelSpec
@@ -28,7 +28,7 @@ def parse_config(config: Mapping[str, object]) -> ModelSpec:
         ConfigInvalid: a key is missing, mistyped, impossible, or asks for what we cannot run.
     """
     if not isinstance(config, Mapping):
-        raise ConfigInvalid(f"config.json holds a {type(config).__name__}; expected an object.")
+        raise ConfigInvalid(f"config.json holds a {type(config).__name__}; expected an object. {REMEDY}")
     reader = ConfigReader(config)
     architecture = _architecture(reader)
     family = FAMILIES[architecture]

@@ -16,6 +16,8 @@ PlanError                   message: what, where, and what to do
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PlanError(ValueError):
     """Something about a model, its files or a request that cannot be; ``message`` says what to do."""
@@ -26,11 +28,18 @@ class PlanError(ValueError):
 
 
 class ConfigInvalid(PlanError):
-    """A key of ``config.json`` is missing, mistyped or impossible; ``key`` names it."""
+    """A key of ``config.json`` is missing, mistyped or impossible; ``key`` names it.
+
+    What :func:`.config.parse_config` raises begins with ``config.json``; who knows where that is says so.
+    """
 
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+    def at(self, where: str) -> Self:
+        """The same error of the ``config.json`` that lies ``where``: a folder, or a URI."""
+        return type(self)(f"{where.rstrip('/')}/{self.message}", key=self.key)
 
 
 class ConfigMissing(ConfigInvalid):

@@ -62,14 +62,14 @@ class FitRequest:
         """
         for name in ("max_concurrent", "block_tokens", "max_step_tokens"):
             if getattr(self, name) < 1:
-                raise RequestInvalid(f"{_camel(name)} is {getattr(self, name)}; it must be at least 1.")
+                raise RequestInvalid(f"{_both(name)} is {getattr(self, name)}; it must be at least 1.")
         if self.max_context is not None and not 1 <= self.max_context <= spec.max_context:
             raise RequestInvalid(
-                f"maxContext is {self.max_context}; this model can hold 1 to {spec.max_context} tokens. "
-                "Set it within that, or to auto."
+                f"{_both('max_context')} is {self.max_context}; this model can hold 1 to {spec.max_context} "
+                "tokens. Set it within that, or to auto."
             )
-        _check_choice("quantization", self.quantization, self.formats_available)
-        _check_choice("kvCacheDtype", self.kv_dtype, self.kv_dtypes_available)
+        _check_choice(_both("quantization"), self.quantization, self.formats_available)
+        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_dtypes_available)
 
 
 def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:
@@ -78,10 +78,12 @@ def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:
     if value not in ("auto", *available):
         raise RequestInvalid(
             f"{name}: {value} cannot be served by this runtime yet; available: {', '.join(available)}. "
-            f"Set {name} to one of these, or to auto."
+            "Set it to one of these, or to auto."
         )
 
 
-def _camel(name: str) -> str:
+def _both(name: str) -> str:
+    """A setting as an InferenceModel and as the command line name it: ``maxContext (--max-context)``."""
     first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    camel = first + "".join(word.capitalize() for word in rest)
+    return f"{camel} (--{name.replace('_', '-')})"

@@ -15,7 +15,7 @@ from wisp_operator import api, fit
 from wisp_operator.errors import SourceError
 from wisp_operator.sources import HubRepository, LocalFolder, files_of
 from wisp_plan.config import parse_config
-from wisp_plan.errors import UnknownCard
+from wisp_plan.errors import UnknownArchitecture, UnknownCard
 from wisp_plan.tensors import expected_tensors
 
 CONFIG = {
@@ -186,7 +186,7 @@ def test_a_context_that_the_model_never_had_does_not_fit(folder):
     wish = model(f"file://{folder}", runtime={"maxContext": 4096})
     report = fit.check(wish, LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "DoesNotFit"
-    assert "maxContext is 4096" in report.message
+    assert "maxContext (--max-context) is 4096" in report.message
 
 
 def test_a_truncated_checkpoint_is_not_known_to_fit(folder):
@@ -215,6 +215,13 @@ def test_a_hub_is_asked_for_headers_only(hub):
     assert hub.paths[0] == f"/{REPO}/resolve/main/config.json"
     assert {path for path in hub.paths if "storage" in path} == {"/storage/model.safetensors"}
     assert hub.sent_bytes < (256 << 10) + 4096
+
+
+def test_a_config_that_cannot_run_is_named_with_its_repository(hub):
+    hub.files["config.json"] = json.dumps({**CONFIG, "architectures": ["Mystery"]}).encode()
+    files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)
+    with pytest.raises(UnknownArchitecture, match=f"^hf://{REPO}/config.json: architecture Mystery"):
+        files.config()
 
 
 def test_a_revision_is_one_path_segment(hub):

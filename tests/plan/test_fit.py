@@ -194,14 +194,17 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"max_context": 8193}, "maxContext is 8193; this model can hold 1 to 8192 tokens"),
-        ({"max_context": 0}, "maxContext is 0"),
-        ({"max_concurrent": 0}, "maxConcurrent is 0; it must be at least 1"),
-        ({"block_tokens": -1}, "blockTokens is -1"),
-        ({"max_step_tokens": 0}, "maxStepTokens is 0"),
-        ({"quantization": "fp8"}, "quantization: fp8 cannot be served by this runtime yet; available: bf16"),
+        ({"max_context": 8193}, "maxContext (--max-context) is 8193; this model can hold 1 to 8192 tokens"),
+        ({"max_context": 0}, "maxContext (--max-context) is 0"),
+        ({"max_concurrent": 0}, "maxConcurrent (--max-concurrent) is 0; it must be at least 1"),
+        ({"block_tokens": -1}, "blockTokens (--block-tokens) is -1"),
+        ({"max_step_tokens": 0}, "maxStepTokens (--max-step-tokens) is 0"),
+        (
+            {"quantization": "fp8"},
+            "(--quantization): fp8 cannot be served by this runtime yet; available: bf16",
+        ),
         ({"quantization": "q4_k_m"}, "q4_k_m"),
-        ({"kv_dtype": "fp8"}, "kvCacheDtype: fp8 cannot be served by this runtime yet"),
+        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served by this runtime yet"),
         ({"formats_available": ()}, "no format at all"),
     ],
 )

@@ -10,7 +10,14 @@ import pytest
 from safetensors.numpy import save, save_file
 
 from wisp_plan.checkpoint import read_config, read_directory, read_file
-from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing, FileTruncated, HeaderInvalid
+from wisp_plan.errors import (
+    CheckpointMissing,
+    ConfigInvalid,
+    ConfigMissing,
+    FileTruncated,
+    HeaderInvalid,
+    UnknownArchitecture,
+)
 from wisp_plan.inventory import INDEX_FILE, Source, read_inventory
 
 A, B = np.arange(6, dtype="<f4").reshape(2, 3), np.ones((4,), "<f2")
@@ -173,6 +180,16 @@ def test_a_config_file_that_cannot_be_used_is_named(tmp_path, text, error, said)
     with pytest.raises(ConfigInvalid, match=said) as caught:
         read_config(tmp_path)
     assert type(caught.value) is error
+    assert f"{tmp_path}/config.json" in caught.value.message
+    assert caught.value.message.endswith(".")
+
+
+def test_a_key_that_cannot_run_is_named_with_its_file(tmp_path, config_of):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-0.6b", architectures=["Mystery"])))
+    with pytest.raises(UnknownArchitecture) as caught:
+        read_config(tmp_path)
+    assert caught.value.message.startswith(f"{tmp_path}/config.json: architecture Mystery is not supported")
+    assert caught.value.key == "architectures"
 
 
 def test_a_config_file_is_parsed(tmp_path, config_of, spec_of):
