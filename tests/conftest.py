@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect. In CI the examples are the same each time; elsewhere they wander and find more.
+settings.register_profile("wisp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("wisp"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "wisp")
 
 
 @pytest.fixture(scope="session")

@@ -134,18 +134,22 @@ def test_a_file_cut_short_while_it_is_read_ends_in_an_error_not_a_crash(folder, 
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "error", "says"),
     [
-        (None, "is not there"),
-        ("{", "not JSON"),
-        (json.dumps(CONFIG | {"architectures": ["MambaForCausalLM"]}), "MambaForCausalLM is not supported"),
+        (None, ModelNotFound, "is not there"),
+        ("{", ModelUnsupported, "not JSON"),
+        (
+            json.dumps(CONFIG | {"architectures": ["MambaForCausalLM"]}),
+            ModelUnsupported,
+            "MambaForCausalLM is not supported",
+        ),
     ],
 )
-def test_a_config_that_cannot_run_is_refused(folder, config, says):
+def test_a_config_that_cannot_run_is_refused(folder, config, error, says):
     (folder / "config.json").unlink()
     if config is not None:
         (folder / "config.json").write_text(config)
-    with pytest.raises(ModelUnsupported, match=says):
+    with pytest.raises(error, match=says):
         read_spec(folder)
 
 

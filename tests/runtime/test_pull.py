@@ -134,7 +134,9 @@ def test_four_pulls_at_once_fetch_once(hub, tmp_path):
     assert sum(name == "model.safetensors" for name, _, _ in hub.sent) == 1
     waited = [err for _, err in answers if "which fetches hf://acme/tiny" in err]
     assert len(waited) == 3
-    assert sum(any(f"process {one.pid} on" in err for err in waited) for one in processes) == 1
+    named = {one.pid for one in processes if any(f"process {one.pid} on" in err for err in waited)}
+    fetcher = next(one.pid for one, (_, err) in zip(processes, answers, strict=True) if err not in waited)
+    assert fetcher in named  # a waiter whose turn comes may be named too, for the moment it looks
 
 
 def test_repair_mends_what_an_ordinary_pull_refuses(hub, tmp_path):
