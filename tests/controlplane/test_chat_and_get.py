@@ -154,12 +154,16 @@ def terminal(*arguments):
         deadline = time.monotonic() + 20
         while text not in shown:
             ready, _, _ = select.select([controller], [], [], deadline - time.monotonic())
-            assert ready, shown
+            assert ready, (text, shown)
             shown += os.read(controller, 4096).decode()
         _, _, shown = shown.partition(text)
 
+    def press(keys):
+        time.sleep(0.5)  # a signal between a prompt and the wait for its line is lost in Python's readline
+        os.write(controller, keys)
+
     try:
-        yield until, lambda keys: os.write(controller, keys)
+        yield until, press
     finally:
         process.kill()
         process.wait(10)

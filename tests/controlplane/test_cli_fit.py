@@ -1,8 +1,10 @@
 """``wisp fit`` and the command itself: exit codes, JSON, help that answers at once."""
 
 import json
+import socket
 import subprocess
 import sys
+import urllib.error
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,19 @@ def test_what_cannot_be_known_is_exit_code_two(tmp_path, monkeypatch, target, sa
     (tmp_path / "typo.yaml").write_text(json.dumps(manifest(tmp_path, gpu={"cuont": 0})))
     done = subprocess.run([program(), "fit", target], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_a_hub_whose_name_is_unknown_is_told_as_being_offline(monkeypatch):
+    def no_name(*_, **__):
+        raise urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
+
+    monkeypatch.setattr("urllib.request.urlopen", no_name)
+    done = wisp("fit", "hf://org/name")
+    assert done.exit_code == 2
+    assert (
+        "its name could not be resolved. Is this machine offline? HF_ENDPOINT names a mirror." in done.output
+    )
+    assert "Errno" not in done.output
 
 
 def program():
