@@ -193,3 +193,15 @@ def phases(port):
             return json.load(answer)["phases"]
     except (urllib.error.URLError, OSError, ValueError):
         return []
+
+
+def test_a_hub_whose_name_is_unknown_is_told_as_being_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://no-such-host.invalid")
+    done = subprocess.run(
+        [RUNTIME, "pull", "hf://org/name", "--cache-dir", str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (
+        "its name could not be resolved, as on a machine that is offline. Check the connection" in done.stderr
+    )

@@ -24,6 +24,7 @@ from wisp_runtime.errors import AccessDenied, ModelNotFound, RuntimeFailure, Sou
 from wisp_runtime.loading.listing import Buffer, Listing, RemoteFile, is_needed
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_UNRESOLVED = re.compile(r"\[Errno -[235]\]|name resolution|getaddrinfo", re.IGNORECASE)
 _READ_S = 30.0
 _LATER = (408, 425, 429, 500, 502, 503, 504)
 
@@ -127,4 +128,6 @@ def _has_token() -> bool:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if _UNRESOLVED.search(lines[0]):
+        return "its name could not be resolved, as on a machine that is offline."
     return lines[0].rstrip(".:") + "."
