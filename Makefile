@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench cluster cluster-down test-cluster clean
 
 help:      ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,18 @@ demo: $(VENV)/run  ## serve the example model, ask it a question, watch it go ba
 
 test: $(VENV)/dev  ## every test that needs no GPU and no cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+cluster:   ## a real one-node Kubernetes on this machine, with Wisp's images on it (root and Go; first time: 12 minutes)
+	@tests/cluster/node/build.sh >/dev/null
+	@tests/cluster/node/up.sh
+	@tests/cluster/images.sh
+	@tests/cluster/node/env.sh
+
+cluster-down:  ## end that cluster, and remove every trace of it
+	@tests/cluster/node/down.sh
+
+test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one of KUBECONFIG, or one of its own
+	@tests/cluster/run.sh $(PYTEST_ARGS)
 
 check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format, helm lint
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What the cluster tests counted: printed at the end, and with RECORD=1 kept beside the benchmarks' records."""
+"""What the cluster tests counted: printed at the end, and with RECORD=1 kept beside the benchmarks."""
 
 import json
 import os

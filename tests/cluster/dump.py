@@ -1,10 +1,10 @@
-"""What a failed test leaves to read: models, pods, the last events and the last lines of every log of ours."""
+"""What a failed test leaves to read: models, pods, the last events, the last lines of every log of ours."""
 
 import json
 
 from kube import kubectl
 
-LINES = "--tail=25"
+LINES = "--tail=12"
 
 
 def cluster():
@@ -28,6 +28,6 @@ def _run(*arguments):
     return done.stdout or done.stderr
 
 
-def _tail(text, most=60):
+def _tail(text, most=40):
     head, *lines = text.splitlines() or [""]
     return "\n".join([head, *lines[-most:]])

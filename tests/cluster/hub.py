@@ -1,4 +1,4 @@
-"""A hub whose repositories have headers but no weights, enough to ask for a fit; on the loopback, or in a pod.
+"""A hub whose repositories have headers but no weights, enough to ask for a fit; on loopback, or in a pod.
 
 In a pod, `python3 hub.py` serves acme/large and acme/small on port 8000.
 """

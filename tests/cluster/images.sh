@@ -2,6 +2,7 @@
 # images.sh [operator] [runtime]: build Wisp's images without a registry, check each from inside, and import them into the
 # test node if one is up. A rerun after a change of our code takes seconds: the layers below are cached.
 #   SUITE    Debian suite of the base, made by debootstrap and kept in ~/.cache/wisp (default trixie)
+#   IMPORT   command that takes an archive to another cluster instead: IMPORT="kind load image-archive --name dev"
 #   FLAVOUR  of the runtime: cpu or cuda (default cpu)         TAG  of both images (default dev)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
@@ -10,6 +11,8 @@ SUITE=${SUITE:-trixie} FLAVOUR=${FLAVOUR:-cpu} TAG=${TAG:-dev}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/wisp
 BASE=localhost/wisp-base:$SUITE
 [ $# -gt 0 ] || set -- operator runtime
+IMPORT=${IMPORT:-}
+[ -n "$IMPORT" ] || [ ! -S $RUN/containerd.sock ] || IMPORT="$NODE_BIN/ctr -a $RUN/containerd.sock -n k8s.io images import"
 
 install_packages() {
   local missing=()
@@ -45,11 +48,11 @@ check() {
       chroot --userspec=65532:65532 "$2" python3 - "$1"' _ "$1" "$2" <"$here/image_check.py"
 }
 
-# import_to_node IMAGE: layers stay uncompressed, which containerd unpacks fastest; those that it has are not unpacked again.
-import_to_node() {
+# import_image IMAGE: layers stay uncompressed, which containerd unpacks fastest; those that it has are not unpacked again.
+import_image() {
   local archive; archive=$(mktemp -u "$CACHE/import.XXXXXX")
   buildah push --quiet "$1" "docker-archive:$archive:$1"
-  "$NODE_BIN/ctr" -a $RUN/containerd.sock -n k8s.io images import "$archive" >/dev/null 2>"$archive.log" || fail "import of $1 failed: $(cat "$archive.log")"
+  $IMPORT "$archive" >/dev/null 2>"$archive.log" || fail "import of $1 failed: $(cat "$archive.log")"
   rm "$archive" "$archive.log"
 }
 
@@ -63,7 +66,7 @@ make_image() {
   found="$(du -sm "$mount" | cut -f1) MB unpacked"
   [ "$old" = "$new" ] && [ -z "${CHECK:-}" ] || found="$found, $(check "$target" "$mount")" || { buildah rm "$container" >/dev/null; exit 1; }
   buildah rm "$container" >/dev/null
-  if [ -S $RUN/containerd.sock ]; then import_to_node "$image"; found="$found, imported"; fi
+  [ -z "$IMPORT" ] || { import_image "$image"; found="$found, imported"; }
   echo "$image: $found, $((SECONDS - began)) s"
 }
 

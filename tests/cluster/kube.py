@@ -12,7 +12,8 @@ from pathlib import Path
 import yaml
 
 FAKE_IMAGE = "wisp.test/fake-runtime:1"
-NODE_RUN = Path("/run", os.environ.get("WISP_NODE", "wisp-node"))  # exists if the cluster is tests/cluster/node
+# Exists if the cluster is tests/cluster/node.
+NODE_RUN = Path("/run", os.environ.get("WISP_NODE", "wisp-node"))
 
 
 def kubectl(*arguments, stdin=None, check=True):

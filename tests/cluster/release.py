@@ -1,7 +1,8 @@
-"""The chart installed with Helm, as the tests of the whole see it, and questions to it from inside the cluster.
+"""The chart installed with Helm, as the tests of the whole see it, and questions to it from inside.
 
-Fixtures for conftest.py. One release serves every test that asks for it; those tests run after all others, since
-an operator looks after the whole cluster. With ``KEEP=1`` a release that is there is taken as it is, and left.
+Fixtures for conftest.py. One release serves every test that asks for it; those tests run after all others,
+since an operator looks after the whole cluster. With ``KEEP=1`` a release that is there is taken as it is,
+and left.
 """
 
 import json
@@ -106,6 +107,7 @@ def release():
     """The chart, installed on a cluster that has nothing of Wisp."""
     if KEEP and "deployed" in helm("status", NAME, "--namespace", SYSTEM, check=False):
         install()
+        settled("operator")
         yield Release(None, "", 0.0)
         return
     helm("uninstall", NAME, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
@@ -122,7 +124,7 @@ def release():
 
 @pytest.fixture(scope="session")
 def clients(release):
-    """The namespace where clients run, with the scripts of tests/cluster/pods in it and one pod to ask from."""
+    """The namespace where clients run, with the scripts of tests/cluster/pods and one pod to ask from."""
     if not (KEEP and kubectl("get", "pod", "ask", "-n", CLIENTS, check=False).returncode == 0):
         make_room(CLIENTS)
     put_scripts()

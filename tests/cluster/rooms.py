@@ -1,4 +1,4 @@
-"""Namespaces of the chart's tests, all under Pod Security "restricted", and the claims with weights in them."""
+"""Namespaces of the chart's tests, all under Pod Security "restricted", and the claims with weights."""
 
 import io
 import subprocess
@@ -13,7 +13,7 @@ CLAIM = "weights"
 
 
 def make_room(name, level="restricted"):
-    """A new namespace, whatever had that name before gone; what is not allowed there is refused, not warned of."""
+    """A new namespace, whatever had that name before gone; what is not allowed there is refused."""
     remove_room(name)
     labels = {LEVEL: level}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}

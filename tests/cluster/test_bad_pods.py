@@ -1,4 +1,4 @@
-"""Whatever is wrong with a model on an installed release ends as a named reason and a sentence, never as a hang."""
+"""Whatever is wrong with a model on an installed release ends as a named reason, never as a hang."""
 
 import json
 import time
@@ -23,6 +23,11 @@ BAD = {
     "secret": {"model": {"uri": "hf://acme/small", "secretRef": SECRET}, "cache": {"type": "None"}},
     "variable": {"runtime": {"env": [{"name": "A", "secretRef": SECRET | {"key": "a"}}]}},
     "repository": {"model": {"uri": "hf://acme/none"}, "cache": {"type": "None"}},
+    "hub": {
+        "model": {"uri": "hf://acme/small"},
+        "cache": {"type": "None"},
+        "runtime": {"env": [{"name": "HF_ENDPOINT", "value": "http://127.0.0.1:1"}]},
+    },
     "folder": {"model": {"uri": "pvc://weights/none"}},
     "claim": {"model": {"uri": "pvc://absent/tiny"}},
     "image": {"model": {"uri": "oci://127.0.0.1:1/weights:1"}},
@@ -33,7 +38,19 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def bad_models(clients, tmp_path_factory):
+def hub(clients):
+    """A hub inside the cluster, where the release's operator looks."""
+    pod = client_pod("hub", ["python3", "/scripts/hub.py"], labels={"app": "hub"}, port=8000)
+    spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec}
+    kubectl("apply", "-n", CLIENTS, "-f", "-", stdin=yaml.safe_dump(service))
+    run_pod(CLIENTS, pod)
+    yield
+    kubectl("delete", "pod/hub", "service/hub", "-n", CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def bad_models(hub, tmp_path_factory):
     """All of them at once, each told to run."""
     folder = tmp_path_factory.mktemp("models")
     write_tiny(folder / "tiny")
@@ -59,9 +76,10 @@ def bad_models(clients, tmp_path_factory):
         ("secret", "SecretMissing", "Secret absent does not exist in namespace wisp-bad"),
         ("variable", "SecretMissing", "Secret absent does not exist in namespace wisp-bad"),
         ("repository", "ModelNotFound", "acme/none"),
-        ("folder", "ContainerRefused", "weights"),
+        ("hub", "SourceUnreachable", "127.0.0.1:1"),
+        ("folder", "ModelNotFound", "Claim weights has no folder none"),
         ("claim", "Unschedulable", 'persistentvolumeclaim "absent" not found'),
-        ("image", "ImagePullFailed", "127.0.0.1:1/weights:1"),
+        ("image", "ImagePullFailed", "Image 127.0.0.1:1/weights:1 could not be pulled"),
         ("truncated", "WeightsUnreadable", "model.safetensors"),
         ("directory", "PodRefused", "violates PodSecurity"),
         ("hungry", "OOMKilled", "more memory than its limit of 40Mi"),
@@ -87,7 +105,7 @@ def test_a_request_for_a_model_that_failed_is_told_why_at_once(bad_models):
 
 @pytest.fixture
 def t4():
-    """The cluster's first node, made to look like one with eight 15 GB GPUs that NVIDIA's discovery has labelled."""
+    """The cluster's first node, made to look like one with eight 15 GB GPUs that carry their labels."""
     node = get("nodes")[0]["metadata"]["name"]
     labels = {"product": "Tesla-T4", "memory": "15360", "count": "8"}
     kubectl(
@@ -107,18 +125,6 @@ def set_gpus(node, verb, **value):
     for part in ("capacity", "allocatable"):
         patch = [{"op": verb, "path": f"/status/{part}/nvidia.com~1gpu", **value}]
         kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
-
-
-@pytest.fixture
-def hub(clients):
-    """A hub inside the cluster, where the release's operator looks."""
-    pod = client_pod("hub", ["python3", "/scripts/hub.py"], labels={"app": "hub"}, port=8000)
-    spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec}
-    kubectl("apply", "-n", CLIENTS, "-f", "-", stdin=yaml.safe_dump(service))
-    run_pod(CLIENTS, pod)
-    yield
-    kubectl("delete", "pod/hub", "service/hub", "-n", CLIENTS)
 
 
 def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, t4):

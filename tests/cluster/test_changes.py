@@ -39,8 +39,9 @@ def is_asleep(name, room):
     return status(name, room).get("state") == "Asleep"
 
 
-def asks(name):
+def asks(name, room=f"{ROOM}/"):
     """Ask the model for an answer: the HTTP status and the document."""
+    name = f"{room}{name}"
     return answer("/v1/chat/completions", chat(name, max_tokens=4))
 
 
@@ -66,11 +67,11 @@ def test_models_of_the_same_name_in_two_namespaces_each_answer(room):
         apply(model("chat", model=TINY["model"] | {"servedName": served}, replicas=1), namespace=place)
     until(lambda: all(status("chat", place).get("state") == "Ready" for place in (ROOM, OTHER)), seconds=60)
     for place, served in ((ROOM, "one"), (OTHER, "two")):
-        for code, found in (asks(f"{place}/chat"), asks(served)):
+        for code, found in (asks("chat", f"{place}/"), asks(served, "")):
             assert (code, found["model"]) == (200, served)
         url = f"/{place}/chat/v1/chat/completions"
         assert answer(url, chat(served))[0] == 200
-    code, found = asks("chat")
+    code, found = asks("chat", "")
     assert (code, found["error"]["code"]) == (400, "model_ambiguous")
     assert f"{ROOM}/chat" in found["error"]["message"]
 
@@ -114,11 +115,12 @@ def test_a_spec_changed_at_any_moment_is_the_one_that_answers(room, no_operator,
 
 def ask_and_leave(name):
     """Wake a model by a request that nobody waits for."""
-    body = json.dumps(chat(name))
+    body = json.dumps(chat(f"{ROOM}/{name}"))
     wake = (
         f"import http.client as h; h.HTTPConnection('wisp-gateway.{SYSTEM}.svc', timeout=1).request('POST', "
     )
-    wake += f"'/v1/chat/completions', {body!r}, {{'content-type': 'application/json'}}); import time; time.sleep(0.5)"
+    wake += f"'/v1/chat/completions', {body!r}, {{'content-type': 'application/json'}}); "
+    wake += "import time; time.sleep(0.5)"
     execute(CLIENTS, "ask", "python3", "-c", wake)
 
 

@@ -1,9 +1,10 @@
 """Under a steady load things are scaled, rolled, killed and restarted, and no request is lost.
 
-The load runs in a pod, asks the gateway's Service at RATE requests a second, streaming and plain in turn, and counts:
-*answered* whole, with the very text that the same prompt got before; *retried*: the connection ended before any byte
-of an answer, and one of the two retries that the official SDKs make by themselves was answered; *refused* with 429 or
-503 and Retry-After; all else is *lost*: any other status, a stream that breaks or ends with an error, 90 s of silence.
+The load runs in a pod, asks the gateway's Service at RATE requests a second, streaming and plain in turn,
+and counts: *answered* whole, with the very text that the same prompt got before; *retried*: the connection
+ended before any byte of an answer, and one of the two retries that the official SDKs make by themselves was
+answered; *refused* with 429 or 503 and Retry-After; all else is *lost*: any other status, a stream that
+breaks or ends with an error, 90 s of silence.
 """
 
 import json
@@ -150,7 +151,7 @@ def test_no_request_is_lost_with_a_gateway(warm, load):
 
 def test_no_request_is_lost_with_the_leading_operator(release, warm, load):
     with load(warm):
-        gone = release.leader()
+        gone = until(release.leader)
         kubectl("delete", "pod", gone, "-n", SYSTEM, "--timeout=50s")
         until(lambda: release.leader() not in ("", gone), seconds=30)
         settled("operator")
@@ -159,8 +160,9 @@ def test_no_request_is_lost_with_the_leading_operator(release, warm, load):
 def test_no_request_is_lost_when_the_leader_dies_as_a_model_wakes(release, room, load):
     apply(model("sleeper", **TINY), namespace=room)
     until(lambda: status("sleeper", room).get("state") == "Asleep")
-    with load("sleeper"):
-        kubectl("delete", "pod", release.leader(), "-n", SYSTEM, "--grace-period=0", "--force")
+    with load("sleeper", rate=0) as steady:
+        kubectl("delete", "pod", until(release.leader), "-n", SYSTEM, "--grace-period=0", "--force")
+        steady.rate(RATE)
         until(lambda: ready("sleeper") == 1, seconds=60)
     settled("operator")
     kubectl("delete", "imodel", "sleeper", "-n", room)
@@ -177,7 +179,7 @@ def test_no_request_is_lost_with_an_upgrade_of_the_release(warm, load):
 @pytest.mark.skipif(not NODE_RUN.exists(), reason="restarts a component of tests/cluster/node")
 def test_no_request_is_lost_while_the_api_server_restarts(release, warm, load):
     with load(warm) as steady:
-        subprocess.run([str(RESTART), "apiserver", "3"], check=True, timeout=60)
+        subprocess.run([str(RESTART), "apiserver", "3"], check=True, timeout=60)  # away for three seconds
         until(lambda: kubectl("get", "--raw", "/readyz", check=False).returncode == 0, seconds=60)
         steady.goes_on(3)
         gone = pods(warm)[0]["metadata"]["name"]  # what happens now is seen by those who watch

@@ -1,4 +1,4 @@
-"""A llama of a hundred thousand random weights, with a byte tokenizer: it never stops by itself, and means nothing."""
+"""A llama of a hundred thousand random weights, with a byte tokenizer: it never stops, and means nothing."""
 
 import json
 

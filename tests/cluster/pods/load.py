@@ -1,8 +1,10 @@
-"""A steady load on one model from inside the cluster, every request accounted for: `python3 load.py URL MODEL RATE`.
+"""A steady load on one model from inside the cluster, every request accounted for.
 
-Streaming and plain requests in turn, sent when they are due whether or not earlier ones were answered. The rate
-is read again and again from /tmp/rate (requests a second, or "stop"); then a JSON report is printed. Clients are
-one pool of kept-alive connections, which nothing is told about what happens in the cluster.
+    python3 load.py URL MODEL RATE
+
+Streaming and plain requests in turn, sent when they are due whether or not earlier ones were answered. The
+rate is read again and again from /tmp/rate (requests a second, or "stop"); then a JSON report is printed.
+Clients are one pool of kept-alive connections, which nothing is told about what happens in the cluster.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import aiohttp
 RATE = Path("/tmp/rate")
 TOKENS = 24
 PATIENCE_S = 90
-# What the official SDKs do when a connection ends before any byte of an answer: twice, after half a second and one.
+# What the official SDKs do when a connection ends before any byte of an answer: twice, after 0.5 s and 1 s.
 RETRIES_S = (0.5, 1.0)
 PROMPTS = tuple(f"Prompt number {n} of a few." for n in range(8))
 
