@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         body = data[start:stop]
         with self.hub.lock:
-            cuts = self.hub.cuts > 0 and is_large(name)
+            cuts = self.hub.cuts > 0 and is_large(name) and len(body) > (self.hub.cut_after_bytes or 0)
             self.hub.cuts -= cuts
         kept = body[: self.hub.cut_after_bytes] if cuts else body
         self.hub.sent.append((name, start, len(kept)))
