@@ -22,7 +22,7 @@ class Cluster:
         if self.is_away:
             raise ApiError(path, 0, "", "no answer")
         if "pods" in path:
-            return {"items": []}
+            return {"items": None}  # as the API server writes an empty list of metadata
         if self.moves:
             self.cluster["a/chat"] = str(int(self.cluster["a/chat"]) + 1)
             if self.catches_up:
@@ -54,6 +54,7 @@ def illness(cluster, seconds=0.3):
         found = Health(cluster, cluster, cluster)
         task = asyncio.create_task(found.run())
         await asyncio.sleep(seconds)
+        assert not task.done(), f"the comparison ended: {task.exception()}"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return found.illness()

@@ -84,7 +84,7 @@ class Health:
         found = await self._api.request("GET", path, verb="compare", query=query, accept=METADATA_ONLY)
         return {
             f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-            for item in found.get("items", ())
+            for item in found.get("items") or ()  # an empty list is null
         }
 
 

@@ -108,7 +108,7 @@ class Cluster:
         found = await self._api.request(
             "GET", f"/api/v1/namespaces/{namespace}/events", verb="list", query=query
         )
-        return list(found.get("items", ()))
+        return list(found.get("items") or ())
 
     async def _patch(self, path: str, document: Mapping[str, Any], content_type: str, verb: str) -> Json:
         self._ask()
