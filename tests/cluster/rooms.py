@@ -18,6 +18,8 @@ def make_room(name, level="restricted"):
     labels = {LEVEL: level}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    given = ["serviceaccount/default", "configmap/kube-root-ca.crt"]
+    until(lambda: kubectl("get", *given, "-n", name, check=False).returncode == 0)
     return name
 
 

@@ -95,7 +95,8 @@ def test_a_child_that_somebody_changed_or_deleted_comes_back(operator, namespace
 
 
 def test_replicas_set_on_the_deployment_by_hand_are_taken_back(operator, namespace):
-    apply(model("chat"), namespace=namespace)
+    # Where the pods are quicker than the operator they count as running, and go when they are idle.
+    apply(model("chat", scaling={"idleAfter": "2s"}), namespace=namespace)
     until(lambda: status("chat", namespace).get("state") == "Asleep")
     kubectl("scale", "deployment", "chat", "-n", namespace, "--replicas=3")
     until(lambda: get("deployment", "chat", namespace)["spec"]["replicas"] == 0)
