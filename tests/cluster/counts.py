@@ -39,16 +39,24 @@ def table():
     return "\n".join(lines)
 
 
-def write_if_asked():
-    """Write the record of this run."""
+def write_if_asked(**outcomes):
+    """Write the record of this run; ``outcomes`` are its numbers of tests."""
     if os.environ.get("RECORD", "") in ("", "0"):
         return
     git = ["git", "rev-parse", "--short", "HEAD"]
+    load = os.getloadavg()[0]
     found = {
         "name": "cluster",
         "commit": subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "machine": f"{os.cpu_count()} CPUs, {platform.system()} {platform.release()}",
+        "machine": f"{os.cpu_count()} CPUs, {processor()}, Linux {platform.release()}, load {load:.1f} after",
         "command": "make test-cluster RECORD=1",
+        "tests": outcomes,
         "rows": ROWS,
     }
     RECORD.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def processor():
+    """What the processor calls itself."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")

@@ -59,7 +59,7 @@ def load(clients, record, request):
         load.goes_on(3)
         found = load.report()
         row = request.node.name.removeprefix("test_no_request_is_lost_")
-        record("load", row=row, rate=rate, **found)
+        record("load", row=row, rate=rate or RATE, **found)
         print(json.dumps(found, indent=1))
         assert found["lost"] == 0, "\n".join(found["troubles"])
         assert found["answered"] + found["retried"] + found["refused"] == found["sent"]
