@@ -166,7 +166,8 @@ def test_the_weights_begin_at_a_multiple_of_64_bytes():
 
 def test_the_blas_of_numpy_is_found_and_knows_its_processor():
     assert keep_blas_single_threaded()
-    assert has_small_products() == ("avx512vl" in Path("/proc/cpuinfo").read_text())
+    # One way only: OpenBLAS runs some processors with AVX-512, AMD's for one, on kernels without it.
+    assert not has_small_products() or "avx512vl" in Path("/proc/cpuinfo").read_text()
 
 
 def test_only_the_cpu_can_be_loaded_and_the_error_says_what_to_do():
