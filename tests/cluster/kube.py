@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -118,8 +119,11 @@ class OperatorProcess:
         body = json.dumps({"gateway": gateway, "models": {key: told}}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/demand", body, headers)
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.status
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status
+        except urllib.error.HTTPError as refusal:
+            return refusal.code
 
     def rss_mib(self):
         text = Path(f"/proc/{self.process.pid}/status").read_text()

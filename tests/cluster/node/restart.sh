@@ -4,6 +4,8 @@ set -euo pipefail
 . "$(dirname "$0")/node.sh"
 export PATH=$NODE_BIN:/usr/sbin:/sbin:$PATH KUBECONFIG=$DATA/pki/admin.kubeconfig
 [ -e "$RUN/$1.command" ] || fail "no component called $1; there are: $(cd $RUN && ls ./*.command | xargs -n1 basename -s .command | xargs)"
-kill -9 "$(cat "$RUN/$1.pid")" 2>/dev/null || true
+pid=$(cat "$RUN/$1.pid")
+kill -9 "$pid" 2>/dev/null || true
+while [ -e "/proc/$pid/exe" ]; do sleep 0.02; done   # its port is free once it is gone
 sleep "${2:-0}"
 eval "start $1 $(cat "$RUN/$1.command")"
