@@ -148,7 +148,7 @@ def test_a_model_answers_and_is_collected_while_no_operator_runs(room, no_operat
 
 def test_of_two_operators_one_writes(release, room):
     settled("operator")
-    leader = until(release.leader)
+    leader = until(lambda: release.leader() in release.operators() and release.leader(), seconds=60)
     follower = next(name for name in release.operators() if name != leader)
     before = {name: writes(release, name) for name in (leader, follower)}
     apply(*(model(f"chat-{n}", **TINY) for n in range(5)), namespace=ROOM)

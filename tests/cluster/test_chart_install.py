@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from kube import NODE_RUN, kubectl, until
+from release import KEEP, NAME, SYSTEM
+from release import helm as release_status
 
 CHART = Path(__file__).parents[2] / "charts/wisp"
 SPACE = "wisp-chart-test"
@@ -63,6 +65,8 @@ def remains():
 @pytest.fixture
 def space():
     """The release's namespace, where Pod Security "restricted" is enforced."""
+    if KEEP and "deployed" in release_status("status", NAME, "--namespace", SYSTEM, check=False):
+        pytest.skip("KEEP=1 kept a release, and a second one is refused")
     kubectl("delete", "namespace", SPACE, "--ignore-not-found", "--timeout=60s")
     kubectl("create", "namespace", SPACE)
     kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")

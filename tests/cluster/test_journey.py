@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kube import apply, get, kubectl, status, until
-from release import answer, ask, chat
+from release import CHART, CLIENTS, NAME, SYSTEM, answer, ask, chat, helm
 from rooms import make_room, put_weights
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/smollm2.yaml"
@@ -90,3 +90,9 @@ def test_an_idle_model_leaves_no_pod_and_its_next_client_hears_it_wake(example, 
     print(f"{len(beats)} heartbeats from {beats[0][0]:.1f} s on: {sorted({line for _, line in beats})}")
     print(f"first token after {tokens[0][0]:.1f} s; /v1/models listed the model {len(seen)} times meanwhile")
     record("held_stream", heartbeats=len(beats), first_token_s=tokens[0][0], listed=len(seen))
+
+
+def test_a_second_release_is_refused_and_told_which_is_the_first(release):
+    said = helm("install", "other", str(CHART), "--namespace", CLIENTS, check=False)
+    assert f"has a release of Wisp already, {NAME} in namespace {SYSTEM}" in said
+    assert "other" not in helm("list", "--all-namespaces")

@@ -1,6 +1,8 @@
 """A hub on the loopback that speaks the part of Hugging Face's API that downloads use.
 
-    python hub_server.py ORG/NAME=FOLDER… [--host H] [--port N] [--token T]      prints its URL
+    python hub_server.py ORG/NAME=FOLDER… [--host H] [--port N] [--token T] [--storage URL]
+
+It prints its URL.
 
 Weights are sent by a redirect to another host name, as the real hub does. Faults are attributes to set.
 """
@@ -195,9 +197,13 @@ if __name__ == "__main__":
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--token", default="")
+    parser.add_argument(
+        "--storage", default="", metavar="URL", help="where clients reach this server's weights"
+    )
     given = parser.parse_args()
     pairs = [pair.split("=", 1) for pair in given.repositories]
     served = {name: read_folder(folder) for name, folder in pairs}
     with Hub(served, token=given.token, host=given.host, port=given.port) as running:
+        running.storage = given.storage or running.storage
         print(running.endpoint, flush=True)
         threading.Event().wait()

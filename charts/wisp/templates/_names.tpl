@@ -38,3 +38,16 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- with $root.Values.images.registry }}{{ $name = printf "%s/%s" . $name }}{{ end -}}
 {{- if $image.digest }}{{ printf "%s@%s" $name $image.digest }}{{ else }}{{ printf "%s:%s" $name (default $root.Chart.AppVersion $image.tag) }}{{ end -}}
 {{- end }}
+
+{{/* wisp.alone: fails where another release is installed; one operator serves every namespace, and two would undo each other's work. */}}
+{{- define "wisp.alone" -}}
+{{- $mine := printf "%s/%s" .Release.Namespace .Release.Name -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $notes := .metadata.annotations | default dict -}}
+{{- $name := get $notes "meta.helm.sh/release-name" -}}{{- $space := get $notes "meta.helm.sh/release-namespace" -}}
+{{- if and (eq (get $labels "app.kubernetes.io/name") "wisp-operator") $name (ne (printf "%s/%s" $space $name) $mine) -}}
+{{- fail (printf "this cluster has a release of Wisp already, %s in namespace %s, and its operator serves every namespace. Upgrade that one (helm upgrade %s … --namespace %s), or uninstall it first (helm uninstall %s --namespace %s)." $name $space $name $space $name $space) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
