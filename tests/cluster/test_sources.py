@@ -30,6 +30,8 @@ def image(tiny):
     socket = NODE_RUN / "containerd.sock"
     if not socket.exists():
         pytest.skip(f"only tests/cluster/node can be given the image {IMAGE}")
+    for name in FILES:
+        (tiny / name).chmod(0o644)  # an image keeps the owner, root, and the model runs as 65532
     archive = tiny.parent / "weights.tar"
     pairs = [f"{tiny / name}=/{name}" for name in FILES]
     subprocess.run([sys.executable, str(HERE / "node/image.py"), archive, IMAGE, "/none", *pairs], check=True)
