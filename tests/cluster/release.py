@@ -22,8 +22,15 @@ NAME, SYSTEM, CLIENTS = "wisp", "wisp-system", "wisp-clients"
 GATEWAY = f"http://wisp-gateway.{SYSTEM}.svc"
 CRD = "customresourcedefinition.apiextensions.k8s.io/inferencemodels.wisp.dev"
 KEEP = os.environ.get("KEEP", "") not in ("", "0")
-# Not the chart's doing: what the cluster itself writes all the time, and what cannot be listed as objects.
-OF_THE_CLUSTER = ("event", "lease.coordination.k8s.io/node", "componentstatus", "endpointslice", "ipaddress")
+# Not the chart's doing: what the cluster writes by itself, an APIService for each CRD too; what is no object.
+OF_THE_CLUSTER = (
+    "event",
+    "lease.coordination.k8s.io/node",
+    "componentstatus",
+    "endpointslice",
+    "ipaddress",
+    "apiservice",
+)
 
 
 class Release:

@@ -3,10 +3,21 @@
 #   KUBECONFIG  a cluster to use. Without one a node is brought up, and taken down again unless KEEP=1 is set.
 #   WISP_VALUES more values for the chart: where such a cluster finds the images, if it is neither kind nor k3d
 #   RECORD=1    write tests/bench/records/cluster.json
+#   RETRY=1     run tests that failed a second time; CI does, since its machine is shared
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/node/node.sh"
-run_tests() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -p no:cacheprovider "${arguments[@]}"; }
+pytest_from() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -o cache_dir="$cache" "${arguments[@]}"; }
+
+# run_tests [COMMAND]: COMMAND is what the tests run inside of.
+run_tests() {
+  local cache; cache=$(mktemp -d)
+  pytest_from "$@" && return
+  [ -n "${RETRY:-}" ] || return 1
+  echo "run.sh: once more, what failed: a test that passes now depends on the machine's load" >&2
+  arguments+=(--last-failed)
+  pytest_from "$@"
+}
 
 own_node() {
   "$here/node/build.sh" >/dev/null
