@@ -132,7 +132,6 @@ def refused_calls():
     yield "rope: rows", lambda: OPS.rope(heads, angles[:1], angles[:1])
     yield "rope: wider than a head", lambda: OPS.rope(heads, random(2, 9), random(2, 9))
     yield "rope: sines", lambda: OPS.rope(heads, angles, random(2, 7))
-    yield "rows: position", lambda: OPS.rows(angles, np.array([2]))
     yield "silu_mul: odd", lambda: OPS.silu_mul(random(2, 7))
 
 

@@ -5,12 +5,40 @@ The layers only ever see this Protocol. ``load`` picks the backend; today that i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError
 
 Matrix = Any  # a weight matrix [out, in] as the backend stores it; only its ops look inside
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How a row of Q, K and V is cut, and the norm that some models put on each head of Q and K.
+
+    Attributes:
+        queries, keys: Hq, Hkv.
+        size: Dh.
+        q_norm, k_norm: ``[Dh]`` of the device, or None.
+        eps: of those norms.
+    """
+
+    queries: int
+    keys: int
+    size: int
+    q_norm: Array | None = None
+    k_norm: Array | None = None
+    eps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Cosines and sines of every position, ``[S, R / 2]`` float32 of the device; the first R channels turn."""
+
+    cosines: Array
+    sines: Array
 
 
 class Ops(Protocol):
@@ -50,42 +78,63 @@ class Ops(Protocol):
         """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``, zeroed."""
         ...
 
+    def to_host(self, array: Array) -> Array:
+        """Return an array of this device as a host array of float32; waits for the device."""
+        ...
+
     def embedding(self, tokens: Array, table: Matrix) -> Array:
-        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: ``[N, D]``."""
+        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: ``[N, D]`` float32, the residual stream."""
         ...
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        """Scale each row of ``x`` ``[..., D]`` to root mean square 1, then by ``weight`` ``[D]``."""
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``.
+
+        With ``rows`` ``[R]``, only those rows of ``x``: ``[R, D]``.
+        """
         ...
 
-    def add_rmsnorm(self, x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
-        """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum."""
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
+        """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
+
+        With ``rows`` ``[R]``, only of those rows, ``[R, D]``; what becomes of the other rows is not said.
+        """
         ...
 
     def linear(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
         """Return ``x W^T + bias``: ``[N, in]`` to ``[N, out]``."""
         ...
 
-    def rows(self, table: Array, indices: Array) -> Array:
-        """Return rows ``indices`` ``[N]`` of a plain array ``table`` ``[S, C]``: ``[N, C]``."""
+    def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``silu(gate) * up`` of a matrix stored with ``order="gate_up"``: ``[N, D]`` to ``[N, F]``."""
         ...
 
-    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
-        """Rotate ``x`` ``[N, H, Dh]`` in place by each token's angles ``[N, R / 2]``."""
+    def logits(self, x: Array, weight: Matrix) -> Array:
+        """Return ``x W^T`` in float32: ``[R, D]`` to ``[R, V]``."""
         ...
 
-    def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
-        """Put K and V ``[N, Hkv, Dh]`` into ``slots`` ``[N]`` of one layer's cache ``[P, Hkv, Tb, Dh]``."""
+    def rope_write_kv(
+        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    ) -> Array:
+        """Norm and rotate the heads of Q and K, put K and V into the cache, and return Q.
+
+        Args:
+            qkv: ``[N, (Hq + 2 Hkv) Dh]``, Q then K then V; changed in place.
+            heads: how it is cut, and the norms of Q and K.
+            rotary: the angles of every position.
+            batch: whose ``positions`` and ``slots`` are read.
+            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``.
+
+        Returns:
+            ``[N, Hq, Dh]``, a view of ``qkv``.
+        """
         ...
 
     def paged_attention(
         self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
     ) -> Array:
         """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
-        ...
-
-    def silu_mul(self, gate_up: Array) -> Array:
-        """Return ``silu(gate) * up`` of rows that hold gate, then up: ``[N, 2 F]`` to ``[N, F]``."""
         ...
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:

@@ -12,6 +12,7 @@ import numpy as np
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
+from wisp_runtime.ops.backend import Heads, Rotation
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.reference import Decode
@@ -83,20 +84,28 @@ class CpuOps:
         """Allocate float32 zeros."""
         return np.zeros(shape, np.float32)
 
+    def to_host(self, array: Array) -> Array:
+        """Return ``array``: host and device are one."""
+        return array
+
     def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
         """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
         checks.indices("tokens", tokens, table.outputs)
         return reference.embedding(tokens, table)
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
         """See :func:`.reference.rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
-        return reference.rmsnorm(x, weight, eps=eps)
+        return reference.rmsnorm(x if rows is None else x[rows], weight, eps=eps)
 
-    def add_rmsnorm(self, x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
         """See :func:`.reference.add_rmsnorm`."""
         checks.same_shape("residual", residual, x.shape)
         checks.same_shape("weight", weight, x.shape[-1:])
+        if rows is not None:
+            x, residual = x[rows], residual[rows]
         return reference.add_rmsnorm(x, residual, weight, eps=eps)
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
@@ -106,10 +115,37 @@ class CpuOps:
             checks.same_shape("bias", bias, (weight.outputs,))
         return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
 
-    def rows(self, table: Array, indices: Array) -> Array:
-        """Return ``table[indices]``; an index outside the table raises ShapeError."""
-        checks.indices("indices", indices, len(table))
-        return table[indices]
+    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.silu_mul`, of the product."""
+        return self.silu_mul(self.linear(x, weight, bias))
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        """See :func:`.reference.silu_mul`."""
+        checks.rank("gate_up", gate_up, 2)
+        if gate_up.shape[1] % 2:
+            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
+        return reference.silu_mul(gate_up)
+
+    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+        """See :func:`.reference.linear`."""
+        return self.linear(x, weight)
+
+    def rope_write_kv(
+        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    ) -> Array:
+        """See :func:`.reference.rope` and :func:`.reference.write_kv`."""
+        checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
+        split = qkv.reshape(len(qkv), -1, heads.size)
+        q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]
+        if heads.q_norm is not None:
+            q[:] = self.rmsnorm(q, heads.q_norm, eps=heads.eps)
+        if heads.k_norm is not None:
+            k[:] = self.rmsnorm(k, heads.k_norm, eps=heads.eps)
+        checks.indices("positions", batch.positions, len(rotary.cosines))
+        cosines, sines = rotary.cosines[batch.positions], rotary.sines[batch.positions]
+        self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
+        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values)
+        return q
 
     def rope(self, x: Array, cosines: Array, sines: Array) -> None:
         """See :func:`.reference.rope`."""
@@ -142,13 +178,6 @@ class CpuOps:
             checks.attention(q, keys, batch)
             known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
         return known.lone
-
-    def silu_mul(self, gate_up: Array) -> Array:
-        """See :func:`.reference.silu_mul`."""
-        checks.rank("gate_up", gate_up, 2)
-        if gate_up.shape[1] % 2:
-            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
-        return reference.silu_mul(gate_up)
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """See :func:`.reference.sample`."""
