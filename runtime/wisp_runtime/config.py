@@ -29,6 +29,8 @@ KVCacheDtype = Literal["auto", "bf16", "fp8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
+KERNELS_VARIABLE = "WISP_KERNELS"
+"""Names the folder of compiled kernels; images set it. Read by ``serve`` and ``kernels``, but no flag of ``serve``."""
 
 
 def parse_text(value: str) -> str:
@@ -231,7 +233,7 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
     Raises:
         ConfigError: names the variable and the nearest known spelling.
     """
-    known = [variable_of(option.name) for option in options()]
+    known = [*(variable_of(option.name) for option in options()), KERNELS_VARIABLE]
     for key in sorted(os.environ if environment is None else environment):
         if not key.startswith(ENVIRONMENT_PREFIX) or key.startswith(OTHER_PROGRAMS) or key in known:
             continue
@@ -244,3 +246,13 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
 def storage_settings() -> dict[str, str]:
     """The AWS tools' own variables, for ``s3://`` models."""
     return {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+
+
+def kernels_dir() -> Path:
+    """Return the folder of compiled kernels: ``WISP_KERNELS``, or ``kernels`` in the cache."""
+    return Path(os.environ.get(KERNELS_VARIABLE) or DEFAULT_CACHE_DIR / "kernels").expanduser()
+
+
+def cuda_home() -> Path | None:
+    """Return ``CUDA_HOME``, where CUDA's own installers put the toolkit; only ``kernels build`` asks."""
+    return Path(os.environ["CUDA_HOME"]) if os.environ.get("CUDA_HOME") else None

@@ -1,0 +1,166 @@
+"""Open a GPU: its facts, its stream, its kernels, its scratch memory. One device a process, one thread.
+
+The context is the primary one, which CuPy uses too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import cupy as cp
+from cuda.bindings import driver as cu
+
+from wisp_runtime.batch import Array
+from wisp_runtime.config import kernels_dir
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.arrays import BF16
+from wisp_runtime.ops.cuda.catalogue import Capability, Catalogue
+from wisp_runtime.ops.cuda.driver import OLDEST_DRIVER, failure_of, ok, translate
+from wisp_runtime.ops.cuda.kernels import KernelSet
+from wisp_runtime.ops.cuda.workspace import Workspace
+
+__all__ = ["Device", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
+
+_ATTRIBUTES = cu.CUdevice_attribute
+_DRIVER_TOO_OLD = 35
+_SWIZZLE_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that is ready to compute.
+
+    Attributes:
+        index: among those this process sees.
+        name: the driver's.
+        capability: compute capability.
+        arch: what its kernels are compiled for, e.g. ``sm_90a``.
+        sms: multiprocessors.
+        shared_bytes: shared memory that a block may ask for.
+        stream: on which everything runs; it is also this thread's current stream of CuPy.
+        kernels: the compiled ones.
+        workspace: scratch memory of a step.
+    """
+
+    index: int
+    name: str
+    capability: Capability
+    arch: str
+    sms: int
+    shared_bytes: int
+    stream: Any
+    kernels: KernelSet
+    workspace: Workspace
+
+    def free_bytes(self) -> int:
+        """Return the GPU's free memory, CuPy's unused blocks given back first."""
+        with translate("asking for free memory"):
+            cp.get_default_memory_pool().free_all_blocks()
+            return int(cp.cuda.runtime.memGetInfo()[0])
+
+    def synchronize(self) -> None:
+        """Wait for all that was launched.
+
+        Raises:
+            KernelFault: a kernel failed; the process must end.
+        """
+        with translate(f"waiting for GPU {self.index}"):
+            self.stream.synchronize()
+
+
+def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -> Device:
+    """Open GPU ``index`` of those this process sees, and make it and its stream current.
+
+    Args:
+        index: 0 is the first.
+        quant: how weights are held; with ``model`` it chooses the kernels.
+        model: family whose own kernels come first.
+
+    Raises:
+        GpuUnavailable: no such GPU, a driver that is too old, or another process holds it.
+        GpuOutOfMemory: no memory even for a context.
+        KernelsMissing: no kernels for this kind of GPU.
+    """
+    doing = f"opening GPU {index}"
+    ok(cu.cuInit(0), doing)
+    if ok(cu.cuDriverGetVersion(), doing) < OLDEST_DRIVER:
+        raise failure_of(_DRIVER_TOO_OLD, doing)
+    with translate(doing):
+        cp.cuda.Device(index).use()
+        cp.cuda.runtime.free(0)  # makes the context
+        stream = cp.cuda.Stream(non_blocking=True)
+        stream.use()
+    handle = ok(cu.cuDeviceGet(index), doing)
+    capability = (
+        _attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle),
+        _attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle),
+    )
+    catalogue = Catalogue()
+    hardware, arch = catalogue.find(capability)
+    return Device(
+        index=index,
+        name=ok(cu.cuDeviceGetName(128, handle), doing).partition(b"\0")[0].decode(),
+        capability=capability,
+        arch=arch,
+        sms=_attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle),
+        shared_bytes=_attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, handle),
+        stream=stream,
+        kernels=KernelSet(catalogue, hardware, arch, kernels_dir(), stream, quant=quant, model=model),
+        workspace=Workspace(),
+    )
+
+
+def tensor_map_2d(array: Array, box_rows: int, box_cols: int) -> ctypes.Array[ctypes.c_uint64]:
+    """Describe ``array`` to the bulk copy engine: boxes with the 128-byte swizzle, zeros outside.
+
+    Args:
+        array: ``[rows, columns]`` bf16; rows may be apart by any multiple of 16 bytes.
+        box_rows: rows of a box, at most 256.
+        box_cols: columns of a box, at most 64 (128 bytes).
+
+    Returns:
+        The 128 bytes of a ``CUtensorMap``, to pass to a kernel by value.
+    """
+    return _tensor_map(array, (box_rows, box_cols))
+
+
+def tensor_map_3d(
+    array: Array, box_planes: int, box_rows: int, box_cols: int
+) -> ctypes.Array[ctypes.c_uint64]:
+    """Describe ``[planes, rows, columns]`` as :func:`tensor_map_2d` does."""
+    return _tensor_map(array, (box_planes, box_rows, box_cols))
+
+
+def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uint64]:
+    if array.dtype != BF16 or array.ndim != len(box) or array.strides[-1] != BF16.itemsize:
+        raise ShapeError(f"a tensor map wants {len(box)} bf16 dimensions, the last dense; got {array.dtype} {array.shape}")
+    outer_strides = [int(stride) for stride in array.strides[:-1]]
+    if array.data.ptr % 16 or any(stride % 16 for stride in outer_strides):
+        raise ShapeError(f"a tensor map wants 16-byte aligned rows; the strides are {array.strides} bytes")
+    if box[-1] * BF16.itemsize > _SWIZZLE_BYTES or max(box) > 256:
+        raise ShapeError(f"a tensor map's box is at most 256 a dimension and 64 columns; got {box}")
+    tensor_map = ok(
+        cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            len(box),
+            array.data.ptr,
+            [cu.cuuint64_t(size) for size in reversed(array.shape)],
+            [cu.cuuint64_t(stride) for stride in reversed(outer_strides)],
+            [cu.cuuint32_t(size) for size in reversed(box)],
+            [cu.cuuint32_t(1)] * len(box),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ),
+        f"describing an array {array.shape} to the copy engine",
+    )
+    raw = (ctypes.c_uint64 * 16)()
+    ctypes.memmove(raw, int(tensor_map.getPtr()), ctypes.sizeof(raw))
+    return raw
+
+
+def _attribute(attribute: Any, handle: Any) -> int:
+    return int(ok(cu.cuDeviceGetAttribute(attribute, handle), "asking what the GPU is"))
