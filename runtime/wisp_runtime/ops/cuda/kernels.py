@@ -191,6 +191,7 @@ def _attributes(can_overlap: bool, cluster: int) -> list[Any]:
     if cluster > 1:
         clusters = cu.CUlaunchAttribute()
         clusters.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        clusters.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         value = cu.CUlaunchAttributeValue()
         value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
         clusters.value = value
