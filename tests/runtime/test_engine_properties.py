@@ -114,7 +114,7 @@ class EngineMachine(RuleBasedStateMachine):
     def step(self, aborted=None, spoiled=None):
         plan = self.scheduler.plan()
         self.check_plan(plan)
-        draws = self.runner.step(plan)
+        draws = self.runner.launch(plan).draws()
         if aborted:
             self.take([self.scheduler.abort(aborted)])
         sampling = [chunk.sequence.id for chunk in plan if chunk.samples]

@@ -10,6 +10,7 @@ from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.messages import Abort, Load, SamplingParams, Shutdown, StepOutput, Submit, TokenEvent
 from wisp_runtime.engine.pipe import Pipe, ServerGone
 from wisp_runtime.engine.plan import Draw, Limits
+from wisp_runtime.engine.runner import Done
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.wire import Decoder, encode
 
@@ -29,8 +30,10 @@ class Script:
 
 
 class Sevens:
-    def step(self, plan):
-        return [Draw(7)] * sum(chunk.samples for chunk in plan)
+    overlaps = False
+
+    def launch(self, plan):
+        return Done([Draw(7)] * sum(chunk.samples for chunk in plan))
 
 
 def serve(*inboxes, early=()):

@@ -81,6 +81,6 @@ def test_a_row_without_finite_numbers_is_an_error_of_that_request_alone(broken):
     cache = KVCache(np.zeros((1, 1, 1, 4, 1)), np.zeros((1, 1, 1, 4, 1)), 4)
     model = Scripted([[0.0, 2.0, 1.0], [broken] * 3])
     runner = Runner(model, cache, lambda logits, _: Sampled(logits.argmax(axis=1).astype(np.int32)))
-    good, bad = runner.step((chunk(), chunk()))
+    good, bad = runner.launch((chunk(), chunk())).draws()
     assert (good.token, good.error) == (1, "")
     assert "not finite" in bad.error

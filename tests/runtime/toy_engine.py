@@ -19,9 +19,9 @@ from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Phase, Ready, Submit
-from wisp_runtime.engine.plan import Draw, Limits, Plan
+from wisp_runtime.engine.plan import Limits, Plan
 from wisp_runtime.engine.process import main
-from wisp_runtime.engine.runner import Runner
+from wisp_runtime.engine.runner import Done, Runner
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.memory.kv import KVCache
@@ -98,14 +98,14 @@ class TroubledRunner(Runner):
         super().__init__(toy.model, toy.cache, toy.sample)
         self.trouble = trouble
 
-    def step(self, plan: Plan) -> list[Draw]:
+    def launch(self, plan: Plan) -> Done:
         if self.trouble == "slow":
             time.sleep(0.02)
         if self.trouble == "stuck":
             time.sleep(120)
         if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
             raise ZeroDivisionError("the toy was told to raise")
-        return super().step(plan)
+        return super().launch(plan)
 
 
 def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:

@@ -17,7 +17,8 @@ _SEED_MASK = (1 << 64) - 1
 
 def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
-    sequences = [chunk.sequence for chunk in plan if chunk.samples]
+    sampling = [chunk for chunk in plan if chunk.samples]
+    sequences = [chunk.sequence for chunk in sampling]
     params = [sequence.request.sampling for sequence in sequences]
     counts: list[dict[int, int]] = [sequence.counts or {} for sequence in sequences]
     biases = [dict(one.logit_bias) for one in params]
@@ -27,7 +28,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         top_p=np.array([one.top_p for one in params], dtype=np.float32),
         min_p=np.array([one.min_p for one in params], dtype=np.float32),
         seeds=np.array([one.seed & _SEED_MASK for one in params], dtype=np.uint64),
-        steps=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
+        steps=np.array([chunk.start + chunk.tokens for chunk in sampling], dtype=np.int64),
         presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
         frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
         count_starts=_starts(counts),
