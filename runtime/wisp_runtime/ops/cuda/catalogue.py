@@ -1,7 +1,7 @@
 """Which kernel source serves which op on which GPU: the folders under ``kernels/``, read and resolved.
 
-A leaf ``<hardware>/<model>/<quant>`` shadows ``<hardware>/common/<quant>``, which shadows ``portable/common/<quant>``.
-Only texts are read here: no GPU, no compiler.
+A leaf ``<hardware>/<model>/<quant>`` shadows ``<hardware>/common/<quant>``, which shadows
+``portable/common/<quant>``. Only texts are read here: no GPU, no compiler.
 """
 
 from __future__ import annotations
@@ -109,19 +109,22 @@ class Catalogue:
             quant: how weights are held, e.g. ``bf16``.
             model: family whose own kernels come first.
         """
-        leaves = [f"{hardware}/{model}/{quant}", f"{hardware}/{EVERY_MODEL}/{quant}", f"{PORTABLE}/{EVERY_MODEL}/{quant}"]
+        own = [f"{hardware}/{model}/{quant}", f"{hardware}/{EVERY_MODEL}/{quant}"]
         chosen: dict[str, Source | Absent] = {}
-        for leaf in dict.fromkeys(leaves):
-            for op, found in _manifest(self.root, leaf).items():
+        for leaf in dict.fromkeys([*own, f"{PORTABLE}/{EVERY_MODEL}/{quant}"]):
+            for op, found in self.manifest(leaf).items():
                 if op not in chosen or (isinstance(chosen[op], Absent) and isinstance(found, Source)):
                     chosen[op] = found
-        for op in sorted({op for leaf in self.leaves() if leaf.endswith(f"/{quant}") for op in self.manifest(leaf)}):
-            chosen.setdefault(op, Absent(op, leaves[-2], "no leaf has it"))
+        for leaf in self.leaves():
+            if leaf.endswith(f"/{quant}"):
+                for op in self.manifest(leaf):
+                    chosen.setdefault(op, Absent(op, own[-1], f"nobody has written it for {hardware}."))
         return dict(sorted(chosen.items()))
 
     def leaves(self) -> list[str]:
         """Return every leaf: ``<hardware>/<model>/<quant>``."""
-        return sorted(path.parent.relative_to(self.root).as_posix() for path in self.root.glob("*/*/*/manifest.toml"))
+        manifests = self.root.glob("*/*/*/manifest.toml")
+        return sorted(path.parent.relative_to(self.root).as_posix() for path in manifests)
 
     def manifest(self, leaf: str) -> dict[str, Source | Absent]:
         """Return what a leaf has and what it deliberately lacks, by op; nothing if there is no such leaf."""
@@ -161,7 +164,7 @@ def digest(source: Path, include: Path, arch: str) -> str:
 
 
 def _files(source: Path, include: Path) -> Iterator[Path]:
-    """Yield ``source`` and, each once, the headers in quotes that it reaches; CUDA's own are not ours to hash."""
+    """Yield ``source`` and, each once, the headers in quotes that it reaches; CUDA's own are not there."""
     seen, queue = {source}, [source]
     while queue:
         path = queue.pop(0)

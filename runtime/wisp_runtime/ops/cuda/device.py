@@ -14,17 +14,23 @@ from cuda.bindings import driver as cu
 
 from wisp_runtime.batch import Array
 from wisp_runtime.config import kernels_dir
-from wisp_runtime.errors import ShapeError
+from wisp_runtime.errors import GpuUnavailable, ShapeError
 from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.catalogue import Capability, Catalogue
-from wisp_runtime.ops.cuda.driver import OLDEST_DRIVER, failure_of, ok, translate
+from wisp_runtime.ops.cuda.driver import (
+    DRIVER_TOO_OLD,
+    NO_DRIVER,
+    OLDEST_DRIVER,
+    failure_of,
+    ok,
+    translate,
+)
 from wisp_runtime.ops.cuda.kernels import KernelSet
 from wisp_runtime.ops.cuda.workspace import Workspace
 
 __all__ = ["Device", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
 
 _ATTRIBUTES = cu.CUdevice_attribute
-_DRIVER_TOO_OLD = 35
 _SWIZZLE_BYTES = 128
 
 
@@ -84,9 +90,7 @@ def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -
         KernelsMissing: no kernels for this kind of GPU.
     """
     doing = f"opening GPU {index}"
-    ok(cu.cuInit(0), doing)
-    if ok(cu.cuDriverGetVersion(), doing) < OLDEST_DRIVER:
-        raise failure_of(_DRIVER_TOO_OLD, doing)
+    _require_driver(doing)
     with translate(doing):
         cp.cuda.Device(index).use()
         cp.cuda.runtime.free(0)  # makes the context
@@ -135,7 +139,8 @@ def tensor_map_3d(
 
 def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uint64]:
     if array.dtype != BF16 or array.ndim != len(box) or array.strides[-1] != BF16.itemsize:
-        raise ShapeError(f"a tensor map wants {len(box)} bf16 dimensions, the last dense; got {array.dtype} {array.shape}")
+        got = f"{array.dtype} {array.shape}, strides {array.strides} bytes"
+        raise ShapeError(f"a tensor map wants {len(box)} dimensions of bf16, the last dense; got {got}")
     outer_strides = [int(stride) for stride in array.strides[:-1]]
     if array.data.ptr % 16 or any(stride % 16 for stride in outer_strides):
         raise ShapeError(f"a tensor map wants 16-byte aligned rows; the strides are {array.strides} bytes")
@@ -160,6 +165,16 @@ def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uin
     raw = (ctypes.c_uint64 * 16)()
     ctypes.memmove(raw, int(tensor_map.getPtr()), ctypes.sizeof(raw))
     return raw
+
+
+def _require_driver(doing: str) -> None:
+    try:
+        code, version = cu.cuDriverGetVersion()
+    except RuntimeError as error:  # the bindings' word for a library that is not there
+        raise GpuUnavailable(f"{doing}: {NO_DRIVER}") from error
+    if code or version < OLDEST_DRIVER:
+        raise failure_of(int(code) or DRIVER_TOO_OLD, doing)
+    ok(cu.cuInit(0), doing)
 
 
 def _attribute(attribute: Any, handle: Any) -> int:

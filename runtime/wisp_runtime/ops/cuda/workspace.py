@@ -66,12 +66,11 @@ class Workspace:
 
     def report(self) -> list[dict[str, object]]:
         """Return a row a buffer, largest first, as ``/state`` shows them."""
-        rows = [(buffer.memory.nbytes, name) for name, buffer in self._buffers.items()]
-        return [{"name": name, "bytes": size} for size, name in sorted(rows, key=lambda row: (-row[0], row[1]))]
+        rows = sorted((-buffer.memory.nbytes, name) for name, buffer in self._buffers.items())
+        return [{"name": name, "bytes": -size} for size, name in rows]
 
     def _view(self, name: str, shape: tuple[int, ...], dtype: Any, is_zeroed: bool) -> Array:
-        dtype = np.dtype(dtype)
-        needed_bytes = math.prod(shape) * dtype.itemsize
+        needed_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         buffer = self._buffers.get(name)
         if buffer is None or buffer.memory.nbytes < needed_bytes:
             buffer = self._grow(name, needed_bytes, is_zeroed)
@@ -79,15 +78,15 @@ class Workspace:
         if len(self._views) >= _MOST_VIEWS:
             self._views.clear()
         view = cp.ndarray(shape, dtype, memptr=buffer.memory.data)
-        self._views[name, tuple(shape), dtype] = view
+        self._views[name, shape, dtype] = view
         return view
 
     def _grow(self, name: str, needed_bytes: int, is_zeroed: bool) -> _Buffer:
         if self.is_sealed:
             had = self._buffers[name].memory.nbytes if name in self._buffers else 0
             raise WorkspaceExhausted(
-                f"the workspace's buffer {name} has {had} bytes, a step wants {needed_bytes}. No memory is allocated "
-                "after start-up: run the largest step before the workspace is sealed. This is a bug of ours."
+                f"the workspace's buffer {name} has {had} bytes, a step wants {needed_bytes}. Nothing is "
+                "allocated after start-up: run the largest step before the seal. This is a bug of ours."
             )
         size_bytes = -(-max(needed_bytes, 1) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         with translate(f"allocating {size_bytes} bytes for the workspace's buffer {name}"):
