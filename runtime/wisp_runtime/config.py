@@ -30,7 +30,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
 KERNELS_VARIABLE = "WISP_KERNELS"
-"""Names the folder of compiled kernels; images set it. Read by ``serve`` and ``kernels``, but no flag of ``serve``."""
+"""Names the folder of compiled kernels; images set it. No flag of ``serve``: it is of the installation."""
 
 
 def parse_text(value: str) -> str:

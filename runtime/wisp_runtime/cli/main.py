@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": ("wisp_runtime.cli.serve", "Serve a model behind the OpenAI API."),
     "pull": ("wisp_runtime.cli.pull", "Fetch a model into the cache."),
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
+    "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
     "example": ("wisp_runtime.cli.example", "Make a small example model and print its folder."),
 }
 

@@ -1,8 +1,8 @@
 """Arrays on the GPU, and how CuPy holds bf16: as the dtype of ml_dtypes.
 
-Without compiling anything CuPy allocates, slices, reshapes and views them (bf16 as uint16 and back), and copies
-contiguous ones to and from the host. Arithmetic, ``fill``, ``astype`` and copies of strided views make it
-compile a kernel with NVRTC, so nothing that serves uses them: computing is our own kernels' business.
+Without compiling anything CuPy allocates, slices, reshapes and views them (bf16 as uint16 and back), and
+copies contiguous ones to and from the host. Arithmetic, ``fill``, ``astype`` and copies of strided views make
+it compile a kernel with NVRTC, so nothing that serves uses them: computing is our own kernels' business.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,18 +24,31 @@ _DIGEST_LETTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Architecture:
+    """What nvcc compiles for.
+
+    Attributes:
+        capabilities: the compute capabilities that it serves.
+        shared_bytes: shared memory that a block may ask for.
+    """
+
+    capabilities: tuple[Capability, ...]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """A generation of GPUs that kernels are compiled for.
 
     Attributes:
         name: its folder under ``kernels/``.
-        architectures: for each of nvcc's architectures the compute capabilities that it serves.
-        gpus: facts of each card by the driver's name: ``sms``, ``shared_bytes`` (per block, opt-in).
+        architectures: by nvcc's names, such as ``sm_90a``.
+        sms: multiprocessors of each card, by the plan's names.
     """
 
     name: str
-    architectures: Mapping[str, tuple[Capability, ...]]
-    gpus: Mapping[str, Mapping[str, int]]
+    architectures: Mapping[str, Architecture]
+    sms: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +93,16 @@ class Catalogue:
         Raises:
             KernelsMissing: no folder serves it.
         """
-        for hardware in self.hardware.values():
-            for arch, served in hardware.architectures.items():
-                if capability in served:
+        known = []
+        for arch, hardware in self.architectures().items():
+            for served in hardware.architectures[arch].capabilities:
+                if served == capability:
                     return hardware, arch
-        known = ", ".join(
-            f"{major}.{minor} ({hardware.name})"
-            for hardware in self.hardware.values()
-            for served in hardware.architectures.values()
-            for major, minor in served
-        )
+                known.append(f"{served[0]}.{served[1]} ({hardware.name})")
         raise KernelsMissing(
-            f"no kernels for compute capability {capability[0]}.{capability[1]}; there are for {known}. "
-            "Use one of those GPUs or --device cpu, or add a folder (see kernels/README.md)."
+            f"no kernels for compute capability {capability[0]}.{capability[1]}; there are for "
+            f"{', '.join(known)}. Use one of those GPUs or --device cpu, or add a folder "
+            "(see kernels/README.md)."
         )
 
     def architectures(self) -> dict[str, Hardware]:
@@ -121,6 +131,25 @@ class Catalogue:
                     chosen.setdefault(op, Absent(op, own[-1], f"nobody has written it for {hardware}."))
         return dict(sorted(chosen.items()))
 
+    def sets(self, hardware: str) -> list[tuple[str, str]]:
+        """Return every (model, quant) for which ``hardware`` can have kernels of its own or portable ones."""
+        found = set()
+        for leaf in self.leaves():
+            folder, model, quant = leaf.split("/")
+            if folder in (hardware, PORTABLE):
+                found.add((model, quant))
+        return sorted(found)
+
+    def sources(self, hardware: str) -> list[Source]:
+        """Return every source that some kernel set of ``hardware`` has."""
+        found = {
+            chosen.path: chosen
+            for model, quant in self.sets(hardware)
+            for chosen in self.resolve(hardware, quant, model).values()
+            if isinstance(chosen, Source)
+        }
+        return [found[path] for path in sorted(found)]
+
     def leaves(self) -> list[str]:
         """Return every leaf: ``<hardware>/<model>/<quant>``."""
         manifests = self.root.glob("*/*/*/manifest.toml")
@@ -133,6 +162,18 @@ class Catalogue:
     def cubin_name(self, source: Source, arch: str) -> str:
         """Return the file name of a compiled source: it holds the hash of all that goes into it."""
         return f"{source.path.stem}-{arch}-{digest(source.path, self.root / 'include', arch)}.cubin"
+
+
+def require_known(catalogue: Catalogue, architectures: Iterable[str]) -> None:
+    """Check that kernels are compiled for all of ``architectures``.
+
+    Raises:
+        KernelsMissing: names the first for which they are not.
+    """
+    known = catalogue.architectures()
+    for arch in architectures:
+        if arch not in known:
+            raise KernelsMissing(f"nothing is compiled for {arch}; there are {', '.join(known)}.")
 
 
 def default_root() -> Path:
@@ -151,7 +192,7 @@ def default_root() -> Path:
 def nvcc_flags(arch: str) -> tuple[str, ...]:
     """Return the compiler's options for ``sm_90a`` and the like; part of every cubin's hash."""
     number = arch.removeprefix("sm_")
-    return ("-cubin", "-gencode", f"arch=compute_{number},code=sm_{number}", "-O3", "-std=c++17", "-lineinfo")
+    return ("-cubin", "-gencode", f"arch=compute_{number},code=sm_{number}", "-O3", "-std=c++17")
 
 
 def digest(source: Path, include: Path, arch: str) -> str:
@@ -179,11 +220,16 @@ def _files(source: Path, include: Path) -> Iterator[Path]:
 
 def _hardware(folder: Path) -> Hardware:
     facts = _read(folder / "hardware.toml")
-    served = {
-        arch: tuple(tuple(map(int, text.split("."))) for text in texts)
-        for arch, texts in facts["architectures"].items()
+    architectures = {
+        arch: Architecture(tuple(map(_capability, told["capabilities"])), told["shared_bytes"])
+        for arch, told in facts["architectures"].items()
     }
-    return Hardware(folder.name, served, facts.get("gpus", {}))  # type: ignore[arg-type]
+    return Hardware(folder.name, architectures, facts.get("sms", {}))
+
+
+def _capability(text: str) -> Capability:
+    major, minor = map(int, text.split("."))
+    return major, minor
 
 
 @cache

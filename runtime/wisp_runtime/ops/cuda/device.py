@@ -28,9 +28,8 @@ from wisp_runtime.ops.cuda.driver import (
 from wisp_runtime.ops.cuda.kernels import KernelSet
 from wisp_runtime.ops.cuda.workspace import Workspace
 
-__all__ = ["Device", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
+__all__ = ["Device", "capability_of", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
 
-_ATTRIBUTES = cu.CUdevice_attribute
 _SWIZZLE_BYTES = 128
 
 
@@ -90,30 +89,44 @@ def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -
         KernelsMissing: no kernels for this kind of GPU.
     """
     doing = f"opening GPU {index}"
-    _require_driver(doing)
+    capability = capability_of(index)
+    catalogue = Catalogue()
+    hardware, arch = catalogue.find(capability)
     with translate(doing):
         cp.cuda.Device(index).use()
         cp.cuda.runtime.free(0)  # makes the context
         stream = cp.cuda.Stream(non_blocking=True)
         stream.use()
     handle = ok(cu.cuDeviceGet(index), doing)
-    capability = (
-        _attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle),
-        _attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle),
-    )
-    catalogue = Catalogue()
-    hardware, arch = catalogue.find(capability)
     return Device(
         index=index,
         name=ok(cu.cuDeviceGetName(128, handle), doing).partition(b"\0")[0].decode(),
         capability=capability,
         arch=arch,
-        sms=_attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle),
-        shared_bytes=_attribute(_ATTRIBUTES.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, handle),
+        sms=_attribute("MULTIPROCESSOR_COUNT", handle),
+        shared_bytes=_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", handle),
         stream=stream,
         kernels=KernelSet(catalogue, hardware, arch, kernels_dir(), stream, quant=quant, model=model),
         workspace=Workspace(),
     )
+
+
+def capability_of(index: int) -> Capability:
+    """Ask the driver for the compute capability of GPU ``index``; nothing is allocated on it.
+
+    Raises:
+        GpuUnavailable: no driver, one that is too old, or no such GPU.
+    """
+    doing = f"looking at GPU {index}"
+    try:
+        code, version = cu.cuDriverGetVersion()
+    except RuntimeError as error:  # the bindings' word for a library that is not there
+        raise GpuUnavailable(f"{doing}: {NO_DRIVER}") from error
+    if code or version < OLDEST_DRIVER:
+        raise failure_of(int(code) or DRIVER_TOO_OLD, doing)
+    ok(cu.cuInit(0), doing)
+    handle = ok(cu.cuDeviceGet(index), doing)
+    return _attribute("COMPUTE_CAPABILITY_MAJOR", handle), _attribute("COMPUTE_CAPABILITY_MINOR", handle)
 
 
 def tensor_map_2d(array: Array, box_rows: int, box_cols: int) -> ctypes.Array[ctypes.c_uint64]:
@@ -167,15 +180,6 @@ def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uin
     return raw
 
 
-def _require_driver(doing: str) -> None:
-    try:
-        code, version = cu.cuDriverGetVersion()
-    except RuntimeError as error:  # the bindings' word for a library that is not there
-        raise GpuUnavailable(f"{doing}: {NO_DRIVER}") from error
-    if code or version < OLDEST_DRIVER:
-        raise failure_of(int(code) or DRIVER_TOO_OLD, doing)
-    ok(cu.cuInit(0), doing)
-
-
-def _attribute(attribute: Any, handle: Any) -> int:
-    return int(ok(cu.cuDeviceGetAttribute(attribute, handle), "asking what the GPU is"))
+def _attribute(name: str, handle: Any) -> int:
+    attribute = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(ok(cu.cuDeviceGetAttribute(attribute, handle), f"asking for {name}"))
