@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.ops.intake import Intake, Place, RowOrder
 
 Matrix = Any  # a weight matrix [out, in] as the backend stores it; only its ops look inside
 
@@ -35,10 +36,27 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and sines of every position, ``[S, R / 2]`` float32 of the device; the first R channels turn."""
+    """Cosines and sines of every position, ``[S, R / 2]`` float32 of the device; R channels turn."""
 
     cosines: Array
     sines: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How much memory a device has left.
+
+    Attributes:
+        device_name: as a message names it: ``this machine``, ``NVIDIA H200``.
+        free_bytes: what this process may still take.
+        process_bytes: what it holds already, a GPU's context included; None is not known.
+        processors: SMs of a GPU; 0 on the CPU.
+    """
+
+    device_name: str
+    free_bytes: int
+    process_bytes: int | None = None
+    processors: int = 0
 
 
 class Ops(Protocol):
@@ -55,19 +73,23 @@ class Ops(Protocol):
         ...
 
     def weight_arena(self, elements: int) -> Array:
-        """Allocate ``[elements]`` for all weights at once, zeroed, rows of 64 bytes aligned."""
+        """Allocate ``[elements]`` for all weights at once, zeroed, its start aligned to 128 bytes or more."""
         ...
 
-    def matrix(self, storage: Array, outputs: int, inputs: int) -> Matrix:
+    def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> Matrix:
         """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
         ...
 
-    def store_rows(self, weight: Matrix, first: int, rows: Array) -> None:
-        """Write host ``rows`` ``[R, in]`` float32 into rows ``first:first + R`` of ``weight``."""
+    def intake(self) -> Intake:
+        """Return what brings a checkpoint's rows into matrices and vectors of the arena."""
         ...
 
-    def store_vector(self, weight: Array, first: int, values: Array) -> None:
-        """Write host ``values`` ``[R]`` float32 into ``weight[first:first + R]``."""
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a whole weight with :func:`.reference.random_values`; padding stays zero."""
+        ...
+
+    def memory(self) -> Memory:
+        """Say how much memory the device has left now."""
         ...
 
     def from_host(self, array: Array) -> Array:
@@ -75,7 +97,7 @@ class Ops(Protocol):
         ...
 
     def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``, zeroed."""
+        """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``; what is in it is not said."""
         ...
 
     def to_host(self, array: Array) -> Array:
@@ -83,7 +105,7 @@ class Ops(Protocol):
         ...
 
     def embedding(self, tokens: Array, table: Matrix) -> Array:
-        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: ``[N, D]`` float32, the residual stream."""
+        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: the residual, ``[N, D]`` float32."""
         ...
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
@@ -107,7 +129,7 @@ class Ops(Protocol):
         ...
 
     def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
-        """Return ``silu(gate) * up`` of a matrix stored with ``order="gate_up"``: ``[N, D]`` to ``[N, F]``."""
+        """Return ``silu(gate) * up`` of a matrix of order ``gate_up``: ``[N, D]`` to ``[N, F]``."""
         ...
 
     def logits(self, x: Array, weight: Matrix) -> Array:

@@ -5,20 +5,24 @@ For small models and for tests. Weights, activations and the cache are float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wisp_plan.host_memory import available_bytes
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
-from wisp_runtime.ops.backend import Heads, Rotation
+from wisp_runtime.ops.backend import Heads, Memory, Rotation
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
+from wisp_runtime.ops.intake import HostIntake, Intake, Place, RowOrder
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.reference import Decode
 from wisp_runtime.ops.threads import Workers, available_threads
 
 _ALIGNMENT_BYTES = 64
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +63,50 @@ class CpuOps:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
         return raw[start : start + elements]
 
-    def matrix(self, storage: Array, outputs: int, inputs: int) -> PackedMatrix:
-        """See ``storage`` as the tiles of a matrix."""
+    def matrix(
+        self,
+        storage: Array,
+        outputs: int,
+        inputs: int,
+        order: RowOrder = "plain",  # noqa: ARG002 (a GPU's business)
+    ) -> PackedMatrix:
+        """See ``storage`` as the tiles of a matrix; rows lie in their plain order, whatever a GPU does."""
         checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
         return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
 
     def store_rows(self, weight: PackedMatrix, first: int, rows: Array) -> None:
-        """Write ``rows`` ``[R, in]`` float32 into the matrix from row ``first`` on."""
+        """Write ``rows`` ``[R, in]``, float32, float16 or bf16, into the matrix from row ``first`` on."""
         checks.columns("rows", rows, weight.inputs)
         if first < 0 or first + len(rows) > weight.outputs:
             raise ShapeError(f"rows {first}:{first + len(rows)} of a matrix of {weight.outputs}")
-        reference.store_rows(weight, first, rows)
+        reference.store_rows(weight, first, reference.widen(rows))
 
     def store_vector(self, weight: Array, first: int, values: Array) -> None:
-        """Write ``values`` ``[R]`` float32 into ``weight`` from ``first`` on."""
+        """Write ``values`` ``[R]``, float32, float16 or bf16, into ``weight`` from ``first`` on."""
         checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
-        weight[first : first + len(values)] = values
+        weight[first : first + len(values)] = reference.widen(values)
+
+    def intake(self) -> Intake:
+        """Return an intake that widens rows to float32 in the threads that read them."""
+        return HostIntake(self.store)
+
+    def store(self, place: Place, rows: Array) -> None:
+        """Write ``rows`` of the place's shape, float32, float16 or bf16, where they belong."""
+        store = self.store_rows if rows.ndim == 2 else self.store_vector
+        store(place.weight, place.first, rows)
+
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a weight, some rows at a time, with :func:`.reference.random_values`."""
+        rows, row_numbers = place.shape[0], math.prod(place.shape[1:])
+        step = max(1, _NUMBERS_AT_ONCE // row_numbers)
+        for first in range(0, rows, step):
+            count = min(step, rows - first) * row_numbers
+            values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
+            self.store(replace(place, first=first), values.reshape(-1, *place.shape[1:]))
+
+    def memory(self) -> Memory:
+        """Say what the machine and this process's cgroups have left."""
+        return Memory("this machine", available_bytes())
 
     def from_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""
