@@ -104,7 +104,7 @@ def _table(found: list[dict[str, Any]]) -> Iterator[str]:
             yield f"  {row['op']:{width}}  absent: {row['why']}"
         else:
             state = "compiled" if row["isBuilt"] else "not compiled"
-            yield f"  {row['op']:{width}}  {row['source']}  {row['cubin']}  {state}"
+            yield f"  {row['op']:{width}}  {state:12}  {row['source']}  ({row['cubin']})"
 
 
 @contextmanager
