@@ -151,7 +151,10 @@ class Kernel:
         ]
         for i in self._by_value:
             self._pointers[i], values[i] = ctypes.addressof(values[i]), 0
-        pack(self._slots, 0, *values)
+        try:
+            pack(self._slots, 0, *values)
+        except struct.error as error:
+            raise ShapeError(f"{self.name} takes other arguments: {error}") from error
         (code,) = cu.cuLaunchKernelEx(config, self._function, self._pointers_address, 0)
         if code:
             raise failure_of(int(code), f"launching {self.name} with grid {grid}, block {block}")
