@@ -6,6 +6,7 @@ images.sh runs it as the image's user on a read-only root. Prints one line; rais
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pkgutil
 import subprocess
@@ -29,9 +30,15 @@ COMMANDS = {
         ["wisp-gateway", "--help"],
         ["python3", "-m", "wisp_operator.main", "--help"],
     ),
-    "runtime": (["wisp-runtime", "--version"], ["wisp-runtime", "serve", "--help"]),
+    "runtime": (
+        ["wisp-runtime", "--version"],
+        ["wisp-runtime", "serve", "--help"],
+        ["wisp-runtime", "kernels", "list"],
+    ),
 }
 MOST_PACKAGES = 42
+HAS_GPU_LIBRARIES = importlib.util.find_spec("cupy") is not None
+LEFT_OUT = (".convert",) if HAS_GPU_LIBRARIES else (".convert", ".ops.cuda.")
 
 
 def import_everything(packages):
@@ -39,8 +46,16 @@ def import_everything(packages):
     for name in packages:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, name + "."):
-            if not module.name.endswith("__main__") and ".convert" not in module.name:
+            if not module.name.endswith("__main__") and not any(part in module.name for part in LEFT_OUT):
                 importlib.import_module(module.name)
+
+
+def without_cubin():
+    """Ops of the kernel sets that have a source and no cubin."""
+    listing = subprocess.run(["wisp-runtime", "kernels", "list", "--json"], check=True, capture_output=True)
+    return [
+        (row["arch"], row["op"]) for row in json.loads(listing.stdout) if row["source"] and not row["isBuilt"]
+    ]
 
 
 def uncompiled():
@@ -67,6 +82,8 @@ def check(plane):
     assert not tests, f"tests in the image: {tests[:3]}"
     for command in COMMANDS[plane]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    if plane == "runtime" and HAS_GPU_LIBRARIES:
+        assert not (lacking := without_cubin()), f"kernels that are not compiled: {lacking}"
     import_everything(ours)
     stale = list(uncompiled())
     assert not stale, f"{len(stale)} modules without bytecode, such as {stale[:5]}"

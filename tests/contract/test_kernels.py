@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,10 @@ def nvcc():
 def fetch():
     half = NVCC.with_name(f".{NVCC.name}.{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", half]
-    done = subprocess.run([*pip, *build.PYPI_COMPILER], capture_output=True, text=True, timeout=280)
+    wheels = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][
+        "kernels"
+    ]
+    done = subprocess.run([*pip, *wheels], capture_output=True, text=True, timeout=280)
     if done.returncode:
         shutil.rmtree(half, ignore_errors=True)
         pytest.skip(
@@ -138,3 +142,17 @@ def test_hardware_and_plan_know_the_same_cards():
 
 def served_by(capability):
     return CATALOGUE.find(capability)[0].name
+
+
+def test_the_images_stage_that_compiles_has_all_that_compiling_needs(tmp_path):
+    stage = re.search(r"^FROM \S+ AS kernels\n(.*?)^FROM ", (ROOT / "Dockerfile").read_text(), re.M | re.S)[1]
+    for sources, target in re.findall(r"^COPY ((?:runtime/\S+ )+)(runtime/\S+)$", stage, re.M):
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for source in sources.split():
+            shutil.copy(ROOT / source, tmp_path / target)
+    (tmp_path / "kernels").symlink_to(KERNELS)
+    program = "from wisp_runtime.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "kernels", "build", "--out", tmp_path, "--nvcc", "/no/nvcc"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "runtime"), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert "CompilerMissing: /no/nvcc is not there" in done.stderr

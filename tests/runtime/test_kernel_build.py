@@ -88,7 +88,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path):
     result = run("build", "--out", str(tmp_path), PATH=str(tmp_path), CUDA_HOME="")
     assert result.exit_code == 1
     assert "CompilerMissing: there is no nvcc" in result.stderr
-    assert "pip install nvidia-cuda-nvcc==13" in result.stderr
+    assert "pip install 'wisp[kernels]'" in result.stderr
 
 
 @pytest.mark.parametrize("place", ["given", "PATH", "CUDA_HOME", "wheels"])

@@ -20,15 +20,6 @@ from wisp_runtime.config import cuda_home
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.catalogue import Catalogue, Source, nvcc_flags, require_known
 
-PYPI_COMPILER = (
-    "nvidia-cuda-nvcc==13.0.88",
-    "nvidia-nvvm==13.0.88",
-    "nvidia-cuda-crt==13.0.88",
-    "nvidia-cuda-runtime==13.0.96",
-    "nvidia-cuda-cccl==13.0.85",
-)
-"""The wheels that together are nvcc 13.0 with its headers, 110 MB; it wants a C++ compiler beside it."""
-
 _PYPI_PLACE = Path("cu13", "bin", "nvcc")  # below site-packages/nvidia
 _LONGEST_COMPLAINT = 4000
 _COMPILATION_LIMIT_S = 1800
@@ -141,7 +132,7 @@ def find_nvcc(given: Path | None = None) -> Path:
             f"{given} is not there. Name nvcc of CUDA 13.0 or newer."
             if given
             else "there is no nvcc on the PATH, in CUDA_HOME, or beside this Python. "
-            f"Install CUDA's toolkit, or: pip install {' '.join(PYPI_COMPILER)}"
+            "Run pip install 'wisp[kernels]' (110 MB), or install CUDA's toolkit."
         )
     if not (shutil.which("g++") or shutil.which("clang++")):
         raise CompilerMissing(f"{found} needs a C++ compiler on the PATH. Install g++.")
