@@ -1,0 +1,101 @@
+// prefill_attention_copy.cuh: the warps of prefill attention that bring Q, K and V into shared memory.
+//
+// K and V come page by page: the cache is [P * Hkv * Tb] rows of Dh, and `unit` tokens (a divisor of Tb and of a tile)
+// are unit consecutive ones, a box of the tensor map. Each lane brings some boxes. Pages beyond the context are left
+// out: scores of such columns are hidden, and V's rows are cleared before they are used.
+#pragma once
+
+#include "prefill_attention_tile.cuh"
+#include "prefill_mma.cuh"
+#include "tma.cuh"
+
+namespace hopper {
+
+// What one lane brings of each KV tile: one unit of it, some of the panels.
+template <class Tile>
+struct KvBoxes {
+  const PrefillRows& rows;
+  int unit;   // tokens
+  int index;  // of the lane's unit in the tile
+  int first_panel, panel_step;
+
+  __device__ KvBoxes(const PrefillRows& r, int unit_tokens) : rows(r), unit(unit_tokens) {
+    const int lane = threadIdx.x % 32, units = Tile::kTokens / unit;
+    index = lane % units;
+    first_panel = lane / units;
+    panel_step = 32 / units;
+  }
+
+  // Row of the cache where the lane's unit of a tile begins, or -1: no row sees it.
+  __device__ int locate(int tile) const {
+    const int token = tile * Tile::kTokens + index * unit;
+    return token < rows.context() && token + unit > rows.lowest() ? rows.cache_row(token) : -1;
+  }
+
+  // By the whole warp.
+  __device__ void copy(const void* map, int cache_row, uint32_t to, uint32_t full) const {
+    const unsigned has = __ballot_sync(0xffffffffu, cache_row >= 0 && first_panel == 0);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_expect(full, __popc(has) * unit * Tile::kPanels * 128);
+    __syncwarp();
+    if (cache_row < 0) return;
+    for (int panel = first_panel; panel < Tile::kPanels; panel += panel_step) {
+      tma_load_2d(to + panel * Tile::kKvPanelBytes + index * unit * 128, map, panel * kPanel, cache_row, full,
+                  kEvictNormal);
+    }
+  }
+};
+
+// The warp that brings K and V: K of the next tile before V of this one, as they are used.
+template <class Tile>
+__device__ void copy_kv(const PrefillArguments& a, const void* key_map, const void* value_map, int unit,
+                        const Memory<Tile>& memory) {
+  Place<Tile::kStages> key, value;
+#pragma unroll 1
+  for (int round = 0; nth_work(round) < a.work; round++) {
+    const PrefillRows rows(a, nth_work(round));
+    const KvBoxes<Tile> boxes(rows, unit);
+    int next = boxes.locate(rows.item.kv_begin), here = -1;
+#pragma unroll 1
+    for (int tile = rows.item.kv_begin; tile <= rows.item.kv_end; tile++) {
+      const int before = here;
+      here = next;
+      if (tile < rows.item.kv_end) {
+        if (tile + 1 < rows.item.kv_end) next = boxes.locate(tile + 1);
+        mbarrier_wait(memory.keys_empty(key.stage), key.parity ^ 1);
+        boxes.copy(key_map, here, memory.keys(key.stage), memory.keys_full(key.stage));
+        key.advance();
+      }
+      if (tile > rows.item.kv_begin) {
+        mbarrier_wait(memory.values_empty(value.stage), value.parity ^ 1);
+        boxes.copy(value_map, before, memory.values(value.stage), memory.values_full(value.stage));
+        value.advance();
+      }
+    }
+  }
+}
+
+// The warps that bring Q, for the next item while this one is computed; `thread` counts them.
+template <class Tile>
+__device__ void copy_queries(const PrefillArguments& a, const Memory<Tile>& memory, int thread) {
+  constexpr int kChunks = Tile::kDh / 8;  // of 16 bytes in a row
+  Place<Tile::kBuffers> query;
+#pragma unroll 1
+  for (int round = 0; nth_work(round) < a.work; round++) {
+    const PrefillRows rows(a, nth_work(round));
+    mbarrier_wait(memory.queries_empty(query.stage), query.parity ^ 1);
+#pragma unroll 2
+    for (int i = thread; i < Tile::kRows * kChunks; i += kQueryThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const bool has = rows.has(row) && chunk * 8 < a.head_size;
+      const uint32_t to = memory.queries(query.stage) + chunk / 8 * Tile::kQueryPanelBytes + row * 128;
+      copy16_async(to + (chunk % 8 ^ row % 8) * 16, has ? rows.query(row) + chunk * 8 : a.q, has);
+    }
+    copies_commit();
+    copies_wait<0>();
+    fence_async_shared();
+    mbarrier_arrive(memory.queries_full(query.stage));
+    query.advance();
+  }
+}
+
+}  // namespace hopper
