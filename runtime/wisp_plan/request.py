@@ -24,6 +24,7 @@ class FitRequest:
         kv_cache_bytes: for the KV cache; None is auto.
         context_bytes: of the CUDA context, when the available bytes were measured with (then its size) or
             without it (then 0); None takes the ledger's estimate.
+        processors: SMs of the GPU; None is not known yet.
         formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
         kv_dtypes_available: likewise for keys and values.
     """
@@ -37,6 +38,7 @@ class FitRequest:
     device: Device = "cuda"
     kv_cache_bytes: int | None = None
     context_bytes: int | None = None
+    processors: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
     kv_dtypes_available: tuple[str, ...] = ("bf16",)
 

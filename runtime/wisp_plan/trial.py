@@ -13,6 +13,7 @@ from wisp_plan.ledger import Ledger, LedgerOptions, compute_ledger
 from wisp_plan.request import FitRequest
 from wisp_plan.sizes import GIB
 from wisp_plan.spec import ModelSpec
+from wisp_plan.workspace import MOST_PROCESSORS
 
 MIN_CONTEXT_TOKENS = 512
 """The shortest context that ``maxContext: auto`` settles for; less than that is called not fitting."""
@@ -106,6 +107,7 @@ def ledger_options(request: FitRequest, quantization: str, max_context: int, kv_
         max_concurrent=request.max_concurrent,
         max_step_tokens=request.max_step_tokens,
         context_bytes=request.context_bytes,
+        processors=request.processors or MOST_PROCESSORS,
     )
 
 

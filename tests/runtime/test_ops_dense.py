@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wisp_runtime.errors import ConfigError, ShapeError
+from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import reference
-from wisp_runtime.ops.backend import load
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.cpu import CpuOps
 from wisp_runtime.ops.threads import Work, Workers
@@ -166,9 +165,3 @@ def test_the_weights_begin_at_a_multiple_of_64_bytes():
 def test_the_blas_of_numpy_is_found_and_knows_its_processor():
     assert keep_blas_single_threaded()
     assert has_small_products() == ("avx512vl" in Path("/proc/cpuinfo").read_text())
-
-
-def test_only_the_cpu_can_be_loaded_and_the_error_says_what_to_do():
-    assert load("auto").device == "cpu"
-    with pytest.raises(ConfigError, match="set it to cpu"):
-        load("cuda")

@@ -68,7 +68,7 @@ class Checkpoint:
         family = model_class(self.spec)
         weights = Weights(ops, family.parameters(self.spec))
         wanted = [self.inventory.by_name[name] for name in weights.tensors]
-        intake = ops.intake()
+        intake = ops.intake(sum(tensor.size_bytes for tensor in wanted))
         pieces = plan(wanted, intake.piece_bytes)
         names = dict.fromkeys(tensor.file for tensor in wanted)
         with (

@@ -90,7 +90,7 @@ class Weights:
             is_norm = len(one.shape) == 1 and not one.name.endswith(".bias")
             deviation = one.shape[1] ** -0.5 if len(one.shape) == 2 else 0.05
             place = Place(self._named[one.name], one.order, 0, one.shape, "BF16")
-            key = seed << 32 | crc32(one.name.encode())
+            key = (seed & 0xFFFFFFFF) << 32 | crc32(one.name.encode())
             self._ops.randomize(place, key=key, mean=1.0 if is_norm else 0.0, deviation=deviation)
 
 

@@ -1,16 +1,22 @@
 """What a device offers to layers and models: the ops, and how weights are stored for them.
 
-The layers only ever see this Protocol. ``load`` picks the backend; today that is the CPU.
+The layers only ever see this Protocol. ``load`` picks the backend.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
 
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.errors import GpuUnavailable
+from wisp_runtime.ops.cuda.early import EarlyContext
 from wisp_runtime.ops.intake import Intake, Place, RowOrder
+
+__all__ = ["EarlyContext", "Heads", "Matrix", "Memory", "Ops", "Rotation", "begin", "load"]
+
+_LEAST_CAPABILITY = 8, 0  # the first that computes in bf16
 
 Matrix = Any  # a weight matrix [out, in] as the backend stores it; only its ops look inside
 
@@ -47,16 +53,20 @@ class Memory:
     """How much memory a device has left.
 
     Attributes:
+        device: ``cpu`` or ``cuda``.
         device_name: as a message names it: ``this machine``, ``NVIDIA H200``.
         free_bytes: what this process may still take.
-        process_bytes: what it holds already, a GPU's context included; None is not known.
-        processors: SMs of a GPU; 0 on the CPU.
+        total_bytes: what a GPU has in all, in use or not.
+        process_bytes: what this process holds already of a GPU, its context included; None is not known.
+        processors: SMs of a GPU.
     """
 
+    device: Literal["cpu", "cuda"]
     device_name: str
     free_bytes: int
+    total_bytes: int = 0
     process_bytes: int | None = None
-    processors: int = 0
+    processors: int | None = None
 
 
 class Ops(Protocol):
@@ -80,8 +90,8 @@ class Ops(Protocol):
         """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
         ...
 
-    def intake(self) -> Intake:
-        """Return what brings a checkpoint's rows into matrices and vectors of the arena."""
+    def intake(self, total_bytes: int) -> Intake:
+        """Return what brings rows of a checkpoint, ``total_bytes`` in all, into weights of the arena."""
         ...
 
     def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
@@ -164,20 +174,41 @@ class Ops(Protocol):
         ...
 
 
-def load(device: str, *, threads: int | None = None) -> Ops:
+def begin(device: str) -> EarlyContext | None:
+    """Start making the context of a GPU, if ``device`` may mean one: it takes longer than anything else."""
+    return None if device == "cpu" else EarlyContext()
+
+
+def load(device: str, *, threads: int | None = None, context: EarlyContext | None = None) -> Ops:
     """Return the ops of ``device``.
 
     Args:
-        device: ``cpu``, or ``auto``, which is the best there is.
+        device: ``cpu``; ``cuda``; or ``auto``, which is a GPU if we have kernels for it, else the CPU.
         threads: CPU threads; None uses every CPU this process may run on.
+        context: what :func:`begin` returned; None begins now.
 
     Raises:
-        ConfigError: there is no such backend.
+        GpuUnavailable: ``cuda``, and there is no GPU that we may use, or CuPy is not installed.
+        KernelsMissing: ``cuda``, and there are no kernels for the GPU.
     """
-    if device in ("auto", "cpu"):
-        from wisp_runtime.ops.cpu import CpuOps  # NumPy loads only when it is going to be used
+    if device != "cpu" and _takes_gpu(device, context or EarlyContext()):
+        try:
+            from wisp_runtime.ops.cuda.ops import CudaOps  # CuPy loads only when it is going to be used
+        except ImportError as error:
+            raise GpuUnavailable(
+                f"--device cuda: {error}. Install wisp[cuda], or use Wisp's image."
+            ) from error
+        return CudaOps.open()
+    from wisp_runtime.ops.cpu import CpuOps  # NumPy loads only when it is going to be used
 
-        return CpuOps(threads)
-    raise ConfigError(
-        f"--device {device}: this build computes on the CPU only. Leave --device out, or set it to cpu."
-    )
+    return CpuOps(threads)
+
+
+def _takes_gpu(device: str, context: EarlyContext) -> bool:
+    """Decide for the GPU; ``auto`` takes one that computes in bf16 where CuPy is installed."""
+    if device == "cuda":
+        return True
+    if find_spec("cupy") is None:
+        return False
+    capability = context.wait()
+    return capability is not None and capability >= _LEAST_CAPABILITY

@@ -86,7 +86,7 @@ class CpuOps:
         checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
         weight[first : first + len(values)] = reference.widen(values)
 
-    def intake(self) -> Intake:
+    def intake(self, total_bytes: int) -> Intake:  # noqa: ARG002 (a GPU's business)
         """Return an intake that widens rows to float32 in the threads that read them."""
         return HostIntake(self.store)
 
@@ -106,7 +106,7 @@ class CpuOps:
 
     def memory(self) -> Memory:
         """Say what the machine and this process's cgroups have left."""
-        return Memory("this machine", available_bytes())
+        return Memory("cpu", "this machine", available_bytes())
 
     def from_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""

@@ -58,6 +58,15 @@ class Place:
         return math.prod(self.shape) * STORED[self.dtype].itemsize
 
 
+def interleaved(row: int, rows: int) -> int:
+    """Return where row ``row`` of ``rows`` stacked rows, gate above up, lies in the order ``gate_up``.
+
+    Eight rows of gate and the eight rows of up beside them alternate.
+    """
+    half, row = divmod(row, rows // 2)
+    return row // 8 * 16 + half * 8 + row % 8
+
+
 class Intake(Protocol):
     """Brings rows into weights. :meth:`put` may be called by many threads at once.
 

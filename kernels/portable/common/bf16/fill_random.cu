@@ -1,12 +1,13 @@
 // fill_random.cu: w[i] = bf16(mean + scale * r(i)): random weights without a checkpoint, in the packed order.
 //
 //   weight : a packed matrix [rows, columns] bf16; of fill_random_vector a vector [count] bf16
-//   r(i)   : signed half word i % 8 of philox((i / 8, i / 8 >> 32, 0, 0), key). i counts row by row; of rows that are
+//   r(i)   : signed half word i % 8 of philox((i / 8, 0, 0, 0), key). i counts row by row; of rows that are
 //            interleaved (gate_up) those of gate count first, then those of up
 //   math   : float32, product and sum each rounded, then rounded to bf16; padding is written as 0
 //   grid   : (padded rows * padded columns / 2048, 1, 1), of a vector (ceil(count / 2048), 1, 1)
 //   block  : (256, 1, 1)    shared : none
-//   needs  : columns % 8 == 0, interleaved rows % 16 == 0, 16-byte aligned weight (ops/cuda/arena.py checks)
+//   needs  : columns % 8 == 0, interleaved rows % 16 == 0, 16-byte aligned weight, less than 2^35 numbers
+//            (ops/cuda/arena.py checks)
 //   check  : tests/gpu/test_loading.py against ops/reference/random.py, equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
@@ -18,9 +19,8 @@ constexpr int kBlockChunks = 8;  // of 8 columns
 constexpr int kChunksABlock = kBlockRows * kBlockChunks;
 
 // Eight random bf16: numbers 8 * group to 8 * group + 7.
-__device__ __forceinline__ uint4 random8(uint64_t group, uint2 key, float scale, float mean) {
-  const uint4 words =
-      philox4x32(make_uint4(static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0), key);
+__device__ __forceinline__ uint4 random8(uint32_t group, unsigned long long key, float scale, float mean) {
+  const uint4 words = token_words(group, key, 0);
   const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
   float values[8];
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ int deinterleaved(int place, int count) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    fill_random(bf16* weight, int rows, int columns, int is_interleaved, uint32_t key_low, uint32_t key_high,
-                float scale, float mean) {
+    fill_random(bf16* weight, int rows, int columns, int is_interleaved, unsigned long long key, float scale,
+                float mean) {
   pdl_launch_dependents();
   pdl_wait();
 
@@ -54,21 +54,20 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   uint4 values = make_uint4(0, 0, 0, 0);
   if (row < rows && chunk < columns / kBf16Vec) {
     const int stacked = is_interleaved ? deinterleaved(row, rows) : row;
-    const uint64_t group = static_cast<uint64_t>(stacked) * (columns / kBf16Vec) + chunk;
-    values = random8(group, make_uint2(key_low, key_high), scale, mean);
+    const uint32_t group = static_cast<uint32_t>(stacked) * (columns / kBf16Vec) + chunk;
+    values = random8(group, key, scale, mean);
   }
   store16(weight + place * kBf16Vec, values);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    fill_random_vector(bf16* weight, int count, int is_interleaved, uint32_t key_low, uint32_t key_high, float scale,
-                       float mean) {
+    fill_random_vector(bf16* weight, int count, int is_interleaved, unsigned long long key, float scale, float mean) {
   pdl_launch_dependents();
   pdl_wait();
   const int first = (blockIdx.x * kThreads + threadIdx.x) * kBf16Vec;
   if (first >= count) return;
   const int stacked = is_interleaved ? deinterleaved(first, count) : first;
-  const uint4 values = random8(stacked / kBf16Vec, make_uint2(key_low, key_high), scale, mean);
+  const uint4 values = random8(stacked / kBf16Vec, key, scale, mean);
   if (first + kBf16Vec <= count) {
     store16(weight + first, values);
     return;

@@ -20,11 +20,11 @@ def random_values(first: int, count: int, key: int, *, mean: float, deviation: f
     """Return numbers ``first:first + count`` of an endless sequence: ``[count]`` float32, rounded to bf16.
 
     Number i is the signed half word ``i % 8`` (of each word the low half first) of Philox with counter
-    ``(i // 8, i // 8 >> 32, 0, 0)`` and ``key``, scaled, plus ``mean``, rounded to bf16 at last.
+    ``(i // 8, 0, 0, 0)`` and ``key``, scaled, plus ``mean``, rounded to bf16 at last.
     """
     groups = np.arange(first // NUMBERS_A_COUNTER, -(-(first + count) // NUMBERS_A_COUNTER))
     counters = np.zeros((len(groups), 4), np.uint32)
-    counters[:, 0], counters[:, 1] = groups & 0xFFFFFFFF, groups >> 32
+    counters[:, 0] = groups
     words = philox4x32(counters, (key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF))
     halves = words.view(np.int16).reshape(-1)[first % NUMBERS_A_COUNTER :][:count]
     values = halves.astype(np.float32) * random_scale(deviation) + np.float32(mean)
