@@ -20,7 +20,8 @@ constexpr int kChunksABlock = kBlockRows * kBlockChunks;
 
 // Eight random bf16: numbers 8 * group to 8 * group + 7.
 __device__ __forceinline__ uint4 random8(uint32_t group, unsigned long long key, float scale, float mean) {
-  const uint4 words = token_words(group, key, 0);
+  const auto key_high = static_cast<uint32_t>(key >> 32);
+  const uint4 words = philox4x32(make_uint4(group, 0, 0, 0), make_uint2(static_cast<uint32_t>(key), key_high));
   const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
   float values[8];
 #pragma unroll
