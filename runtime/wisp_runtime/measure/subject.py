@@ -123,7 +123,7 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
         spec = replace(spec, max_context=max(spec.max_context, wanted.context))
     config = _config(wanted, spec)
     ops = wrap(backend.load(config.device, threads=config.threads))
-    fit = startup.require_fit(spec, config)
+    fit = startup.require_fit(spec, config, ops.memory())
     model = (
         loading.random_model(spec, ops, wanted.seed)
         if is_random
