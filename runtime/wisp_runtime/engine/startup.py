@@ -64,9 +64,9 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         memory = ops.memory()
         fit = require_fit(spec, config, memory)
         model = checkpoint.load(ops, progress)
-    limits = _limits(spec, config, fit)
+    limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
-        runner = _runner(model, ops, fit, limits)
+        runner = make_runner(model, ops, fit, limits)
     with phase("firstToken", tell):
         prove(runner, limits)
     scheduler = Scheduler(limits)
@@ -177,7 +177,12 @@ def prove(runner: Runs, limits: Limits) -> None:
         raise WeightsUnreadable(f"the first step failed: {event.message}.")
 
 
-def _runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
+def make_runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
+    """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
+
+    Raises:
+        GpuOutOfMemory: what the ledger left was taken by something else.
+    """
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
     if ops.device == "cpu":
         return Runner(model, cache, ops.sample)
@@ -190,7 +195,8 @@ def _runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
     return runner
 
 
-def _limits(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
+def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
+    """Return what bounds every step."""
     return Limits(
         blocks=fit.kv_blocks,
         block_tokens=fit.block_tokens,
