@@ -122,7 +122,5 @@ def show(profile: Profile, ceiling: Ceiling | None) -> str:
     launches = sum(part.launches for part in profile.parts)
     lines.append(f"{'sum':<11} {'':<26} {launches:>9} {profile.us:>9.1f}")
     if profile.served_us is not None:
-        lines.append(
-            f"as served (kernels overlap; sampling, host work included): {profile.served_us:.1f} us"
-        )
+        lines.append(f"as served (kernels overlap; sampling, host work included): {profile.served_us:.1f} us")
     return "\n".join(lines)

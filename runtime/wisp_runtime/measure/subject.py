@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from wisp_plan.errors import PlanError
 from wisp_plan.fit import Fit
@@ -16,14 +17,11 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.loop import Runs
 from wisp_runtime.engine.plan import Limits
-from wisp_runtime.engine.runner import Runner
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.measure import nvml
 from wisp_runtime.measure.contexts import fill_with_noise
 from wisp_runtime.measure.record import Row
-from wisp_runtime.memory.kv import KVCache, allocate
-from wisp_runtime.models.model import Model
 from wisp_runtime.ops import backend
 from wisp_runtime.ops.backend import Ops
 
@@ -60,8 +58,6 @@ class Subject:
     spec: ModelSpec
     ops: Ops
     fit: Fit
-    model: Model
-    cache: KVCache
     runner: Runs
     limits: Limits
 
@@ -124,22 +120,14 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
     config = _config(wanted, spec)
     ops = wrap(backend.load(config.device, threads=config.threads))
     fit = startup.require_fit(spec, config, ops.memory())
-    model = (
-        loading.random_model(spec, ops, wanted.seed)
-        if is_random
-        else loading.load_model(Path(wanted.shape), spec, ops)
-    )
-    cache = allocate(spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
-    fill_with_noise(cache, ops, wanted.seed)
-    limits = Limits(
-        blocks=fit.kv_blocks,
-        block_tokens=fit.block_tokens,
-        max_step_tokens=config.max_step_tokens,
-        max_concurrent=fit.max_concurrent,
-        max_context=fit.max_context,
-        vocab=spec.vocab,
-    )
-    return Subject(wanted, spec, ops, fit, model, cache, Runner(model, cache, ops.sample), limits)
+    if is_random:
+        model = loading.random_model(spec, ops, wanted.seed)
+    else:
+        model = loading.load_model(Path(wanted.shape), spec, ops)
+    limits = startup.limits_of(spec, config, fit)
+    runner: Any = startup.make_runner(model, ops, fit, limits)
+    fill_with_noise(runner.cache, ops, wanted.seed)
+    return Subject(wanted, spec, ops, fit, runner, limits)
 
 
 def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
