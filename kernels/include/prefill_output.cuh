@@ -69,11 +69,14 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* address) {
   return value;
 }
 
-// Wait until all `parts` thread blocks have come here, and leave the count at zero. One thread of each calls it; the
-// plan splits only when all thread blocks run at once.
+__device__ __forceinline__ void add_release(unsigned* address, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Wait until all `parts` thread blocks have come here, and leave the count at zero. One thread of each calls it, behind
+// a barrier of the threads whose stores the others shall see. The plan splits only when all thread blocks run at once.
 __device__ __forceinline__ void meet(unsigned* arrivals, int parts) {
-  __threadfence();
-  atomicAdd(arrivals, 1u);
+  add_release(arrivals, 1u);
   while (load_acquire(arrivals) < parts) __nanosleep(64);
   if (atomicAdd(arrivals, 1u) == 2 * parts - 1) atomicExch(arrivals, 0u);
 }
@@ -83,7 +86,6 @@ __device__ __forceinline__ void meet(unsigned* arrivals, int parts) {
 template <int kDh, int kRows, int kThreads, class Sync>
 __device__ void join_parts(const PrefillRows& rows, int work, int thread, Sync sync) {
   const int parts = rows.parts(), first = work - rows.part() * rows.a.kv_heads;
-  __threadfence();
   sync();
   if (thread == 0) meet(rows.a.arrivals + first, parts);
   sync();

@@ -30,9 +30,13 @@ struct PrefillArguments {
   long long q_stride, out_stride;
   int work;  // items * Hkv
   int kv_heads, group, head_size, block_tokens, table_width;
+  unsigned group_reciprocal, block_reciprocal;  // see divide(); of group, of block_tokens
   int window;        // a row sees this many tokens, its own included; 2^30 for all
   float log2_scale;  // of the scores, times log2(e)
 };
+
+// n / d for the reciprocal ceil(2^32 / d), 0 for d = 1; exact for n < 2^32 / d.
+__device__ __forceinline__ int divide(int n, unsigned reciprocal) { return reciprocal ? __umulhi(n, reciprocal) : n; }
 
 // The rows of one item.
 struct PrefillRows {
@@ -48,7 +52,7 @@ struct PrefillRows {
   __device__ int parts() const { return item.split >> 16; }
   // Row of the tile to row of the chunk.
   __device__ bool has(int row) const { return item.first_row + row < count(); }
-  __device__ int position(int row) const { return item.context - item.queries + (item.first_row + row) / a.group; }
+  __device__ int position(int row) const { return item.context - item.queries + token(row); }
   // Tokens that no row sees are below the first of these, or not below the second.
   __device__ int lowest() const { return max(0, position(0) - a.window + 1); }
   __device__ int context() const { return item.context; }
@@ -58,15 +62,16 @@ struct PrefillRows {
 
   // Row of the cache, seen as [P * Hkv * Tb, Dh], that has `token`.
   __device__ int cache_row(int token) const {
-    const int page = token / a.block_tokens;
+    const int page = divide(token, a.block_reciprocal);
     const int block = a.block_tables[static_cast<long long>(item.sequence) * a.table_width + page];
     return (block * a.kv_heads + head) * a.block_tokens + token - page * a.block_tokens;
   }
 
  private:
+  __device__ int token(int row) const { return divide(item.first_row + row, a.group_reciprocal); }  // of the chunk
   __device__ long long element(int row, long long stride) const {
-    const int token = (item.first_row + row) / a.group;
-    return (item.first_query + token) * stride +
-           static_cast<long long>(head * a.group + item.first_row + row - token * a.group) * a.head_size;
+    const int of = token(row);
+    return (item.first_query + of) * stride +
+           static_cast<long long>(head * a.group + item.first_row + row - of * a.group) * a.head_size;
   }
 };

@@ -13,7 +13,6 @@
 // too, so that one can be compared with the other.
 #include "pdl.cuh"
 #include "prefill_attention_compute.cuh"
-#include "prefill_attention_copy.cuh"
 #include "../../../portable/common/bf16/prefill_attention.cu"
 
 namespace hopper {
@@ -43,9 +42,11 @@ __device__ __forceinline__ void prefill_attention(const PrefillArguments& a, con
   if (warp < 4) {
     if constexpr (kGroups == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCopyRegisters));
     if (warp == 0) {
-      copy_kv<Shape>(a, &keys, &values, unit, memory);
+      copy_kv<Shape>(a, &keys, unit, memory.keys(0), memory.keys_full(0), memory.keys_empty(0));
+    } else if (warp == 1) {
+      copy_kv<Shape>(a, &values, unit, memory.values(0), memory.values_full(0), memory.values_empty(0));
     } else {
-      copy_queries<Shape>(a, memory, threadIdx.x - 32);
+      copy_queries<Shape>(a, memory, threadIdx.x - 64);
     }
   } else {
     if constexpr (kGroups == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kComputeRegisters));

@@ -4,9 +4,8 @@
 // of the new scores runs beside that second product (Shah et al. 2024, arXiv:2407.08608, section 3.2).
 #pragma once
 
-#include "prefill_attention_tile.cuh"
+#include "prefill_attention_copy.cuh"
 #include "prefill_output.cuh"
-#include "tma.cuh"
 #include "wgmma.cuh"
 
 namespace hopper {
@@ -189,6 +188,10 @@ __device__ void compute(const PrefillArguments& a, const Memory<Tile>& memory, i
     const PrefillRows rows(a, work);
     Group<Tile> mine(rows, memory, group);
     mbarrier_wait(memory.queries_full(query.stage), query.parity);
+    if (round == 0) {
+      copy_query_rows<Tile>(rows, memory.queries(0), 64 * group, 64, threadIdx.x % kGroupThreads, kGroupThreads);
+      named_sync(kGroupBarrier + group, kGroupThreads);
+    }
     mine.run(memory.queries(query.stage), memory.queries_empty(query.stage), key, value);
     query.advance();
     if (rows.parts() == 1) {

@@ -45,56 +45,57 @@ struct KvBoxes {
   }
 };
 
-// The warp that brings K and V: K of the next tile before V of this one, as they are used.
+// The warp that brings K, or the one that brings V; `first_full` and `first_empty` are the barriers of the ring's stage 0.
 template <class Tile>
-__device__ void copy_kv(const PrefillArguments& a, const void* key_map, const void* value_map, int unit,
-                        const Memory<Tile>& memory) {
-  Place<Tile::kStages> key, value;
+__device__ void copy_kv(const PrefillArguments& a, const void* map, int unit, uint32_t ring, uint32_t first_full,
+                        uint32_t first_empty) {
+  Place<Tile::kStages> place;
 #pragma unroll 1
   for (int round = 0; nth_work(round) < a.work; round++) {
     const PrefillRows rows(a, nth_work(round));
     const KvBoxes<Tile> boxes(rows, unit);
-    int next = boxes.locate(rows.item.kv_begin), here = -1;
+    int next = boxes.locate(rows.item.kv_begin);
 #pragma unroll 1
-    for (int tile = rows.item.kv_begin; tile <= rows.item.kv_end; tile++) {
-      const int before = here;
-      here = next;
-      if (tile < rows.item.kv_end) {
-        if (tile + 1 < rows.item.kv_end) next = boxes.locate(tile + 1);
-        mbarrier_wait(memory.keys_empty(key.stage), key.parity ^ 1);
-        boxes.copy(key_map, here, memory.keys(key.stage), memory.keys_full(key.stage));
-        key.advance();
-      }
-      if (tile > rows.item.kv_begin) {
-        mbarrier_wait(memory.values_empty(value.stage), value.parity ^ 1);
-        boxes.copy(value_map, before, memory.values(value.stage), memory.values_full(value.stage));
-        value.advance();
-      }
+    for (int tile = rows.item.kv_begin; tile < rows.item.kv_end; tile++) {
+      const int cache_row = next;
+      next = boxes.locate(tile + 1);  // the table's entry is on its way while this tile waits for its place
+      mbarrier_wait(first_empty + 8 * place.stage, place.parity ^ 1);
+      boxes.copy(map, cache_row, ring + place.stage * Tile::kKvBytes, first_full + 8 * place.stage);
+      place.advance();
     }
   }
 }
 
-// The warps that bring Q, for the next item while this one is computed; `thread` counts them.
+// `count` rows of Q from row `first` on; `thread` of `threads` does its share, and waits until it is there.
+template <class Tile>
+__device__ void copy_query_rows(const PrefillRows& rows, uint32_t to, int first, int count, int thread, int threads) {
+  constexpr int kChunks = Tile::kDh / 8;  // of 16 bytes in a row
+#pragma unroll 4
+  for (int i = thread; i < count * kChunks; i += threads) {
+    const int row = first + i / kChunks, chunk = i % kChunks;
+    const bool has = rows.has(row) && chunk * 8 < rows.a.head_size;
+    const uint32_t place = chunk / 8 * Tile::kQueryPanelBytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
+    copy16_async(to + place, has ? rows.query(row) + chunk * 8 : rows.a.q, has);
+  }
+  copies_commit();
+  copies_wait<0>();
+  fence_async_shared();
+}
+
+// The warps that bring Q of the next item while this one is computed; `thread` counts them. Q of the first item is
+// brought by those who wait for it.
 template <class Tile>
 __device__ void copy_queries(const PrefillArguments& a, const Memory<Tile>& memory, int thread) {
-  constexpr int kChunks = Tile::kDh / 8;  // of 16 bytes in a row
-  Place<Tile::kBuffers> query;
+  Place<Tile::kBuffers> place;
 #pragma unroll 1
   for (int round = 0; nth_work(round) < a.work; round++) {
-    const PrefillRows rows(a, nth_work(round));
-    mbarrier_wait(memory.queries_empty(query.stage), query.parity ^ 1);
-#pragma unroll 2
-    for (int i = thread; i < Tile::kRows * kChunks; i += kQueryThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const bool has = rows.has(row) && chunk * 8 < a.head_size;
-      const uint32_t to = memory.queries(query.stage) + chunk / 8 * Tile::kQueryPanelBytes + row * 128;
-      copy16_async(to + (chunk % 8 ^ row % 8) * 16, has ? rows.query(row) + chunk * 8 : a.q, has);
+    mbarrier_wait(memory.queries_empty(place.stage), place.parity ^ 1);
+    if (round > 0) {
+      const PrefillRows rows(a, nth_work(round));
+      copy_query_rows<Tile>(rows, memory.queries(place.stage), 0, Tile::kRows, thread, kQueryThreads);
     }
-    copies_commit();
-    copies_wait<0>();
-    fence_async_shared();
-    mbarrier_arrive(memory.queries_full(query.stage));
-    query.advance();
+    mbarrier_arrive(memory.queries_full(place.stage));
+    place.advance();
   }
 }
 

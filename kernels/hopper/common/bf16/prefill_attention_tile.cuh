@@ -1,6 +1,6 @@
 // prefill_attention_tile.cuh: how a thread block of Hopper's prefill attention is laid out, in threads and in memory.
 //
-// Warpgroup 0 copies: its first warp K and V, the others Q. The other kGroups warpgroups compute, 64 rows each. They
+// Warpgroup 0 copies: its first warp K, the second V, the others Q. The other kGroups warpgroups compute, 64 rows each. They
 // meet at mbarriers: a ring of K tiles, one of V tiles, one of Q tiles; `full` when copied, `empty` when used.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace hopper {
 
 constexpr int kGroupThreads = 128;  // of a warpgroup
-constexpr int kQueryThreads = 96;   // that copy Q
+constexpr int kQueryThreads = 64;   // that copy Q
 constexpr int kPanel = 64;          // columns of 128 bytes, what the 128-byte swizzle spans
 
 // Barriers for some of the block's threads; 0 is __syncthreads.
@@ -29,8 +29,8 @@ struct Tile {
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kTokens = kDh <= 128 ? 128 : 64;  // of a KV tile
   static constexpr int kPanels = kDh / kPanel;
-  static constexpr int kStages = 2;                       // of the rings of K and V
-  static constexpr int kBuffers = kDh <= 128 ? 2 : 1;     // of the ring of Q
+  static constexpr int kStages = kGroups == 1 || kDh == 64 ? 3 : 2;  // of the rings of K and V
+  static constexpr int kBuffers = kDh <= 128 ? 2 : 1;                // of the ring of Q
   static constexpr int kThreads = kGroupThreads * (1 + kGroups), kComputeThreads = kGroupThreads * kGroups;
   // Two warpgroups take turns at the tensor cores, so that one multiplies while the other has its softmax.
   static constexpr bool kTurns = kGroups == 2 && kDh <= 128;

@@ -1,25 +1,28 @@
-"""Cut the prefill chunks of a batch into work items for prefill attention. Pure: NumPy on the host.
+"""Choose a kernel for prefill attention, and cut a batch into its work items. Pure: NumPy on the host.
 
-A row is a (token, query head) pair of one KV head, so a chunk of n tokens has n * group rows. An item is a tile of
-rows and the KV tiles that they see, for every KV head. ``kernels/include/prefill_work.cuh`` reads what is made here.
+A row is a (token, query head) pair of one KV head, so a chunk of n tokens has n * group rows. An item is a
+tile of rows and the KV tiles that they see, for every KV head. ``kernels/include/prefill_work.cuh`` reads
+what is made here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from wisp_runtime.errors import ShapeError
+
 Items = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
+OP = "prefill_attention"
 FIELDS = 8
-"""Of an item: sequence, first query, queries, context, first row, first and last + 1 KV tile, part | parts << 16."""
+"""Of an item: sequence, first query, queries, context, first row, KV tiles from, to, part | parts << 16."""
 
 _WORTH_SPLITTING_TOKENS = 256
 """Joining parts takes about as long as this many tokens: where splitting saves fewer, nothing is split."""
-_FEW_ROWS, _MANY_ROWS = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,72 @@ class Tiling:
 
     rows: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Kernels that differ in the rows of a tile alone; their entries and sizes, as the sources have them.
+
+    Attributes:
+        uses_wgmma: Hopper's; otherwise portable.
+        head_size: widest head; narrower ones are padded with zeros in shared memory.
+        rows: of a tile, ascending; there is a kernel for each.
+        tokens: of a KV tile.
+    """
+
+    uses_wgmma: bool
+    head_size: int
+    rows: tuple[int, ...]
+    tokens: int
+
+    @property
+    def family(self) -> str:
+        """Return what the names of its kernels begin with."""
+        return f"{OP}_wgmma" if self.uses_wgmma else OP
+
+    def entry(self, rows: int) -> str:
+        """Return the name of the kernel."""
+        return f"{self.family}_d{self.head_size}_r{rows}"
+
+    def threads(self, rows: int) -> int:
+        """Return the threads of a block: two a row, and a warpgroup that copies."""
+        return 2 * rows + (128 if self.uses_wgmma else 0)
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return the dynamic shared memory of a block, as ``Tile::kSharedBytes`` of the kernels says."""
+        if not self.uses_wgmma:
+            chunks = self.head_size // 8
+            return (rows + 4 * self.tokens) * 16 * (chunks if chunks % 8 == 0 else chunks + 1)
+        stages = 3 if rows == 64 or self.head_size == 64 else 2
+        buffers = 2 if self.head_size <= 128 else 1
+        tiles = buffers * rows + 2 * stages * self.tokens
+        return 1024 + tiles * 2 * self.head_size + 8 * (4 * stages + 2 * buffers)
+
+
+PORTABLE = (
+    *(Variant(False, size, (64, 128), 64) for size in (64, 80, 96, 128)),
+    *(Variant(False, size, (64,), 32) for size in (192, 256)),
+)
+WGMMA = (
+    *(Variant(True, size, (64, 128), 128) for size in (64, 128)),
+    *(Variant(True, size, (64, 128), 64) for size in (192, 256)),
+)
+
+
+def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Variant:
+    """Return the narrowest of ``variants`` that holds ``head_size``, with the tiles that fit shared memory.
+
+    Raises:
+        ShapeError: none does.
+    """
+    for variant in variants:
+        if variant.head_size >= head_size:
+            fitting = tuple(rows for rows in variant.rows if variant.shared_bytes(rows) <= shared_bytes)
+            if fitting:
+                return replace(variant, rows=fitting)
+    raise ShapeError(
+        f"heads of {head_size} with {shared_bytes} bytes of shared memory: there is no prefill kernel"
+    )
 
 
 def chunks_of(query_starts: Sequence[int], contexts: Sequence[int]) -> list[Chunk]:
@@ -86,10 +155,12 @@ def plan(
     return _split(whole, -(-lengths // limit))
 
 
-def most_items(max_step_tokens: int, max_sequences: int, *, group: int, kv_heads: int, workers: int) -> int:
-    """Return how many items a step can have at most: every chunk may end with a tile that is not full."""
-    tiles = max_step_tokens * group // _MANY_ROWS + min(max_sequences, max_step_tokens // 2)
-    return max(tiles, workers // kv_heads, 1)
+def most_items(tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, workers: int) -> int:
+    """Return how many items a step of ``tokens`` in at most ``sequences`` can have, in tiles of ``rows``.
+
+    Every chunk may end with a tile that is not full. Where few rows suffice, a chunk is one tile of those.
+    """
+    return max(tokens * group // rows + min(sequences, tokens // 2), workers // kv_heads, 1)
 
 
 def _tiles(chunk: Chunk, tiling: Tiling, group: int, window: int) -> Any:
