@@ -1,0 +1,203 @@
+// linear.cuh: Y = X W^T for any number of tokens, W packed; the kernel that linear*.cu instantiate.
+//
+//   1. Three threads fill a ring in shared memory: a stage is 64 columns of kTokens tokens and of two packed row
+//      tiles. Weights are asked for before the kernel ahead has ended, X after.
+//   2. Two warpgroups multiply (wgmma), each one row tile of 64 by all tokens: weights are A, tokens are N, so a
+//      tile has as many columns as there are tokens, in steps of 8.
+//   3. The sums leave through an epilogue, with a small buffer of its own: the ring fills on meanwhile.
+#pragma once
+
+#include <cuda.h>
+
+#include "linear_epilogue.cuh"
+#include "mbarrier.cuh"
+#include "pdl.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+constexpr int kConsumers = 256, kMaxStages = 16;
+
+// Up to 64 tokens a block leaves room for a second one on its multiprocessor, if its ring does: registers count, so one
+// warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg wants it.
+template <int kTokens>
+constexpr bool kIsNarrow = kTokens <= 64;
+template <int kTokens>
+constexpr int kLinearThreads = kConsumers + (kIsNarrow<kTokens> ? 64 : 128);
+
+struct Ring {
+  uint32_t data, full, empty;  // shared addresses: stages, and a barrier for each
+  int stages;
+};
+
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity;
+
+  __device__ explicit RingPlace(uint32_t first_parity) : parity(first_parity) {}
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <int kTokens>
+constexpr int kStageBytes = 2 * kBlockBytes + kTokens * 128;
+
+template <int kTokens>
+__device__ __forceinline__ void load_tokens(const CUtensorMap* map, const LinearArgs& args, const Ring& ring) {
+  tma_prefetch_map(map);
+  LinearSchedule schedule(args);
+  RingPlace place(1);
+  pdl_wait();
+#pragma unroll 1
+  for (LinearTile tile; schedule.next(tile);) {
+#pragma unroll 1
+    for (int k = tile.k_begin; k < tile.k_end; k++) {
+      const uint32_t full = ring.full + place.stage * 8;
+      mbarrier_wait(ring.empty + place.stage * 8, place.parity);
+      mbarrier_arrive_expect(full, kTokens * 128);
+      const uint32_t to = ring.data + place.stage * kStageBytes<kTokens> + 2 * kBlockBytes;
+      tma_load_2d(to, map, k * 64, tile.token_tile * kTokens, full, kEvictNormal);
+      place.advance(ring.stages);
+    }
+  }
+}
+
+// Row tiles [kFirst, kEnd) of the two.
+template <int kTokens, int kFirst, int kEnd>
+__device__ __forceinline__ void load_weights(const LinearArgs& args, const Ring& ring) {
+  LinearSchedule schedule(args);
+  RingPlace place(1);
+  const uint64_t eviction = args.is_read_once ? kEvictFirst : kEvictNormal;
+  const size_t row_tile_elements = static_cast<size_t>(args.k_tiles) * kBlockElements;
+#pragma unroll 1
+  for (LinearTile tile; schedule.next(tile);) {
+    const bf16* from = args.weight + tile.unit * 2 * row_tile_elements + tile.k_begin * kBlockElements;
+    const bool has_second = (tile.unit * 2 + 1) * 64 < args.rows;
+#pragma unroll 1
+    for (int k = tile.k_begin; k < tile.k_end; k++) {
+      const uint32_t full = ring.full + place.stage * 8, to = ring.data + place.stage * kStageBytes<kTokens>;
+      mbarrier_wait(ring.empty + place.stage * 8, place.parity);
+#pragma unroll
+      for (int half = kFirst; half < kEnd; half++) {
+        if (half == 0 || has_second) {
+          mbarrier_arrive_expect(full, kBlockBytes);
+          bulk_load(to + half * kBlockBytes, from + half * row_tile_elements, kBlockBytes, full, eviction);
+        } else {  // an odd number of row tiles: the second warpgroup multiplies what lies there, and stores nothing
+          mbarrier_arrive(full);
+        }
+      }
+      from += kBlockElements;
+      place.advance(ring.stages);
+    }
+  }
+}
+
+// Sums over the tile's part of K. Up to 64 tokens the memory is the limit, and a stage goes back at once; beyond, one
+// stage's products stay in flight while the next one's begin.
+template <int kTokens>
+__device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const LinearTile& tile, const Ring& ring,
+                                         RingPlace& place, int warpgroup) {
+  constexpr int kInFlight = kIsNarrow<kTokens> ? 0 : 1;
+  const bool releases = threadIdx.x % 32 == 0;
+  uint32_t before = 0;
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; i++) sums[i] = 0.f;
+#pragma unroll 1
+  for (int k = tile.k_begin; k < tile.k_end; k++) {
+    mbarrier_wait(ring.full + place.stage * 8, place.parity);
+    const uint32_t stage = ring.data + place.stage * kStageBytes<kTokens>;
+    const uint32_t weights = stage + warpgroup * kBlockBytes, tokens = stage + 2 * kBlockBytes;
+    wgmma_registers(sums);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      wgmma_ss<kTokens>(sums, wgmma_descriptor(weights + i * 32), wgmma_descriptor(tokens + i * 32));
+    }
+    wgmma_commit();
+    wgmma_wait<kInFlight>();
+    const uint32_t now = ring.empty + place.stage * 8;
+    if (releases && (kInFlight == 0 || k > tile.k_begin)) mbarrier_arrive(kInFlight == 0 ? now : before);
+    before = now;
+    place.advance(ring.stages);
+  }
+  wgmma_wait<0>();
+  wgmma_registers(sums);
+  if (releases && kInFlight > 0) mbarrier_arrive(before);
+}
+
+template <int kTokens, class Epilogue>
+__device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring, int warpgroup, int* is_last) {
+  LinearSchedule schedule(args);
+  RingPlace place(0);
+  float sums[kTokens / 2];
+  int turn = 0;
+  pdl_wait();
+#pragma unroll 1
+  for (LinearTile tile; schedule.next(tile);) {
+    float bias[2] = {0.f, 0.f};
+    if (Epilogue::kHasBias && args.bias != nullptr) {
+      const int row = (tile.unit * 2 + warpgroup) * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+      if (row < args.rows) bias[0] = __bfloat162float(args.bias[row]);
+      if (row + 8 < args.rows) bias[1] = __bfloat162float(args.bias[row + 8]);
+    }
+    multiply<kTokens>(sums, tile, ring, place, warpgroup);
+    const bool is_cut = tile.k_end - tile.k_begin < args.k_tiles;
+    if (is_cut && !join_parts<kTokens>(sums, tile, args, warpgroup, is_last)) continue;
+    Epilogue::run(sums, bias, tile, args, warpgroup, ring.data + ring.stages * kStageBytes<kTokens>, turn);
+  }
+}
+
+template <int kTokens, class Epilogue>
+__device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearArgs& args) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ uint64_t full[kMaxStages], empty[kMaxStages];
+  __shared__ int is_last[2];
+  const Ring ring{shared_address(shared), shared_address(full), shared_address(empty), args.stages};
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr bool kMovesRegisters = kTokens >= 128;
+  pdl_launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < args.stages; i++) {
+      mbarrier_init(ring.full + i * 8, 3);                 // who fills: tokens, two row tiles
+      mbarrier_init(ring.empty + i * 8, kConsumers / 32);  // who reads: every warp
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (warp >= kConsumers / 32) {
+    if constexpr (kMovesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    const int producer = lane == 0 ? warp - kConsumers / 32 : -1;
+    if (producer == 0) load_tokens<kTokens>(tokens, args, ring);
+    if constexpr (kIsNarrow<kTokens>) {
+      if (producer == 1) load_weights<kTokens, 0, 2>(args, ring);
+    } else {
+      if (producer == 1) load_weights<kTokens, 0, 1>(args, ring);
+      if (producer == 2) load_weights<kTokens, 1, 2>(args, ring);
+    }
+  } else {
+    if constexpr (kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    consume<kTokens, Epilogue>(args, ring, warp / 4, is_last + warp / 4);
+  }
+}
+
+#define LINEAR_ENTRY(name, tokens, Epilogue)                                                               \
+  extern "C" __global__ void __launch_bounds__(kLinearThreads<tokens>, kIsNarrow<tokens> ? 2 : 1)          \
+      name##_n##tokens(const __grid_constant__ CUtensorMap map, const __grid_constant__ LinearArgs args) { \
+    linear<tokens, Epilogue<tokens>>(&map, args);                                                          \
+  }
+
+// One entry for each width of a tile: TILE_TOKENS of ops/cuda/linear_plan.py.
+#define LINEAR_ENTRIES(name, Epilogue) \
+  LINEAR_ENTRY(name, 8, Epilogue)      \
+  LINEAR_ENTRY(name, 16, Epilogue)     \
+  LINEAR_ENTRY(name, 32, Epilogue)     \
+  LINEAR_ENTRY(name, 64, Epilogue)     \
+  LINEAR_ENTRY(name, 96, Epilogue)     \
+  LINEAR_ENTRY(name, 128, Epilogue)    \
+  LINEAR_ENTRY(name, 160, Epilogue)    \
+  LINEAR_ENTRY(name, 192, Epilogue)    \
+  LINEAR_ENTRY(name, 224, Epilogue)    \
+  LINEAR_ENTRY(name, 256, Epilogue)
