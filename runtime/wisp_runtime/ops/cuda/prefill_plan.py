@@ -22,7 +22,7 @@ FIELDS = 8
 """Of an item: sequence, first query, queries, context, first row, KV tiles from, to, part | parts << 16."""
 
 _WORTH_SPLITTING_TOKENS = 256
-"""Joining parts takes about as long as this many tokens: where splitting saves fewer, nothing is split."""
+"""Joining parts takes about as long as this many tokens: where splitting saves no more, nothing is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def plan(
     whole = whole[np.argsort(-lengths, kind="stable")]
     lengths = whole[:, 6] - whole[:, 5]
     limit = _longest_part(lengths, workers // kv_heads)
-    if (int(lengths[0]) - limit) * tiling.tokens < _WORTH_SPLITTING_TOKENS:
+    if (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
         return whole
     return _split(whole, -(-lengths // limit))
 
