@@ -13,8 +13,8 @@ Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The
 
 A plan may be asked for while the one before runs (it was launched, its draws are not known). Then:
 
-4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If it
-   turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
+4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If
+   it turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
 5. A draw that depends on the tokens before it (penalties count them) needs them known: while such a
    sequence awaits one, nothing is planned, and the caller takes the draws first.
 6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
@@ -177,7 +177,7 @@ class Scheduler:
             yield self._start(self.waiting.pop(0))
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
-        """Give a sequence that decodes to ``length`` tokens the block it needs, if any; False: it sits out."""
+        """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
         if length <= len(sequence.blocks) * self.limits.block_tokens:
             return True
         while not self.cache.available:

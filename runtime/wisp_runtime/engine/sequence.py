@@ -36,8 +36,8 @@ class Sequence:
         computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
         awaited_row: the row of the last launched step that draws its next token, while that token is not
             known yet; -1 when all its tokens are known.
-        blocks: its KV blocks in order (int32, so that packing copies them as memory). It grows in place; where
-            one is replaced the array is a new one, so that who copied it can tell.
+        blocks: its KV blocks in order (int32, so that packing copies them as memory). It grows in place;
+            where one is replaced the array is a new one, so that who copied it can tell.
         node: the prefix cache's node of its last entered block; None if it does not take part.
         entered_blocks: leading blocks that are in the prefix cache.
         cached_tokens: prompt tokens it found in the prefix cache.
