@@ -122,10 +122,11 @@ class DeviceRunner:
 
 
 def device_runner(model: Model, cache: KVCache, ops: Any, limits: Limits) -> DeviceRunner:
-    """Return a runner on the stream of ``ops.device_state``, with ``ops.sampler``."""
+    """Return a runner on the stream of ``ops.device_state``, with a sampler for the model's vocabulary."""
     from wisp_runtime.engine.stream import Stream  # CuPy: only where there is a GPU
 
-    return DeviceRunner(model, cache, ops.sampler, Stream(ops.device_state.stream), limits)
+    sampler = ops.make_sampler(limits.vocab, limits.max_running)
+    return DeviceRunner(model, cache, sampler, Stream(ops.device_state.stream), limits)
 
 
 def warm_plans(limits: Limits) -> Iterator[Plan]:
