@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.formats import Device, kv_bytes_per_token, weight_bytes
-from wisp_plan.layout import padded
 from wisp_plan.sizes import MIB
 from wisp_plan.spec import ModelSpec
 from wisp_plan.workspace import MOST_PROCESSORS, cpu_bytes, gpu_buffers
@@ -23,7 +22,6 @@ GRAPH_NODE_BYTES = 4 << 10
 
 GRAPH_KERNELS_A_LAYER = 8
 GRAPH_KERNELS_BESIDE = 12
-WORKSPACE_ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     """Count the scratch memory of the largest step."""
     if options.device == "cpu":
         return cpu_bytes(spec, options)
-    return sum(padded(size, WORKSPACE_ALIGNMENT_BYTES) for size in gpu_buffers(spec, options).values())
+    return sum(gpu_buffers(spec, options).values())
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:

@@ -1,7 +1,7 @@
-"""The scratch memory of a step, buffer by buffer, at the largest step that the options allow.
+"""The scratch memory of a step, at the largest step that the options allow.
 
-On a GPU every buffer is one function here, so that the ledger is exact: what a function returns is what the
-runtime allocates (``tests/gpu/test_preflight.py`` compares). On the CPU it is an estimate.
+On a GPU each part is a line or a function here that counts what the runtime's own part allocates, so that the
+ledger is exact (``tests/gpu/test_preflight.py`` compares). On the CPU it is an estimate.
 """
 
 from __future__ import annotations
@@ -19,101 +19,103 @@ BF16_BYTES, FLOAT32_BYTES = 2, 4
 MOST_PROCESSORS = 192
 """SMs of a card that nobody has named; no card has more."""
 
-PART_TOKENS, PART_OUTPUTS = 128, 256
-"""The largest tile whose float32 sums a matrix product puts aside, one for each SM."""
+ALIGNMENT_BYTES = 256
+"""Every buffer is a multiple of it."""
 
+# What ``wisp_runtime.ops.cuda`` has under the same names; ``tests/runtime/test_workspace_twins.py`` compares.
+PRODUCT_ROWS = 128
+PRODUCT_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 DECODE_PART_ROWS = 16384
-"""Partial results that decode attention keeps of one step: heads of sequences, times their parts."""
+PREFILL_ROWS = 128
+PREFILL_HEAD_SIZES = (64, 128, 192, 256)
+PREFILL_ITEM_BYTES = 32
+SAMPLING_BINS, SAMPLING_CANDIDATES, SAMPLING_ALTERNATIVES = 3584, 4096, 20
+SAMPLING_ENTRIES_A_ROW = 4096
+SAMPLING_HEADER_BYTES, SAMPLING_ROW_BYTES = 64, 64
 
 CPU_SCORES = 8 << 20
 """Attention scores that the CPU backend computes at once; the mask and temporaries take as much again."""
 
 
 def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
-    """Return the bytes of every buffer that a step uses on a GPU, by what is in it."""
+    """Return the bytes of what a step uses on a GPU, by what it is for."""
+    tokens, width = options.max_step_tokens, spec.heads * spec.head_size
+    keys = spec.kv_heads * spec.head_size
     return {
-        "residual": residual(spec, options),
-        "normed": normed(spec, options),
-        "qkv": qkv(spec, options),
-        "attention": attention(spec, options),
-        "output": output(spec, options),
-        "swiglu": swiglu(spec, options),
-        "logits": logits(spec, options),
-        "product parts": product_parts(options),
-        "decode parts": decode_parts(spec, options),
-        "prefill work": prefill_work(spec, options),
+        "residual": _sum(tokens * spec.hidden * FLOAT32_BYTES),
+        "normed": _sum(tokens * spec.hidden * BF16_BYTES),
+        "qkv": _sum(tokens * (width + 2 * keys) * BF16_BYTES),
+        "attention": _sum(tokens * width * BF16_BYTES),
+        "output": _sum(tokens * spec.hidden * BF16_BYTES),
+        "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),
+        "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),
+        "linear": products(options),
+        "decode_attention": decode_attention(spec, options),
+        "prefill_attention": prefill_attention(spec, options),
         "sampling": sampling(spec, options),
         "inputs": inputs(options),
         "rotation": rotation(spec),
     }
 
 
-def residual(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, D]`` float32."""
-    return options.max_step_tokens * spec.hidden * FLOAT32_BYTES
+def products(options: LedgerOptions) -> int:
+    """Two float32 tiles for each SM, as wide as the widest tile of a product, and their counters."""
+    wanted = (width for width in PRODUCT_TOKENS if width >= options.max_step_tokens)
+    tile = PRODUCT_ROWS * next(wanted, PRODUCT_TOKENS[-1])
+    blocks = 2 * options.processors
+    return _sum(blocks * tile * FLOAT32_BYTES, blocks * 4)
 
 
-def normed(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, D]`` bf16, what a norm gives."""
-    return options.max_step_tokens * spec.hidden * BF16_BYTES
+def decode_attention(spec: ModelSpec, options: LedgerOptions) -> int:
+    """Partial results of divided sequences, each with its maximum and sum; a counter for each head."""
+    rows = DECODE_PART_ROWS
+    counters = options.max_concurrent * spec.heads * 4
+    return _sum(rows * spec.head_size * FLOAT32_BYTES, rows * 2 * FLOAT32_BYTES, counters)
 
 
-def qkv(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, (Hq + 2 Hkv) Dh]`` bf16."""
-    return options.max_step_tokens * (spec.heads + 2 * spec.kv_heads) * spec.head_size * BF16_BYTES
-
-
-def attention(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, Hq Dh]`` bf16."""
-    return options.max_step_tokens * spec.heads * spec.head_size * BF16_BYTES
-
-
-def output(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, D]`` bf16, what attention's output and the MLP's down projection give."""
-    return options.max_step_tokens * spec.hidden * BF16_BYTES
-
-
-def swiglu(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[N, F]`` bf16."""
-    return options.max_step_tokens * spec.mlp * BF16_BYTES
-
-
-def logits(spec: ModelSpec, options: LedgerOptions) -> int:
-    """``[R, V]`` float32."""
-    return options.max_concurrent * spec.vocab * FLOAT32_BYTES
-
-
-def product_parts(options: LedgerOptions) -> int:
-    """Float32 sums of a product whose inputs are divided among SMs, one tile an SM."""
-    return options.processors * PART_TOKENS * PART_OUTPUTS * FLOAT32_BYTES
-
-
-def decode_parts(spec: ModelSpec, options: LedgerOptions) -> int:
-    """Partial results of decode attention (each with its maximum and sum), and a counter a head."""
-    parts = DECODE_PART_ROWS * (spec.head_size + 2) * FLOAT32_BYTES
-    return parts + options.max_concurrent * spec.heads * FLOAT32_BYTES
-
-
-def prefill_work(spec: ModelSpec, options: LedgerOptions) -> int:
-    """A list of what each thread block of prefill attention has to do."""
-    tiles = -(-options.max_step_tokens // 64) + options.max_concurrent
-    return tiles * spec.kv_heads * 16
+def prefill_attention(spec: ModelSpec, options: LedgerOptions) -> int:
+    """The list of tiles of a step, and a partial result for each SM with its counter."""
+    tokens, sequences = options.max_step_tokens, options.max_concurrent
+    tiles = tokens * (spec.heads // spec.kv_heads) // PREFILL_ROWS + min(sequences, tokens // 2)
+    tiles = max(tiles, options.processors // spec.kv_heads, 1)
+    size = next((size for size in PREFILL_HEAD_SIZES if size >= spec.head_size), spec.head_size)
+    parts = options.processors * PREFILL_ROWS * (size + 2) * FLOAT32_BYTES
+    return _sum(tiles * PREFILL_ITEM_BYTES, parts, options.processors * 4)
 
 
 def sampling(spec: ModelSpec, options: LedgerOptions) -> int:
-    """A row's candidates, and a token's bit in its mask."""
-    return options.max_concurrent * (spec.vocab * FLOAT32_BYTES + padded(spec.vocab, 32) // 8)
+    """Adjusted logits, histograms and candidates of each row, penalties, masks, and what was chosen."""
+    rows, vocab = options.max_concurrent, spec.vocab
+    tasks = 2 * rows  # a row's draw, and its log-probabilities
+    return _sum(
+        rows * vocab * FLOAT32_BYTES,
+        tasks * SAMPLING_BINS * 8,
+        tasks * SAMPLING_BINS * 4,
+        tasks * SAMPLING_CANDIDATES * 8,
+        max(tasks, 2 * options.processors) * 8,
+        *(tasks * size for size in (8, 8, 4, 4)),  # best, totals, found, arrived
+        *(rows * size for size in (4, 1, 4)),  # tokens, is_sound, logprobs
+        *(rows * SAMPLING_ALTERNATIVES * size for size in (4, 4)),
+        rows * min(vocab, SAMPLING_ENTRIES_A_ROW) * 8,
+        rows * -(-vocab // 32) * 4,
+    )
 
 
 def inputs(options: LedgerOptions) -> int:
-    """Token ids, positions and slots; of each sequence its block table, and what decides its draw."""
-    table = -(-options.max_context // options.block_tokens)
-    return options.max_step_tokens * 16 + options.max_concurrent * (table * 4 + 128)
+    """Token ids, positions and slots; of each sequence its block table and what decides its draw."""
+    rows, table = options.max_concurrent, -(-options.max_context // options.block_tokens)
+    parameters = SAMPLING_HEADER_BYTES + rows * SAMPLING_ROW_BYTES
+    arrays = options.max_step_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4) + 6 * 16
+    return _sum(parameters + arrays, rows * table * 4)
 
 
 def rotation(spec: ModelSpec) -> int:
     """Cosines and sines of every position, ``[S, R / 2]`` float32 each."""
     return spec.max_context * (spec.rope.rotary_size or spec.head_size) * FLOAT32_BYTES
+
+
+def _sum(*sizes: int) -> int:
+    return sum(padded(size, ALIGNMENT_BYTES) for size in sizes)
 
 
 def cpu_bytes(spec: ModelSpec, options: LedgerOptions) -> int:

@@ -151,7 +151,9 @@ def show(spec, ledger, ops, predicted, told):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
     print(f"\npredicted {format_size(predicted)}, allocated {format_size(told['allocatedBytes'])}; {told}")
     assert compute_ledger(spec, ledger.options) == ledger
-    for name, size in sorted(gpu_buffers(spec, ledger.options).items(), key=lambda row: -row[1]):
-        print(f"  predicted {name:24} {size:>14,}")
+    predictions, found = gpu_buffers(spec, ledger.options), dict[str, int]()
     for row in ops.device_state.workspace.report():
-        print(f"  allocated {row['name']:24} {row['bytes']:>14,}")
+        part = next((name for name in predictions if row["name"].startswith(name)), row["name"])
+        found[part] = found.get(part, 0) + row["bytes"]
+    for name in {**predictions, **found}:
+        print(f"  {name:24} predicted {predictions.get(name, 0):>14,}  allocated {found.get(name, 0):>14,}")

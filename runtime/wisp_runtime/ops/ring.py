@@ -18,7 +18,7 @@ class Carrier(Protocol):
     """Buffers on the host, and the way from each of them to the device.
 
     Attributes:
-        buffers: ``[bytes]`` uint8 each, beginning at pages.
+        buffers: ``[bytes]`` uint8 each, beginning at pages; there once :meth:`wait` was called for them.
     """
 
     buffers: list[Array]

@@ -27,32 +27,39 @@ class EarlyContext:
     def __init__(self, index: int = 0) -> None:
         self._index = index
         self._capability: tuple[int, int] | None = None
-        self._thread = threading.Thread(target=self._make, name="wisp-context", daemon=True)
-        self._thread.start()
+        self._is_known = threading.Event()
+        threading.Thread(target=self._make, name="wisp-context", daemon=True).start()
 
     @property
     def is_missing(self) -> bool:
         """Whether it is known by now that there is no such GPU."""
-        return not self._thread.is_alive() and self._capability is None
+        return self._is_known.is_set() and self._capability is None
 
     def wait(self) -> tuple[int, int] | None:
-        """Wait until the context is made; return the GPU's compute capability, None if there is no GPU."""
-        self._thread.join()
+        """Wait until the GPU was found; return its compute capability, None if there is no such GPU."""
+        self._is_known.wait()
         return self._capability
 
     def _make(self) -> None:
-        cuda = _library("libcuda.so.1", "cuInit", 0)
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        if (
-            cuda is not None
-            and not cuda.cuDeviceGet(ctypes.byref(device), self._index)
-            and not cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
-            and not cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-        ):
-            self._capability = major.value, minor.value
+        cuda, device, context = _library("libcuda.so.1", "cuInit", 0), ctypes.c_int(), ctypes.c_void_p()
+        try:
+            self._capability = _capability(cuda, device, self._index)
+        finally:
+            self._is_known.set()
+        if self._capability is not None:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
             _management()
+
+
+def _capability(cuda: Any, device: ctypes.c_int, index: int) -> tuple[int, int] | None:
+    """Look a GPU up, and return its compute capability."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGet(ctypes.byref(device), index):
+        return None
+    for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        if cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device):
+            return None
+    return major.value, minor.value
 
 
 def process_bytes(index: int = 0) -> int | None:

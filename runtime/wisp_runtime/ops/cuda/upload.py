@@ -61,20 +61,20 @@ class UploadCarrier:
 
     def __init__(self, device: Device, slots: int) -> None:
         self._device = device
+        self.buffers = [np.empty(0, np.uint8)] * slots
         with translate(f"allocating {slots} buffers of {PIECE_BYTES} bytes for reading weights"):
-            pinned = cp.cuda.PinnedMemoryPointer(cp.cuda.PinnedMemory(slots * _SLOT_BYTES), 0)
-            memory = np.frombuffer(pinned, np.uint8, slots * _SLOT_BYTES)  # holds on to ``pinned``
             staging = cp.cuda.MemoryPointer(cp.cuda.Memory(slots * PIECE_BYTES), 0)
             self._slots = [_slot(staging + slot * PIECE_BYTES) for slot in range(slots)]
             self._stream = cp.cuda.Stream(non_blocking=True)
             self._stream.wait_event(device.stream.record())  # the arena is cleared there
-        self.buffers = [memory[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES] for slot in range(slots)]
 
     def wait(self, slot: int) -> None:
-        """See :meth:`.ring.Carrier.wait`."""
+        """See :meth:`.ring.Carrier.wait`. A buffer is pinned when it is first wanted, while others fill."""
         with translate(_DOING):
             cp.cuda.Device(self._device.index).use()  # each thread has a current device of its own
             self._slots[slot].copied.synchronize()
+            if not self.buffers[slot].size:
+                self.buffers[slot] = _pinned(_SLOT_BYTES)
 
     def send(self, slot: int, rows: Array, place: Place) -> None:
         """See :meth:`.ring.Carrier.send`."""
@@ -124,6 +124,12 @@ class UploadCarrier:
         kind, stream = runtime.memcpyHostToDevice, self._stream.ptr
         height = source.nbytes // width
         runtime.memcpy2DAsync(target, 2 * width, source.ctypes.data, width, width, height, kind, stream)
+
+
+def _pinned(size_bytes: int) -> Array:
+    """Allocate page-locked memory, a quarter of a millisecond a MB."""
+    memory = cp.cuda.PinnedMemoryPointer(cp.cuda.PinnedMemory(size_bytes), 0)
+    return np.frombuffer(memory, np.uint8, size_bytes)  # holds on to ``memory``
 
 
 def _slot(staging: Any) -> _Slot:
