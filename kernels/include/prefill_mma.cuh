@@ -1,4 +1,5 @@
-// prefill_mma.cuh: copies into shared memory that a thread does not wait for, and a warp's tensor core (sm_80 and above).
+// prefill_mma.cuh: copies into shared memory that a thread does not wait for, and a warp's tensor core (sm_80 and
+// above).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,9 @@
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool has) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(has ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copies_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 // Wait until at most kPending of this thread's groups committed last are unfinished.
 template <int kPending>

@@ -1,4 +1,5 @@
-// prefill_output.cuh: where prefill attention's sums go: to the output, or to memory until all parts of a row are there.
+// prefill_output.cuh: where prefill attention's sums go: to the output, or to memory until all parts of a row are
+// there.
 //
 // Sums lie in registers as prefill_softmax.cuh says: o[4 g + 2 h + e] is row l / 4 + 8 h of the warp's 16, column
 // 8 g + 2 (l % 4) + e of the head.
@@ -9,7 +10,7 @@
 
 // A part of a tile: kRows x kDh sums, then maximum and sum of weights of each row.
 template <int kDh, int kRows>
-constexpr int kPrefillPartFloats = kRows* (kDh + 2);
+constexpr int kPrefillPartFloats = kRows * (kDh + 2);
 
 // Four words of a lane are its column pairs of four 8-column groups; the quad transposes them, so that lane q of it has
 // group q whole.

@@ -31,12 +31,14 @@ struct PrefillArguments {
   int work;  // items * Hkv
   int kv_heads, group, head_size, block_tokens, table_width;
   unsigned group_reciprocal, block_reciprocal;  // see divide(); of group, of block_tokens
-  int window;        // a row sees this many tokens, its own included; 2^30 for all
-  float log2_scale;  // of the scores, times log2(e)
+  int window;                                   // a row sees this many tokens, its own included; 2^30 for all
+  float log2_scale;                             // of the scores, times log2(e)
 };
 
 // n / d for the reciprocal ceil(2^32 / d), 0 for d = 1; exact for n < 2^32 / d.
-__device__ __forceinline__ int divide(int n, unsigned reciprocal) { return reciprocal ? __umulhi(n, reciprocal) : n; }
+__device__ __forceinline__ int divide(int n, unsigned reciprocal) {
+  return reciprocal ? __umulhi(n, reciprocal) : n;
+}
 
 // The rows of one item.
 struct PrefillRows {

@@ -53,7 +53,8 @@ struct Group {
   float o[kDh / 2];
   uint32_t weights[kTokens / 4];  // of the tile before, packed
 
-  __device__ Group(const PrefillRows& r, const Memory<Tile>& m, int g) : rows(r), memory(m), group(g), softmax(r, row()) {
+  __device__ Group(const PrefillRows& r, const Memory<Tile>& m, int g)
+      : rows(r), memory(m), group(g), softmax(r, row()) {
 #pragma unroll
     for (int i = 0; i < kDh / 2; i++) o[i] = 0.f;
   }
@@ -121,7 +122,8 @@ struct Group {
     if (Tile::kTurns) named_arrive(kTurnBarrier + (group ^ 1), Tile::kComputeThreads);
   }
 
-  __device__ void run(uint32_t queries, uint32_t queries_empty, Place<Tile::kStages>& key, Place<Tile::kStages>& value) {
+  __device__ void run(uint32_t queries, uint32_t queries_empty, Place<Tile::kStages>& key,
+                      Place<Tile::kStages>& value) {
     const int begin = rows.item.kv_begin, end = rows.item.kv_end;
     float scores[kTokens / 2], factor[2];
 

@@ -45,7 +45,8 @@ struct KvBoxes {
   }
 };
 
-// The warp that brings K, or the one that brings V; `first_full` and `first_empty` are the barriers of the ring's stage 0.
+// The warp that brings K, or the one that brings V; `first_full` and `first_empty` are the barriers of the ring's stage
+// 0.
 template <class Tile>
 __device__ void copy_kv(const PrefillArguments& a, const void* map, int unit, uint32_t ring, uint32_t first_full,
                         uint32_t first_empty) {

@@ -1,7 +1,7 @@
 // prefill_attention_tile.cuh: how a thread block of Hopper's prefill attention is laid out, in threads and in memory.
 //
-// Warpgroup 0 copies: its first warp K, the second V, the others Q. The other kGroups warpgroups compute, 64 rows each. They
-// meet at mbarriers: a ring of K tiles, one of V tiles, one of Q tiles; `full` when copied, `empty` when used.
+// Warpgroup 0 copies: its first warp K, the second V, the others Q. The other kGroups warpgroups compute, 64 rows each.
+// They meet at mbarriers: a ring of K tiles, one of V tiles, one of Q tiles; `full` when copied, `empty` when used.
 #pragma once
 
 #include "mbarrier.cuh"
