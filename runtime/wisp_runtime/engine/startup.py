@@ -1,11 +1,11 @@
 """Bring a model up: find it, check that it fits, read it, and prove it with a first token.
 
 Each phase is told as it begins, moves and ends. What waits for what on a GPU: from the first moment a thread
-makes its context (C code, which holds up no Python), while the model is found, the headers of its files are
-read and CuPy is imported. Then memory is checked against what the card really has free, and only then the
-first weight is read. While threads read, the model's tables are made. From the import of CuPy on, all that is
-the phase "weights". The phase "kernels" is what stands between weights and a first step: the KV cache, and on
-a GPU one step of every size, so that nothing is loaded or allocated later.
+makes its context (C code, which holds up no Python), while the model is found and CuPy is imported. Then
+memory is checked against what the card really has free; only then are the headers of the files read, which
+takes milliseconds, and the weights. While threads read, the model's tables are made. The phase "weights" is
+all that, from the import of CuPy on. The phase "kernels" is what stands between weights and a first step: the
+KV cache, and on a GPU one step of every size, so that nothing is loaded or allocated later.
 """
 
 from __future__ import annotations
@@ -58,12 +58,11 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         watched = _watch_for_gpu(config.device, context, progress)
         path = loading.resolve(config.model, config.revision, config.cache_dir, watched)
     spec = loading.read_spec(path)
-    checkpoint = loading.open_checkpoint(path, spec)
     with phase("weights", tell) as progress:
         ops = backend.load(config.device, threads=config.threads, context=context)
         memory = ops.memory()
         fit = require_fit(spec, config, memory)
-        model = checkpoint.load(ops, progress)
+        model = loading.load_model(path, spec, ops, progress)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
         runner = make_runner(model, ops, fit, limits)
@@ -190,6 +189,7 @@ def make_runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
 
     gpu: Any = ops
     runner = device_runner(model, cache, gpu, limits)
+    gpu.reserve(model.spec, limits.max_step_tokens, limits.max_running)
     runner.warm_up()
     gpu.device_state.workspace.seal()
     return runner

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.ops.backend import Heads, Rotation
 from wisp_runtime.ops.cuda.arena import Arenas
@@ -66,6 +67,16 @@ class CudaOps(Arenas):
         """Make the sampler of a model; its tokens are what :meth:`embedding` looks up for negative ones."""
         self.sampler = Sampler(self.device_state, vocab, max_rows)
         return self.sampler
+
+    def reserve(self, spec: ModelSpec, max_tokens: int, max_sequences: int) -> None:
+        """Allocate the scratch memory that depends on more of a step than its size; before the first step.
+
+        Args:
+            max_tokens, max_sequences: of a step.
+        """
+        self._linear.ensure(max_tokens)
+        self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
+        self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
 
     def from_host(self, array: Array) -> Array:
         """Copy a host array to the GPU."""
