@@ -21,9 +21,10 @@ struct Shape {
   int64_t q_stride;
   int kv_heads, group, head_size;
   int block_tokens, table_width;
-  int filling;  // parts of a sequence that fill the GPU when all sequences of the grid are there
-  int window;   // tokens a query sees, its own included; 0: all
-  float scale;  // of the scores, times log2(e)
+  unsigned reciprocal;  // of Tb: ceil(2^32 / Tb), so that a high product divides tokens below 2^32 / Tb
+  int filling;          // parts of a sequence that fill the GPU when all sequences of the grid are there
+  int window;           // tokens a query sees, its own included; 0: all
+  float scale;          // of the scores, times log2(e)
 };
 
 // The tokens of a sequence that its query sees, and how they are cut into parts of whole tiles.
@@ -41,6 +42,9 @@ struct Seen {
   }
   __device__ __forceinline__ int part_start(int part) const { return first_tile + part * tiles / parts; }
   __device__ __forceinline__ bool has(int token) const { return token >= first && token < end; }
+  __device__ __forceinline__ bool has_all(int tile) const {
+    return tile * kTokens >= first && (tile + 1) * kTokens <= end;
+  }
 };
 
 template <int kSize>
@@ -60,7 +64,7 @@ struct Half {
   int block, offset;
 
   __device__ __forceinline__ Half(unsigned token, const int* table, const Shape& shape) {
-    const unsigned index = token / shape.block_tokens;
+    const unsigned index = __umulhi(token, shape.reciprocal);
     offset = token - index * shape.block_tokens;
     block = table[min(index, shape.table_width - 1u)];
   }
@@ -80,22 +84,23 @@ struct Tile {
 };
 
 // Start the copies of a tile's K and V into one stage of the warp's ring. What the query does not see, and channels
-// past Dh, become zeros: whatever lies there, NaN too, is not read.
-template <int kSize>
+// past Dh, become zeros: whatever lies there, NaN too, is not read. A tile is whole where there is neither.
+template <int kSize, bool kIsWhole>
 __device__ __forceinline__ void copy_tile(uint32_t stage, const Tile& tile, const bf16* keys, const bf16* values,
                                           const Shape& shape, const Seen& seen) {
   using L = Layout<kSize>;
-  constexpr int kChunks = kSize / kBf16Vec;
-  const int lane = threadIdx.x % 32, size = shape.head_size;
-  const int64_t low = tile.low.start(shape), high = tile.high.start(shape);
+  constexpr int kChunks = kSize / kBf16Vec, kRows = kChunks > 16 ? 1 : kChunks > 8 ? 2 : 4;  // rows in one instruction
+  const int lane = threadIdx.x % 32, lane_row = lane / kChunks, channel = lane % kChunks * kBf16Vec;
+  if (lane_row >= kRows) return;
+  const int size = kIsWhole ? kSize : shape.head_size, place = lane_row * size + channel;
+  const int64_t low = tile.low.start(shape) + place, high = tile.high.start(shape) + place;
+  const bf16* const from[4] = {keys + low, keys + high, values + low, values + high};
+  const uint32_t to = stage + lane_row * L::kRowBytes + channel * 2;
 #pragma unroll
-  for (int i = 0; i < kTokens * kChunks / 32; i++) {
-    const int piece = i * 32 + lane, row = piece / kChunks, chunk = piece % kChunks;
-    const int64_t from = (row < 8 ? low : high) + row % 8 * size + chunk * kBf16Vec;
-    const bool exists = seen.has(tile.number * kTokens + row) && chunk * kBf16Vec < size;
-    const uint32_t to = stage + row * L::kRowBytes + chunk * 16;
-    copy16_async(to, keys + from, exists);
-    copy16_async(to + L::kTileBytes, values + from, exists);
+  for (int row = 0; row < kTokens; row += kRows) {
+    const bool exists = kIsWhole || (seen.has(tile.number * kTokens + row + lane_row) && channel < size);
+    copy16_async(to + row * L::kRowBytes, from[row / 8] + row % 8 * size, exists);
+    copy16_async(to + row * L::kRowBytes + L::kTileBytes, from[2 + row / 8] + row % 8 * size, exists);
   }
 }
 

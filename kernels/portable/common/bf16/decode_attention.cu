@@ -37,6 +37,14 @@ struct Joined {
   }
 };
 
+// Count 0, 1 .. limit, 0 and return the count before. Stores that this block made before its last barrier are seen by
+// the block that counts next (release, acquire); one fence cheaper than __threadfence() on both sides.
+__device__ __forceinline__ unsigned count_up_to(unsigned limit, unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(limit) : "memory");
+  return before;
+}
+
 // What the warps of a block gathered, in shared memory: each warp's sums lie in its own ring, which is spent.
 template <int kSize, int kOctets>
 struct Shared {
@@ -84,11 +92,7 @@ struct Shared {
   // call.
   __device__ __forceinline__ bool arrives_last(unsigned* arrived, int parts) {
     __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();
-      is_last = atomicInc(arrived, parts - 1) == parts - 1;
-      __threadfence();
-    }
+    if (threadIdx.x == 0) is_last = count_up_to(parts - 1, arrived) == parts - 1;
     __syncthreads();
     return is_last;
   }
@@ -104,26 +108,30 @@ __device__ __forceinline__ void gather(Gathered<kSize, kOctets>& all, unsigned c
   const uint32_t mine = shared_address(ring) + warp * L::kWarpBytes;
   int tile = seen.part_start(blockIdx.x) + warp;
 
-  // The block table is read two tiles ahead of the copies that need it.
+  uint32_t queries[kOctets][kSize / 16][2];
+  load_queries<kSize, kOctets>(queries, q, shape);
+  // The block table is read two tiles ahead of the copies that need it. The first kStages steps only ask for tiles.
   Tile next(tile, table, shape), after(tile + L::kWarps, table, shape);
-  auto ask = [&](uint32_t stage) {
-    if (next.number < end) copy_tile<kSize>(stage, next, keys, values, shape, seen);
+#pragma unroll 1
+  for (int step = -kStages; tile < end; step++) {
+    const uint32_t stage = mine + (step + kStages) % kStages * L::kStageBytes;
+    if (step >= 0) {
+      copies_wait<kStages - 1>();
+      __syncwarp();
+      attend<kSize, kOctets>(all, stage, tile, queries, shape.scale, seen);
+      __syncwarp();
+      tile += L::kWarps;
+    }
+    if (next.number < end) {
+      if (shape.head_size == kSize && seen.has_all(next.number)) {
+        copy_tile<kSize, true>(stage, next, keys, values, shape, seen);
+      } else {
+        copy_tile<kSize, false>(stage, next, keys, values, shape, seen);
+      }
+    }
     copies_commit();
     next = after;
     after = Tile(next.number + L::kWarps, table, shape);
-  };
-#pragma unroll
-  for (int stage = 0; stage < kStages; stage++) ask(mine + stage * L::kStageBytes);
-  uint32_t queries[kOctets][kSize / 16][2];
-  load_queries<kSize, kOctets>(queries, q, shape);
-
-  for (int stage = 0; tile < end; tile += L::kWarps, stage = (stage + 1) % kStages) {
-    const uint32_t place = mine + stage * L::kStageBytes;
-    copies_wait<kStages - 1>();
-    __syncwarp();
-    attend<kSize, kOctets>(all, place, tile, queries, shape.scale, seen);
-    __syncwarp();
-    ask(place);
   }
   copies_wait<0>();
 }
