@@ -158,6 +158,7 @@ class Linear:
         self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array, bias: int
     ) -> _Launch:
         chosen = self._planner(Work(weight.outputs, weight.inputs, len(x)), self._device.sms)
+        assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
         width, ring = chosen.tile_tokens, stages(chosen.tile_tokens, self._shared_bytes)
         arguments = _Arguments(
             *(weight.storage.data.ptr, bias, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
