@@ -38,7 +38,7 @@ COMMANDS = {
 }
 MOST_PACKAGES = 42
 HAS_GPU_LIBRARIES = importlib.util.find_spec("cupy") is not None
-LEFT_OUT = (".convert",) if HAS_GPU_LIBRARIES else (".convert", ".ops.cuda.")
+GPU_LIBRARIES = () if HAS_GPU_LIBRARIES else ("cupy", "cuda")  # modules that want them are left out then
 
 
 def import_everything(packages):
@@ -46,8 +46,12 @@ def import_everything(packages):
     for name in packages:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, name + "."):
-            if not module.name.endswith("__main__") and not any(part in module.name for part in LEFT_OUT):
-                importlib.import_module(module.name)
+            try:
+                if not module.name.endswith("__main__") and ".convert" not in module.name:
+                    importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in GPU_LIBRARIES:
+                    raise
 
 
 def without_cubin():
