@@ -87,10 +87,8 @@ def test_a_row_without_finite_numbers_is_an_error_of_that_request_alone(broken):
 
 
 def same(one, other):
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name))
-        for name in SamplingBatch.__dataclass_fields__
-    )
+    names = SamplingBatch.__dataclass_fields__
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 def test_rows_that_are_kept_from_step_to_step_are_those_that_would_be_collected():

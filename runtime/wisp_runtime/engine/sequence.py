@@ -31,6 +31,7 @@ class Sequence:
         request: as it was submitted.
         rank: its place in the queue; lower runs first.
         tokens: prompt, then generated tokens.
+        prompt_tokens: how many of them are the prompt's.
         max_length: tokens at which it ends with ``length``, prompt included.
         stop_ids: tokens that end it.
         computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
@@ -53,6 +54,7 @@ class Sequence:
         "entered_blocks",
         "max_length",
         "node",
+        "prompt_tokens",
         "rank",
         "request",
         "status",
@@ -64,6 +66,7 @@ class Sequence:
         self.request = request
         self.rank = rank
         self.tokens = list(request.prompt)
+        self.prompt_tokens = len(self.tokens)
         self.max_length = max_length
         self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos)
         self.status = Status.WAITING
@@ -96,7 +99,7 @@ class Sequence:
     @property
     def generated_tokens(self) -> int:
         """Tokens after the prompt."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.prompt_tokens
 
     def append(self, token: int) -> FinishReason | None:
         """Take a generated token; return why the sequence ends with it, or None if it goes on."""
@@ -118,5 +121,5 @@ class Sequence:
         self.computed_tokens = self.entered_blocks = 0
         self.blocks = array("i")
         self.node = None
-        if self.length == len(self.request.prompt):
+        if self.length == self.prompt_tokens:
             self.cached_tokens = 0

@@ -60,7 +60,7 @@ class Staged:
         rows: rows of logits, padding included.
         live: rows that are drawn for someone: the first ones.
         logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
-        greedy: whether every row takes its best token.
+        greedy: whether every row takes its best token, and none wants log-probabilities.
         bucket: sequences, padding included, of a step that only decodes; else None.
         half: the host memory it uses.
     """
@@ -136,7 +136,7 @@ class Staging:
             rows=shape.rows,
             live=len(sampling.steps),
             logprobs=-1 if sampling.logprobs < 0 else MAX_ALTERNATIVES,
-            greedy=not sampling.temperature.any(),
+            greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
             bucket=bucket,
             half=half,
         )
