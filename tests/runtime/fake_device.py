@@ -16,6 +16,7 @@ from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.device_runner import DeviceRunner
 from wisp_runtime.engine.plan import Limits
+from wisp_runtime.engine.staging import MAX_ALTERNATIVES
 
 
 class FakeMark:
@@ -102,6 +103,9 @@ class FakeSampler:
         self.lane = lane
         self.drawn = np.full(max_rows, -99, np.int32)
         self.is_sound = np.zeros(max_rows, np.uint8)
+        self.logprobs = np.zeros(max_rows, np.float32)
+        self.top_ids = np.zeros((max_rows, MAX_ALTERNATIVES), np.int32)
+        self.top_logprobs = np.zeros((max_rows, MAX_ALTERNATIVES), np.float32)
 
     def host_view(self, memory):
         assert memory.shape == (self.parameter_bytes,)
@@ -125,15 +129,15 @@ class FakeSampler:
             assert greedy == (logprobs < 0 and not sampling.temperature.any())
             self.drawn[:live] = toy_sample(logits[:live], sampling).tokens
             self.is_sound[:live] = 1
+            self.logprobs[:live] = -self.drawn[:live]
+            self.top_ids[:live] = np.arange(MAX_ALTERNATIVES)
+            self.top_logprobs[:live] = -np.arange(MAX_ALTERNATIVES)
 
         self.lane.ask(work)
-        return SimpleNamespace(
-            tokens=self.drawn[:rows],
-            is_sound=self.is_sound[:rows],
-            logprobs=None,
-            top_ids=None,
-            top_logprobs=None,
-        )
+        reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}
+        if logprobs < 0:
+            reported = dict.fromkeys(reported)
+        return SimpleNamespace(tokens=self.drawn[:rows], is_sound=self.is_sound[:rows], **reported)
 
 
 class FakeModel:

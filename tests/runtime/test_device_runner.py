@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,22 @@ def test_a_step_that_draws_nothing_asks_for_no_results():
     pending = runner.launch(scheduler.plan())
     assert pending.found is None
     assert pending.draws() == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 12])
+def test_each_request_gets_the_log_probabilities_it_asked_for(most):
+    limits = replace(LIMITS, max_concurrent=most)
+    runner, scheduler = fake_device_runner(limits), Scheduler(limits)
+    wanted = [20, None, 0, 3][: min(most, 4)]
+    for n, logprobs in enumerate(wanted):
+        params = SamplingParams(temperature=0.0, logprobs=logprobs)
+        scheduler.submit(Submit(f"r{n}", (1, 2, 3 + n), 4, params))
+    for draw, logprobs in zip(runner.launch(scheduler.plan()).draws(), wanted, strict=True):
+        if logprobs is None:
+            assert draw.logprobs is None
+            continue
+        assert draw.logprobs.chosen == -draw.token
+        assert draw.logprobs.top == tuple((n, -n) for n in range(logprobs))
 
 
 def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():

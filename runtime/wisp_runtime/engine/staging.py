@@ -23,7 +23,9 @@ from wisp_runtime.engine.tables import BlockTables
 
 MAX_ALTERNATIVES = 20
 """Alternatives that are reported for each row when any row asks for log-probabilities."""
-_RESULT_BYTES = 32 + 8 * MAX_ALTERNATIVES  # of a row, and room to align
+_RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
+_RESULT_BYTES = 12 + 8 * MAX_ALTERNATIVES  # of a row
+_ALIGNMENT_BYTES = 16
 
 
 class Parameters(Protocol):
@@ -85,7 +87,7 @@ class Half:
         self.parameters = parameters.host_view(self.inputs[: parameters.parameter_bytes])
         self.arrays = self.inputs[parameters.parameter_bytes :]
         self.tables = lane.host_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
-        self.results = lane.host_memory(_RESULT_BYTES * tables[0])
+        self.results = lane.host_memory(_RESULT_BYTES * tables[0] + _ALIGNMENT_BYTES * len(_RESULTS))
         self.done = lane.mark()
         self.cut: dict[int, Arrays] = {}
 
@@ -145,14 +147,14 @@ class Staging:
         """Ask for a step's results to be copied; return where its live rows, and their soundness, will be."""
         found: list[Array | None] = []
         place = 0
-        for name in ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs"):
+        for name in _RESULTS:
             array = getattr(sampled, name)
             if array is None:
                 found.append(None)
                 continue
             host = step.half.results[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
             self._lane.download(host, array)
-            place += -(-array.nbytes // 16) * 16
+            place += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
             found.append(host[: step.live])
         tokens, is_sound, *reported = found
         return Sampled(tokens, *reported), is_sound
