@@ -95,7 +95,7 @@ __device__ void join_parts(const PrefillRows& rows, int work, int thread, Sync s
   for (int i = thread; i < mine * columns; i += kThreads) {
     const int row = i / columns * parts + rows.part(), column = i % columns * 4;
     float most = kHidden, sum = 0.f, o[4] = {};
-#pragma unroll 4
+#pragma unroll 8
     for (int p = 0; p < parts; p++) {
       const float* part =
           rows.a.parts + static_cast<long long>(first + p * rows.a.kv_heads) * kPrefillPartFloats<kDh, kRows>;

@@ -27,6 +27,13 @@ __device__ __forceinline__ void wgmma_first(float (&d)[64], uint64_t a, uint64_t
 #undef FIRST_D16
 // clang-format on
 
+// As wgmma_registers, for the operand in registers.
+template <int kCount>
+__device__ __forceinline__ void operand_registers(uint32_t (&words)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+r"(words[i])::"memory");
+}
+
 __device__ __forceinline__ void store_zeros16(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
@@ -88,6 +95,7 @@ struct Group {
   __device__ void multiply_values(uint32_t values) {
     const uint64_t b = uniform(wgmma_descriptor_transposed(values, Tile::kKvPanelBytes));
     wgmma_registers(o);
+    operand_registers(weights);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kTokens / 16; k++) {
