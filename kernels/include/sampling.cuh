@@ -75,21 +75,28 @@ struct Task {
   __device__ bool holds(float x, int token) const { return is_report ? token < vocab : x > -INFINITY; }
 };
 
-// Read the block's task; false for padding rows. `report`: best tokens to list, or -1 for no reports.
-__device__ __forceinline__ bool read_task(Task& task, const Arena& arena, const float* logits,
+// Read the block's task and the rank of its best logit (for kernels after sample_best); false for padding rows. All
+// loads are in flight together. `report`: best tokens to list, or -1 for no reports.
+__device__ __forceinline__ bool read_task(Task& task, u64& best, const Arena& arena, const float* logits,
                                           const uint8_t* parameters, int report) {
   const int rows = report < 0 ? gridDim.y : gridDim.y / 2;
   task.place = blockIdx.y;
   task.is_report = task.place >= rows;
   task.index = task.is_report ? task.place - rows : task.place;
   task.vocab = arena.vocab;
-  if (task.index >= reinterpret_cast<const Header*>(parameters)->live) return false;
   task.logits = logits + int64_t(task.index) * arena.vocab;
-  if (task.is_report)
-    task.row = {1, min(report, arena.vocab), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 0};
-  else
-    task.row = reinterpret_cast<const Row*>(parameters + sizeof(Header))[task.index];
-  return true;
+  const int live = __ldcg(&reinterpret_cast<const Header*>(parameters)->live);
+  union {
+    Row row;
+    uint4 parts[sizeof(Row) / 16];
+  };
+  const uint4* from = reinterpret_cast<const uint4*>(parameters + sizeof(Header)) + task.index * (sizeof(Row) / 16);
+#pragma unroll
+  for (int i = 0; i < sizeof(Row) / 16; i++) parts[i] = __ldcg(from + i);
+  best = __ldcg(arena.best + task.place);
+  task.row = row;
+  if (task.is_report) task.row = {1, min(report, arena.vocab), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 0};
+  return task.index < live;
 }
 
 struct Four {
@@ -119,22 +126,27 @@ __device__ __forceinline__ Slice slice_of(int vocab) {
   return {min(int(blockIdx.x) * share, groups), min(int(blockIdx.x + 1) * share, groups)};
 }
 
-// Call visit(group, four) for each group of the slice, a thread every kThreads, the next group's load in flight.
-template <class Visit>
-__device__ __forceinline__ void for_each_four(const float* row, Slice slice, int vocab, Visit visit) {
-  int group = slice.begin + int(threadIdx.x);
-  if (group >= slice.end) return;
-  Four four = load_four(row, group, vocab);
-  while (true) {
-    const int next = group + kThreads;
-    Four coming = four;
-    if (next < slice.end) coming = load_four(row, next, vocab);
-    visit(group, four);
-    if (next >= slice.end) return;
-    group = next;
-    four = coming;
+// A thread's way through the groups of a slice, one in kThreads. The first load is on its way once this is made.
+struct Walk {
+  const float* row;
+  int group, end, vocab;
+  Four four;
+
+  __device__ Walk(const float* row, Slice slice, int vocab)
+      : row(row), group(slice.begin + int(threadIdx.x)), end(slice.end), vocab(vocab), four{} {
+    if (group < end) four = load_four(row, group, vocab);
   }
-}
+
+  // Call visit(group, four) for each group, the next one's load in flight.
+  template <class Visit>
+  __device__ void each(Visit visit) {
+    for (; group < end; group += kThreads) {
+      const Four now = four;
+      if (group + kThreads < end) four = load_four(row, group + kThreads, vocab);
+      visit(group, now);
+    }
+  }
+};
 
 __device__ __forceinline__ u64 warp_max(u64 value) {
 #pragma unroll
@@ -161,27 +173,33 @@ __device__ __forceinline__ u64 block_max(u64 value) {
   return warp_max(threadIdx.x % 32 < kWarps ? warps[threadIdx.x % 32] : 0);
 }
 
-// Return the sum over the threads before this one; `total` is that of the block.
-__device__ __forceinline__ u64 block_sum_before(u64 value, u64& total) {
-  __shared__ u64 warps[kWarps];
+// Make each value the sum over the threads before this one; `totals` are those of the block.
+template <int kValues>
+__device__ __forceinline__ void block_sums_before(u64 (&values)[kValues], u64 (&totals)[kValues]) {
+  __shared__ u64 warps[kValues][kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  u64 through = value;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset <<= 1) {
-    const u64 other = __shfl_up_sync(~0u, through, offset);
-    if (lane >= offset) through += other;
-  }
   __syncthreads();  // the last call's readers are done
-  if (lane == 31) warps[warp] = through;
-  __syncthreads();
-  u64 before = 0;
-  total = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; w++) {
-    if (w < warp) before += warps[w];
-    total += warps[w];
+  for (int v = 0; v < kValues; v++) {
+    u64 through = values[v];
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+      const u64 other = __shfl_up_sync(~0u, through, offset);
+      if (lane >= offset) through += other;
+    }
+    if (lane == 31) warps[v][warp] = through;
+    values[v] = through - values[v];
   }
-  return before + through - value;
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < kValues; v++) {
+    totals[v] = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) {
+      if (w < warp) values[v] += warps[v][w];
+      totals[v] += warps[v][w];
+    }
+  }
 }
 
 // Add to a shared 64-bit sum by two native 32-bit adds; the sum is right once all have added.

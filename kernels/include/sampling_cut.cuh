@@ -26,49 +26,46 @@ __device__ __forceinline__ Cut find_bins(const Arena& arena, const Task& task) {
   const int first = threadIdx.x * kOwn;
   const int64_t from = int64_t(task.place) * kBins + first;
   uint32_t counts[kOwn];
-  u64 masses[kOwn], count = 0, mass = 0, all_counts, all_masses;
+  u64 masses[kOwn], before[2] = {0, 0}, all[2];  // of counts, of masses
 #pragma unroll
   for (int i = 0; i < kOwn; i++) {
     counts[i] = by_count ? __ldcg(arena.counts + from + i) : 0;
     masses[i] = by_mass ? __ldcg(arena.masses + from + i) : 0;
-    count += counts[i];
-    mass += masses[i];
   }
-  const u64 counts_before = block_sum_before(count, all_counts), masses_before = block_sum_before(mass, all_masses);
+#pragma unroll
+  for (int i = 0; i < kOwn; i++) {
+    before[0] += counts[i];
+    before[1] += masses[i];
+  }
+  block_sums_before(before, all);
 
   // 1. Top-k ends in the bin whose last token is the k-th or a later one. Rows with fewer tokens keep them all.
   const u64 k = task.row.top_k;
-  const bool is_counted = by_count && k <= all_counts;
-  if (threadIdx.x == 0) cut = {is_counted ? 0 : kBins, kBins - 1, is_counted ? int(k) : kNoStop, 0, all_masses};
+  const bool is_counted = by_count && k <= all[0];
+  if (threadIdx.x == 0) cut = {is_counted ? 0 : kBins, kBins - 1, is_counted ? int(k) : kNoStop, 0, all[1]};
   __syncthreads();
-  if (is_counted && counts_before < k && k <= counts_before + count) {
-    u64 before = counts_before, heavier = masses_before;
-#pragma unroll
-    for (int i = 0; i < kOwn; i++) {
-      if (before < k && k <= before + counts[i]) cut.last = first + i, cut.mass = heavier;
-      before += counts[i];
-      heavier += masses[i];
-    }
-  }
-  __syncthreads();
-  if (task.is_report || !(is_counted || by_mass)) return cut;
-
-  // 2. Top-p ends no earlier than it would if top-k left nothing of its own last bin.
-  const int last = cut.last;
-  const u64 wanted = mass_wanted(task, cut.mass);
-  __syncthreads();
-  u64 skipped = counts_before, heavier = masses_before;
+  u64 better = before[0], heavier = before[1];
 #pragma unroll
   for (int i = 0; i < kOwn; i++) {
-    const bool is_first =
-        by_mass && wanted > 1 ? heavier < wanted && wanted <= heavier + masses[i] : first + i == (by_mass ? 0 : last);
-    if (is_first) {
-      cut.first = first + i;
-      cut.mass_before = heavier;
-      if (is_counted) cut.stop = int(k - skipped);
-      if (!is_counted) cut.last = first + i;
-    }
-    skipped += counts[i];
+    if (is_counted && better < k && k <= better + counts[i]) cut.last = first + i, cut.mass = heavier;
+    better += counts[i];
+    heavier += masses[i];
+  }
+  __syncthreads();
+  const Cut by_k = cut;
+  if (task.is_report || !(is_counted || by_mass)) return by_k;
+
+  // 2. Top-p ends no earlier than it would if top-k left nothing of its own last bin.
+  const u64 wanted = mass_wanted(task, by_k.mass);
+  __syncthreads();
+  better = before[0], heavier = before[1];
+#pragma unroll
+  for (int i = 0; i < kOwn; i++) {
+    const bool is_first = by_mass && wanted > 1 ? heavier < wanted && wanted <= heavier + masses[i]
+                                                : first + i == (by_mass ? 0 : by_k.last);
+    if (is_first)
+      cut = {first + i, is_counted ? by_k.last : first + i, is_counted ? int(k - better) : kNoStop, heavier, by_k.mass};
+    better += counts[i];
     heavier += masses[i];
   }
   __syncthreads();
@@ -102,14 +99,15 @@ __device__ __forceinline__ int kept_of_sorted(const Task& task, const Cut& cut, 
   // 1. The sum of weights before each candidate that top-k leaves: before this thread's first, then one by one.
   const int own = (stop + kThreads - 1) / kThreads, first = min(int(threadIdx.x) * own, stop);
   const int last = min(first + own, stop);
-  u64 sum = 0, all;
-  for (int i = first; i < last; i++) sum += weight_of(top - logit_of(sorted[i]), inverse);
-  u64 mass = cut.mass_before + block_sum_before(sum, all);
+  u64 before[1] = {0}, all[1];
+  for (int i = first; i < last; i++) before[0] += weight_of(top - logit_of(sorted[i]), inverse);
+  block_sums_before(before, all);
   if (threadIdx.x == 0) kept = 0;
   __syncthreads();
 
   // 2. Kept are those before which the sum does not reach top-p of what top-k left.
-  const u64 wanted = mass_wanted(task, cut.stop == kNoStop ? cut.mass : cut.mass_before + all);
+  const u64 wanted = mass_wanted(task, cut.stop == kNoStop ? cut.mass : cut.mass_before + all[0]);
+  u64 mass = cut.mass_before + before[0];
   int kept_here = 0;
   for (int i = first; i < last && mass < wanted; i++) {
     kept_here = i + 1;
@@ -126,11 +124,11 @@ __device__ __noinline__ u64 last_kept(const Arena& arena, const Task& task, floa
                                       u64* bins) {
   constexpr int kBits = 10, kBest = (1 << kBits) - 1;
   static_assert(kRankBits % kBits == 0 && 2 * kThreads == kBest + 1, "each thread owns two bins");
-  __shared__ u64 shared_prefix, shared_before;
+  __shared__ u64 shared_prefix, shared_skipped;
   const float* source = task.source(arena);
   const Inverse inverse = inverse_of(task.row.temperature);
   const int groups = (task.vocab + 3) / 4;
-  u64 prefix = 0, before = 0, wanted = task.row.top_k, all;
+  u64 prefix = 0, skipped = 0, wanted = task.row.top_k;
   for (int shift = kRankBits - kBits; shift >= 0; shift -= kBits) {
     for (int bin = threadIdx.x; bin <= kBest; bin += kThreads) bins[bin] = 0;
     __syncthreads();
@@ -152,18 +150,20 @@ __device__ __noinline__ u64 last_kept(const Arena& arena, const Task& task, floa
       }
     }
     __syncthreads();
-    const int better_bin = kBest - 2 * threadIdx.x;
-    const u64 better = bins[better_bin], worse = bins[better_bin - 1];
-    const u64 start = before + block_sum_before(better + worse, all);
-    if (by_mass && shift == kRankBits - kBits) wanted = mass_wanted(task, all);
+    const int bin = kBest - 2 * threadIdx.x;
+    const u64 better = bins[bin], worse = bins[bin - 1];
+    u64 before[1] = {better + worse}, all[1];
+    block_sums_before(before, all);
+    if (by_mass && shift == kRankBits - kBits) wanted = mass_wanted(task, all[0]);
+    const u64 start = skipped + before[0];
     if (start < wanted && wanted <= start + better + worse) {
       const bool is_better = wanted <= start + better;
-      shared_prefix = prefix << kBits | (is_better ? better_bin : better_bin - 1);
-      shared_before = is_better ? start : start + better;
+      shared_prefix = prefix << kBits | (is_better ? bin : bin - 1);
+      shared_skipped = is_better ? start : start + better;
     }
     __syncthreads();
     prefix = shared_prefix;
-    before = shared_before;
+    skipped = shared_skipped;
     __syncthreads();
   }
   return prefix;

@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   pdl_launch_dependents();
   pdl_wait();
   Task task;
-  if (!read_task(task, arena, logits, parameters, report)) return;
+  u64 best;  // not there yet
+  if (!read_task(task, best, arena, logits, parameters, report)) return;
 
   // 1. Prepare: the adjusted copy where the row needs one, and zeroed bins where it will be cut.
   const Slice slice = slice_of(task.vocab);
@@ -62,14 +63,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   // 2. The best of this slice. A thread's ids ascend, so the first among equals stays.
   uint32_t best_order = 0;
   int best_token = 0;
-  for_each_four(task.source(arena), slice, task.vocab, [&](int group, const Four& four) {
+  Walk(task.source(arena), slice, task.vocab).each([&](int group, const Four& four) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const uint32_t order = order_bits(four.x[j]);
       if (order > best_order) best_order = order, best_token = 4 * group + j;
     }
   });
-  u64 best = block_max(best_order ? rank_of(best_order, best_token) : 0);
+  best = block_max(best_order ? rank_of(best_order, best_token) : 0);
 
   // 3. The last block to come has the best of all.
   if (!is_last_block(arena, task, best)) return;

@@ -21,19 +21,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   pdl_launch_dependents();
   pdl_wait();
   Task task;
-  if (!read_task(task, arena, logits, parameters, report)) return;
-  const u64 best = arena.best[task.place];
+  u64 best;
+  if (!read_task(task, best, arena, logits, parameters, report)) return;
   const bool by_count = task.by_count(), by_mass = task.by_mass();
   if (!task.draws() || !(by_count || by_mass || task.is_report) || !is_finite(best)) return;
 
   // 1. Sums of this slice in shared memory; weights that cannot matter one by one, in `rest`.
+  Walk walk(task.source(arena), slice_of(task.vocab), task.vocab);
   for (int bin = threadIdx.x; bin < kBins; bin += kThreads) masses[bin] = 0, counts[bin] = 0;
   __syncthreads();
   const float top = logit_of(best);
   const Inverse inverse = inverse_of(task.row.temperature);
   const u64 negligible = negligible_weight(task);
   u64 rest = 0;
-  for_each_four(task.source(arena), slice_of(task.vocab), task.vocab, [&](int group, const Four& four) {
+  walk.each([&](int group, const Four& four) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if (!task.holds(four.x[j], 4 * group + j)) continue;

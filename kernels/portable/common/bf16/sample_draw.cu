@@ -22,9 +22,10 @@ __device__ __forceinline__ void race_four(Race& race, int group, const Four& fou
 }
 
 // Let this block's certain tokens race, and write down its candidates.
-__device__ __forceinline__ void pass_slice(const Arena& arena, const Task& task, const Cut& cut, Race& race) {
+__device__ __forceinline__ void pass_slice(const Arena& arena, const Task& task, const Cut& cut, Walk& walk,
+                                           Race& race) {
   u64* candidates = arena.candidates + int64_t(task.place) * kCandidates;
-  for_each_four(task.source(arena), slice_of(task.vocab), task.vocab, [&](int group, const Four& four) {
+  walk.each([&](int group, const Four& four) {
     uint32_t entering = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -51,7 +52,7 @@ __device__ __noinline__ u64 pass_row(const Arena arena, const Task task, const C
   if (threadIdx.x == 0) listed = 0;
   __syncthreads();
   const Slice whole{0, (task.vocab + 3) / 4};
-  for_each_four(task.source(arena), whole, task.vocab, [&](int group, const Four& four) {
+  Walk(task.source(arena), whole, task.vocab).each([&](int group, const Four& four) {
     uint32_t entering = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -84,14 +85,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   pdl_launch_dependents();
   pdl_wait();
   Task task;
-  if (!read_task(task, arena, logits, parameters, report)) return;
-  const u64 best = arena.best[task.place];
+  u64 best;
+  if (!read_task(task, best, arena, logits, parameters, report)) return;
   if (!task.draws() || (task.is_report && !task.by_count()) || !is_finite(best)) return;
 
   // 1. The bins that the cut is in, and this slice's tokens before it.
+  Walk walk(task.source(arena), slice_of(task.vocab), task.vocab);
   const Cut cut = find_bins(arena, task);
   Race race(task.row.temperature, task.row.min_p, task.row.seed, task.row.step, logit_of(best));
-  pass_slice(arena, task, cut, race);
+  pass_slice(arena, task, cut, walk, race);
   if (!is_last_block(arena, task, block_max(race.best))) return;
 
   // 2. The last block of the row: candidates in their order, cut exactly; those that stay race too.

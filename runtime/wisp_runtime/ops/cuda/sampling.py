@@ -1,8 +1,8 @@
 """Choose the next token of each row of logits on the GPU, without asking the host anything.
 
-The kernels' memory has a fixed place and size, so that a step can be recorded as a graph. What a step says about
-its rows is one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have, are copied
-to arrays of the sampler by ``fill`` itself. The twin is :mod:`wisp_runtime.ops.reference.sampling`.
+The kernels' memory has a fixed place and size, so that a step can be recorded as a graph. What a step says
+about its rows is one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have,
+are copied to arrays of the sampler by ``fill`` itself. The twin: :mod:`wisp_runtime.ops.reference.sampling`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ROW = np.dtype(
     ]
 )
 _PLAIN = _ROW.names[:8] if _ROW.names else ()  # those that SamplingBatch has under the same names
-_ENTRY = np.dtype([("token", "i4"), ("value", "i4")])
+_ENTRY_BYTES = 8  # token id, and how often it was generated or its bias
 
 
 class _Arena(ctypes.Structure):
     """Addresses of the device's arrays, as ``kernels/include/sampling.cuh`` has them."""
 
-    _fields_ = [  # noqa: RUF012 (ctypes wants a list)
+    _fields_ = [
         *((name, ctypes.c_uint64) for name in ("entries", "masks", "adjusted", "best", "partials", "masses")),
         *((name, ctypes.c_uint64) for name in ("totals", "candidates", "counts", "found", "arrived")),
         *((name, ctypes.c_uint64) for name in ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")),
@@ -102,7 +102,7 @@ class _Mailbox:
         return self.device.workspace.array(self.name, (self.size_bytes,), np.uint8)
 
     def host(self, size_bytes: int) -> Array:
-        """Return ``[size_bytes]`` uint8 of host memory, once its last copy is over; :meth:`send` copies it."""
+        """Return ``[size_bytes]`` uint8 of host memory whose last copy is over; :meth:`send` copies it."""
         if not self._halves or self._halves[0][0].nbytes < size_bytes:
             for _, copied in self._halves:
                 copied.synchronize()
@@ -142,8 +142,8 @@ class Sampler:
         self.vocab, self.max_rows = vocab, max_rows
         self.parameter_bytes = _HEADER_BYTES + max_rows * _ROW.itemsize
         self._device, self._mask_words = device, -(-vocab // 32)
-        capacity = max_rows * min(vocab, _ENTRIES_A_ROW) if entries is None else entries
-        self._entries = _Mailbox(device, "sampling.entries", capacity * _ENTRY.itemsize)
+        capacity = max_rows * min(2 * vocab, _ENTRIES_A_ROW) if entries is None else entries
+        self._entries = _Mailbox(device, "sampling.entries", capacity * _ENTRY_BYTES)
         self._masks = _Mailbox(device, "sampling.masks", max_rows * self._mask_words * 4)
         self._best, self._bins, self._draw, self._logprobs = (
             device.kernels.get(f"sample_{name}") for name in ("best", "bins", "draw", "logprobs")
@@ -165,7 +165,7 @@ class Sampler:
         return HostParameters(memory[:4].view(np.int32), {name: rows[name] for name in _ROW.names or ()})
 
     def fill(self, view: HostParameters, sampling: SamplingBatch) -> None:
-        """Write ``sampling`` into what :meth:`host_view` returned; send penalties, biases and masks on their way.
+        """Write ``sampling`` into what :meth:`host_view` returned; send lists and masks on their way.
 
         The device must get ``view`` before the launch that it is for, and no other ``fill`` in between.
 
@@ -195,14 +195,14 @@ class Sampler:
     def launch(
         self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool = False
     ) -> SampledArrays:
-        """Choose a token for each row that ``parameters`` says is live; rows after those are left as they are.
+        """Choose a token for each row that ``parameters`` says is live; rows after those stay as they are.
 
         Args:
             logits: ``[rows, V]`` float32; left as they are.
             rows: R, those of padding included.
             parameters: ``[parameter_bytes]`` uint8 of the device, 16-byte aligned, as :meth:`fill` wrote it.
             logprobs: alternatives to report, at most 20; -1 computes no log-probabilities.
-            greedy: the caller knows that every row's temperature is 0; saves two kernels that find nothing to do.
+            greedy: every row's temperature is 0, as the caller knows; saves two kernels that do nothing.
 
         Raises:
             ShapeError: an array differs from the above.
@@ -218,23 +218,20 @@ class Sampler:
             self._draw.launch(plan.grid, _THREADS, *arguments)
         if logprobs >= 0:
             grid = (-(-rows // _LAST_THREADS),)
-            self._logprobs.launch(
-                grid, _LAST_THREADS, plan.arena, logits, parameters, plan.rows, plan.report
-            )
+            self._logprobs.launch(grid, _LAST_THREADS, plan.arena, logits, parameters, plan.rows, plan.report)
         return plan.out
 
     def _send_entries(self, sampling: SamplingBatch) -> None:
         counted = len(sampling.count_ids)
-        size = (counted + len(sampling.bias_ids)) * _ENTRY.itemsize
+        size = (counted + len(sampling.bias_ids)) * _ENTRY_BYTES
         if size > self._entries.size_bytes:
             raise ShapeError(
-                f"sampling: {size // _ENTRY.itemsize} penalties and biases in a step, there is room for "
-                f"{self._entries.size_bytes // _ENTRY.itemsize}. Make the sampler with more entries."
+                f"sampling: {size // _ENTRY_BYTES} penalties and biases in a step, there is room for "
+                f"{self._entries.size_bytes // _ENTRY_BYTES}. Make the sampler with more entries."
             )
-        entries = self._entries.host(size).view(_ENTRY)
-        entries["token"][:counted], entries["value"][:counted] = sampling.count_ids, sampling.counts
-        entries["token"][counted:] = sampling.bias_ids
-        entries["value"][counted:] = sampling.biases.view(np.int32)
+        entries = self._entries.host(size).view(np.int32).reshape(-1, 2)
+        entries[:counted, 0], entries[:counted, 1] = sampling.count_ids, sampling.counts
+        entries[counted:, 0], entries[counted:, 1] = sampling.bias_ids, sampling.biases.view(np.int32)
         self._entries.send(size)
 
     def _plan(self, logits: Array, rows: int, parameters: Array, logprobs: int) -> _Plan:
