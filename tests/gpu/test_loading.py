@@ -169,14 +169,14 @@ def test_the_buffers_are_free_again_when_all_is_in_its_place(device, ops, tmp_pa
 @pytest.mark.parametrize("kept", [9000, 100_000])
 def test_a_file_cut_short_while_it_is_read_is_named(ops, tmp_path, monkeypatch, kept):
     spec, _ = write(tmp_path, ODD, np.float32)
-    arena = Arenas.weight_arena
+    intake = Arenas.intake
 
-    def cut_then_allocate(self, elements):
+    def cut_then_begin(self, total_bytes):
         with (tmp_path / "b.safetensors").open("r+b") as file:
             file.truncate(kept)
-        return arena(self, elements)
+        return intake(self, total_bytes)
 
-    monkeypatch.setattr(Arenas, "weight_arena", cut_then_allocate)
+    monkeypatch.setattr(Arenas, "intake", cut_then_begin)
     with pytest.raises(WeightsUnreadable, match=r"b\.safetensors: ended while model\..* was read"):
         load(tmp_path, spec, ops)
 

@@ -66,15 +66,20 @@ def test_a_context_shrinks_to_what_a_crowded_card_has_left_or_is_refused_with_th
     if memory.free_bytes < 21 * GIB:
         pytest.skip("the GPU has less than 21 GiB free")
     held = allocate((memory.free_bytes - 20 * GIB,), np.uint8, "what another process would hold")
-    fit = startup.require_fit(spec, ServeConfig(model="m"), ops.memory())
+    fit = startup.require_fit(spec, ServeConfig(model="m"), others(ops, memory))
     assert 512 <= fit.max_context < 131072
     with pytest.raises(DoesNotFit, match=r"needs \d+\.\d GiB, the NVIDIA .* free; fits with maxContext"):
-        startup.require_fit(spec, ServeConfig(model="m", max_context=131072), ops.memory())
+        startup.require_fit(spec, ServeConfig(model="m", max_context=131072), others(ops, memory))
     del held
     held = allocate((memory.free_bytes - 2 * GIB,), np.uint8, "what another process would hold")
     with pytest.raises(DoesNotFit, match=r"has [12]\.\d GiB free; fits with gpu: a card of at least"):
-        startup.require_fit(spec, ServeConfig(model="m"), ops.memory())
+        startup.require_fit(spec, ServeConfig(model="m"), others(ops, memory))
     del held
+
+
+def others(ops, before):
+    """Return the memory as it would be if what was allocated since ``before`` were another process's."""
+    return replace(ops.memory(), process_bytes=before.process_bytes)
 
 
 FAULTY = """
