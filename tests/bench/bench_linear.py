@@ -39,7 +39,6 @@ SHAPES = {  # Llama-3-8B
 TOKENS = (1, 8, 32, 64, 128, 256, 300, 512, 2048, 8192)
 MOST_LOGIT_ROWS = 512
 ARENA_ELEMENTS = 1 << 30  # 2 GiB of weights: 17 times an H200's L2, and more than one matrix of each shape
-HALF_SHARED_BYTES = 112 * 1024  # two blocks fit a multiprocessor
 ROUND_S = 6e-3
 PAUSE_S = 0.05
 
@@ -161,7 +160,7 @@ def measure(
     chosen = linear_plan.plan(work, device.sms)
     linears = {"ours": Linear(device)}
     if tokens <= 64:
-        linears["ours, half ring"] = Linear(device, shared_bytes=HALF_SHARED_BYTES)
+        linears["ours, half ring"] = Linear(device, shared_bytes=device.shared_bytes // 2)
     for plan in alternatives(work, device.sms, explore):
         linears[words(plan)] = Linear(device, planner=lambda *_, plan=plan: plan)
     graphs = {name: Graph(device, ours(linear, shape, x, weights)) for name, linear in linears.items()}
