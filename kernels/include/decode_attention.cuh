@@ -6,46 +6,14 @@
 
 #include "async_copy.cuh"
 #include "bf16.cuh"
+#include "decode_work.cuh"
 #include "pdl.cuh"
 #include "reduce.cuh"
 #include "warp_mma.cuh"
 
-constexpr int kTokens = 16;          // of a tile: what a warp copies and multiplies at once
-constexpr int kStages = 2;           // tiles under way, a warp
-constexpr int kPartTiles = 4;        // a part has at least so many tiles, if there are parts to choose
-constexpr int kLongPartTiles = 256;  // and at most so many, as far as the grid reaches
-constexpr float kLowest = -1e30f;    // below every score
-
-// By value, as ops/cuda/decode_attention.py fills it.
-struct Shape {
-  int64_t q_stride;
-  int kv_heads, group, head_size;
-  int block_tokens, table_width;
-  unsigned reciprocal;  // of Tb: ceil(2^32 / Tb), so that a high product divides tokens below 2^32 / Tb
-  int filling;          // parts of a sequence that fill the GPU when all sequences of the grid are there
-  int window;           // tokens a query sees, its own included; 0: all
-  float scale;          // of the scores, times log2(e)
-};
-
-// The tokens of a sequence that its query sees, and how they are cut into parts of whole tiles.
-struct Seen {
-  int first, end;  // tokens
-  int first_tile, tiles, parts;
-
-  __device__ __forceinline__ Seen(int context, const Shape& shape, int splits) {
-    end = context;
-    first = shape.window > 0 ? max(0, context - shape.window) : 0;
-    first_tile = first / kTokens;
-    tiles = (end + kTokens - 1) / kTokens - first_tile;
-    parts = min(shape.filling, (tiles + kPartTiles - 1) / kPartTiles);
-    parts = min(max(parts, (tiles + kLongPartTiles - 1) / kLongPartTiles), splits);
-  }
-  __device__ __forceinline__ int part_start(int part) const { return first_tile + part * tiles / parts; }
-  __device__ __forceinline__ bool has(int token) const { return token >= first && token < end; }
-  __device__ __forceinline__ bool has_all(int tile) const {
-    return tile * kTokens >= first && (tile + 1) * kTokens <= end;
-  }
-};
+constexpr int kStages = 2;         // tiles under way, a warp
+constexpr int kBlocks = 3;         // of a multiprocessor, as far as shared memory goes
+constexpr float kLowest = -1e30f;  // below every score
 
 template <int kSize>
 struct Layout {
@@ -70,7 +38,7 @@ struct Half {
   }
   // Its first element in keys or values.
   __device__ __forceinline__ int64_t start(const Shape& shape) const {
-    const int64_t head = static_cast<int64_t>(block) * shape.kv_heads + blockIdx.y;
+    const int64_t head = static_cast<int64_t>(block) * shape.kv_heads + blockIdx.x;
     return (head * shape.block_tokens + offset) * shape.head_size;
   }
 };

@@ -10,7 +10,7 @@ from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cuda.arrays import BF16, full_nan, to_device, to_host_float32  # noqa: E402
-from wisp_runtime.ops.cuda.decode_attention import DecodeAttention, split  # noqa: E402
+from wisp_runtime.ops.cuda.decode_attention import DecodeAttention, grid_parts  # noqa: E402
 from wisp_runtime.ops.cuda.workspace import Workspace  # noqa: E402
 
 # Probabilities and the output are rounded to bf16 (2^-9 each, relative), scores are not; the largest value of
@@ -135,13 +135,14 @@ def test_attention_equals_its_twin_for_every_model(device, random, heads, block_
 
 @pytest.mark.parametrize("context", [1, 64, 65, 512, 1023, 7900])
 @pytest.mark.parametrize(("heads", "block_tokens"), [MODELS[0], MODELS[1], MODELS[8]])
-def test_one_sequence_is_split_and_joined(device, random, heads, block_tokens, context):
+def test_one_sequence_is_cut_and_joined(device, random, heads, block_tokens, context):
     case = make(random, heads, block_tokens, [context])
     assert_close(attend(device, case), case.expected())
 
 
-def test_a_long_sequence_among_many_short_ones_is_split_too(device, random):
-    case = make(random, (32, 8, 64), 16, [9000, *random.integers(1, 300, 70)])
+def test_long_sequences_among_many_short_ones_are_cut_too(device, random):
+    short = random.integers(1, 300, 70)
+    case = make(random, (32, 8, 64), 16, [9000, *short[:40], 3000, *short[40:], 700])
     assert_close(attend(device, case, max_context=16384), case.expected())
 
 
@@ -225,22 +226,19 @@ def test_what_is_reserved_is_enough(device, random):
 
 
 @pytest.mark.parametrize(
-    ("batch", "kv_heads", "group", "context", "expect"),
+    ("batch", "kv_heads", "heads", "seen", "expect"),
     [
-        (1, 8, 4, 512, (8, 8)),  # no part has less than 64 tokens
-        (1, 8, 4, 8192, (32, 32)),
-        (8, 8, 4, 8192, (4, 4)),
-        (16, 8, 4, 8192, (2, 2)),
-        (64, 8, 4, 8192, (1, 2)),  # full already; only contexts beyond 4096 are split
-        (64, 8, 4, 131072, (1, 8)),  # 4096 thread blocks
-        (1024, 8, 4, 131072, (1, 1)),
-        (1, 1, 16, 131072, (32, 32)),
-        (256, 1, 16, 131072, (1, 4)),  # 16384 rows of parts
-        (1, 2, 7, 1, (1, 1)),
+        (1, 8, 32, 512, (33, 9)),  # no part has less than 64 tokens
+        (1, 8, 32, 64, (33, 2)),  # 64 tokens may lie in 5 tiles, if a window begins within one
+        (1, 8, 32, 48, (33, 1)),
+        (1, 8, 32, 8192, (33, 34)),
+        (64, 8, 32, 131072, (33, 97)),
+        (1, 2, 14, 8192, (132, 64)),  # the last block to arrive reads 64 parts, no more
+        (2, 1, 128, 131072, (64, 66)),  # 16384 rows of parts
     ],
 )
-def test_a_grid_is_split_as_far_as_it_pays(batch, kv_heads, group, context, expect):
-    assert split(batch, kv_heads, group, context, wanted_blocks=264) == expect
+def test_a_grid_is_as_large_as_there_may_be_parts(batch, kv_heads, heads, seen, expect):
+    assert grid_parts(batch, kv_heads, heads, seen, wanted_blocks=264) == expect
 
 
 def test_arrays_that_do_not_fit_are_refused(device):

@@ -4,11 +4,10 @@
 //   keys, values : [P, Hkv, Tb, Dh] bf16     query_starts : [B + 1] int32     contexts : [B] int32 tokens in the cache
 //   tables : [B, W] int32, a sequence's KV blocks     out : [N, Hq * Dh] bf16; rows of sequences with another number
 //            of queries than one, or without context, are left alone
-//   parts : [B * Hkv * splits * G, Dh] float32     stats : [B * Hkv * splits * G] (maximum, sum)     arrived : [B *
-//   Hkv]
-//            uint32, zero before and after; the three serve sequences that several blocks share
+//   parts : [M * G, Dh] float32     stats : [M * G] (maximum, sum)     M = 2 Hkv * `filling` parts at most
+//   arrived : [B * Hkv] uint32, zero before and after; it, parts and stats serve sequences that several blocks share
 //   math  : products of bf16 on tensor cores into float32; probabilities rounded to bf16; softmax in float32, base 2
-//   grid  : (splits, Hkv, B)    block : (128, 1, 1); (64, 1, 1) above Dh 128
+//   grid  : (Hkv, filling + B), or less where contexts are short    block : (128, 1, 1); (64, 1, 1) above Dh 128
 //   shared: warps * 2 * 2 * 16 * (size + 8) * 2 B, size = the entry's; and 1 KB static
 //   needs : Dh % 8 == 0 up to the entry's size (64, 80, 96, 128, 192, 256); G <= 8, or 16 (entries ending in _wide);
 //           Tb % 8 == 0; 16-byte aligned arrays (ops/cuda/decode_attention.py checks)
@@ -50,6 +49,7 @@ template <int kSize, int kOctets>
 struct Shared {
   using L = Layout<kSize>;
   float2 stats[L::kWarps][kOctets * 8];
+  Work work;
   bool is_last;
 
   __device__ __forceinline__ static float* sums(unsigned char* ring, int warp) {
@@ -102,11 +102,11 @@ struct Shared {
 template <int kSize, int kOctets>
 __device__ __forceinline__ void gather(Gathered<kSize, kOctets>& all, unsigned char* ring, const bf16* q,
                                        const bf16* keys, const bf16* values, const int* table, const Shape& shape,
-                                       const Seen& seen) {
+                                       const Seen& seen, const Work& work) {
   using L = Layout<kSize>;
-  const int warp = threadIdx.x / 32, end = seen.part_start(blockIdx.x + 1);
+  const int warp = threadIdx.x / 32, end = work.part_start(work.part + 1, seen);
   const uint32_t mine = shared_address(ring) + warp * L::kWarpBytes;
-  int tile = seen.part_start(blockIdx.x) + warp;
+  int tile = work.part_start(work.part, seen) + warp;
 
   uint32_t queries[kOctets][kSize / 16][2];
   load_queries<kSize, kOctets>(queries, q, shape);
@@ -138,60 +138,61 @@ __device__ __forceinline__ void gather(Gathered<kSize, kOctets>& all, unsigned c
 
 template <int kSize, int kOctets>
 __device__ __forceinline__ void decode_attention(const bf16* q, const bf16* keys, const bf16* values,
-                                                 const int* query_starts, const int* contexts, const int* tables,
-                                                 bf16* out, float* parts, float2* stats, unsigned* arrived,
-                                                 const Shape& shape) {
+                                                 const Steps& steps, const int* tables, bf16* out, float* parts,
+                                                 float2* stats, unsigned* arrived, const Shape& shape) {
   using L = Layout<kSize>;
   extern __shared__ __align__(16) unsigned char ring[];
   __shared__ Shared<kSize, kOctets> shared;
 
   // 1. Which part of which sequence. What is read first is fetched into the L2, where later stores reach it too.
   pdl_launch_dependents();
-  const int sequence = blockIdx.z, kv_head = blockIdx.y, part = blockIdx.x, splits = gridDim.x;
-  const int* table = tables + static_cast<int64_t>(sequence) * shape.table_width;
-  if (part == 0 && kv_head == 0) {
-    if (threadIdx.x * 32 < shape.table_width) prefetch_l2(table + threadIdx.x * 32);
-    if (threadIdx.x == 0) prefetch_l2(contexts + sequence), prefetch_l2(query_starts + sequence);
+  const int kv_head = blockIdx.x, index = blockIdx.y, first_head = kv_head * shape.group;
+  if (kv_head == 0 && index < shape.sequences) {
+    prefetch_row(tables + static_cast<int64_t>(index) * shape.table_width, shape.table_width);
+    if (index == 0) prefetch_row(steps.contexts, shape.sequences), prefetch_row(steps.query_starts, shape.sequences);
   }
   pdl_wait();
-  const int context = contexts[sequence], row = query_starts[sequence];
-  if (query_starts[sequence + 1] - row != 1 || context <= 0) return;
-  const Seen seen(context, shape, splits);
-  if (part >= seen.parts) return;
+  {
+    const Work work = find_work(index, steps, shape);
+    if (work.parts == 0) return;
+    if (threadIdx.x == 0) shared.work = work;  // where it waits for step 3, while registers are scarce
 
-  // 2. Its tiles.
-  const int first_head = kv_head * shape.group;
-  const bf16* query = q + row * shape.q_stride + first_head * shape.head_size;
-  Gathered<kSize, kOctets> all;
-  gather<kSize, kOctets>(all, ring, query, keys, values, table, shape, seen);
-  shared.put(all, ring);
+    // 2. Its tiles.
+    const Seen seen(work.sequence, steps, shape);
+    const int* table = tables + static_cast<int64_t>(work.sequence) * shape.table_width;
+    const bf16* query = q + seen.row * shape.q_stride + first_head * shape.head_size;
+    Gathered<kSize, kOctets> all;
+    gather<kSize, kOctets>(all, ring, query, keys, values, table, shape, seen, work);
+    shared.put(all, ring);
+  }
   __syncthreads();
 
   // 3. Over the warps: the output itself, or a part of it.
+  const Work work = shared.work;
   const int quads = shape.head_size / 4, heads = shape.kv_heads * shape.group;
-  out += (static_cast<int64_t>(row) * heads + first_head) * shape.head_size;
-  const int pair = sequence * shape.kv_heads + kv_head;
-  const int64_t first_row = static_cast<int64_t>(pair) * splits * shape.group;
+  out += (static_cast<int64_t>(steps.query_starts[work.sequence]) * heads + first_head) * shape.head_size;
+  auto part_row = [&](int part) { return ((work.first_place + part) * shape.kv_heads + kv_head) * shape.group; };
   for (int i = threadIdx.x; i < shape.group * quads; i += L::kThreads) {
     const int head = i / quads, channel = i % quads * 4;
     const Joined joined = shared.join(ring, head, channel);
-    if (seen.parts == 1) {
+    if (work.parts == 1) {
       joined.write(out + head * shape.head_size + channel);
       continue;
     }
-    const int64_t to = first_row + part * shape.group + head;
+    const int to = part_row(work.part) + head;
     *reinterpret_cast<float4*>(parts + to * shape.head_size + channel) = joined.sum;
     if (channel == 0) stats[to] = make_float2(joined.highest, joined.weight);
   }
-  if (seen.parts == 1 || !shared.arrives_last(arrived + pair, seen.parts)) return;
+  if (work.parts == 1) return;
+  if (!shared.arrives_last(arrived + work.sequence * shape.kv_heads + kv_head, work.parts)) return;
 
   // 4. The last block to arrive: over the parts, in their order.
   for (int i = threadIdx.x; i < shape.group * quads; i += L::kThreads) {
     const int head = i / quads, channel = i % quads * 4;
     Joined joined;
 #pragma unroll 8
-    for (int other = 0; other < seen.parts; other++) {
-      const int64_t from = first_row + other * shape.group + head;
+    for (int part = 0; part < work.parts; part++) {
+      const int from = part_row(part) + head;
       joined.add(__ldcg(reinterpret_cast<const float4*>(parts + from * shape.head_size + channel)),
                  __ldcg(stats + from));
     }
@@ -199,12 +200,12 @@ __device__ __forceinline__ void decode_attention(const bf16* q, const bf16* keys
   }
 }
 
-#define DECODE_ATTENTION(name, size, octets)                                                                    \
-  extern "C" __global__ void __launch_bounds__(Layout<size>::kThreads)                                          \
-      name(const bf16* q, const bf16* keys, const bf16* values, const int* query_starts, const int* contexts,   \
-           const int* tables, bf16* out, float* parts, float2* stats, unsigned* arrived, Shape shape) {         \
-    decode_attention<size, octets>(q, keys, values, query_starts, contexts, tables, out, parts, stats, arrived, \
-                                   shape);                                                                      \
+#define DECODE_ATTENTION(name, size, octets)                                                                  \
+  extern "C" __global__ void __launch_bounds__(Layout<size>::kThreads, kBlocks)                               \
+      name(const bf16* q, const bf16* keys, const bf16* values, const int* query_starts, const int* contexts, \
+           const int* tables, bf16* out, float* parts, float2* stats, unsigned* arrived, Shape shape) {       \
+    const Steps steps{query_starts, contexts};                                                                \
+    decode_attention<size, octets>(q, keys, values, steps, tables, out, parts, stats, arrived, shape);        \
   }
 
 DECODE_ATTENTION(decode_attention_64, 64, 1)

@@ -1,8 +1,8 @@
 """Attention of decode tokens on the GPU: one query a sequence, K and V read once, where they lie.
 
-A sequence's tokens are split over several thread blocks where that is what it takes to fill the GPU. The grid
-follows from the batch's size and the model alone, and the device looks the contexts up: one CUDA graph serves
-all lengths.
+Long sequences are cut into parts, so that all thread blocks have about as much to do. The device does that
+from the contexts, in a grid that follows from the batch's size and the model alone: one CUDA graph serves all
+lengths.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ _SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; other
 _OCTET, _WIDEST_GROUP = 8, 16
 _TILE_TOKENS = 16
 _STAGES = 2
-_PART_TOKENS = 64  # kPartTiles and kLongPartTiles of the kernel, in tokens
-_LONG_PART_TOKENS = 4096
+_PART_TOKENS, _MOST_PARTS = 64, 64  # kPartTiles, in tokens, and kMostParts of decode_work.cuh
 _BLOCKS_PER_SM = 2
-_MOST_SPLITS = 32  # to fill the GPU: joining more costs more than it gains
-_MOST_BLOCKS = 4096  # of a grid that is split: blocks without work cost a few nanoseconds each
 _MOST_PART_ROWS = 16384
 
 
 class _Shape(ctypes.Structure):
-    """``Shape`` of decode_attention.cuh."""
+    """``Shape`` of decode_work.cuh."""
 
     _fields_ = (
         ("q_stride", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("kv_heads", "group", "head_size", "block_tokens")),
-        ("table_width", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("sequences", "kv_heads", "group", "head_size")),
+        *((name, ctypes.c_int32) for name in ("block_tokens", "table_width")),
         ("reciprocal", ctypes.c_uint32),
-        ("filling", ctypes.c_int32),
-        ("window", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("filling", "window")),
         ("scale", ctypes.c_float),
     )
 
@@ -49,7 +45,7 @@ class _Shape(ctypes.Structure):
 @dataclass(frozen=True, slots=True)
 class _Plan:
     kernel: Kernel
-    grid: tuple[int, int, int]
+    grid: tuple[int, int]
     block: int
     shared_bytes: int
     shape: _Shape
@@ -61,7 +57,7 @@ class DecodeAttention:
 
     Args:
         device: where.
-        blocks_per_sm: thread blocks a multiprocessor that splitting aims at.
+        blocks_per_sm: thread blocks a multiprocessor that the cutting aims at.
     """
 
     def __init__(self, device: Device, *, blocks_per_sm: int = _BLOCKS_PER_SM) -> None:
@@ -70,7 +66,7 @@ class DecodeAttention:
         self._plans: dict[object, _Plan] = {}
 
     def reserve(self, max_batch: int, query_heads: int, head_size: int) -> None:
-        """Allocate what sequences that are split need, for batches of up to ``max_batch`` sequences."""
+        """Allocate what sequences in several parts need, for batches of up to ``max_batch`` sequences."""
         self._parts(_MOST_PART_ROWS, head_size)
         self._arrived(max_batch, query_heads)
 
@@ -97,7 +93,7 @@ class DecodeAttention:
             batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device only.
             scale: multiplies the scores.
             window: tokens that a query sees, its own included; None means all.
-            max_context: no sequence of a batch of this size is longer (tokens); it decides the grid alone.
+            max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
             out: ``[N, Hq * Dh]`` bf16, contiguous.
 
         Raises:
@@ -112,7 +108,7 @@ class DecodeAttention:
         parts = stats = arrived = None
         if plan.part_rows:
             parts, stats = self._parts(plan.part_rows, q.shape[2])
-            arrived = self._arrived(plan.grid[2], q.shape[1])
+            arrived = self._arrived(len(tables), q.shape[1])
         arrays = (
             q,
             keys,
@@ -141,47 +137,47 @@ class DecodeAttention:
         self, q: Array, keys: Array, tables: Array, scale: float, window: int | None, max_context: int
     ) -> _Plan:
         (_, kv_heads, block_tokens, size), (batch, width) = keys.shape, tables.shape
-        group = q.shape[1] // kv_heads
+        heads, group = q.shape[1], q.shape[1] // kv_heads
         seen = max_context if window is None else min(max_context, window)
-        filling, splits = split(batch, kv_heads, group, seen, self._wanted_blocks)
+        filling, parts = grid_parts(batch, kv_heads, heads, seen, self._wanted_blocks)
         entry = next(known for known in _SIZES if size <= known)
         name = f"{_OP}_{entry}" + ("_wide" if group > _OCTET else "")
         warps = 4 if entry <= 128 else 2
         shape = _Shape(
-            *(q.strides[0] // 2, kv_heads, group, size, block_tokens, width),
+            *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
             *(-(-(2**32) // block_tokens), filling, window or 0, scale * math.log2(math.e)),
         )
         return _Plan(
             self._device.kernels.get(_OP, name),
-            (splits, kv_heads, batch),
+            (kv_heads, parts),
             32 * warps,
             shared_bytes=warps * _STAGES * 2 * _TILE_TOKENS * 2 * (entry + 8),
             shape=shape,
-            part_rows=batch * kv_heads * group * splits if splits > 1 else 0,
+            part_rows=min(2 * filling, parts) * heads if parts > batch else 0,
         )
 
 
-def split(batch: int, kv_heads: int, group: int, context: int, wanted_blocks: int) -> tuple[int, int]:
-    """Decide how far sequences may be split.
+def grid_parts(batch: int, kv_heads: int, heads: int, seen: int, wanted_blocks: int) -> tuple[int, int]:
+    """Decide into how many parts the sequences of a batch are cut, as the kernel does it.
 
-    A sequence whose query sees ``c`` tokens is split into ``min(filling, ceil(c / 64))`` parts, or
-    ``ceil(c / 4096)`` if those are more, but at most ``splits``; the kernel computes that.
+    A part is an even share of all tokens, and an eighth; so there are at most ``filling`` parts and one for
+    each sequence, and at most ``2 * filling`` belong to sequences with several.
 
     Args:
         batch: B, sequences.
         kv_heads: Hkv.
-        group: Hq / Hkv.
-        context: the most tokens that a query may see.
+        heads: Hq.
+        seen: the most tokens that a query may see.
         wanted_blocks: thread blocks that fill the GPU.
 
     Returns:
-        ``(filling, splits)``: parts that fill the GPU when every sequence is there, and the grid's width.
+        ``(filling, parts)``: parts that fill the GPU, for each KV head, and the most there can be.
     """
-    pairs = batch * kv_heads
-    filling = max(1, min(wanted_blocks // pairs, _MOST_SPLITS, -(-context // _PART_TOKENS)))
-    room = min(_MOST_BLOCKS // pairs, _MOST_PART_ROWS // (pairs * group))
-    splits = max(1, min(max(filling, -(-context // _LONG_PART_TOKENS)), room))
-    return min(filling, splits), splits
+    filling = max(1, min(wanted_blocks // kv_heads, _MOST_PART_ROWS // (2 * heads)))
+    of_one = min(
+        _MOST_PARTS, 1 + (seen - 1 + _TILE_TOKENS) // _PART_TOKENS
+    )  # a window may begin within a tile
+    return filling, min(filling + batch, batch * of_one)
 
 
 def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | None, out: Array) -> None:
