@@ -252,6 +252,15 @@ def test_a_damaged_cubin_is_named(kernel_set, tmp_path):
         kernel_set().get("rmsnorm")
 
 
+def test_preload_brings_every_kernel_of_an_op(kernel_set, tmp_path):
+    cubin(tmp_path, "rmsnorm")
+    found = kernel_set()
+    assert found.preload("rmsnorm") == 3
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert found.get("rmsnorm", "rmsnorm_4").name == "rmsnorm_4"
+
+
 def test_require_asks_for_all_before_anything_is_loaded(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
     found = kernel_set()

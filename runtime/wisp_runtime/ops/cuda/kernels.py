@@ -77,6 +77,18 @@ class KernelSet:
         for op in ops:
             self._cubin(op)
 
+    def preload(self, *ops: str) -> int:
+        """Load every kernel of ``ops``, so that no step waits for one; return how many there are.
+
+        The driver loads a kernel's code when it is first asked for, which takes memory and is not allowed
+        while a stream is captured.
+
+        Raises:
+            KernelsMissing: as :meth:`get`.
+        """
+        wanted = [(op, entry) for op in ops for entry in self._cubin(op)[0].entries]
+        return len([self.get(op, entry) for op, entry in wanted])
+
     def _cubin(self, op: str) -> tuple[Source, Path]:
         source = self.chosen.get(op)
         if source is None:
