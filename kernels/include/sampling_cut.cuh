@@ -23,6 +23,7 @@ __device__ __forceinline__ Cut find_bins(const Arena& arena, const Task& task) {
   static_assert(kBins % kThreads == 0, "each thread owns the same number of bins");
   __shared__ Cut cut;
   const bool by_count = task.by_count(), by_mass = task.by_mass();
+  if (!by_count && !by_mass) return {kBins, kBins - 1, kNoStop, 0, 0};
   const int first = threadIdx.x * kOwn;
   const int64_t from = int64_t(task.place) * kBins + first;
   uint32_t counts[kOwn];

@@ -1,8 +1,8 @@
 """Microseconds of choosing tokens on the GPU, by rows and by what they ask for, as replayed in a CUDA graph.
 
-Each graph holds the same step many times, so its logits lie in the L2 cache, as they do after lm_head, if they
-fit (up to about 64 rows of 128,256). Two kinds of logits: ``peaked`` as a language model's, few tokens with
-most of the probability, and ``flat``, normal numbers. A benchmark, not a test: it asserts no time.
+Each graph holds the same step many times, so its logits lie in the L2 cache, as they do after lm_head, if
+they fit (up to about 64 rows of 128,256). Two kinds of logits: ``peaked`` as a language model's, few tokens
+with most of the probability, and ``flat``, normal numbers. A benchmark, not a test: it asserts no time.
 
     python tests/bench/bench_sampling.py [--vocab 128256] [--rows 1 --rows 64] [--record FILE.json]
 """

@@ -80,5 +80,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   if (task.is_report) return;
   const int token = token_of(best);
   arena.tokens[task.index] = token;
-  arena.is_sound[task.index] = isfinite(task.logits[token]);
+  arena.is_sound[task.index] = isfinite(__ldcg(task.logits + token));
 }

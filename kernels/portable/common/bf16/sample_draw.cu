@@ -74,7 +74,7 @@ __device__ __noinline__ u64 pass_row(const Arena arena, const Task task, const C
 __device__ __forceinline__ void write_report(const Arena& arena, const Task& task, float top, const u64* sorted) {
   const int place = threadIdx.x, out = task.index * task.row.top_k + place;
   if (place >= task.row.top_k) return;
-  const double log_sum = log_of_weights(arena.totals[task.place]);
+  const double log_sum = log_of_weights(__ldcg(arena.totals + task.place));
   arena.top_ids[out] = token_of(sorted[place]);
   arena.top_logprobs[out] = float(double(logit_of(sorted[place])) - top - log_sum);
 }

@@ -12,14 +12,14 @@ extern "C" __global__ void sample_logprobs(const Arena arena, const float* logit
   pdl_launch_dependents();
   pdl_wait();
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row >= min(rows, reinterpret_cast<const Header*>(parameters)->live)) return;
-  const u64 best = arena.best[rows + row];
+  if (row >= min(rows, __ldcg(&reinterpret_cast<const Header*>(parameters)->live))) return;
+  const u64 best = __ldcg(arena.best + rows + row);
   if (!is_finite(best)) {
     arena.logprobs[row] = NAN;
     const int listed = min(report, arena.vocab);
     for (int i = row * listed; i < (row + 1) * listed; i++) arena.top_ids[i] = 0, arena.top_logprobs[i] = NAN;
     return;
   }
-  const float chosen = logits[int64_t(row) * arena.vocab + arena.tokens[row]];
-  arena.logprobs[row] = float(double(chosen) - logit_of(best) - log_of_weights(arena.totals[rows + row]));
+  const float chosen = __ldcg(logits + int64_t(row) * arena.vocab + __ldcg(arena.tokens + row));
+  arena.logprobs[row] = float(double(chosen) - logit_of(best) - log_of_weights(__ldcg(arena.totals + rows + row)));
 }
