@@ -90,7 +90,8 @@ def page(records: dict[str, dict[str, Any]]) -> str:
     parts = [INTRODUCTION, *([] if cards else [NO_GPU_YET])]
     for card in cards:
         parts += _card(card, [one for one in found if one.record.get("gpu") == card])
-    parts += _other([one for one in found if not one.record.get("gpu")])
+    parts.append("## Without a GPU\n")
+    parts += _rest([one for one in found if not one.record.get("gpu")])
     parts.append("## The records\n")
     parts.append(_table(("record", "commit", "where", "command"), map(_conditions, sorted(records.items()))))
     return "\n".join(parts)
@@ -119,7 +120,7 @@ def _card(card: str, found: list[Found]) -> Iterator[str]:
     yield from _start_phases([one for one in found if one["metric"] == PHASES])
     yield from _memory([one for one in found if one["metric"] in MEMORY])
     yield from _kernels([one for one in found if one["metric"] in KERNELS])
-    yield from _rest([one for one in found if one["metric"] not in TOLD], "Other measurements")
+    yield from _rest([one for one in found if one["metric"] not in TOLD])
 
 
 def _place(one: Found) -> tuple[Any, ...]:
@@ -241,23 +242,16 @@ def _kernels(found: list[Found]) -> Iterator[str]:
     yield _table(heads, rows)
 
 
-def _other(found: list[Found]) -> Iterator[str]:
-    """Tables of what was measured without a GPU: every record's rows under their own keys."""
-    yield "## Without a GPU\n"
+def _rest(found: list[Found]) -> Iterator[str]:
+    """Tables of what has none of its own: every record's rows under their own keys."""
     for file in dict.fromkeys(one.file for one in found):
         own = [one for one in found if one.file == file]
-        yield from _rest(own, f"{own[0].record['name'].replace('_', ' ')}: {own[0].link}")
+        yield f"### {own[0].record['name'].replace('_', ' ')}: {own[0].link}\n"
+        for keys in dict.fromkeys(tuple(one.row) for one in own):
+            rows = [[_cell(one[key]) for key in keys] for one in own if tuple(one.row) == keys]
+            yield _table((key.replace("_", " ") for key in keys), rows)
         if note := own[0].record.get("note"):
             yield f"{note}\n"
-
-
-def _rest(found: list[Found], title: str) -> Iterator[str]:
-    if not found:
-        return
-    yield f"### {title}\n"
-    for keys in dict.fromkeys(tuple(one.row) for one in found):
-        rows = [[_cell(one[key]) for key in keys] for one in found if tuple(one.row) == keys]
-        yield _table((key.replace("_", " ") for key in keys), rows)
 
 
 def _conditions(entry: tuple[str, dict[str, Any]]) -> Iterator[str]:
@@ -278,6 +272,8 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_cell(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(_cell(one) for one in value)
     return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 

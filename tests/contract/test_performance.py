@@ -32,7 +32,7 @@ def test_a_record_says_how_to_get_it_again(name):
 def test_a_row_about_a_gpu_says_of_what_it_is():
     wanted = {"metric", "path", "shape", "weights", "kv", "batch", "context", "value"}
     rows = [row for record in OF_A_GPU.values() for row in record["rows"]]
-    assert [row for row in rows if not wanted <= set(row)] == []
+    assert [row for row in rows if row.get("metric") in performance.TOLD and not wanted <= set(row)] == []
 
 
 def record(*rows: dict, **more) -> dict[str, dict]:

@@ -10,6 +10,7 @@ from typing import Any
 from wisp_plan.errors import PlanError
 from wisp_plan.fit import Fit
 from wisp_plan.formats import kv_bytes_per_token
+from wisp_plan.layout import padded
 from wisp_plan.shapes import SHAPES, shape_spec
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
@@ -34,7 +35,9 @@ class Wanted:
         shape: a name of :mod:`wisp_plan.shapes` (random weights), or a model's folder.
         device: ``cuda`` or ``cpu``.
         batch: sequences at a time, at most.
-        context: tokens of a sequence, prompt and answer, at most. The CPU gets no more cache than for these.
+        context: tokens of a sequence, prompt and answer, at most.
+        kv_tokens: tokens that the KV cache has room for; None is all the memory there is, on the CPU room for
+            ``batch`` sequences of ``context`` tokens.
         max_step_tokens: the prefill chunk; None is what ``serve`` has.
         block_tokens, threads: as of ``serve``.
         seed: of weights and prompts.
@@ -44,6 +47,7 @@ class Wanted:
     device: str
     batch: int
     context: int
+    kv_tokens: int | None = None
     max_step_tokens: int | None = None
     block_tokens: int = 16
     threads: int | None = None
@@ -134,9 +138,12 @@ def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
     settings: dict[str, object] = {"max_concurrent": wanted.batch, "max_context": wanted.context}
     if wanted.max_step_tokens is not None:
         settings["max_step_tokens"] = wanted.max_step_tokens
-    if wanted.device == "cpu":  # where memory is shared with everything else
-        blocks = wanted.batch * -(-wanted.context // wanted.block_tokens)
-        settings["kv_cache_memory"] = blocks * wanted.block_tokens * kv_bytes_per_token(spec, "float32")
+    tokens = wanted.kv_tokens
+    if tokens is None and wanted.device == "cpu":  # where memory is shared with everything else
+        tokens = wanted.batch * padded(wanted.context, wanted.block_tokens)
+    if tokens is not None:
+        kv_format = "float32" if wanted.device == "cpu" else "bf16"
+        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv_format)
     return ServeConfig(
         model=wanted.shape,
         device=wanted.device,  # type: ignore[arg-type]

@@ -148,8 +148,8 @@ class TracedOps:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._traced_ops, name)
-        if name == "sampler":
-            return TracedSampler(attribute, self._tracer)
+        if name == "make_sampler":
+            return lambda *args, **keywords: TracedSampler(attribute(*args, **keywords), self._tracer)
         if name not in PHASES and name != "linear":
             return attribute
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from parity_reference import Reference
+from parity_run import on_stream_of
 
 from wisp_runtime.engine import loop
 from wisp_runtime.engine.messages import SamplingParams, Shutdown, Submit
@@ -33,9 +34,13 @@ class Explained:
     noise: float
 
 
-def open_engine(folder: Path, device: str, *, batch: int = 32, context: int = 1024) -> Subject:
-    """Bring up the engine on the checkpoint in ``folder``."""
-    return open_subject(Wanted(str(folder), device, batch=batch, context=context, max_step_tokens=512))
+BATCH, CONTEXT = 32, 1024
+
+
+def open_engine(folder: Path, device: str) -> Subject:
+    """Bring up the engine on the checkpoint in ``folder``; most of a GPU's memory stays for the reference."""
+    wanted = Wanted(str(folder), device, BATCH, CONTEXT, kv_tokens=BATCH * CONTEXT, max_step_tokens=512)
+    return open_subject(wanted)
 
 
 class Collecting:
@@ -77,6 +82,7 @@ def generate(
         for number, prompt in enumerate(prompts)
     ]
     line = Collecting(requests)
+    on_stream_of(subject.ops)
     loop.run(line, scheduler or subject.scheduler(), subject.runner)
     return [line.tokens[one.request_id] for one in requests], line
 

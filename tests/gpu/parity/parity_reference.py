@@ -8,6 +8,7 @@ bf16, as what a layer hands on in bf16 has to be. Its distance from float32 is c
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -56,8 +57,12 @@ class Reference:
     def close(self) -> None:
         """Give the memory back."""
         del self.float32, self.bf16
+        gc.collect()
         if self._device != "cpu":
+            import cupy
+
             torch.cuda.empty_cache()
+            cupy.get_default_memory_pool().free_all_blocks()
 
 
 @contextmanager

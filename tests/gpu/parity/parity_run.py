@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from parity_reference import Seen
@@ -16,6 +16,7 @@ from wisp_runtime.models.llama import Llama
 from wisp_runtime.ops.backend import Ops
 
 BLOCK_TOKENS = 16
+MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here
 _NAN_BYTE = 0xFF
 
 
@@ -30,6 +31,12 @@ class Piece(NamedTuple):
 Step = list[Piece]
 
 
+def on_stream_of(ops: Ops) -> None:
+    """Let CuPy's copies run on the stream of ``ops``: who opened a GPU last has left its own behind."""
+    if ops.device == "cuda":
+        cast(Any, ops).device_state.stream.use()
+
+
 @dataclass
 class Ours:
     """A model of ours on a device."""
@@ -40,8 +47,11 @@ class Ours:
     @classmethod
     def load(cls, folder: Path, ops: Ops) -> Ours:
         """Read the checkpoint in ``folder`` as serving would."""
+        on_stream_of(ops)
         model = load_model(folder, read_spec(folder), ops)
         assert isinstance(model, Llama)
+        if ops.device == "cuda":
+            cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
         return cls(model, ops)
 
     def see(self, sequences: list[list[int]], steps: list[Step]) -> list[Seen]:
@@ -49,6 +59,7 @@ class Ours:
 
         The logits are those of each sequence's last piece.
         """
+        on_stream_of(self.ops)
         spec, random = self.model.spec, np.random.default_rng(9)
         widths = [-(-len(tokens) // BLOCK_TOKENS) for tokens in sequences]
         cache = self._unwritten_cache(sum(widths) + 3)
