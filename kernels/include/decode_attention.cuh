@@ -104,6 +104,13 @@ __device__ __forceinline__ void load_queries(Queries<kSize, kOctets>& queries, c
   }
 }
 
+__device__ __forceinline__ float sum(const float (&parts)[1][4], int i) {
+  return parts[0][i];
+}
+__device__ __forceinline__ float sum(const float (&parts)[2][4], int i) {
+  return parts[0][i] + parts[1][i];
+}
+
 // One tile: scores, their softmax against what came before, and the sums of V.
 template <int kSize, int kOctets>
 __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, uint32_t stage, int tile,
@@ -111,15 +118,16 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, uint32_t s
   using L = Layout<kSize>;
   const int lane = threadIdx.x % 32;
 
-  // 1. S^T: [16 tokens, 8 heads] of each octet, as two sums that do not wait for each other.
-  float scores[kOctets][2][4] = {};
+  // 1. S^T: [16 tokens, 8 heads] of each octet, in two sums that do not wait for each other.
+  constexpr int kSums = 2 / kOctets;
+  float scores[kOctets][kSums][4] = {};
   const uint32_t k_rows = stage + lane % 16 * L::kRowBytes + lane / 16 * 16;
 #pragma unroll
   for (int i = 0; i < kSize / 16; i++) {
     uint32_t k[4];
     load_matrices(k, k_rows + i * 32);
 #pragma unroll
-    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(scores[octet][i % 2], k, queries[octet][i]);
+    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(scores[octet][i % kSums], k, queries[octet][i]);
   }
 
   // 2. Softmax over tokens, which lie across lanes of equal `pair`; P^T becomes the B operand.
@@ -130,8 +138,8 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, uint32_t s
     float low[2], high[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      low[e] = sees_low ? (scores[octet][0][e] + scores[octet][1][e]) * scale : -INFINITY;
-      high[e] = sees_high ? (scores[octet][0][e + 2] + scores[octet][1][e + 2]) * scale : -INFINITY;
+      low[e] = sees_low ? sum(scores[octet], e) * scale : -INFINITY;
+      high[e] = sees_high ? sum(scores[octet], e + 2) * scale : -INFINITY;
       float highest = fmaxf(low[e], high[e]);
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) {

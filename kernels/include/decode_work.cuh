@@ -19,7 +19,7 @@ struct Shape {
   int block_tokens, table_width;
   unsigned reciprocal;  // of Tb: ceil(2^32 / Tb), so that a high product divides tokens below 2^32 / Tb
   int filling;          // parts that fill the GPU, for each KV head
-  int window;           // tokens a query sees, its own included; 0: all
+  int window;           // tokens a query sees, its own included
   float scale;          // of the scores, times log2(e)
 };
 
@@ -31,18 +31,18 @@ struct Steps {
 
 // The tokens that the query of a sequence sees; none where this kernel leaves the sequence alone.
 struct Seen {
-  int row = 0;             // of N
-  int first = 0, end = 0;  // tokens
-  int first_tile = 0, tiles = 0;
+  int row;         // of N
+  int first, end;  // tokens
+  int first_tile, tiles;
 
-  Seen() = default;
+  // Without branches, so that the loads of several sequences are under way at once.
   __device__ __forceinline__ Seen(int sequence, const Steps& steps, const Shape& shape) {
-    if (sequence >= shape.sequences) return;
-    const int context = steps.contexts[sequence], next_row = steps.query_starts[sequence + 1];
-    row = steps.query_starts[sequence];
-    if (next_row - row != 1 || context <= 0) return;
-    end = context;
-    first = shape.window > 0 ? max(0, context - shape.window) : 0;
+    const int known = min(sequence, shape.sequences - 1);
+    const int context = steps.contexts[known], next_row = steps.query_starts[known + 1];
+    row = steps.query_starts[known];
+    const bool attends = (sequence == known) & (next_row - row == 1) & (context > 0);
+    end = attends ? context : 0;
+    first = max(0, end - shape.window);
     first_tile = first / kTokens;
     tiles = (end + kTokens - 1) / kTokens - first_tile;
   }

@@ -23,6 +23,7 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
   for (int i = 0; i < kChunks; i++) {
     if (column(i) < columns) scale[i] = load16(weight + column(i));
   }
+  const float share = 1.f / static_cast<float>(columns);
   pdl_wait();
 
   // 2. The row.
@@ -50,7 +51,7 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
 #pragma unroll
     for (int j = 0; j < 8; j++) squares = fmaf(values[i][j], values[i][j], squares);
   }
-  const float inverse = rsqrtf(block_sum(squares, parts) / static_cast<float>(columns) + eps);
+  const float inverse = rsqrtf(block_sum(squares, parts) * share + eps);
 
   // 4. The norm.
 #pragma unroll

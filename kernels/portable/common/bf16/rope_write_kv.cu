@@ -113,6 +113,7 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
   const bf16* norm = is_value ? nullptr : is_query ? q_norm : k_norm;
   Pair<kVec> mine(unit, shape, token < shape.tokens), weights(unit, shape, norm != nullptr);
   weights.load_from(norm);
+  const float share = 1.f / static_cast<float>(shape.head_size);
   pdl_wait();
 
   // 2. The head, and where its token stands.
@@ -130,7 +131,7 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
     for (int distance = shape.lanes / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(kWholeWarp, sum, distance);
     }
-    const float inverse = rsqrtf(sum / static_cast<float>(shape.head_size) + shape.eps);
+    const float inverse = rsqrtf(sum * share + shape.eps);
     if (norm != nullptr) mine.scale(weights, inverse);
   }
 

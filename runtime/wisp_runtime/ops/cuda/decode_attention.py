@@ -25,6 +25,7 @@ _OCTET, _WIDEST_GROUP = 8, 16
 _TILE_TOKENS = 16
 _STAGES = 2
 _PART_TOKENS, _MOST_PARTS = 64, 64  # kPartTiles, in tokens, and kMostParts of decode_work.cuh
+_NO_WINDOW = 2**31 - 1
 _BLOCKS_PER_SM = 2
 _MOST_PART_ROWS = 16384
 
@@ -145,7 +146,7 @@ class DecodeAttention:
         warps = 4 if entry <= 128 else 2
         shape = _Shape(
             *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
-            *(-(-(2**32) // block_tokens), filling, window or 0, scale * math.log2(math.e)),
+            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW, scale * math.log2(math.e)),
         )
         return _Plan(
             self._device.kernels.get(_OP, name),
