@@ -12,8 +12,12 @@ using bf16 = __nv_bfloat16;
 constexpr int kBf16Vec = 8;  // bf16 in 16 bytes, the widest access of a thread
 
 // The two bf16 of a 32-bit word, the lower address first.
-__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ float bf16_low(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float bf16_high(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -35,11 +39,19 @@ __device__ __forceinline__ uint4 pack8(const float (&values)[8]) {
 }
 
 // 16-byte accesses; the address must be a multiple of 16.
-__device__ __forceinline__ uint4 load16(const void* address) { return *static_cast<const uint4*>(address); }
-__device__ __forceinline__ void store16(void* address, const uint4& value) { *static_cast<uint4*>(address) = value; }
+__device__ __forceinline__ uint4 load16(const void* address) {
+  return *static_cast<const uint4*>(address);
+}
+__device__ __forceinline__ void store16(void* address, const uint4& value) {
+  *static_cast<uint4*>(address) = value;
+}
 
-__device__ __forceinline__ void load8(const bf16* address, float (&values)[8]) { unpack8(load16(address), values); }
-__device__ __forceinline__ void store8(bf16* address, const float (&values)[8]) { store16(address, pack8(values)); }
+__device__ __forceinline__ void load8(const bf16* address, float (&values)[8]) {
+  unpack8(load16(address), values);
+}
+__device__ __forceinline__ void store8(bf16* address, const float (&values)[8]) {
+  store16(address, pack8(values));
+}
 
 // Eight float32, in two accesses of 16 bytes.
 __device__ __forceinline__ void load8(const float* address, float (&values)[8]) {
