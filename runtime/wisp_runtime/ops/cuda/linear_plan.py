@@ -20,6 +20,7 @@ TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
+_AS_GOOD = 1.01  # estimates this close are equal
 _MOST_STAGES = 16
 _STATIC_BYTES = 1024
 
@@ -127,7 +128,10 @@ def stages(tile_tokens: int, shared_bytes: int) -> int:
 @lru_cache(maxsize=8192)
 def plan(work: Work, sms: int) -> Plan:
     """Return the plan that should be fastest on ``sms`` multiprocessors; of equals, what cuts least."""
-    return min(_candidates(work, sms), key=lambda one: (round(estimate_us(one), 1), one.is_cut, one.ranges))
+    estimates = [(one, estimate_us(one)) for one in _candidates(work, sms)]
+    enough_us = _AS_GOOD * min(us for _, us in estimates)
+    equals = [(one, us) for one, us in estimates if us <= enough_us]
+    return min(equals, key=lambda pair: (pair[0].is_cut, -pair[0].tile_tokens, pair[1], pair[0].ranges))[0]
 
 
 def _candidates(work: Work, sms: int) -> Iterator[Plan]:
@@ -159,28 +163,39 @@ def _ranges(line_tiles: int, k_tiles: int, most: int) -> set[int]:
     return {full} | even
 
 
-# What an H200 does, in nanoseconds and bytes; tests/bench/bench_linear.py measures it.
+# What an H200 does, in nanoseconds and bytes; fitted to what tests/bench/bench_linear.py measured there.
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS = 4800.0, 85.0
-_STEP_NS, _STEP_NS_A_TOKEN = 30.0, 2.5
-_EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 700.0, 5.0
-_JOIN_NS, _PART_BYTES_A_NS = 1500.0, 60.0
+_START_NS = 2500.0  # until the first sums: the launch, the first copies
+_STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
+_EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
+_JOIN_NS, _JOIN_NS_A_TOKEN = 1000.0, 28.0
+# To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
+_APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
 _NARROW = 64  # tokens up to which the memory is the limit
 
 
 def estimate_us(plan: Plan) -> float:
     """Say how long the slowest block computes, or the memory takes if that is longer."""
-    work, width, grid = plan.work, plan.tile_tokens, plan.grid
-    waves, ranges = -(-plan.whole // grid), max(plan.ranges, 1)
-    steps = waves * work.k_tiles + -(-plan.line_steps // ranges)
-    step_ns = max(_STEP_NS + _STEP_NS_A_TOKEN * width, stage_bytes(width) / _BLOCK_BYTES_A_NS)
+    width, ranges = plan.tile_tokens, max(plan.ranges, 1)
+    waves = -(-plan.whole // plan.grid)
+    step_ns = _STEP_NS + _STEP_NS_A_TOKEN * width
     epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
-    join_ns = _JOIN_NS + 2 * UNIT_ROWS * width * 4 / _PART_BYTES_A_NS if plan.is_cut else 0.0
-    epilogues = waves + -(-plan.line_tiles // ranges)
-    compute_ns = steps * step_ns + epilogues * epilogue_ns + join_ns
-    is_hidden = (
-        plan.whole > 0 and width <= _NARROW
-    )  # the ring fills on while the sums of a cut tile are joined
-    return max(compute_ns, _memory_ns(plan) + epilogue_ns + (0.0 if is_hidden else join_ns)) / 1000
+    join_ns = _JOIN_NS + _JOIN_NS_A_TOKEN * width if plan.is_cut else 0.0
+    cut_steps = -(-plan.line_steps // ranges)
+    compute_ns = waves * plan.work.k_tiles * step_ns + cut_steps * max(step_ns, _apart_ns(plan))
+    epilogues_ns = (waves + -(-plan.line_tiles // ranges)) * epilogue_ns
+    # Up to 64 tokens the ring fills on while the sums of a cut tile are joined.
+    joins_alone_ns = 0.0 if plan.whole > 0 and width <= _NARROW else join_ns
+    memory_ns = _memory_ns(plan) + epilogue_ns + joins_alone_ns
+    return (_START_NS + max(compute_ns + epilogues_ns + join_ns, memory_ns)) / 1000
+
+
+def _apart_ns(plan: Plan) -> float:
+    """Say how long the copies of a step of a cut tile take, where blocks of a kind do not go side by side."""
+    if not plan.is_cut or plan.ranges % plan.line_tiles == 0:
+        return 0.0
+    is_large = plan.token_tiles > 1 and (plan.whole > 0 or plan.lanes < plan.token_tiles)
+    return stage_bytes(plan.tile_tokens) / (_APART_AND_LARGE_BYTES_A_NS if is_large else _APART_BYTES_A_NS)
 
 
 def _memory_ns(plan: Plan) -> float:
