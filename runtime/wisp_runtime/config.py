@@ -159,8 +159,11 @@ class ServeConfig:
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
-    max_step_tokens: int = _option(
-        512, parse_integer(1, 1 << 20), "N", "Tokens a step may compute: the prefill chunk."
+    max_step_tokens: int | None = _option(
+        None,
+        parse_auto_or(parse_integer(1, 1 << 20)),
+        "auto|N",
+        "Tokens a step may compute: the prefill chunk; auto: up to 8192 on a GPU, 512 on the CPU.",
     )
     kv_cache_memory: int | None = _option(
         None, parse_auto_or(parse_memory), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
@@ -195,11 +198,11 @@ class ServeConfig:
         Raises:
             ConfigError: two settings contradict each other.
         """
-        if self.max_step_tokens < self.max_concurrent:
+        if self.max_step_tokens is not None and self.max_step_tokens < self.max_concurrent:
             raise ConfigError(
                 f"--max-step-tokens {self.max_step_tokens} is less than --max-concurrent "
                 f"{self.max_concurrent}; a step must hold one token of each sequence. "
-                "Raise the first or lower the second."
+                "Raise the first, lower the second, or leave the first to auto."
             )
 
     @property

@@ -127,7 +127,7 @@ def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
     """Start-up without a model; ``late`` takes half a second."""
     with phase("weights", tell):
         time.sleep(0.5 if config.model == "late" else 0)
-    limits = Limits(64, 4, config.max_step_tokens, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
+    limits = Limits(64, 4, config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
     scheduler, kernels = Scheduler(limits), {"set": "toy"}
     eos = tuple(limits.eos)
     ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, eos, {}, kernels, "cpu", scheduler.load)

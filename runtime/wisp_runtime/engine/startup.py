@@ -200,7 +200,7 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
     return Limits(
         blocks=fit.kv_blocks,
         block_tokens=fit.block_tokens,
-        max_step_tokens=config.max_step_tokens,
+        max_step_tokens=fit.max_step_tokens,
         max_concurrent=fit.max_concurrent,
         max_context=fit.max_context,
         vocab=spec.vocab,
