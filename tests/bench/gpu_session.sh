@@ -30,7 +30,7 @@ expand() {  # a group's stages, or the stage itself
     all) expand build; expand tests; expand parity; expand bench; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
-    bench) echo "decode decode-long decode-wide first-token first-cached prefill startup memory small torch" ;;
+    bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving torch" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
     sanitizer) for test in $KERNEL_TESTS; do echo "memcheck-$test racecheck-$test"; done ;;
@@ -79,7 +79,7 @@ limit_of() {  # seconds
     env) echo 30 ;;
     build) echo 300 ;;
     test_parity | gates | memory) echo 240 ;;
-    torch | startup) echo 280 ;;
+    torch | startup | serving) echo 280 ;;
     decode* | prefill | small) echo 150 ;;
     memcheck-* | racecheck-*) echo 150 ;;
     *) echo 100 ;;
@@ -101,7 +101,8 @@ run() {
     first-token) bench first-token "first-token-$SHAPE" --shape "$SHAPE" --prompt 128,512,2048,7900 --max-step-tokens 8192 ;;
     first-cached) bench first-token "first-cached-$SHAPE" --shape "$SHAPE" --prompt 7916 --cached --max-step-tokens 8192 ;;
     prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 --max-step-tokens 8192 ;;
-    startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --scratch "$WORK" ;;
+    startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --checkpoint "$WORK/$SHAPE" ;;
+    serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$WORK/$SHAPE" --clients 1,8,32 ;;
     memory) memory ;;
     small)
       bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 && bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&
@@ -149,7 +150,7 @@ for stage in $failed; do
   printf '\n=== %s\n' "$stage"
   grep -v '^$' "$WORK/logs/$stage.log" | tail -n 18 | cut -c 1-220
 done | tail -c 6500
-for stage in decode decode-wide decode-long first-token first-cached prefill startup memory small torch; do
-  [ -f "$WORK/logs/$stage.log" ] && grep -hE "decode_step|first_token|prefill_tok|start_|memory_" "$WORK/logs/$stage.log" | cut -c 1-150
+for stage in decode decode-wide decode-long first-token first-cached prefill memory small startup serving torch; do
+  [ -f "$WORK/logs/$stage.log" ] && grep -hE "decode_step|first_token|prefill_tok|start_|memory_|served_" "$WORK/logs/$stage.log" | cut -c 1-150
 done | tail -c 4000
 [ -z "$failed" ]

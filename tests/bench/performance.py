@@ -55,6 +55,9 @@ FAMILIES = (
     Family("decode_step_ms", "A decode step, as served", "ms"),
     Family("first_token_ms", "From a request to its first token, on an idle engine", "ms"),
     Family("prefill_tokens_per_s", "Prompts computed, many at once", "tokens/s", more_is_better=True),
+    Family("served_gap_ms", "Between two tokens of a stream, over HTTP, all clients streaming", "ms"),
+    Family("served_first_token_ms", "To the first token over HTTP, all clients arriving at once", "ms"),
+    Family("served_tokens_per_s", "Served over HTTP, all clients together", "tokens/s", more_is_better=True),
     Family("start_to_first_token_s", "From the process's start to the first streamed token", "s"),
 )
 MEMORY = ("memory_predicted_bytes", "memory_measured_bytes")

@@ -11,6 +11,7 @@ from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.errors import EngineFailed
 from wisp_runtime.measure import nvml
+from wisp_runtime.measure.clients import Streamed, figures, steady_gaps_ms
 from wisp_runtime.measure.contexts import make_prompts, place
 from wisp_runtime.measure.driver import Output, Round, ScriptedLine, requests_of
 from wisp_runtime.measure.floors import (
@@ -155,6 +156,17 @@ def test_a_row_is_a_line(one, parts):
 def test_where_there_is_no_driver_nothing_is_known(monkeypatch):
     monkeypatch.setattr(nvml, "_library", lambda: None)
     assert (nvml.card(), nvml.used_bytes(), nvml.process_bytes(1)) == (None, None, None)
+
+
+def test_gaps_count_only_while_every_stream_runs():
+    one = Streamed(0.0, (1.0, 2.0, 3.0, 4.0))
+    late = Streamed(0.0, (1.5, 2.5, 3.5, 9.0))
+    assert steady_gaps_ms([one, late]) == [1000.0, 1000.0, 1000.0, 1000.0]
+    assert {name: value for name, value, _ in figures([one, late])} == {
+        "served_gap_ms": 1000.0,
+        "served_first_token_ms": 1250.0,
+        "served_tokens_per_s": pytest.approx(8 / 9),
+    }
 
 
 class TwoProcesses:

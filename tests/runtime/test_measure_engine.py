@@ -13,7 +13,7 @@ from wisp_plan.shapes import shape_spec
 from wisp_runtime.cli.bench import command as bench
 from wisp_runtime.cli.profile import command as profile
 from wisp_runtime.loading import load_model, read_spec
-from wisp_runtime.measure.checkpoint import write_checkpoint
+from wisp_runtime.measure.checkpoint import is_written, write_checkpoint
 from wisp_runtime.measure.subject import Wanted, open_subject
 from wisp_runtime.ops.backend import load
 from wisp_runtime.server.tokenizer import load_tokenizer
@@ -86,23 +86,29 @@ def test_memory_stands_beside_its_prediction(tmp_path):
 
 def test_start_up_is_timed_to_the_first_token_phase_by_phase(tmp_path):
     out = tmp_path / "start.json"
-    run(
-        bench,
-        "startup",
-        *TOY,
-        "--repeats",
-        1,
-        "--scratch",
-        tmp_path,
-        "--json",
-        out,
-        "--flag=--max-context=64",
-    )
+    run(bench, "startup", *TOY, "--repeats", 1, "--json", out, "--flag=--max-context=64")
     total, *phases = rows_of(out)
     assert total["metric"] == "start_to_first_token_s"
     assert 0 < total["ready_s"] < total["value"] == pytest.approx(total["runs_s"][0], abs=1e-3)
     assert {"import", "weights", "firstToken"} <= {row["phase"] for row in phases}
-    assert [path.name for path in tmp_path.iterdir()] == ["start.json"]  # the checkpoint is gone
+
+
+def test_clients_stream_side_by_side_from_a_server_of_its_own(tmp_path):
+    out, folder = tmp_path / "serving.json", tmp_path / "toy"
+    load = ["--clients", "1,3", "--prompt", 20, "--tokens", 30]
+    run(bench, "serving", *TOY, *load, "--checkpoint", folder, "--json", out)
+    rows = {(row["metric"], row["batch"]): row for row in rows_of(out)}
+    metrics = ("served_gap_ms", "served_first_token_ms", "served_tokens_per_s")
+    assert set(rows) == {(metric, count) for metric in metrics for count in (1, 3)}
+    assert rows["served_gap_ms", 3]["p99"] >= rows["served_gap_ms", 3]["value"] > 0
+    assert is_written("toy", folder)  # kept, as it was asked for by name
+    assert not is_written("toy", tmp_path)
+
+
+def test_clients_refuse_a_url_that_is_none():
+    text = run(bench, "serving", *TOY, "--url", "127.0.0.1", code=2)
+    assert "HOST:PORT/MODEL" in text
+    assert "EngineDied" in run(bench, "serving", *TOY, "--url", "127.0.0.1:9/x", code=1)
 
 
 def test_a_server_that_does_not_come_up_is_told_with_what_it_said(tmp_path):

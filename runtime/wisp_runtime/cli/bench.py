@@ -1,19 +1,19 @@
 """``wisp-runtime bench``: measure the engine that serves; a table on stdout, a record as JSON if asked for.
 
-Reads the command line and shows rows; what is measured, and how, is in ``wisp_runtime.measure``.
+Reads the command line; what is measured, and how, is in ``wisp_runtime.measure``. Measurements of a server
+as a process of its own are in :mod:`.bench_served`.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.errors import ConfigError, RuntimeFailure
+from wisp_runtime.cli import bench_served
+from wisp_runtime.cli.measuring import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
     from wisp_runtime.measure.record import Row
@@ -28,61 +28,10 @@ Examples:
   wisp-runtime bench startup --shape llama-3-8b
   wisp-runtime bench decode --shape toy --device cpu       to try it without a GPU
 """
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _LONGEST_WARM_UP = 48  # tokens that warm-up and rounding add to a context
 
 
-class Numbers(click.ParamType[Any]):
-    """Whole numbers above zero, separated by commas."""
-
-    name = "N,N,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse what the user wrote."""
-        if not isinstance(value, str):
-            return value
-        try:
-            numbers = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            numbers = ()
-        if not numbers or min(numbers) < 1:
-            return self.fail(f"{value!r} is not a list of whole numbers such as 1,8,32.", param, ctx)
-        return numbers
-
-
-def engine_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every measurement has."""
-    options = (
-        click.option(
-            "--shape",
-            required=True,
-            metavar="NAME|DIR",
-            help="A named shape with random weights, or a model's folder.",
-        ),
-        click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True),
-        click.option(
-            "--max-step-tokens", type=click.IntRange(1), help="The prefill chunk (default: as serve)."
-        ),
-        click.option(
-            "--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a KV block."
-        ),
-        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all)."),
-        click.option("--seed", default=0, show_default=True, help="Of the random weights."),
-        click.option(
-            "--json",
-            "json_path",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Write the record there.",
-        ),
-        click.option("--name", help="Of the record (default: the measurement and the shape)."),
-        click.option("--commit", help="Of the code, for the record (default: git is asked)."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-@click.group("bench", epilog=EXAMPLES, context_settings=_SETTINGS)
+@click.group("bench", epilog=EXAMPLES, context_settings=SETTINGS)
 def command() -> None:
     """Measure decode steps, prefill, first tokens, memory, and start-up.
 
@@ -92,7 +41,7 @@ def command() -> None:
     """
 
 
-@command.command(context_settings=_SETTINGS)
+@command.command(context_settings=SETTINGS)
 @engine_options
 @click.option("--batch", "batches", type=Numbers(), default="1,8,32", show_default=True, help="Sequences.")
 @click.option(
@@ -140,10 +89,10 @@ def decode(**options: Any) -> None:
                     subject, batch=batch, context=context, steps=steps, sampling=sampling
                 )
 
-    _report("decode", options, rows)
+    report("decode", options, rows)
 
 
-@command.command(context_settings=_SETTINGS)
+@command.command(context_settings=SETTINGS)
 @engine_options
 @click.option(
     "--batch",
@@ -175,10 +124,10 @@ def prefill(**options: Any) -> None:
             for batch in batches:
                 yield measure.prefill_row(subject, batch=batch, prompt=prompt, repeats=options["repeats"])
 
-    _report("prefill", options, rows)
+    report("prefill", options, rows)
 
 
-@command.command("first-token", context_settings=_SETTINGS)
+@command.command("first-token", context_settings=SETTINGS)
 @engine_options
 @click.option(
     "--prompt",
@@ -202,10 +151,10 @@ def first_token(**options: Any) -> None:
             subject, prompts=options["prompts"], repeats=options["repeats"], is_cached=options["cached"]
         )
 
-    _report("first-token", options, rows)
+    report("first-token", options, rows)
 
 
-@command.command(context_settings=_SETTINGS)
+@command.command(context_settings=SETTINGS)
 @engine_options
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences at a time.")
 @click.option(
@@ -219,67 +168,7 @@ def memory(**options: Any) -> None:
 
         yield from memory_rows(_wanted(options, batch=options["batch"], context=options["context"]))
 
-    _report("memory", options, rows)
-
-
-@command.command(context_settings=_SETTINGS)
-@engine_options
-@click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Starts that count, after one that does not.",
-)
-@click.option(
-    "--scratch",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where a shape's checkpoint is written (default: a temporary folder).",
-)
-@click.option(
-    "--flag",
-    "flags",
-    multiple=True,
-    metavar="FLAG",
-    help="Another flag of serve, e.g. --flag=--max-context=8192; may be given again.",
-)
-def startup(**options: Any) -> None:
-    """Time `wisp-runtime serve` from the process's start to the first streamed token.
-
-    Of a named shape a checkpoint of its real size is written first, with a tokenizer of as many tokens; its
-    files are then in the page cache.
-    """
-
-    def rows() -> Iterator[Row]:
-        from wisp_plan.shapes import SHAPES
-        from wisp_runtime.measure.start import start_rows
-
-        how = {"device": options["device"], "repeats": options["repeats"], "flags": _serve_flags(options)}
-        if options["shape"] not in SHAPES:
-            yield from start_rows(Path(options["shape"]), Path(options["shape"]).name, **how)
-            return
-        with tempfile.TemporaryDirectory(dir=options["scratch"], prefix="wisp-bench-") as scratch:
-            folder = Path(scratch) / options["shape"]
-            _write_checkpoint(options["shape"], folder, options["seed"])
-            yield from start_rows(folder, options["shape"], **how)
-
-    _report("startup", options, rows)
-
-
-def _write_checkpoint(shape: str, folder: Path, seed: int) -> None:
-    from wisp_runtime.cli.progress import progress
-    from wisp_runtime.measure.checkpoint import write_checkpoint
-
-    with progress(f"writing {shape}") as on_progress:
-        write_checkpoint(shape, folder, on_progress, seed)
-
-
-def _serve_flags(options: dict[str, Any]) -> list[str]:
-    flags = ["--block-tokens", str(options["block_tokens"])]
-    for name in ("max_step_tokens", "threads"):
-        if options[name] is not None:
-            flags += [f"--{name.replace('_', '-')}", str(options[name])]
-    return [*flags, *options["flags"]]
+    report("memory", options, rows)
 
 
 def _torch_rows(options: dict[str, Any]) -> Iterator[Row]:
@@ -310,25 +199,5 @@ def _open(options: dict[str, Any], *, batch: int, context: int) -> Subject:
     return open_subject(_wanted(options, batch=batch, context=context))
 
 
-def _report(what: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
-    """Measure, show each row as it comes, and write the record; a failure is one line and its exit code."""
-    try:
-        from wisp_runtime.measure.record import make_record, write_record
-        from wisp_runtime.measure.table import show_row
-
-        measured = []
-        for row in rows():
-            click.echo(show_row(row))
-            measured.append(row)
-        if options["json_path"] is not None:
-            name = options["name"] or f"{what}-{Path(options['shape']).name}"
-            typed = ["wisp-runtime", *sys.argv[1:]]
-            record = make_record(
-                name, measured, device=options["device"], command=typed, commit=options["commit"]
-            )
-            write_record(options["json_path"], record)
-    except ConfigError as error:
-        raise click.UsageError(error.message) from error
-    except RuntimeFailure as error:
-        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
+command.add_command(bench_served.startup)
+command.add_command(bench_served.serving)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wisp_runtime.errors import ConfigError, RuntimeFailure
+from wisp_runtime.cli.measuring import SETTINGS, keep_record, told_failures
 
 EXAMPLES = """\b
 Examples:
@@ -18,7 +17,7 @@ Examples:
 """
 
 
-@click.command("profile", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("profile", epilog=EXAMPLES, context_settings=SETTINGS)
 @click.option(
     "--shape",
     required=True,
@@ -51,20 +50,14 @@ def command(**options: Any) -> None:
     Each kernel stands alone between two CUDA events, so the sum is more than the step takes as served, where
     they overlap; that time is measured too and shown beneath. On the CPU an op is what a kernel is on a GPU.
     """
-    try:
+    with told_failures():
         _run(options)
-    except ConfigError as error:
-        raise click.UsageError(error.message) from error
-    except RuntimeFailure as error:
-        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
 
 
 def _run(options: dict[str, Any]) -> None:
     from wisp_runtime.measure import parts, picture
     from wisp_runtime.measure.floors import ceiling_of
     from wisp_runtime.measure.profiling import Step, profile_step
-    from wisp_runtime.measure.record import make_record, write_record
     from wisp_runtime.measure.subject import Wanted
 
     step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
@@ -73,8 +66,5 @@ def _run(options: dict[str, Any]) -> None:
     click.echo(parts.show(profile, ceiling_of(subject.gpu)))
     if options["svg"] is not None:
         options["svg"].write_text(picture.draw(profile), encoding="utf-8")
-    if options["json_path"] is not None:
-        rows = parts.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
-        typed, name = ["wisp-runtime", *sys.argv[1:]], f"profile-{Path(options['shape']).name}"
-        record = make_record(name, rows, device=options["device"], command=typed, commit=options["commit"])
-        write_record(options["json_path"], record)
+    rows = parts.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
+    keep_record(f"profile-{Path(options['shape']).name}", options, rows)

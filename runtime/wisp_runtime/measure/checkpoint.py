@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers.pre_tokenizers import ByteLevel
 
 from wisp_plan.config import parse_config
+from wisp_plan.inventory import INDEX_FILE
 from wisp_plan.shapes import shape_config
 from wisp_plan.tensors import ExpectedTensor, expected_tensors
 from wisp_runtime.batch import Array
@@ -54,8 +55,17 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
         done += sum(2 * one.elements for one in pending)
         weight_map |= dict.fromkeys((one.name for one in shard), name)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / INDEX_FILE).write_text(json.dumps(index))
     return done
+
+
+def is_written(shape: str, folder: Path) -> bool:
+    """Say whether ``folder`` holds a whole checkpoint of ``shape``: its index is written last."""
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except OSError:
+        return False
+    return bool(found == shape_config(shape)) and (folder / INDEX_FILE).is_file()
 
 
 def _further(on_progress: OnProgress, before: int, total: int, done: int, _file_bytes: int) -> None:
