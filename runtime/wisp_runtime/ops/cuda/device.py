@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import cupy as cp
@@ -95,7 +96,7 @@ def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -
     with translate(doing):
         cp.cuda.Device(index).use()
         cp.cuda.runtime.free(0)  # makes the context
-        stream = cp.cuda.Stream(non_blocking=True)
+        stream = _stream(index)
         stream.use()
     handle = ok(cu.cuDeviceGet(index), doing)
     return Device(
@@ -178,6 +179,12 @@ def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uin
     raw = (ctypes.c_uint64 * 16)()
     ctypes.memmove(raw, int(tensor_map.getPtr()), ctypes.sizeof(raw))
     return raw
+
+
+@lru_cache
+def _stream(index: int) -> Any:
+    """Return this process's stream on GPU ``index``: one, since who opens a GPU anew makes its stream current."""
+    return cp.cuda.Stream(non_blocking=True)
 
 
 def _attribute(name: str, handle: Any) -> int:
