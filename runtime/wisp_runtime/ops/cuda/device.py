@@ -183,8 +183,9 @@ def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uin
 
 @lru_cache
 def _stream(index: int) -> Any:
-    """Return this process's stream on GPU ``index``: one, since who opens a GPU anew makes its stream current."""
-    return cp.cuda.Stream(non_blocking=True)
+    """Return this process's one stream on GPU ``index``; opening the GPU makes it the current one."""
+    with cp.cuda.Device(index):
+        return cp.cuda.Stream(non_blocking=True)
 
 
 def _attribute(name: str, handle: Any) -> int:
