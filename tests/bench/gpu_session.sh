@@ -18,6 +18,7 @@ cd "$(dirname "$0")/../.."
 
 PYTHON=${PYTHON:-python3} SHAPE=${SHAPE:-llama-3-8b} BUDGET_S=${BUDGET_S:-570}
 OUT=${OUT:-/tmp/wisp-gpu-session} WORK=${WORK:-$(mktemp -d /tmp/wisp-gpu-XXXXXX)}
+CHECKPOINT=${CHECKPOINT:-/tmp/wisp-checkpoints/$SHAPE}  # written once, for this session and the next
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 KERNEL_TESTS="device embedding norms rope_write_kv pack linear linear_cuts decode_attention prefill_attention sampling"
 ENGINE_TESTS="loading preflight engine"
@@ -98,17 +99,17 @@ run() {
     decode-wide) bench decode "decode-wide-$SHAPE" --shape "$SHAPE" --batch 128,256 --context 512 ;;
     decode-long) bench decode "decode-long-$SHAPE" --shape "$SHAPE" --batch 1,16 --context 7900 --steps 128 ;;
     decode-sampled) bench decode "decode-sampled-$SHAPE" --shape "$SHAPE" --batch 1,32 --temperature 0.8 --top-p 0.95 ;;
-    first-token) bench first-token "first-token-$SHAPE" --shape "$SHAPE" --prompt 128,512,2048,7900 --max-step-tokens 8192 ;;
-    first-cached) bench first-token "first-cached-$SHAPE" --shape "$SHAPE" --prompt 7916 --cached --max-step-tokens 8192 ;;
-    prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 --max-step-tokens 8192 ;;
-    startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --checkpoint "$WORK/$SHAPE" ;;
-    serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$WORK/$SHAPE" --clients 1,8,32 ;;
+    first-token) bench first-token "first-token-$SHAPE" --shape "$SHAPE" --prompt 128,512,2048,7900 ;;
+    first-cached) bench first-token "first-cached-$SHAPE" --shape "$SHAPE" --prompt 7916 --cached ;;
+    prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 ;;
+    startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" ;;
+    serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" --clients 1,8,32 ;;
     memory) memory ;;
     small)
       bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 && bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&
         bench decode decode-qwen3-8b --shape qwen3-8b --batch 1,8,32 ;;
     torch) bench decode "torch-$SHAPE" --shape "$SHAPE" --batch 1,32 --against torch --steps 128 ;;
-    profile-prefill) profile profile-prefill --prompt 2048 --max-step-tokens 8192 ;;
+    profile-prefill) profile profile-prefill --prompt 2048 ;;
     profile-*) profile "$1" --batch "${1#profile-}" --context 512 ;;
     *)
       if [ -f "tests/gpu/test_$1.py" ]; then tested "tests/gpu/test_$1.py"
@@ -128,7 +129,8 @@ if ls .whl/*.whl >/dev/null 2>&1; then
   "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$WORK/site" .whl/*.whl &&
     export PYTHONPATH="$PYTHONPATH:$WORK/site"
 fi
-export OUT WORK COMMIT PYTHON SHAPE
+export OUT WORK COMMIT PYTHON SHAPE CHECKPOINT
+trap 'rm -rf "$WORK"' EXIT
 began=$SECONDS summary=$OUT/summary.txt
 echo "commit $COMMIT, $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo no GPU)" | tee "$summary"
 failed=""

@@ -23,6 +23,7 @@ from wisp_plan.shapes import shape_config
 from wisp_plan.tensors import ExpectedTensor, expected_tensors
 from wisp_runtime.batch import Array
 from wisp_runtime.convert.writer import PendingTensor, write_safetensors
+from wisp_runtime.loading.disk import require_space
 
 OnProgress = Callable[[int, int], None]
 _SHARD_BYTES = 5 << 30
@@ -34,9 +35,12 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
 
     Args:
         shape: a name of :mod:`wisp_plan.shapes`.
-        folder: made if it is not there; must hold no checkpoint yet.
+        folder: made if it is not there.
         on_progress: ``on_progress(bytes_done, total_bytes)``.
         seed: of the weights.
+
+    Raises:
+        DiskFull: there is no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = shape_config(shape)
@@ -46,11 +50,13 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
     pool = _Pool(seed)
     shards = list(_shards(list(expected_tensors(spec))))
     total = sum(2 * _elements(one) for shard in shards for one in shard)
+    require_space(folder, total, f"writing a checkpoint of {shape}")
     done, weight_map = 0, dict[str, str]()
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         pending = [PendingTensor(one.name, one.shape, pool.drawer(one)) for one in shard]
         on_part = partial(_further, on_progress, done, total)
+        (folder / name).unlink(missing_ok=True)  # half of it, from a time that was interrupted
         write_safetensors(folder / name, pending, "BF16", on_part)
         done += sum(2 * one.elements for one in pending)
         weight_map |= dict.fromkeys((one.name for one in shard), name)
