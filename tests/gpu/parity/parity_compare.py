@@ -6,8 +6,9 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import torch
 
 LEAST_COSINE = 0.9999
 REPORT = os.environ.get("WISP_TEST_PARITY_JSON")
@@ -30,18 +31,18 @@ class Likeness:
     scale: float
 
 
-def compare(found: np.ndarray, expected: np.ndarray) -> Likeness:
-    """Compare ``[S, D]`` arrays; NaN and infinities are as unlike as can be."""
-    assert found.shape == expected.shape, (found.shape, expected.shape)
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    if not np.isfinite(a).all():
-        return Likeness(-1.0, -1.0, float("inf"), float(np.sqrt((b * b).mean())))
-    products, norms_a, norms_b = (a * b).sum(1), (a * a).sum(1), (b * b).sum(1)
-    rows = products / np.sqrt(np.maximum(norms_a * norms_b, 1e-300))
-    whole = products.sum() / np.sqrt(norms_a.sum() * norms_b.sum())
-    return Likeness(
-        float(whole), float(rows.min()), float(np.abs(a - b).max()), float(np.sqrt((b * b).mean()))
-    )
+def compare(found: Any, expected: Any) -> Likeness:
+    """Compare ``[S, D]`` arrays where ``expected`` lies, in float64; NaN is as unlike as can be."""
+    expected = torch.as_tensor(expected)
+    a, b = torch.as_tensor(found).to(expected.device, torch.float64), expected.double()
+    assert a.shape == b.shape, (a.shape, b.shape)
+    scale = float(b.square().mean().sqrt())
+    if not bool(a.isfinite().all()):
+        return Likeness(-1.0, -1.0, float("inf"), scale)
+    products, norms_a, norms_b = (a * b).sum(1), a.square().sum(1), b.square().sum(1)
+    rows = products / (norms_a * norms_b).clamp_min(1e-300).sqrt()
+    whole = products.sum() / (norms_a.sum() * norms_b.sum()).sqrt()
+    return Likeness(float(whole), float(rows.min()), float((a - b).abs().max()), scale)
 
 
 def report(line: str, **facts: object) -> None:

@@ -21,11 +21,11 @@ class Seen(NamedTuple):
     """What a model computed of one sequence of S tokens.
 
     Attributes:
-        streams: after the embedding and after each layer, ``[S, D]`` float32 on the host.
+        streams: after the embedding and after each layer, ``[S, D]`` float32, of NumPy or torch.
         logits: of the last ``n`` tokens, ``[n, V]`` float32 on the host.
     """
 
-    streams: list[np.ndarray]
+    streams: list[Any]
     logits: np.ndarray
 
 
@@ -66,13 +66,13 @@ class Reference:
 
 
 @contextmanager
-def _watched(model: Any) -> Iterator[list[np.ndarray]]:
+def _watched(model: Any) -> Iterator[list[Any]]:
     """Collect what the embedding and each layer return in the forward pass inside the block, in order."""
-    streams: list[np.ndarray] = []
+    streams: list[Any] = []
 
     def keep(_module: Any, _inputs: Any, output: Any) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
-        streams.append(tensor[0].float().cpu().numpy())
+        streams.append(tensor[0].float().clone())
 
     with _hooked((model.model.embed_tokens, *model.model.layers), keep):
         yield streams
