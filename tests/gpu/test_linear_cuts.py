@@ -44,6 +44,36 @@ def test_every_width_cut_in_every_way(device, width, ranges, lanes):
         check(logits, plain.product(dense), SUMS)
 
 
+def in_pairs(width, blocks):
+    """A planner that gives to pairs what does not fill ``blocks`` blocks in turn."""
+
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // width)
+        pairs = work.units * token_tiles % min(blocks, sms // 2 * 2)
+        whole = work.units * token_tiles - pairs
+        assert 0 < 2 * pairs <= blocks
+        return Plan(work, width, min(8, token_tiles), whole, 1, 0, blocks if whole else 2 * pairs, pairs)
+
+    return planner
+
+
+@pytest.mark.parametrize("width", [width for width in TILE_TOKENS if width >= 64])
+@pytest.mark.parametrize("blocks", [4, 100])  # some tiles whole, none
+def test_pairs_of_blocks_share_the_last_tiles(device, width, blocks):
+    linear = Linear(device, planner=in_pairs(width, blocks))
+    for outputs, inputs in ((320, 1096), (640, 1024)):  # odd numbers of row tiles and steps; even ones
+        plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
+        # two full tiles; a part of the second's first half, of its second half
+        for tokens in (2 * width, width + 5, 2 * width - 3):
+            x, dense = plain.x(tokens)
+            y = linear(x, plain.weight, out_name="test.y")
+            check(y, plain.product(dense), SUMS)
+            check_stable(lambda x=x, p=plain: linear(x, p.weight, out_name="test.y"), y)
+            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+            logits = linear.logits(x, plain.weight, out_name="test.logits")
+            check(logits, plain.product(dense), SUMS)
+
+
 @pytest.mark.parametrize("tokens", [1, 40, 300])
 def test_few_ranges_and_whole_tiles_mix(device, tokens):
     def planner(work: Work, sms: int) -> Plan:

@@ -8,6 +8,8 @@ from wisp_runtime.ops.cuda.linear_plan import (
     TILE_TOKENS,
     Plan,
     Work,
+    _candidates,
+    _tile,
     estimate_us,
     plan,
     sharers,
@@ -96,13 +98,20 @@ def test_the_ring_is_deep_and_fits(width):
         (HEAD, 8, 8, 1, 246),
         (OUTPUT, 9, 16, 1, 12.5),
         (QKV, 64, 64, 1, 18),
-        (DOWN, 100, 128, 1, 36),
+        # pairs of blocks
+        (OUTPUT, 128, 64, 2, 13.5),
+        (QKV, 128, 128, 1, 18.5),
+        (DOWN, 100, 64, 2, 35),
+        (OUTPUT, 256, 128, 2, 17),
+        (DOWN, 256, 128, 2, 46),
+        (GATE_UP, 512, 256, 2, 160),
+        (DOWN, 512, 256, 2, 81),
         # ragged: two tiles of 160 waste 20 tokens, not 84 or 212
         (QKV, 300, 160, 2, 31.5),
         (GATE_UP, 300, 160, 2, 110),
         (DOWN, 300, 160, 2, 58),
         # many: 256
-        (GATE_UP, 256, 256, 1, 90),
+        (GATE_UP, 256, 128, 2, 90),
         (GATE_UP, 2048, 256, 8, 615),
         (DOWN, 2048, 256, 8, 300),
         (OUTPUT, 8192, 256, 32, 355),
@@ -126,6 +135,33 @@ def test_a_last_wave_that_is_nearly_full_is_not_cut(shape, tokens):
     one = plan(Work(*shape, tokens), 132)
     left = one.tiles % 132
     assert left <= 66 or not one.is_cut
+
+
+@pytest.mark.parametrize("shape", [QKV, OUTPUT, GATE_UP, DOWN, *SMALL])
+@pytest.mark.parametrize("sms", [132, 131, 1])
+def test_a_pair_shares_a_tile_and_does_nothing_after_it(shape, sms):
+    for tokens in TOKENS:
+        work = Work(*shape, tokens)
+        for one in (one for one in _candidates(work, sms) if one.pairs):
+            assert (one.ranges, one.lanes, one.line_steps, one.is_cut) == (0, 1, 0, False)
+            assert one.grid % 2 == 0
+            assert one.tile_tokens >= 64
+            assert one.whole % one.grid == 0
+            left, right = Counter(), Counter()
+            for block in range(one.grid):
+                pieces = list(walk(one, block))
+                assert len(pieces) == one.whole // one.grid + (block // 2 < one.pairs)
+                for piece in pieces[one.whole // one.grid :]:
+                    found = right if block % 2 else left
+                    found[piece.unit, piece.token_tile, block // 2] += piece.k_end - piece.k_begin
+                    assert (piece.k_begin == 0) == (block % 2 == 0)
+                for piece in pieces[: one.whole // one.grid]:
+                    assert (piece.k_begin, piece.k_end) == (0, work.k_tiles)
+            assert left.keys() == right.keys()
+            assert len(left) == one.pairs
+            assert all(left[key] + right[key] == work.k_tiles for key in left)
+            whole = {_tile(one, index) for index in range(one.whole)}
+            assert len(whole | {key[:2] for key in left}) == one.tiles
 
 
 def test_blocks_of_a_range_stream_the_same_weights_side_by_side():

@@ -10,6 +10,7 @@
 #include <cuda.h>
 
 #include "linear_epilogue.cuh"
+#include "linear_pair.cuh"
 #include "mbarrier.cuh"
 #include "pdl.cuh"
 #include "tma.cuh"
@@ -129,11 +130,13 @@ __device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const Linea
 }
 
 template <int kTokens, class Epilogue>
-__device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring, int warpgroup, int* is_last) {
+__device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring, const Pair& pair, int warpgroup,
+                                        int* is_last) {
   LinearSchedule schedule(args);
   RingPlace place(0);
   float sums[kTokens / 2];
   int turn = 0;
+  if (args.pairs > 0) cluster_wait();
   pdl_wait();
 #pragma unroll 1
   for (LinearTile tile; schedule.next(tile);) {
@@ -145,17 +148,26 @@ __device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring
     }
     multiply<kTokens>(sums, tile, ring, place, warpgroup);
     const bool is_cut = tile.k_end - tile.k_begin < args.k_tiles;
-    if (is_cut && !join_parts<kTokens>(sums, tile, args, warpgroup, is_last)) continue;
-    Epilogue::run(sums, bias, tile, args, warpgroup, ring.data + ring.stages * kStageBytes<kTokens>, turn);
+    int token = tile.token_tile * kTokens, tokens = kTokens;
+    if (kTokens >= kLeastPairTokens && is_cut && args.pairs > 0) {
+      swap_halves<kTokens>(sums, ring.data, pair, warpgroup);
+      tokens = kTokens / 2;
+      token += cluster_rank() * tokens;
+    } else if (is_cut && !join_parts<kTokens>(sums, tile, args, warpgroup, is_last)) {
+      continue;
+    }
+    const uint32_t staging = ring.data + ring.stages * kStageBytes<kTokens>;
+    Epilogue::run(sums, bias, tile.unit, token, min(args.tokens, token + tokens), args, warpgroup, staging, turn);
   }
 }
 
 template <int kTokens, class Epilogue>
 __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearArgs& args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ uint64_t full[kMaxStages], empty[kMaxStages];
+  __shared__ uint64_t full[kMaxStages], empty[kMaxStages], is_free, received[2];
   __shared__ int is_last[2];
   const Ring ring{shared_address(shared), shared_address(full), shared_address(empty), args.stages};
+  const Pair pair{shared_address(&is_free), shared_address(received)};
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr bool kMovesRegisters = kTokens >= 128;
   pdl_launch_dependents();
@@ -164,9 +176,12 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
       mbarrier_init(ring.full + i * 8, 3);                 // who fills: tokens, two row tiles
       mbarrier_init(ring.empty + i * 8, kConsumers / 32);  // who reads: every warp
     }
+    mbarrier_init(pair.is_free, 2);
+    for (int i = 0; i < 2; i++) mbarrier_init(pair.received + i * 8, 1);
     mbarrier_init_fence();
   }
   __syncthreads();
+  if (args.pairs > 0) cluster_arrive();
   if (warp >= kConsumers / 32) {
     if constexpr (kMovesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const int producer = lane == 0 ? warp - kConsumers / 32 : -1;
@@ -177,9 +192,10 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
       if (producer == 1) load_weights<kTokens, 0, 1>(args, ring);
       if (producer == 2) load_weights<kTokens, 1, 2>(args, ring);
     }
+    if (args.pairs > 0) cluster_wait();
   } else {
     if constexpr (kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume<kTokens, Epilogue>(args, ring, warp / 4, is_last + warp / 4);
+    consume<kTokens, Epilogue>(args, ring, pair, warp / 4, is_last + warp / 4);
   }
 }
 

@@ -69,14 +69,14 @@ struct Bf16Epilogue {
     }
   }
 
-  // Store what was staged: tokens [0, kChunk) from `token` of the output on, columns from `column` on.
-  __device__ static void store(const LinearArgs& args, uint32_t buffer, int token, int column) {
+  // Store what was staged: tokens from `token` of the output on, kChunk but none from `end` on, columns from `column`.
+  __device__ static void store(const LinearArgs& args, uint32_t buffer, int token, int end, int column) {
     const int thread = threadIdx.x % 128;
     bf16* out = static_cast<bf16*>(args.out);
 #pragma unroll
     for (int at = thread; at < kChunk * kPieces; at += 128) {
       const int row = at / kPieces, piece = at % kPieces, left = args.out_columns - (column + piece * 8);
-      if (token + row >= args.tokens || left <= 0) continue;
+      if (token + row >= end || left <= 0) continue;
       const uint32_t from = buffer + place(row, piece);
       bf16* to = out + static_cast<size_t>(token + row) * args.out_columns + column + piece * 8;
       if (kGated || args.out_columns % 8 == 0) {
@@ -97,18 +97,18 @@ struct Bf16Epilogue {
     }
   }
 
-  // `turn` counts chunks: a buffer is written again only after the barrier of the chunk between.
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&bias)[2], const LinearTile& tile,
+  // Tokens [token, end) of the output. `turn` counts chunks: a buffer is written again only after the barrier of the
+  // chunk between.
+  __device__ static void run(const float (&sums)[kTokens / 2], const float (&bias)[2], int unit, int token, int end,
                              const LinearArgs& args, int warpgroup, uint32_t staging, int& turn) {
-    const int token = tile.token_tile * kTokens;
-    const int column = (tile.unit * 2 + warpgroup) * kPieces * 8;
+    const int column = (unit * 2 + warpgroup) * kPieces * 8;
 #pragma unroll
     for (int first = 0; first < kTokens; first += kChunk) {
-      if (token + first >= args.tokens) break;
+      if (token + first >= end) break;
       const uint32_t buffer = staging + (warpgroup * 2 + turn++ % 2) * kBufferBytes;
       stage(sums, bias, first, buffer);
       warpgroup_sync(warpgroup);
-      store(args, buffer, token + first, column);
+      store(args, buffer, token + first, end, column);
     }
   }
 };
@@ -119,16 +119,16 @@ struct Float32Epilogue {
   static constexpr int kStagingBytes = 0;
   static constexpr bool kHasBias = false;
 
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&)[2], const LinearTile& tile,
+  __device__ static void run(const float (&sums)[kTokens / 2], const float (&)[2], int unit, int first_token, int end,
                              const LinearArgs& args, int warpgroup, uint32_t, int&) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int column = (tile.unit * 2 + warpgroup) * 64 + warp * 16 + lane / 4;
-    const int token = tile.token_tile * kTokens + lane % 4 * 2;
+    const int column = (unit * 2 + warpgroup) * 64 + warp * 16 + lane / 4;
+    const int token = first_token + lane % 4 * 2;
     float* out = static_cast<float*>(args.out) + static_cast<size_t>(token) * args.out_columns + column;
 #pragma unroll
     for (int i = 0; i < kTokens / 2; i++) {
       const int right = i / 2 % 2 * 8, down = i / 4 * 8 + i % 2;
-      if (token + down < args.tokens && column + right < args.out_columns) {
+      if (token + down < end && column + right < args.out_columns) {
         out[static_cast<size_t>(down) * args.out_columns + right] = sums[i];
       }
     }

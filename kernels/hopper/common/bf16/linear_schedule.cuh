@@ -6,6 +6,7 @@
 // tile by tile in turn (with one lane for each token tile, the blocks of a range stream the same weights side by
 // side); each line is cut into `ranges` equal ranges of steps, so that all blocks stream alike much (stream-K, Osama
 // et al. 2023, arXiv:2301.03598). A block does its range first: joining the parts of a cut tile then delays nobody.
+// Or there are no lines, and each of the last tiles has a pair of blocks, for half of K each (linear_pair.cuh).
 // ops/cuda/linear_plan.py chooses these numbers, and holds the twin of this file.
 #pragma once
 
@@ -31,6 +32,7 @@ struct LinearArgs {
   int whole;
   int lanes;
   int ranges;        // of each line: ranges * lanes <= grid, ranges <= line steps, their product < 2^31
+  int pairs;         // blocks 2 i and 2 i + 1, a cluster, share tile whole + i; then nothing lies on lines
   int stages;        // of the ring in shared memory
   int is_read_once;  // every weight once by the whole grid: L2 need not keep it
 };
@@ -49,7 +51,8 @@ __device__ __forceinline__ int quotient(int dividend, int divisor) {
 // Every role of a block walks the same tiles in the same order.
 class LinearSchedule {
  public:
-  __device__ explicit LinearSchedule(const LinearArgs& args) : args_(args), next_whole_(blockIdx.x) {
+  __device__ explicit LinearSchedule(const LinearArgs& args)
+      : args_(args), next_whole_(blockIdx.x), pair_(blockIdx.x / 2) {
     const int range = quotient(blockIdx.x, args.lanes), steps = line_steps(args);
     lane_ = blockIdx.x - range * args.lanes;
     if (range < args.ranges) {
@@ -71,6 +74,12 @@ class LinearSchedule {
       next_whole_ += gridDim.x;
       tile.k_begin = 0;
       tile.k_end = args_.k_tiles;
+    } else if (pair_ < args_.pairs) {
+      const bool is_second = blockIdx.x % 2 == 1;
+      index = args_.whole + pair_;
+      pair_ = args_.pairs;
+      tile.k_begin = is_second ? args_.k_tiles / 2 : 0;
+      tile.k_end = is_second ? args_.k_tiles : args_.k_tiles / 2;
     } else {
       return false;
     }
@@ -83,10 +92,10 @@ class LinearSchedule {
   }
 
   __device__ static int line_steps(const LinearArgs& args) {
-    return quotient(args.units * args.token_tiles - args.whole, args.lanes) * args.k_tiles;
+    return quotient(args.units * args.token_tiles - args.whole - args.pairs, args.lanes) * args.k_tiles;
   }
 
  private:
   const LinearArgs& args_;
-  int lane_, next_whole_, at_ = 0, end_ = 0;
+  int lane_, next_whole_, pair_, at_ = 0, end_ = 0;
 };

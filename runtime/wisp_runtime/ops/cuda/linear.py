@@ -41,7 +41,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "parts", "arrivals")),
         *((name, ctypes.c_int32) for name in ("rows", "k_tiles", "tokens", "out_columns", "units")),
         *((name, ctypes.c_int32) for name in ("token_tiles", "group", "whole", "lanes", "ranges")),
-        *((name, ctypes.c_int32) for name in ("stages", "is_read_once")),
+        *((name, ctypes.c_int32) for name in ("pairs", "stages", "is_read_once")),
     )
 
 
@@ -51,6 +51,7 @@ class _Launch:
     grid: tuple[int]
     threads: int
     shared_bytes: int
+    cluster: int
     tokens: Any  # tensor map of x
     arguments: _Arguments
 
@@ -146,7 +147,12 @@ class Linear:
                 return out
             launch = remember(self._launches, key, self._launch(op, x, weight, out, parts, arrivals, added))
         launch.kernel.launch(
-            launch.grid, launch.threads, launch.tokens, launch.arguments, shared_bytes=launch.shared_bytes
+            launch.grid,
+            launch.threads,
+            launch.tokens,
+            launch.arguments,
+            shared_bytes=launch.shared_bytes,
+            cluster=launch.cluster,
         )
         return out
 
@@ -164,13 +170,14 @@ class Linear:
             *(weight.storage.data.ptr, bias, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
             *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.work.units),
             *(chosen.token_tiles, chosen.group, chosen.whole, chosen.lanes, chosen.ranges),
-            *(ring, chosen.token_tiles == 1),
+            *(chosen.pairs, ring, chosen.token_tiles == 1),
         )
         return _Launch(
             kernel=self._device.kernels.get(op, f"{op}_n{width}"),
             grid=(chosen.grid,),
             threads=_NARROW_THREADS if width <= _NARROW_TOKENS else _WIDE_THREADS,
             shared_bytes=ring * stage_bytes(width) + staging_bytes(width),
+            cluster=2 if chosen.pairs else 1,
             tokens=tensor_map_2d(_with_more_rows(x, chosen.token_tiles * width), width, STEP_COLUMNS),
             arguments=arguments,
         )

@@ -2,7 +2,8 @@
 
 A tile is 128 weight rows by ``tile_tokens`` tokens. Some tiles are computed whole, by one block each in turn;
 the steps (64 columns of K) of the others lie on lines that are cut into equal ranges, whatever tiles they
-fall into. ``linear_schedule.cuh`` walks what is planned here; :func:`walk` is its twin.
+fall into. Or the last tiles are shared by pairs of blocks, half of K each, that add their sums on the chip.
+``linear_schedule.cuh`` walks what is planned here; :func:`walk` is its twin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
+_NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
 _AS_GOOD = 1.01  # estimates this close are equal
@@ -62,6 +64,7 @@ class Plan:
         lanes: lines that the other tiles' steps lie on.
         ranges: of each line.
         grid: thread blocks.
+        pairs: tiles after the whole ones that two neighbouring blocks share; then there are no lines.
     """
 
     work: Work
@@ -71,6 +74,7 @@ class Plan:
     lanes: int
     ranges: int
     grid: int
+    pairs: int = 0
 
     @property
     def token_tiles(self) -> int:
@@ -85,7 +89,7 @@ class Plan:
     @property
     def line_tiles(self) -> int:
         """Tiles on a line."""
-        return (self.tiles - self.whole) // self.lanes
+        return (self.tiles - self.whole - self.pairs) // self.lanes
 
     @property
     def line_steps(self) -> int:
@@ -94,13 +98,13 @@ class Plan:
 
     @property
     def is_cut(self) -> bool:
-        """Whether any tile is computed by several blocks."""
+        """Whether sums of parts of a tile go through memory."""
         return self.ranges > 0 and self.line_tiles % self.ranges > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The steps of a tile that one block computes; ``place`` is the tile's on its line, -1 of a whole one."""
+    """The steps of a tile that one block computes; ``place`` is the tile's on its line, -1 on none."""
 
     unit: int
     token_tile: int
@@ -131,15 +135,17 @@ def plan(work: Work, sms: int) -> Plan:
     estimates = [(one, estimate_us(one)) for one in _candidates(work, sms)]
     enough_us = _AS_GOOD * min(us for _, us in estimates)
     equals = [(one, us) for one, us in estimates if us <= enough_us]
-    return min(equals, key=lambda pair: (pair[0].is_cut, -pair[0].tile_tokens, pair[1], pair[0].ranges))[0]
+    return min(equals, key=lambda each: (each[0].is_cut, each[0].pairs, -each[0].tile_tokens, each[1]))[0]
 
 
 def _candidates(work: Work, sms: int) -> Iterator[Plan]:
     enough = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
     for width in TILE_TOKENS:
+        token_tiles = -(-work.tokens // width)
+        if _NARROWEST_OF_PAIR <= width <= enough:
+            yield from _paired(work, width, sms)
         if width != enough and not _NARROWEST_OF_MANY <= width < enough:
             continue
-        token_tiles = -(-work.tokens // width)
         for lanes in {1, token_tiles} if token_tiles <= min(_GROUP, sms) else {1}:
             yield from _cuts(work, width, lanes, sms)
 
@@ -152,6 +158,17 @@ def _cuts(work: Work, width: int, lanes: int, sms: int) -> Iterator[Plan]:
         for ranges in _ranges((tiles - whole) // lanes, work.k_tiles, blocks // lanes):
             grid = max(ranges * lanes, min(whole, blocks))
             yield Plan(work, width, min(_GROUP, token_tiles), whole, lanes, ranges, grid)
+
+
+def _paired(work: Work, width: int, sms: int) -> Iterator[Plan]:
+    """Leave as many tiles whole as fill all blocks in turn; give the rest to pairs, if there are enough."""
+    token_tiles = -(-work.tokens // width)
+    tiles, blocks = work.units * token_tiles, sms // 2 * 2
+    whole = tiles // blocks * blocks if blocks else tiles
+    pairs = tiles - whole
+    if 0 < 2 * pairs <= blocks and work.k_tiles >= 2 * _LEAST_STEPS:
+        grid = blocks if whole else 2 * pairs
+        yield Plan(work, width, min(_GROUP, token_tiles), whole, 1, 0, grid, pairs)
 
 
 def _ranges(line_tiles: int, k_tiles: int, most: int) -> set[int]:
@@ -169,6 +186,8 @@ _START_NS = 2500.0  # until the first sums: the launch, the first copies
 _STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
 _JOIN_NS, _JOIN_NS_A_TOKEN = 1000.0, 28.0
+_SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair
+_BESIDE_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
 # To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
 _APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
 _NARROW = 64  # tokens up to which the memory is the limit
@@ -178,15 +197,17 @@ def estimate_us(plan: Plan) -> float:
     """Say how long the slowest block computes, or the memory takes if that is longer."""
     width, ranges = plan.tile_tokens, max(plan.ranges, 1)
     waves = -(-plan.whole // plan.grid)
-    step_ns = _STEP_NS + _STEP_NS_A_TOKEN * width
+    step_ns = max(_STEP_NS + _STEP_NS_A_TOKEN * width, stage_bytes(width) / _BESIDE_BYTES_A_NS)
     epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
     join_ns = _JOIN_NS + _JOIN_NS_A_TOKEN * width if plan.is_cut else 0.0
-    cut_steps = -(-plan.line_steps // ranges)
+    if plan.pairs:
+        join_ns = _SWAP_NS + _SWAP_NS_A_TOKEN * width + epilogue_ns / 2
+    cut_steps = -(-plan.work.k_tiles // 2) if plan.pairs else -(-plan.line_steps // ranges)
     compute_ns = waves * plan.work.k_tiles * step_ns + cut_steps * max(step_ns, _apart_ns(plan))
     epilogues_ns = (waves + -(-plan.line_tiles // ranges)) * epilogue_ns
     # Up to 64 tokens the ring fills on while the sums of a cut tile are joined.
     joins_alone_ns = 0.0 if plan.whole > 0 and width <= _NARROW else join_ns
-    memory_ns = _memory_ns(plan) + epilogue_ns + joins_alone_ns
+    memory_ns = _memory_ns(plan) + joins_alone_ns + (0.0 if plan.pairs else epilogue_ns)
     return (_START_NS + max(compute_ns + epilogues_ns + join_ns, memory_ns)) / 1000
 
 
@@ -205,9 +226,10 @@ def _memory_ns(plan: Plan) -> float:
     cut = plan.line_tiles * plan.lanes
     if plan.lanes < plan.group:  # cut tiles of the same weights read them at different times
         cut *= min(plan.group, plan.token_tiles)
+    pairs_ns = plan.pairs * tile_bytes / _rate(2 * plan.pairs) if plan.pairs else 0.0
     together_ns = (plan.whole - last) * tile_bytes / _rate(plan.grid) if plan.whole > last else 0.0
     cut_ns = cut * tile_bytes / _rate(plan.ranges * plan.lanes) if cut else 0.0
-    return together_ns + cut_ns + (last * tile_bytes / _rate(last) if last else 0.0)
+    return together_ns + cut_ns + pairs_ns + (last * tile_bytes / _rate(last) if last else 0.0)
 
 
 def _rate(blocks: int) -> float:
@@ -227,6 +249,9 @@ def walk(plan: Plan, block: int) -> Iterator[Piece]:
             at += k_end - k_begin
     for index in range(block, plan.whole, plan.grid):
         yield Piece(*_tile(plan, index), 0, k_tiles, -1)
+    if block // 2 < plan.pairs:
+        half = (k_tiles // 2, k_tiles) if block % 2 else (0, k_tiles // 2)
+        yield Piece(*_tile(plan, plan.whole + block // 2), *half, -1)
 
 
 def sharers(plan: Plan, place: int) -> tuple[int, int]:
