@@ -39,7 +39,10 @@ expand() {  # a group's stages, or the stage itself
   esac
 }
 
-wisp() { "$PYTHON" -c 'from wisp_runtime.cli.main import main; main()' "$@"; }
+arch() {  # of the GPU here
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | sed 's/^/sm_/; s/\.//; s/90/90a/'
+}
+wisp() { env -u WISP_SMOLLM2 "$PYTHON" -c 'from wisp_runtime.cli.main import main; main()' "$@"; }
 bench() {  # measurement, name of the record, flags
   local what=$1 name=$2; shift 2
   wisp bench "$what" --name "$name" --json "$WORK/records/$name.json" --commit "$COMMIT" "$@"
@@ -90,7 +93,7 @@ limit_of() {  # seconds
 run() {
   case $1 in
     env) nvidia-smi; nvcc --version | tail -n 2; "$PYTHON" -m pip list 2>/dev/null | grep -Ei "cupy|cuda|numpy|torch|transformers" ;;
-    build) wisp kernels build --arch "sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)a" ;;
+    build) wisp kernels build --arch "$(arch)" ;;
     test_parity) WISP_TEST_PARITY_JSON=$WORK/records/parity.jsonl tested -s tests/gpu/test_parity.py ;;
     gates) WISP_TEST_PARITY_JSON=$WORK/records/gates.jsonl tested -s tests/gpu/test_gates.py ;;
     memcheck-*) sanitized memcheck "${1#memcheck-}" ;;
@@ -106,7 +109,8 @@ run() {
     serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" --clients 1,8,32 ;;
     memory) memory ;;
     small)
-      bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 && bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&
+      bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 &&
+        bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&
         bench decode decode-qwen3-8b --shape qwen3-8b --batch 1,8,32 ;;
     torch) bench decode "torch-$SHAPE" --shape "$SHAPE" --batch 1,32 --against torch --steps 128 ;;
     profile-prefill) profile profile-prefill --prompt 2048 ;;

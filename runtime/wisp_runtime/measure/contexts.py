@@ -46,15 +46,23 @@ def fill_with_noise(cache: KVCache, ops: Ops, seed: int = 0) -> None:
     for number, array in enumerate((cache.keys, cache.values)):
         draw = np.random.default_rng((seed, number))
         noise = draw.standard_normal(min(array.size, _NOISE_ELEMENTS), np.float32).astype(array.dtype)
-        bits = f"u{array.dtype.itemsize}"  # CuPy copies bits without compiling anything, bf16 it might not
+        bits = f"u{array.dtype.itemsize}"
         _spread(array.reshape(-1).view(bits), ops.from_host(noise.view(bits)))
 
 
 def _spread(flat: Array, piece: Array) -> None:
     """Repeat ``piece`` over ``flat`` by copies that double in length."""
-    flat[: piece.size] = piece
+    _copy(flat[: piece.size], piece)
     done = piece.size
     while done < flat.size:
         more = min(done, flat.size - done)
-        flat[done : done + more] = flat[:more]
+        _copy(flat[done : done + more], flat[:more])
         done += more
+
+
+def _copy(target: Array, source: Array) -> None:
+    """Copy contiguous memory; on a GPU as such, because an assignment may make CuPy compile a kernel."""
+    if isinstance(target, np.ndarray):
+        target[:] = source
+    else:
+        target.data.copy_from_device_async(source.data, source.nbytes)
