@@ -54,22 +54,20 @@ profile() {  # name, flags
 tested() { "$PYTHON" -m pytest -q -p no:cacheprovider --durations=3 "$@"; }
 sanitized() {  # tool, test
   compute-sanitizer --tool "$1" --target-processes all --error-exitcode 86 --print-limit 20 \
-    "$PYTHON" -m pytest -q -x -p no:cacheprovider -p under_sanitizer "tests/gpu/test_$2.py"
+    "$PYTHON" -m pytest -q -p no:cacheprovider -p under_sanitizer "tests/gpu/test_$2.py"
 }
-kernel_bench() {  # name, record: what a record must say and the benchmark does not is added
-  local program=tests/bench/bench_$1.py
-  if grep -q -e '"--record"' "$program"; then "$PYTHON" "$program" --record "$2"; else "$PYTHON" "$program" "$2"; fi &&
-    "$PYTHON" - "$1" "$2" <<'PY'
-import json, os, sys
-from wisp_runtime.measure import nvml
-name, path = sys.argv[1:]
-card = nvml.card()
-told = {"name": name, "commit": os.environ["COMMIT"], "gpu": card.name, "driver": card.driver} if card else {"name": name}
-with open(path) as file:
-    record = told | json.load(file)
-with open(path, "w") as file:
-    file.write(json.dumps(record, indent=1) + "\n")
-PY
+stamp() { "$PYTHON" tests/bench/stamp_record.py "$1" "$2" "bash tests/bench/gpu_session.sh $1"; }  # name, file
+kernel_bench() {  # name
+  local program=tests/bench/bench_$1.py record=$WORK/records/kernel-$1.json
+  if grep -q -e '"--record"' "$program"; then "$PYTHON" "$program" --record "$record"; else "$PYTHON" "$program" "$record"; fi &&
+    stamp "kernel-$1" "$record"
+}
+compared() {  # name, test: with transformers; what they found is a record too
+  local lines=$WORK/records/$1.jsonl status
+  WISP_TEST_PARITY_JSON=$lines tested -s "tests/gpu/test_$2.py"
+  status=$?
+  [ -s "$lines" ] && stamp "$1" "$lines" && rm "$lines"
+  return $status
 }
 memory() {  # four shapes, a process each: what one holds is no other's
   local shape
@@ -94,8 +92,8 @@ run() {
   case $1 in
     env) nvidia-smi; nvcc --version | tail -n 2; "$PYTHON" -m pip list 2>/dev/null | grep -Ei "cupy|cuda|numpy|torch|transformers" ;;
     build) wisp kernels build --arch "$(arch)" ;;
-    test_parity) WISP_TEST_PARITY_JSON=$WORK/records/parity.jsonl tested -s tests/gpu/test_parity.py ;;
-    gates) WISP_TEST_PARITY_JSON=$WORK/records/gates.jsonl tested -s tests/gpu/test_gates.py ;;
+    test_parity) compared parity parity ;;
+    gates) compared gates gates ;;
     memcheck-*) sanitized memcheck "${1#memcheck-}" ;;
     racecheck-*) sanitized racecheck "${1#racecheck-}" ;;
     decode) bench decode "decode-$SHAPE" --shape "$SHAPE" --batch 1,4,8,16,32,64 --context 512 ;;
@@ -117,7 +115,7 @@ run() {
     profile-*) profile "$1" --batch "${1#profile-}" --context 512 ;;
     *)
       if [ -f "tests/gpu/test_$1.py" ]; then tested "tests/gpu/test_$1.py"
-      elif [ -f "tests/bench/bench_${1#kernel-}.py" ]; then kernel_bench "${1#kernel-}" "$WORK/records/$1.json"
+      elif [ -f "tests/bench/bench_${1#kernel-}.py" ]; then kernel_bench "${1#kernel-}"
       else echo "no stage $1; see --list" >&2; return 2; fi ;;
   esac
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -42,3 +43,22 @@ def test_a_stage_that_does_not_exist_is_told_and_stops_nothing(tmp_path):
     assert [line.split()[:2] for line in told] == [["nonsense", "FAILED(2)"], ["norms", "ok"]]
     assert "=== nonsense" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"summary.txt", "logs.tar.gz", "records.tar.gz"}
+
+
+def test_what_a_test_left_behind_becomes_a_record(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    monkeypatch.setenv("COMMIT", "abc")
+    from stamp_record import stamp
+
+    lines = tmp_path / "parity.jsonl"
+    lines.write_text('{"case": "llama", "cosine": 0.99999}\n{"case": "qwen3", "cosine": 0.99998}\n')
+    made = json.loads(stamp("parity", lines, "a command").read_text())
+    assert (made["name"], made["commit"], made["command"], len(made["rows"])) == (
+        "parity",
+        "abc",
+        "a command",
+        2,
+    )
+    own = tmp_path / "kernel.json"
+    own.write_text('{"name": "its own", "rows": [{"us": 1.5}]}')
+    assert json.loads(stamp("kernel", own, "a command").read_text())["name"] == "its own"
