@@ -47,6 +47,8 @@ class _Arguments(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
+    """For all matrices of a shape: a launch puts their pointers into ``arguments``, which are copied."""
+
     kernel: Kernel
     grid: tuple[int]
     threads: int
@@ -72,6 +74,8 @@ class Linear:
         self._device, self._workspace, self._planner = device, device.workspace, planner
         self._shared_bytes = shared_bytes or device.shared_bytes
         self._launches: dict[Any, _Launch] = {}
+        self._maps: dict[Any, Any] = {}
+        self._checked: dict[Any, bool] = {}
         self._parts_shape = (0,)
 
     def ensure(self, max_tokens: int) -> None:
@@ -138,14 +142,19 @@ class Linear:
         parts, arrivals = self._scratch()
         source, storage = x.data, weight.storage.data.ptr
         added = 0 if bias is None else bias.data.ptr
-        sizes = x.shape, x.strides, source.mem.size, out.shape, weight.order
-        key = op, source.ptr, storage, added, out.data.ptr, parts.data.ptr, sizes
+        matrix = op, storage, added, weight.outputs, weight.inputs, weight.order
+        if matrix not in self._checked:
+            _check_weight(op, weight, bias)
+            remember(self._checked, matrix, True)
+        sizes = x.shape, x.strides, source.mem.size, weight.outputs, weight.inputs
+        key = op, source.ptr, out.data.ptr, parts.data.ptr, sizes
         launch = self._launches.get(key)
         if launch is None:
-            _check(op, x, weight, bias)
+            _check_tokens(op, x, weight)
             if len(x) == 0:
                 return out
-            launch = remember(self._launches, key, self._launch(op, x, weight, out, parts, arrivals, added))
+            launch = remember(self._launches, key, self._launch(op, x, weight, out, parts, arrivals))
+        launch.arguments.weight, launch.arguments.bias = storage, added
         launch.kernel.launch(
             launch.grid,
             launch.threads,
@@ -161,13 +170,13 @@ class Linear:
         return parts, self._workspace.zeroed(_ARRIVALS, (self._device.sms * 2,), _UINT32)
 
     def _launch(
-        self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array, bias: int
+        self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array
     ) -> _Launch:
         chosen = self._planner(Work(weight.outputs, weight.inputs, len(x)), self._device.sms)
         assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
         width, ring = chosen.tile_tokens, stages(chosen.tile_tokens, self._shared_bytes)
         arguments = _Arguments(
-            *(weight.storage.data.ptr, bias, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
+            *(0, 0, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
             *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.work.units),
             *(chosen.token_tiles, chosen.group, chosen.whole, chosen.lanes, chosen.ranges),
             *(chosen.pairs, ring, chosen.token_tiles == 1),
@@ -178,19 +187,27 @@ class Linear:
             threads=_NARROW_THREADS if width <= _NARROW_TOKENS else _WIDE_THREADS,
             shared_bytes=ring * stage_bytes(width) + staging_bytes(width),
             cluster=2 if chosen.pairs else 1,
-            tokens=tensor_map_2d(_with_more_rows(x, chosen.token_tiles * width), width, STEP_COLUMNS),
+            tokens=self._map(x, width),
             arguments=arguments,
         )
 
+    def _map(self, x: Array, width: int) -> Any:
+        """Describe ``x`` with as many rows as its memory has: one map for any number of tokens.
 
-def _with_more_rows(x: Array, rows: int) -> Array:
-    """Return ``x`` with up to ``rows`` rows, as far as its memory goes: a box beyond a map's edge is slow."""
-    memory, stride = x.data.mem, x.strides[0]
-    room_bytes = memory.ptr + memory.size - x.data.ptr - x.shape[1] * BF16.itemsize
-    return cp.ndarray((min(rows, 1 + room_bytes // stride), x.shape[1]), BF16, x.data, x.strides)
+        A box beyond a map's edge is slow, and making a map takes longer than a launch.
+        """
+        memory, stride = x.data.mem, x.strides[0]
+        room_bytes = memory.ptr + memory.size - x.data.ptr - x.shape[1] * BF16.itemsize
+        shape = (1 + room_bytes // stride, x.shape[1])
+        key = x.data.ptr, shape, stride, width
+        found = self._maps.get(key)
+        if found is None:
+            rows = cp.ndarray(shape, BF16, x.data, x.strides)
+            found = remember(self._maps, key, tensor_map_2d(rows, width, STEP_COLUMNS))
+        return found
 
 
-def _check(op: str, x: Array, weight: PackedMatrix, bias: Array | None) -> None:
+def _check_tokens(op: str, x: Array, weight: PackedMatrix) -> None:
     if x.ndim != 2 or x.shape[1] != weight.inputs or x.dtype != BF16:
         raise ShapeError(f"{op}: x is {list(x.shape)} {x.dtype}, must be [N, {weight.inputs}] {BF16}")
     row_bytes = weight.inputs * BF16.itemsize
@@ -199,6 +216,9 @@ def _check(op: str, x: Array, weight: PackedMatrix, bias: Array | None) -> None:
         is_apart, f"{op}: x has strides {x.strides}, must have dense rows a multiple of 16 bytes apart"
     )
     require_aligned(op, "x", x)
+
+
+def _check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
     require_true(
         weight.inputs % 8 == 0, f"{op}: the matrix has {weight.inputs} columns, must be a multiple of 8"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 UNIT_ROWS = 128
@@ -21,7 +21,9 @@ TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
 _NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
+_NARROW = 64  # tokens up to which the memory is the limit
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
+_ALIKE_TOKENS = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
 _AS_GOOD = 1.01  # estimates this close are equal
 _MOST_STAGES = 16
 _STATIC_BYTES = 1024
@@ -132,6 +134,9 @@ def stages(tile_tokens: int, shared_bytes: int) -> int:
 @lru_cache(maxsize=8192)
 def plan(work: Work, sms: int) -> Plan:
     """Return the plan that should be fastest on ``sms`` multiprocessors; of equals, what cuts least."""
+    alike = -(-work.tokens // _ALIKE_TOKENS) * _ALIKE_TOKENS
+    if work.tokens > _NARROW and alike != work.tokens:  # every width from there on is a multiple
+        return replace(plan(Work(work.rows, work.inputs, alike), sms), work=work)
     estimates = [(one, estimate_us(one)) for one in _candidates(work, sms)]
     enough_us = _AS_GOOD * min(us for _, us in estimates)
     equals = [(one, us) for one, us in estimates if us <= enough_us]
@@ -190,7 +195,6 @@ _SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair
 _BESIDE_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
 # To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
 _APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
-_NARROW = 64  # tokens up to which the memory is the limit
 
 
 def estimate_us(plan: Plan) -> float:
