@@ -1,6 +1,7 @@
 """What measuring does only where there is a GPU, on stand-ins: overlapping steps, events about launches."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.measure.against import torch_rows
 from wisp_runtime.measure.contexts import fill_with_noise, make_prompts
 from wisp_runtime.measure.driver import follow, requests_of
 from wisp_runtime.measure.trace import HostClock, TracedOps, Tracer
@@ -45,6 +47,27 @@ def test_noise_reaches_every_block_of_a_cache(kind):
         assert np.isfinite(array).all()
         assert abs(float(array.astype(np.float32).std()) - 1) < 0.01
     assert not np.array_equal(cache.keys, cache.values)
+
+
+def test_what_transformers_gave_becomes_rows_and_what_it_could_not_is_told(tmp_path):
+    both = {"batch": 8, "context": 512, "transformers": "5.17.0", "torch": "2.11.0"}
+    lines = [
+        {"mode": "eager", "step_ms": 15.0, "first_token_ms": 20.5} | both,
+        {"mode": "static", "error": "OutOfMemoryError: much"} | both,
+        {"mode": "continuous", "step_ms": 9.0} | both,
+    ]
+    python, told = tmp_path / "python", []
+    python.write_text(
+        "#!/bin/sh\ncat <<'END'\nsome warning\n" + "\n".join(map(json.dumps, lines)) + "\nEND\n"
+    )
+    python.chmod(0o755)
+    rows = torch_rows("toy", batches=[8], contexts=[512], steps=4, python=str(python), on_failure=told.append)
+    assert [(row.metric, row.path, row.value, row.batch) for row in rows] == [
+        ("decode_step_ms", "transformers, eager", 15.0, 8),
+        ("first_token_ms", "transformers, eager", 20.5, 8),
+        ("decode_step_ms", "transformers, continuous batching", 9.0, 8),
+    ]
+    assert told == ["transformers, static, batch 8: OutOfMemoryError: much"]
 
 
 class FakeKernel:

@@ -73,5 +73,6 @@ def _rows_of(measured: dict[str, object], shape: str) -> Iterator[Row]:
     batch, context = int(str(measured["batch"])), int(str(measured["context"]))
     versions = {"versions": f"transformers {measured['transformers']}, torch {measured['torch']}"}
     for metric, key in (("decode_step_ms", "step_ms"), ("first_token_ms", "first_token_ms")):
-        value = float(str(measured[key]))
-        yield Row(metric, value, path, shape, "bf16", "bf16", batch, context, more=dict(versions))
+        if key in measured:
+            value = float(str(measured[key]))
+            yield Row(metric, value, path, shape, "bf16", "bf16", batch, context, more=dict(versions))

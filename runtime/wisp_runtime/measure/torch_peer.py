@@ -77,8 +77,11 @@ def generate(
     return step_ms, 1e3 * (clock.times_s[1] - began_s)
 
 
-def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps: int) -> tuple[float, float]:
-    """Return the same of transformers' continuous batching, from the times it notes for each token."""
+def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps: int) -> float:
+    """Return the milliseconds of a step of continuous batching, from the times it notes for each token.
+
+    Its first token says nothing: the cache is allocated and graphs are captured before it.
+    """
     torch, transformers, model = libraries
     last = WARM_UP_STEPS + steps
     config = transformers.GenerationConfig(
@@ -90,8 +93,8 @@ def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps:
     ).values()
     assert len(done) == batch, f"{len(done)} of {batch} requests were answered"
     times = [one.timestamps for one in done]
-    step_s = statistics.median((each[last - 1] - each[WARM_UP_STEPS - 1]) / steps for each in times)
-    return 1e3 * step_s, 1e3 * (min(each[0] for each in times) - min(one.created_time for one in done))
+    step_s: float = statistics.median((each[last - 1] - each[WARM_UP_STEPS - 1]) / steps for each in times)
+    return 1e3 * step_s
 
 
 def measure(
@@ -102,10 +105,9 @@ def measure(
     row: dict[str, object] = {"mode": mode, "batch": batch, "context": context}
     try:
         if mode == "continuous":
-            runs = [continuous(libraries, batch, context, steps)]
-        else:
-            generate(libraries, batch, context, steps, **how)  # compiles, captures
-            runs = [generate(libraries, batch, context, steps, **how) for _ in range(REPEATS)]
+            return row | {"step_ms": continuous(libraries, batch, context, steps)}
+        generate(libraries, batch, context, steps, **how)  # compiles, captures
+        runs = [generate(libraries, batch, context, steps, **how) for _ in range(REPEATS)]
     except Exception as error:  # noqa: BLE001 (a peer's failure, whatever it is, is a row of its own)
         return row | {"error": f"{type(error).__name__}: {error}"[:300]}
     return row | {
