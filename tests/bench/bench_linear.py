@@ -142,7 +142,8 @@ def cublas(device: Device, x: Any, weights: list[PackedMatrix]) -> Graph | None:
 def words(plan: Plan) -> str:
     cut = f", {plan.ranges} x {plan.lanes} ranges" if plan.ranges else ""
     pairs = f", {plan.pairs} pairs" if plan.pairs else ""
-    return f"n{plan.tile_tokens}, {plan.whole}/{plan.tiles} whole{cut}{pairs}, grid {plan.grid}"
+    tall = "tall " if plan.row_tiles == 3 else ""
+    return f"{tall}n{plan.tile_tokens}, {plan.whole}/{plan.tiles} whole{cut}{pairs}, grid {plan.grid}"
 
 
 def alternatives(work: Work, sms: int, count: int) -> list[Plan]:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "products"))
 from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, as_bits, check, check_stable, widened  # noqa: E402
 
 from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
-from wisp_runtime.ops.cuda.linear_plan import TILE_TOKENS, Plan, Work, plan  # noqa: E402
+from wisp_runtime.ops.cuda.linear_plan import TALL_TOKENS, TILE_TOKENS, Plan, Work, plan  # noqa: E402
 
 
 def in_ranges(width, ranges, lanes):
@@ -44,24 +44,29 @@ def test_every_width_cut_in_every_way(device, width, ranges, lanes):
         check(logits, plain.product(dense), SUMS)
 
 
-def in_pairs(width, blocks):
+def in_pairs(width, row_tiles, blocks):
     """A planner that gives to pairs what does not fill ``blocks`` blocks in turn."""
 
     def planner(work: Work, sms: int) -> Plan:
         token_tiles = -(-work.tokens // width)
-        pairs = work.units * token_tiles % min(blocks, sms // 2 * 2)
-        whole = work.units * token_tiles - pairs
-        assert 0 < 2 * pairs <= blocks
-        return Plan(work, width, min(8, token_tiles), whole, 1, 0, blocks if whole else 2 * pairs, pairs)
+        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=row_tiles)
+        pairs = whole.tiles % blocks
+        assert 0 < 2 * pairs <= blocks <= sms
+        grid = blocks if whole.tiles > pairs else 2 * pairs
+        return replace(whole, whole=whole.tiles - pairs, grid=grid, pairs=pairs)
 
     return planner
 
 
-@pytest.mark.parametrize("width", [width for width in TILE_TOKENS if width >= 64])
+@pytest.mark.parametrize(
+    ("width", "row_tiles"),
+    [*((width, 2) for width in TILE_TOKENS if width >= 64), *((width, 3) for width in TALL_TOKENS)],
+)
 @pytest.mark.parametrize("blocks", [4, 100])  # some tiles whole, none
-def test_pairs_of_blocks_share_the_last_tiles(device, width, blocks):
-    linear = Linear(device, planner=in_pairs(width, blocks))
-    for outputs, inputs in ((320, 1096), (640, 1024)):  # odd numbers of row tiles and steps; even ones
+def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
+    linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
+    heights = (320, 640) if row_tiles == 2 else (520, 960)  # three and five units, the first's last not full
+    for outputs, inputs in zip(heights, (1096, 1024), strict=True):  # odd and even numbers of steps
         plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
         # two full tiles; a part of the second's first half, of its second half
         for tokens in (2 * width, width + 5, 2 * width - 3):
@@ -72,6 +77,25 @@ def test_pairs_of_blocks_share_the_last_tiles(device, width, blocks):
             check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
             logits = linear.logits(x, plain.weight, out_name="test.logits")
             check(logits, plain.product(dense), SUMS)
+
+
+@pytest.mark.parametrize("width", TALL_TOKENS)
+def test_tall_tiles_may_be_whole(device, width):
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // width)
+        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=3)
+        return replace(whole, whole=whole.tiles, grid=min(5, whole.tiles))  # several in turn
+
+    linear = Linear(device, planner=planner)
+    for outputs in (33, 136, 1216):  # one row tile, three, nineteen
+        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 32 * outputs, 72, "gate_up")
+        for tokens in (3, 2 * width + 7):
+            x, dense = plain.x(tokens)
+            y = linear(x, plain.weight, plain.bias, out_name="test.y")
+            check(y, plain.product(dense), SUMS)
+            check_stable(lambda x=x, p=plain: linear(x, p.weight, p.bias, out_name="test.y"), y)
+            x, dense = gated.x(tokens)
+            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 300])

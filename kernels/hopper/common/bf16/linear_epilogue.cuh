@@ -34,7 +34,6 @@ struct Bf16Epilogue {
   static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that turn over at a time
   static constexpr int kPieces = kGated ? 4 : 8;              // 16-byte pieces of a token in a warpgroup's output
   static constexpr int kBufferBytes = kChunk * kPieces * 16;  // two for each warpgroup, used in turn
-  static constexpr int kStagingBytes = 4 * kBufferBytes;
   static constexpr bool kHasBias = true;
 
   // Where piece `piece` of token `token` lies, so that neither way round meets a bank twice.
@@ -99,9 +98,9 @@ struct Bf16Epilogue {
 
   // Tokens [token, end) of the output. `turn` counts chunks: a buffer is written again only after the barrier of the
   // chunk between.
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&bias)[2], int unit, int token, int end,
+  __device__ static void run(const float (&sums)[kTokens / 2], const float (&bias)[2], int row_tile, int token, int end,
                              const LinearArgs& args, int warpgroup, uint32_t staging, int& turn) {
-    const int column = (unit * 2 + warpgroup) * kPieces * 8;
+    const int column = row_tile * kPieces * 8;
 #pragma unroll
     for (int first = 0; first < kTokens; first += kChunk) {
       if (token + first >= end) break;
@@ -116,13 +115,12 @@ struct Bf16Epilogue {
 // float32 output, straight from the registers.
 template <int kTokens>
 struct Float32Epilogue {
-  static constexpr int kStagingBytes = 0;
   static constexpr bool kHasBias = false;
 
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&)[2], int unit, int first_token, int end,
-                             const LinearArgs& args, int warpgroup, uint32_t, int&) {
+  __device__ static void run(const float (&sums)[kTokens / 2], const float (&)[2], int row_tile, int first_token,
+                             int end, const LinearArgs& args, int, uint32_t, int&) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int column = (unit * 2 + warpgroup) * 64 + warp * 16 + lane / 4;
+    const int column = row_tile * 64 + warp * 16 + lane / 4;
     const int token = first_token + lane % 4 * 2;
     float* out = static_cast<float*>(args.out) + static_cast<size_t>(token) * args.out_columns + column;
 #pragma unroll

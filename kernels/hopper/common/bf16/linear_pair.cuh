@@ -2,7 +2,7 @@
 //
 // Each pushes the sums of the other's tokens into the other's ring (st.async, counted in bytes by a barrier there: no
 // fence, no memory beyond the chip). A pair's tile is the last of its blocks, so the ring is empty once all products
-// of both warpgroups are done, which each block tells the other. Own + other's: the same bits in any order.
+// of all warpgroups are done, which each block tells the other. Own + other's: the same bits in any order.
 #pragma once
 
 #include "linear_parts.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ void push16(uint32_t to, const float (&v)[4], uint32_
 
 // Two barriers for what a block hears of the other, each for one phase.
 struct Pair {
-  uint32_t is_free;   // shared address; both warpgroups of the other have left their ring: two arrive
-  uint32_t received;  // of the first warpgroup, the second's follows: one arrives, and bytes
+  uint32_t is_free;   // shared address; every warpgroup of the other has left its ring, and arrives
+  uint32_t received;  // of the first warpgroup, the others' follow: one arrives, and bytes
 };
 
 // The whole warpgroup calls, after its products. Leaves in sums[0, kTokens / 4) the sums over all of K of this block's

@@ -1,18 +1,17 @@
 // linear_schedule.cuh: which tiles of the product, and which part of K of each, a thread block computes.
 //
-// A tile is 128 weight rows by kTokens tokens over all of K, which is k_tiles steps of 64 columns. Tiles are counted
-// so that `group` token tiles of the same weight rows are neighbours: they run at the same time and read those weights
-// once from memory. Tiles [0, whole) go to the blocks in turn, undivided. The others lie end to end on `lanes` lines,
-// tile by tile in turn (with one lane for each token tile, the blocks of a range stream the same weights side by
-// side); each line is cut into `ranges` equal ranges of steps, so that all blocks stream alike much (stream-K, Osama
-// et al. 2023, arXiv:2301.03598). A block does its range first: joining the parts of a cut tile then delays nobody.
-// Or there are no lines, and each of the last tiles has a pair of blocks, for half of K each (linear_pair.cuh).
-// ops/cuda/linear_plan.py chooses these numbers, and holds the twin of this file.
+// A tile is two or three packed row tiles (128 or 192 weight rows) by kTokens tokens over all of K, which is k_tiles
+// steps of 64 columns. Tiles are counted so that `group` token tiles of the same weight rows are neighbours: they run
+// at the same time and read those weights once from memory. Tiles [0, whole) go to the blocks in turn, undivided. The
+// others lie end to end on `lanes` lines, tile by tile in turn (with one lane for each token tile, the blocks of a
+// range stream the same weights side by side); each line is cut into `ranges` equal ranges of steps, so that all blocks
+// stream alike much (stream-K, Osama et al. 2023, arXiv:2301.03598). A block does its range first: joining the parts of
+// a cut tile then delays nobody. Or there are no lines, and each of the last tiles has a pair of blocks, for half of K
+// each (linear_pair.cuh). ops/cuda/linear_plan.py chooses these numbers, and holds the twin of this file.
 #pragma once
 
 #include "bf16.cuh"
 
-constexpr int kUnitRows = 128;     // weight rows of a tile: two packed row tiles, one for each warpgroup
 constexpr int kBlockBytes = 8192;  // a packed block: 64 rows of 64 columns
 constexpr int kBlockElements = kBlockBytes / 2;
 
@@ -26,7 +25,7 @@ struct LinearArgs {
   int k_tiles;
   int tokens;
   int out_columns;
-  int units;  // of kUnitRows rows
+  int units;  // tiles along the rows
   int token_tiles;
   int group;
   int whole;

@@ -16,6 +16,7 @@ from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.checks import remember, require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
 from wisp_runtime.ops.cuda.kernels import Kernel
+from wisp_runtime.ops.cuda.linear_cost import NARROW
 from wisp_runtime.ops.cuda.linear_plan import (
     STEP_COLUMNS,
     TILE_TOKENS,
@@ -31,7 +32,7 @@ from wisp_runtime.ops.cuda.packing import PackedMatrix
 
 _FLOAT32, _UINT32 = np.dtype(np.float32), np.dtype(np.uint32)
 _PARTS, _ARRIVALS = "linear.parts", "linear.arrivals"
-_NARROW_THREADS, _WIDE_THREADS, _NARROW_TOKENS = 320, 384, 64  # linear.cuh's kLinearThreads, kIsNarrow
+_WARPGROUP, _NARROW_LOADERS = 128, 64  # threads: linear.cuh's kLinearThreads
 
 
 class _Arguments(ctypes.Structure):
@@ -174,18 +175,19 @@ class Linear:
     ) -> _Launch:
         chosen = self._planner(Work(weight.outputs, weight.inputs, len(x)), self._device.sms)
         assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
-        width, ring = chosen.tile_tokens, stages(chosen.tile_tokens, self._shared_bytes)
+        tile = width, height = chosen.tile_tokens, chosen.row_tiles
+        ring = stages(width, self._shared_bytes, height)
         arguments = _Arguments(
             *(0, 0, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
-            *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.work.units),
+            *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.units),
             *(chosen.token_tiles, chosen.group, chosen.whole, chosen.lanes, chosen.ranges),
             *(chosen.pairs, ring, chosen.token_tiles == 1),
         )
         return _Launch(
-            kernel=self._device.kernels.get(op, f"{op}_n{width}"),
+            kernel=self._device.kernels.get(op, f"{op}_n{width}" if height == 2 else f"{op}_tall_n{width}"),
             grid=(chosen.grid,),
-            threads=_NARROW_THREADS if width <= _NARROW_TOKENS else _WIDE_THREADS,
-            shared_bytes=ring * stage_bytes(width) + staging_bytes(width),
+            threads=height * _WARPGROUP + (_NARROW_LOADERS if width <= NARROW else _WARPGROUP),
+            shared_bytes=ring * stage_bytes(*tile) + staging_bytes(*tile),
             cluster=2 if chosen.pairs else 1,
             tokens=self._map(x, width),
             arguments=arguments,

@@ -1,30 +1,33 @@
 """Choose how a matrix product is cut into tiles and shared between thread blocks. Pure: no arrays, no GPU.
 
-A tile is 128 weight rows by ``tile_tokens`` tokens. Some tiles are computed whole, by one block each in turn;
-the steps (64 columns of K) of the others lie on lines that are cut into equal ranges, whatever tiles they
-fall into. Or the last tiles are shared by pairs of blocks, half of K each, that add their sums on the chip.
-``linear_schedule.cuh`` walks what is planned here; :func:`walk` is its twin.
+A tile is 128 weight rows, or 192 of a tall one, by ``tile_tokens`` tokens. Some tiles are computed whole, by
+one block each in turn; the steps (64 columns of K) of the others lie on lines that are cut into equal ranges,
+whatever tiles they fall into. Or the last tiles are shared by pairs of blocks, half of K each, that add their
+sums on the chip. ``linear_schedule.cuh`` walks what is planned here; :func:`walk` is its twin.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-UNIT_ROWS = 128
+from wisp_runtime.ops.cuda.linear_cost import NARROW, estimate_us
+
+UNIT_ROWS = 128  # of a tile that may be cut: two packed row tiles
+ROW_TILE = 64
 STEP_COLUMNS = 64
 TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
+TALL_TOKENS = (128, 160, 192)
+"""Tokens of a tall tile, of three row tiles."""
 
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
 _NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
-_NARROW = 64  # tokens up to which the memory is the limit
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
 _ALIKE_TOKENS = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
-_AS_GOOD = 1.01  # estimates this close are equal
+_AS_GOOD, _AS_GOOD_NARROW = 1.02, 1.003  # estimates this close are equal; few tokens are modelled well
 _MOST_STAGES = 16
 _STATIC_BYTES = 1024
 
@@ -42,11 +45,6 @@ class Work:
     rows: int
     inputs: int
     tokens: int
-
-    @property
-    def units(self) -> int:
-        """Tiles along the weight's rows."""
-        return -(-self.rows // UNIT_ROWS)
 
     @property
     def k_tiles(self) -> int:
@@ -67,6 +65,7 @@ class Plan:
         ranges: of each line.
         grid: thread blocks.
         pairs: tiles after the whole ones that two neighbouring blocks share; then there are no lines.
+        row_tiles: packed row tiles of a tile, 2; or 3 of a tall one, and then no lines either.
     """
 
     work: Work
@@ -77,6 +76,12 @@ class Plan:
     ranges: int
     grid: int
     pairs: int = 0
+    row_tiles: int = 2
+
+    @property
+    def units(self) -> int:
+        """Tiles along the weight's rows."""
+        return -(-self.work.rows // (ROW_TILE * self.row_tiles))
 
     @property
     def token_tiles(self) -> int:
@@ -86,7 +91,7 @@ class Plan:
     @property
     def tiles(self) -> int:
         """All tiles."""
-        return self.work.units * self.token_tiles
+        return self.units * self.token_tiles
 
     @property
     def line_tiles(self) -> int:
@@ -115,32 +120,37 @@ class Piece:
     place: int
 
 
-def stage_bytes(tile_tokens: int) -> int:
-    """Return the bytes of one step in shared memory: two packed blocks, and the tokens."""
-    return 2 * STEP_COLUMNS * STEP_COLUMNS * 2 + tile_tokens * STEP_COLUMNS * 2
+def stage_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
+    """Return the bytes of one step in shared memory: packed blocks, and the tokens."""
+    return (row_tiles * ROW_TILE + tile_tokens) * STEP_COLUMNS * 2
 
 
-def staging_bytes(tile_tokens: int) -> int:
+def staging_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
     """Return the bytes in which results turn over: the most that an epilogue wants."""
-    return 4 * min(tile_tokens, 32) * STEP_COLUMNS * 2
+    return 2 * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
 
 
-def stages(tile_tokens: int, shared_bytes: int) -> int:
+def stages(tile_tokens: int, shared_bytes: int, row_tiles: int = 2) -> int:
     """Return how many steps fit into the ring of a block that may have ``shared_bytes``."""
-    room_bytes = shared_bytes - _STATIC_BYTES - staging_bytes(tile_tokens)
-    return min(_MOST_STAGES, room_bytes // stage_bytes(tile_tokens))
+    room_bytes = shared_bytes - _STATIC_BYTES - staging_bytes(tile_tokens, row_tiles)
+    return min(_MOST_STAGES, room_bytes // stage_bytes(tile_tokens, row_tiles))
 
 
 @lru_cache(maxsize=8192)
 def plan(work: Work, sms: int) -> Plan:
     """Return the plan that should be fastest on ``sms`` multiprocessors; of equals, what cuts least."""
     alike = -(-work.tokens // _ALIKE_TOKENS) * _ALIKE_TOKENS
-    if work.tokens > _NARROW and alike != work.tokens:  # every width from there on is a multiple
+    if work.tokens > NARROW and alike != work.tokens:  # every width from there on is a multiple
         return replace(plan(Work(work.rows, work.inputs, alike), sms), work=work)
     estimates = [(one, estimate_us(one)) for one in _candidates(work, sms)]
-    enough_us = _AS_GOOD * min(us for _, us in estimates)
+    margin = _AS_GOOD if work.tokens > NARROW else _AS_GOOD_NARROW
+    enough_us = margin * min(us for _, us in estimates)
     equals = [(one, us) for one, us in estimates if us <= enough_us]
-    return min(equals, key=lambda each: (each[0].is_cut, each[0].pairs, -each[0].tile_tokens, each[1]))[0]
+    return min(equals, key=lambda each: (*_strain(each[0]), each[1]))[0]
+
+
+def _strain(plan: Plan) -> tuple[bool, int, int, int]:
+    return plan.is_cut, plan.row_tiles, plan.pairs, -plan.tile_tokens
 
 
 def _candidates(work: Work, sms: int) -> Iterator[Plan]:
@@ -148,32 +158,40 @@ def _candidates(work: Work, sms: int) -> Iterator[Plan]:
     for width in TILE_TOKENS:
         token_tiles = -(-work.tokens // width)
         if _NARROWEST_OF_PAIR <= width <= enough:
-            yield from _paired(work, width, sms)
+            yield from _paired(work, width, 2, sms)
+        if width in TALL_TOKENS and width <= enough:
+            yield from _paired(work, width, 3, sms)
+            yield _whole(work, width, 3, sms)
         if width != enough and not _NARROWEST_OF_MANY <= width < enough:
             continue
         for lanes in {1, token_tiles} if token_tiles <= min(_GROUP, sms) else {1}:
             yield from _cuts(work, width, lanes, sms)
 
 
+def _whole(work: Work, width: int, row_tiles: int, sms: int) -> Plan:
+    """Cut nothing."""
+    token_tiles = -(-work.tokens // width)
+    tiles = -(-work.rows // (ROW_TILE * row_tiles)) * token_tiles
+    return Plan(work, width, min(_GROUP, token_tiles), tiles, 1, 0, grid=min(tiles, sms), row_tiles=row_tiles)
+
+
 def _cuts(work: Work, width: int, lanes: int, sms: int) -> Iterator[Plan]:
     """Leave all tiles whole, or as many as fill all blocks in turn; cut the lines of the rest."""
     token_tiles = -(-work.tokens // width)
-    tiles, blocks = work.units * token_tiles, sms // lanes * lanes
+    tiles, blocks = -(-work.rows // UNIT_ROWS) * token_tiles, sms // lanes * lanes
     for whole in {tiles, tiles // blocks * blocks}:
         for ranges in _ranges((tiles - whole) // lanes, work.k_tiles, blocks // lanes):
             grid = max(ranges * lanes, min(whole, blocks))
             yield Plan(work, width, min(_GROUP, token_tiles), whole, lanes, ranges, grid)
 
 
-def _paired(work: Work, width: int, sms: int) -> Iterator[Plan]:
+def _paired(work: Work, width: int, row_tiles: int, sms: int) -> Iterator[Plan]:
     """Leave as many tiles whole as fill all blocks in turn; give the rest to pairs, if there are enough."""
-    token_tiles = -(-work.tokens // width)
-    tiles, blocks = work.units * token_tiles, sms // 2 * 2
-    whole = tiles // blocks * blocks if blocks else tiles
-    pairs = tiles - whole
+    whole, blocks = _whole(work, width, row_tiles, sms), sms // 2 * 2
+    pairs = whole.tiles % blocks if blocks else 0
     if 0 < 2 * pairs <= blocks and work.k_tiles >= 2 * _LEAST_STEPS:
-        grid = blocks if whole else 2 * pairs
-        yield Plan(work, width, min(_GROUP, token_tiles), whole, 1, 0, grid, pairs)
+        grid = blocks if whole.tiles > pairs else 2 * pairs
+        yield replace(whole, whole=whole.tiles - pairs, grid=grid, pairs=pairs)
 
 
 def _ranges(line_tiles: int, k_tiles: int, most: int) -> set[int]:
@@ -183,62 +201,6 @@ def _ranges(line_tiles: int, k_tiles: int, most: int) -> set[int]:
     full = max(1, min(most, line_tiles * k_tiles // _LEAST_STEPS))
     even = {full // line_tiles * line_tiles, line_tiles} if full >= line_tiles else set()
     return {full} | even
-
-
-# What an H200 does, in nanoseconds and bytes; fitted to what tests/bench/bench_linear.py measured there.
-_MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS = 4800.0, 85.0
-_START_NS = 2500.0  # until the first sums: the launch, the first copies
-_STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
-_EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
-_JOIN_NS, _JOIN_NS_A_TOKEN = 1000.0, 28.0
-_SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair
-_BESIDE_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
-# To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
-_APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
-
-
-def estimate_us(plan: Plan) -> float:
-    """Say how long the slowest block computes, or the memory takes if that is longer."""
-    width, ranges = plan.tile_tokens, max(plan.ranges, 1)
-    waves = -(-plan.whole // plan.grid)
-    step_ns = max(_STEP_NS + _STEP_NS_A_TOKEN * width, stage_bytes(width) / _BESIDE_BYTES_A_NS)
-    epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
-    join_ns = _JOIN_NS + _JOIN_NS_A_TOKEN * width if plan.is_cut else 0.0
-    if plan.pairs:
-        join_ns = _SWAP_NS + _SWAP_NS_A_TOKEN * width + epilogue_ns / 2
-    cut_steps = -(-plan.work.k_tiles // 2) if plan.pairs else -(-plan.line_steps // ranges)
-    compute_ns = waves * plan.work.k_tiles * step_ns + cut_steps * max(step_ns, _apart_ns(plan))
-    epilogues_ns = (waves + -(-plan.line_tiles // ranges)) * epilogue_ns
-    # Up to 64 tokens the ring fills on while the sums of a cut tile are joined.
-    joins_alone_ns = 0.0 if plan.whole > 0 and width <= _NARROW else join_ns
-    memory_ns = _memory_ns(plan) + joins_alone_ns + (0.0 if plan.pairs else epilogue_ns)
-    return (_START_NS + max(compute_ns + epilogues_ns + join_ns, memory_ns)) / 1000
-
-
-def _apart_ns(plan: Plan) -> float:
-    """Say how long the copies of a step of a cut tile take, where blocks of a kind do not go side by side."""
-    if not plan.is_cut or plan.ranges % plan.line_tiles == 0:
-        return 0.0
-    is_large = plan.token_tiles > 1 and (plan.whole > 0 or plan.lanes < plan.token_tiles)
-    return stage_bytes(plan.tile_tokens) / (_APART_AND_LARGE_BYTES_A_NS if is_large else _APART_BYTES_A_NS)
-
-
-def _memory_ns(plan: Plan) -> float:
-    """Each group of token tiles reads the weights once; fewer blocks, as in a last wave, read slower."""
-    tile_bytes = UNIT_ROWS * plan.work.inputs * 2 / min(plan.group, plan.token_tiles)
-    last = plan.whole % plan.grid
-    cut = plan.line_tiles * plan.lanes
-    if plan.lanes < plan.group:  # cut tiles of the same weights read them at different times
-        cut *= min(plan.group, plan.token_tiles)
-    pairs_ns = plan.pairs * tile_bytes / _rate(2 * plan.pairs) if plan.pairs else 0.0
-    together_ns = (plan.whole - last) * tile_bytes / _rate(plan.grid) if plan.whole > last else 0.0
-    cut_ns = cut * tile_bytes / _rate(plan.ranges * plan.lanes) if cut else 0.0
-    return together_ns + cut_ns + pairs_ns + (last * tile_bytes / _rate(last) if last else 0.0)
-
-
-def _rate(blocks: int) -> float:
-    """Bytes a nanosecond that so many blocks get from memory."""
-    return _MEMORY_BYTES_A_NS * -math.expm1(-blocks * _BLOCK_BYTES_A_NS / _MEMORY_BYTES_A_NS)
 
 
 def walk(plan: Plan, block: int) -> Iterator[Piece]:
@@ -266,7 +228,7 @@ def sharers(plan: Plan, place: int) -> tuple[int, int]:
 
 def _tile(plan: Plan, index: int) -> tuple[int, int]:
     """Return the unit and token tile of a tile's number."""
-    first = index // (plan.group * plan.work.units) * plan.group
-    within = index - first * plan.work.units
+    first = index // (plan.group * plan.units) * plan.group
+    within = index - first * plan.units
     wide = min(plan.group, plan.token_tiles - first)
     return within // wide, first + within % wide
