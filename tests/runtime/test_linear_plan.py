@@ -105,7 +105,7 @@ def test_the_ring_is_deep_and_fits(width, row_tiles):
         (QKV, 64, 64, 1, 18),
         # pairs of blocks
         (OUTPUT, 128, 64, 2, 13.5),
-        (QKV, 128, 128, 1, 18.5),
+        (QKV, 128, 64, 2, 16.5),
         (QKV, 256, 128, 2, 21.5),
         (QKV, 512, 128, 4, 35.5),
         (DOWN, 100, 64, 2, 35),

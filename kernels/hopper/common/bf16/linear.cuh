@@ -20,10 +20,10 @@ constexpr int kMaxStages = 16;
 
 // Up to 64 tokens a block leaves room for a second one on its multiprocessor, if its ring does: registers count, so one
 // warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg wants it.
-template <int kTokens>
-constexpr bool kIsNarrow = kTokens <= 64;
 template <int kTokens, int kRowTiles>
-constexpr int kLinearThreads = kRowTiles * 128 + (kIsNarrow<kTokens> ? 64 : 128);
+constexpr bool kIsNarrow = kTokens <= 64 && kRowTiles == 2;
+template <int kTokens, int kRowTiles>
+constexpr int kLinearThreads = kRowTiles * 128 + (kIsNarrow<kTokens, kRowTiles> ? 64 : 128);
 
 struct Ring {
   uint32_t data, full, empty;  // shared addresses: stages, and a barrier for each
@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_weights(const LinearArgs& args, const Ring&
 template <int kTokens, int kRowTiles>
 __device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const LinearTile& tile, const Ring& ring,
                                          RingPlace& place, int warpgroup) {
-  constexpr int kInFlight = kIsNarrow<kTokens> ? 0 : 1;
+  constexpr int kInFlight = kIsNarrow<kTokens, kRowTiles> ? 0 : 1;
   const bool releases = threadIdx.x % 32 == 0;
   uint32_t before = 0;
 #pragma unroll
@@ -200,7 +200,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
     if constexpr (kMovesRegisters) set_producer_registers<kRowTiles>();
     const int producer = lane == 0 ? warp - kConsumers / 32 : -1;
     if (producer == 0) load_tokens<kTokens, kRowTiles>(tokens, args, ring);
-    if constexpr (kIsNarrow<kTokens>) {
+    if constexpr (kIsNarrow<kTokens, kRowTiles>) {
       if (producer == 1) load_weights<kTokens, kRowTiles, 0, 2>(args, ring);
     } else {
       if (producer == 1) load_weights<kTokens, kRowTiles, 0, 1>(args, ring);
@@ -214,10 +214,11 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   }
 }
 
-#define LINEAR_ENTRY(name, tokens, row_tiles, Epilogue)                                                      \
-  extern "C" __global__ void __launch_bounds__(kLinearThreads<tokens, row_tiles>, kIsNarrow<tokens> ? 2 : 1) \
-      name(const __grid_constant__ CUtensorMap map, const __grid_constant__ LinearArgs args) {               \
-    linear<tokens, row_tiles, Epilogue<tokens>>(&map, args);                                                 \
+#define LINEAR_ENTRY(name, tokens, row_tiles, Epilogue)                                        \
+  extern "C" __global__ void __launch_bounds__(kLinearThreads<tokens, row_tiles>,              \
+                                               kIsNarrow<tokens, row_tiles> ? 2 : 1)           \
+      name(const __grid_constant__ CUtensorMap map, const __grid_constant__ LinearArgs args) { \
+    linear<tokens, row_tiles, Epilogue<tokens>>(&map, args);                                   \
   }
 
 // One entry for each width of a tile, and for tall tiles of three row tiles: TILE_TOKENS and TALL_TOKENS of
@@ -233,6 +234,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   LINEAR_ENTRY(name##_n192, 192, 2, Epilogue)      \
   LINEAR_ENTRY(name##_n224, 224, 2, Epilogue)      \
   LINEAR_ENTRY(name##_n256, 256, 2, Epilogue)      \
+  LINEAR_ENTRY(name##_tall_n64, 64, 3, Epilogue)   \
   LINEAR_ENTRY(name##_tall_n128, 128, 3, Epilogue) \
   LINEAR_ENTRY(name##_tall_n160, 160, 3, Epilogue) \
   LINEAR_ENTRY(name##_tall_n192, 192, 3, Epilogue)

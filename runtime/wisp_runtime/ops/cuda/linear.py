@@ -186,7 +186,8 @@ class Linear:
         return _Launch(
             kernel=self._device.kernels.get(op, f"{op}_n{width}" if height == 2 else f"{op}_tall_n{width}"),
             grid=(chosen.grid,),
-            threads=height * _WARPGROUP + (_NARROW_LOADERS if width <= NARROW else _WARPGROUP),
+            threads=height * _WARPGROUP
+            + (_NARROW_LOADERS if width <= NARROW and height == 2 else _WARPGROUP),
             shared_bytes=ring * stage_bytes(*tile) + staging_bytes(*tile),
             cluster=2 if chosen.pairs else 1,
             tokens=self._map(x, width),

@@ -19,7 +19,7 @@ ROW_TILE = 64
 STEP_COLUMNS = 64
 TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
-TALL_TOKENS = (128, 160, 192)
+TALL_TOKENS = (64, 128, 160, 192)
 """Tokens of a tall tile, of three row tiles."""
 
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
