@@ -106,8 +106,8 @@ def test_the_ring_is_deep_and_fits(width, row_tiles):
         # pairs of blocks
         (OUTPUT, 128, 64, 2, 13.5),
         (QKV, 128, 64, 2, 16.5),
-        (QKV, 256, 128, 2, 21.5),
-        (QKV, 512, 128, 4, 35.5),
+        (QKV, 256, 128, 2, 22),
+        (QKV, 512, 128, 4, 36),
         (DOWN, 100, 64, 2, 35),
         (OUTPUT, 256, 128, 2, 17),
         (DOWN, 256, 128, 2, 46),
@@ -118,7 +118,7 @@ def test_the_ring_is_deep_and_fits(width, row_tiles):
         (GATE_UP, 300, 160, 2, 107),
         (DOWN, 300, 160, 2, 55),
         # many: 256
-        (GATE_UP, 256, 128, 2, 90),
+        (GATE_UP, 256, 256, 1, 90),
         (GATE_UP, 2048, 256, 8, 615),
         (DOWN, 2048, 256, 8, 300),
         (OUTPUT, 8192, 256, 32, 355),

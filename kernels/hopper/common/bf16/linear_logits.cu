@@ -1,4 +1,4 @@
-// linear_logits.cu: y = x W^T in float32; an entry for each width of a tile.
+// linear_logits.cu: y = x W^T in float32; an entry for each tile.
 //
 //   x    : [N, in] bf16, as in linear.cu     W : [V, in] bf16, packed     y : [N, V] float32, row-major
 //   math : bf16 products, float32 sums in a fixed order

@@ -1,4 +1,4 @@
-// linear_swiglu.cu: y = silu(gate) * up, both from one product x W^T + bias; an entry for each width of a tile.
+// linear_swiglu.cu: y = silu(gate) * up, both from one product x W^T + bias; an entry for each tile.
 //
 //   x    : [N, in] bf16, as in linear.cu     W : [2 F, in] bf16, packed, rows of gate and up alternate by eights
 //   bias : [2 F] bf16 in the same order, or null     y : [N, F] bf16, row-major

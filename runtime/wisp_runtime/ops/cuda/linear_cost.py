@@ -15,10 +15,10 @@ NARROW = 64
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS = 4800.0, 85.0
 _START_NS = 2500.0  # until the first sums: the launch, the first copies
 _STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
-_TALL_STEP_NS_A_TOKEN = 3.85  # of three row tiles
+_TALL_STEP_NS, _TALL_STEP_NS_A_TOKEN = 30.0, 3.7  # of three row tiles: by arithmetic, not yet measured
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
 _JOIN_NS, _JOIN_NS_A_TOKEN = 1000.0, 28.0
-_SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair
+_SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair: not yet measured either
 _BESIDE_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
 # To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
 _APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
@@ -29,7 +29,7 @@ def estimate_us(plan: Plan) -> float:
     ranges = max(plan.ranges, 1)
     waves = -(-plan.whole // plan.grid)
     width, step_bytes = plan.tile_tokens, _step_bytes(plan)
-    step_ns = _TALL_STEP_NS_A_TOKEN * width
+    step_ns = _TALL_STEP_NS + _TALL_STEP_NS_A_TOKEN * width
     if plan.row_tiles == 2:
         step_ns = _STEP_NS + _STEP_NS_A_TOKEN * width
     step_ns = max(step_ns, step_bytes / _BESIDE_BYTES_A_NS)
