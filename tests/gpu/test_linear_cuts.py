@@ -66,7 +66,7 @@ def in_pairs(width, row_tiles, blocks):
 def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
     linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
     heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five units, the first's last not full
-    for outputs, inputs in zip(heights, (1096, 1024), strict=True):  # odd and even numbers of steps
+    for outputs, inputs in zip(heights, (1056, 1024), strict=True):  # odd and even numbers of steps
         plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
         # two full tiles; a part of the second's first half, of its second half
         for tokens in (2 * width, width + 5, 2 * width - 3):
