@@ -52,8 +52,14 @@ profile() {  # name, flags
   wisp profile --shape "$SHAPE" --svg "$WORK/records/$name.svg" --json "$WORK/records/$name.json" --commit "$COMMIT" "$@"
 }
 tested() { "$PYTHON" -m pytest -q -p no:cacheprovider --durations=3 "$@"; }
-sanitized() {  # tool, test
-  compute-sanitizer --tool "$1" --target-processes all --error-exitcode 86 --print-limit 20 \
+sanitized() {  # tool, test: of our kernels; the references, CuPy's and cuBLAS's, would take most of the time
+  local flags="" other
+  for other in cupy gemm gemv cublas cutlass splitK nvjet widened is_wrong random_bf16_bits; do
+    flags="$flags --kernel-name-exclude kns=$other"
+  done
+  [ "$1" = memcheck ] && flags="$flags --report-api-errors no"  # the driver's noes are answers: ops/cuda/kernels.py
+  # shellcheck disable=SC2086  # flags are words
+  compute-sanitizer --tool "$1" --target-processes all --error-exitcode 86 --print-limit 20 $flags \
     "$PYTHON" -m pytest -q -p no:cacheprovider -p under_sanitizer "tests/gpu/test_$2.py"
 }
 stamp() { "$PYTHON" tests/bench/stamp_record.py "$1" "$2" "bash tests/bench/gpu_session.sh $1"; }  # name, file
@@ -145,6 +151,11 @@ for stage in $(for name in "$@"; do expand "$name"; done); do
   status=$?
   [ $status = 124 ] && echo "ended after its limit of $limit s" >>"$log"
   [ $status = 0 ] || failed="$failed $stage"
+  case $stage in
+    memcheck-* | racecheck-*)
+      "$PYTHON" tests/bench/sanitizer_record.py "$stage" "$log" $status $((SECONDS - start)) \
+        "$WORK/records/sanitizer.json" >>"$log" 2>&1 ;;
+  esac
   printf '%-28s %s %4d s  %s\n' "$stage" "$([ $status = 0 ] && echo ok || echo "FAILED($status)")" $((SECONDS - start)) \
     "$(grep -v '^$' "$log" | tail -n 1 | cut -c 1-110)" | tee -a "$summary"
   tar -C "$WORK" -czf "$OUT/logs.tar.gz" logs && tar -C "$WORK" -czf "$OUT/records.tar.gz" records

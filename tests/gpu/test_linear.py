@@ -49,6 +49,7 @@ from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
 )
 def test_linear_is_the_product(device, outputs, inputs, tokens):
     case, linear = Case(device, outputs, inputs), Linear(device)
+    outputs = case.outputs
     for count in tokens:
         x, dense = case.x(count)
         spare = spare_rows(device, "test.y", count, outputs, BF16)
@@ -65,6 +66,7 @@ def test_linear_is_the_product(device, outputs, inputs, tokens):
 )
 def test_swiglu_is_the_gated_product(device, half, inputs, tokens):
     case, linear = Case(device, 2 * half, inputs, "gate_up"), Linear(device)
+    half = case.outputs // 2
     for count in tokens:
         x, dense = case.x(count)
         spare = spare_rows(device, "test.y", count, half, BF16)
@@ -87,6 +89,7 @@ def test_swiglu_is_the_gated_product(device, half, inputs, tokens):
 )
 def test_logits_are_the_sums_unrounded(device, vocab, inputs, tokens):
     case, linear = Case(device, vocab, inputs), Linear(device)
+    vocab = case.outputs
     for count in tokens:
         x, dense = case.x(count)
         spare = spare_rows(device, "test.logits", count, vocab, np.float32)

@@ -9,7 +9,18 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent / "products"))
-from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, as_bits, check, check_stable, widened  # noqa: E402
+from linear_cases import (  # noqa: E402
+    BF16,
+    CHAIN,
+    SIGMOID,
+    SUMS,
+    TOKENS,
+    Case,
+    as_bits,
+    check,
+    check_stable,
+    widened,
+)
 
 from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
 from wisp_runtime.ops.cuda.linear_plan import TALL_TOKENS, TILE_TOKENS, Plan, Work, plan  # noqa: E402
@@ -123,7 +134,7 @@ def test_two_blocks_may_share_a_multiprocessor(device):
 
 def test_products_follow_each_other_without_waiting(device):
     """A chain as in a layer: each reads what the one before wrote, and all share parts and counters."""
-    up, down, linear = Case(device, 4096, 1024), Case(device, 1024, 4096), Linear(device)
+    up, down, linear = Case(device, *CHAIN), Case(device, *CHAIN[::-1]), Linear(device)
     for count in (1, 8, 64, 300):
         x, _ = up.x(count)
         results = []

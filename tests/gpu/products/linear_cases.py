@@ -1,5 +1,7 @@
 """Random products with their float32 twins, for the tests of matrix products: cuBLAS without TF32."""
 
+import os
+
 import cupy as cp
 import numpy as np
 
@@ -12,6 +14,11 @@ SUMS = 1e-4  # absolute: float32 sums of products of size 1 / sqrt(in), added in
 SIGMOID = 1e-3  # absolute: those sums again, and a fast exponential
 TOKENS = (1, 2, 7, 8, 9, 17, 64, 65, 100, 128, 129, 250, 256, 257, 300, 512, 1000, 2048 + 3)
 FEW = (1, 8, 33, 100, 256, 300, 700)
+CHAIN = (4096, 1024)  # out and in of a product whose result the next one reads
+MOST_ROWS, MOST_INPUTS, AGAIN = 1 << 20, 1 << 20, 5
+if "WISP_SANITIZER" in os.environ:  # makes kernels a hundred times slower
+    TOKENS, FEW, CHAIN = (1, 9, 65, 129, 257), (1, 33, 257), (264, 136)
+    MOST_ROWS, MOST_INPUTS, AGAIN = 1408, 264, 1
 NAN = np.uint16(0xFFFF)  # what memory is filled with that must not be written
 
 numbers = cp.ElementwiseKernel(
@@ -47,9 +54,13 @@ is_wrong = cp.ElementwiseKernel(  # one kernel for many of CuPy's: each would be
 
 
 class Case:
-    """A matrix packed, and its float32 twin; ``tokens`` rows of X in a larger buffer full of NaN."""
+    """A matrix packed, and its float32 twin; ``tokens`` rows of X in a larger buffer full of NaN.
+
+    At most ``MOST_ROWS`` by ``MOST_INPUTS`` of what is asked for: ``outputs`` and ``inputs`` say what it has.
+    """
 
     def __init__(self, device, outputs, inputs, order="plain", has_bias=False):
+        outputs, inputs = min(outputs, MOST_ROWS), min(inputs, MOST_INPUTS)
         bits = random_bits((outputs, inputs), outputs + inputs, inputs**-0.5)
         self.outputs, self.inputs, self.device, self.dense = outputs, inputs, device, widened(bits)
         self.weight = PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, order)
@@ -109,11 +120,11 @@ def as_bits(array):
 
 
 def check_stable(multiply, y):
-    """Five more, one after the other without waiting, give the same bits."""
+    """``AGAIN`` more, one after the other without waiting, give the same bits."""
     first = as_bits(y).copy()
-    for _ in range(5):
+    for _ in range(AGAIN):
         y.data.memset_async(0xFF, y.nbytes)
         assert bool((as_bits(multiply()) == first).all())
-    for _ in range(5):
+    for _ in range(AGAIN):
         y = multiply()
     assert bool((as_bits(y) == first).all())
