@@ -109,7 +109,7 @@ def test_a_new_number_of_tokens_makes_no_new_map(product, linear):
     for count in range(65, 97):
         product.multiply(product.tokens(count), weight, out_name="y")
     assert [call[-1].tokens for call in product.launched] == list(range(65, 97))
-    assert linear.maps == [((BUFFER_BYTES // 1024, 512), (64, 64))]
+    assert linear.maps == [((BUFFER_BYTES // 1024, 512), (96, 64))]
 
 
 def test_pairs_are_launched_as_clusters(product, linear):

@@ -15,10 +15,12 @@ NARROW = 64
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS = 4800.0, 85.0
 _START_NS = 2500.0  # until the first sums: the launch, the first copies
 _STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
-_TALL_STEP_NS, _TALL_STEP_NS_A_TOKEN = 30.0, 3.7  # of three row tiles: by arithmetic, not yet measured
+_TALL_STEP_NS, _TALL_STEP_NS_A_TOKEN = 30.0, 3.7  # of three row tiles
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
 _JOIN_NS, _JOIN_NS_A_TOKEN = 1000.0, 28.0
-_SWAP_NS, _SWAP_NS_A_TOKEN = 1000.0, 10.0  # between the blocks of a pair: not yet measured either
+_EVEN_GAIN_NS = 2000.0  # of narrow tiles cut into as many ranges each: no block's range spans two tiles
+_SWAP_NS, _SWAP_NS_A_TOKEN = 0.0, 3.0  # between the blocks of a pair
+_LONG = 32  # steps of a K that is worth cutting
 _BESIDE_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
 # To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
 _APART_BYTES_A_NS, _APART_AND_LARGE_BYTES_A_NS = 66.0, 35.0
@@ -35,6 +37,8 @@ def estimate_us(plan: Plan) -> float:
     step_ns = max(step_ns, step_bytes / _BESIDE_BYTES_A_NS)
     epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
     join_ns = _JOIN_NS + _JOIN_NS_A_TOKEN * width if plan.is_cut else 0.0
+    if _is_even(plan):
+        join_ns -= _EVEN_GAIN_NS
     if plan.pairs:
         join_ns = _SWAP_NS + _SWAP_NS_A_TOKEN * width + epilogue_ns / 2
     cut_steps = -(-plan.work.k_tiles // 2) if plan.pairs else -(-plan.line_steps // ranges)
@@ -44,6 +48,12 @@ def estimate_us(plan: Plan) -> float:
     joins_alone_ns = 0.0 if plan.whole > 0 and width <= NARROW else join_ns
     memory_ns = _memory_ns(plan) + joins_alone_ns + (0.0 if plan.pairs else epilogue_ns)
     return (_START_NS + max(compute_ns + epilogues_ns + join_ns, memory_ns)) / 1000
+
+
+def _is_even(plan: Plan) -> bool:
+    """Whether all of a product is narrow tiles over a K that is worth cutting, each into as many ranges."""
+    is_all = plan.is_cut and plan.whole == 0 and plan.ranges % plan.line_tiles == 0
+    return is_all and plan.tile_tokens <= NARROW and plan.work.k_tiles >= _LONG
 
 
 def _apart_ns(plan: Plan) -> float:

@@ -23,6 +23,7 @@ TALL_TOKENS = (64, 128, 160, 192)
 """Tokens of a tall tile, of three row tiles."""
 
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
+_MOST_IN_ONE = 128  # tokens that one tile holds best
 _NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
@@ -158,15 +159,20 @@ def _candidates(work: Work, sms: int) -> Iterator[Plan]:
     enough = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
     for width in TILE_TOKENS:
         token_tiles = -(-work.tokens // width)
-        if _NARROWEST_OF_PAIR <= width <= enough:
+        if width != enough and not (_NARROWEST_OF_MANY <= width < enough and _gains_by_many(work, sms)):
+            continue
+        if width >= _NARROWEST_OF_PAIR:
             yield from _paired(work, width, 2, sms)
-        if width in TALL_TOKENS and width <= enough:
+        if width in TALL_TOKENS:
             yield from _paired(work, width, 3, sms)
             yield _whole(work, width, 3, sms)
-        if width != enough and not _NARROWEST_OF_MANY <= width < enough:
-            continue
         for lanes in {1, token_tiles} if token_tiles <= min(_GROUP, sms) else {1}:
             yield from _cuts(work, width, lanes, sms)
+
+
+def _gains_by_many(work: Work, sms: int) -> bool:
+    """Whether several tiles of tokens may be better than one that holds all: they read the weights again."""
+    return work.tokens > TILE_TOKENS[-1] or (work.tokens > _MOST_IN_ONE and work.units <= sms)
 
 
 def _whole(work: Work, width: int, row_tiles: int, sms: int) -> Plan:
