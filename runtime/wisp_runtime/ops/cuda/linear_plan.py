@@ -172,7 +172,7 @@ def _candidates(work: Work, sms: int) -> Iterator[Plan]:
 
 def _gains_by_many(work: Work, sms: int) -> bool:
     """Whether several tiles of tokens may be better than one that holds all: they read the weights again."""
-    return work.tokens > TILE_TOKENS[-1] or (work.tokens > _MOST_IN_ONE and work.units <= sms)
+    return work.tokens > TILE_TOKENS[-1] or (work.tokens > _MOST_IN_ONE and -(-work.rows // UNIT_ROWS) <= sms)
 
 
 def _whole(work: Work, width: int, row_tiles: int, sms: int) -> Plan:
