@@ -7,6 +7,7 @@ an engine's process with the toy in it.
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 import zlib
@@ -120,6 +121,10 @@ class TroubledRunner(Runner):
             time.sleep(120)
         if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
             raise ZeroDivisionError("the toy was told to raise")
+        if self.trouble == "lingers" and any(chunk.sequence.generated_tokens for chunk in plan):
+            atexit.register(time.sleep, 120)  # as the driver may, whose GPU does not answer any more
+            self.error = ZeroDivisionError("the toy was told to linger")  # as a future does: frames live on
+            raise self.error
         return super().launch(plan)
 
 
