@@ -11,7 +11,7 @@ from wisp_plan.sizes import GIB, MIB
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
-from wisp_runtime.errors import ConfigError, DoesNotFit, GpuUnavailable
+from wisp_runtime.errors import ConfigError, DoesNotFit, GpuUnavailable, ModelUnsupported
 from wisp_runtime.ops import backend
 from wisp_runtime.ops.backend import Memory
 from wisp_runtime.ops.cuda import early
@@ -118,6 +118,28 @@ def test_a_card_that_others_hold_is_named_as_such():
 def test_settings_that_no_card_could_satisfy_are_settings_errors():
     with pytest.raises(ConfigError, match="fp8 cannot be served"):
         startup.require_fit(LLAMA, ServeConfig(model="m", quantization="fp8"), H200)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"head_size": 100}, "head_dim is 100, no multiple of 8; rotated channels is 100"),  # OpenLLaMA 3B
+        ({"head_size": 320}, "head_dim is 320, over 256"),
+        ({"heads": 32, "kv_heads": 1}, "32 query heads are more than 16 times 1 KV heads"),
+        ({"vocab": (1 << 18) + 1}, "vocab_size is 262145, over 262144"),
+        ({"mlp": 14340}, "intermediate_size is 14340, no multiple of 8"),
+    ],
+)
+def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, says):
+    spec = replace(LLAMA, rope=RopeSpec(), **sizes)
+    with pytest.raises(ModelUnsupported, match=says):
+        startup.require_fit(spec, ServeConfig(model="m"), H200)
+    startup.require_fit(spec, ServeConfig(model="m"), replace(H200, device="cpu"))
+
+
+def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():
+    with pytest.raises(ConfigError, match=r"--block-tokens 12: a GPU wants a multiple of 8"):
+        startup.require_fit(LLAMA, ServeConfig(model="m", block_tokens=12), H200)
 
 
 class Asked:

@@ -27,7 +27,7 @@ from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.runner import Runner
 from wisp_runtime.engine.scheduler import Scheduler
-from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
+from wisp_runtime.errors import ConfigError, DoesNotFit, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.memory.kv import allocate
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops import backend
@@ -119,7 +119,10 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     Raises:
         DoesNotFit: not even one sequence can be served; the message has the numbers and what would fit.
         ConfigError: the settings ask for what this model or device cannot do at all.
+        ModelUnsupported: the model has a size that no kernel takes.
     """
+    if memory.device == "cuda":
+        require_sizes(spec, config.block_tokens)
     held_bytes = memory.process_bytes or 0
     request = FitRequest(
         max_context=config.max_context,
@@ -141,6 +144,23 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     if not fit.fits:
         raise DoesNotFit(fit.message + _others(memory), ledger=fit.to_dict())
     return fit
+
+
+def require_sizes(spec: ModelSpec, block_tokens: int) -> None:
+    """Refuse what no kernel of a GPU takes (``needs`` of the manifests), while that costs nothing yet."""
+    if block_tokens % 8:
+        raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
+    eights = {"hidden_size": spec.hidden, "intermediate_size": spec.mlp, "head_dim": spec.head_size}
+    eights["rotated channels"] = spec.rope.rotary_size or spec.head_size
+    most = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
+    found = {**eights, "vocab_size": spec.vocab}
+    wrong = [f"{name} is {size}, no multiple of 8" for name, size in eights.items() if size % 8]
+    wrong += [f"{name} is {found[name]}, over {size}" for name, size in most.items() if found[name] > size]
+    if spec.heads > 16 * spec.kv_heads:
+        wrong.append(f"{spec.heads} query heads are more than 16 times {spec.kv_heads} KV heads")
+    if wrong:
+        says = "; ".join(wrong)
+        raise ModelUnsupported(f"no kernel for this model: {says}. Serve it with --device cpu.")
 
 
 def _others(memory: Memory) -> str:
