@@ -26,7 +26,7 @@ _TILE_TOKENS = 16
 _STAGES = 2
 _PART_TOKENS, _MOST_PARTS = 64, 64  # kPartTiles, in tokens, and kMostParts of decode_work.cuh
 _NO_WINDOW = 2**31 - 1
-_BLOCKS_PER_SM = 2
+_BLOCKS_PER_SM = 3
 _MOST_PART_ROWS = 16384
 
 
