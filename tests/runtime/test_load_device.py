@@ -78,6 +78,10 @@ def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch
     early._handle.cache_clear()
 
 
+def test_a_library_that_is_no_driver_is_none():
+    assert early._library("libc.so.6", "cuInit", 0) is None
+
+
 def test_a_model_is_checked_against_what_the_card_has_free():
     fit = startup.require_fit(LLAMA, ServeConfig(model="m"), H200)
     assert (fit.fits, fit.quantization, fit.kv_dtype, fit.max_context) == (True, "bf16", "bf16", 8192)

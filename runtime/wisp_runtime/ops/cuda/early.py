@@ -41,8 +41,9 @@ class EarlyContext:
         return self._capability
 
     def _make(self) -> None:
-        cuda, device, context = _library("libcuda.so.1", "cuInit", 0), ctypes.c_int(), ctypes.c_void_p()
+        device, context = ctypes.c_int(), ctypes.c_void_p()
         try:
+            cuda = _library("libcuda.so.1", "cuInit", 0)
             self._capability = _capability(cuda, device, self._index)
         finally:
             self._is_known.set()
@@ -92,9 +93,10 @@ def _library(name: str, initialise: str, *arguments: int) -> Any:
     """Load and initialise a library of the driver, once; None if there is none or it refuses."""
     try:
         library = ctypes.CDLL(name)
-    except OSError:
+        refuses = getattr(library, initialise)(*arguments)
+    except (OSError, AttributeError):  # there is none, or it is no driver's
         return None
-    return None if getattr(library, initialise)(*arguments) else library
+    return None if refuses else library
 
 
 def _management() -> Any:

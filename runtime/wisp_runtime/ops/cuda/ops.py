@@ -17,6 +17,7 @@ from wisp_runtime.ops.cuda.arena import Arenas
 from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
 from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.device import Device, open_device
+from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.embedding import Embedding
 from wisp_runtime.ops.cuda.linear import Linear
 from wisp_runtime.ops.cuda.norms import Norms
@@ -24,6 +25,13 @@ from wisp_runtime.ops.cuda.packing import PackedMatrix
 from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.rope import Rope
 from wisp_runtime.ops.cuda.sampling import Sampler
+
+_NEEDED = (
+    *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
+    *("rope_write_kv", "decode_attention", "prefill_attention"),
+    *("sample_best", "sample_bins", "sample_draw", "sample_logprobs"),
+)
+"""The ops that every model needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +67,12 @@ class CudaOps(Arenas):
         """Open the first GPU that this process sees.
 
         Raises:
-            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.device.open_device`.
+            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.device.open_device`; also where one
+                kernel of the set is missing, which else is found out once all weights have been read.
         """
-        return cls(open_device())
+        device = open_device()
+        device.kernels.require(*_NEEDED)
+        return cls(device)
 
     def make_sampler(self, vocab: int, max_rows: int) -> Sampler:
         """Make the sampler of a model; its tokens are what :meth:`embedding` looks up for negative ones."""
@@ -80,7 +91,8 @@ class CudaOps(Arenas):
 
     def from_host(self, array: Array) -> Array:
         """Copy a host array to the GPU."""
-        return to_device(array)
+        with translate("copying an array to the GPU"):
+            return to_device(array)
 
     def to_host(self, array: Array) -> Array:
         """Copy an array to the host as float32; waits for the GPU."""
@@ -110,8 +122,8 @@ class CudaOps(Arenas):
         return self._linear(x, weight, bias, out_name=name)
 
     def _is_normed(self, x: Array) -> bool:
-        normed = self.device_state.workspace.array("normed", x.shape, BF16)
-        return bool(normed.data.ptr == x.data.ptr)
+        buffer = self.device_state.workspace.array("normed", (1,), BF16)  # of x's shape it might grow
+        return bool(buffer.data.ptr == x.data.ptr)
 
     def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.swiglu`."""
