@@ -50,6 +50,7 @@ RUN printf '%s\n' "import sys, tomllib" "project = tomllib.load(open('pyproject.
       "wanted = sum((project['optional-dependencies'][name] for name in sys.argv[1:]), project['dependencies'])" \
       "print(*(line for line in wanted if not line.startswith(('gguf', 'rich') if 'runtime' in sys.argv else 'gguf')), sep='\n')" >extras.py && \
     python3 extras.py operator >operator.txt && python3 extras.py runtime >cpu.txt && python3 extras.py runtime cuda >cuda.txt && \
+    python3 extras.py kernels >kernels.txt && \
     printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile -r \$1" \
       "cd /opt/wisp/lib/python3*/site-packages" \
       "rm -rf kubernetes/aio kubernetes/e2e_test cupy/_core/include" \
@@ -64,11 +65,27 @@ FROM dependencies AS runtime-dependencies
 ARG FLAVOUR=cuda
 RUN sh install.sh $FLAVOUR.txt
 
+# kernels: cubins for every GPU that there is a folder for, and of the compiler nothing. Only what compiling needs is copied,
+# so that a change of anything else compiles nothing again.
+FROM dependencies AS kernels
+ARG FLAVOUR=cuda
+RUN [ $FLAVOUR != cuda ] || { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* && \
+    /tools/bin/pip install --quiet -r kernels.txt; }
+COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/errors.py runtime/wisp_plan/sizes.py runtime/wisp_plan/
+COPY runtime/wisp_runtime/__init__.py runtime/wisp_runtime/config.py runtime/wisp_runtime/errors.py runtime/wisp_runtime/
+COPY runtime/wisp_runtime/cli/__init__.py runtime/wisp_runtime/cli/main.py runtime/wisp_runtime/cli/kernels.py runtime/wisp_runtime/cli/
+COPY runtime/wisp_runtime/ops/__init__.py runtime/wisp_runtime/ops/
+COPY runtime/wisp_runtime/ops/cuda/__init__.py runtime/wisp_runtime/ops/cuda/build.py runtime/wisp_runtime/ops/cuda/catalogue.py runtime/wisp_runtime/ops/cuda/
+COPY kernels kernels
+RUN mkdir -p /opt/wisp/kernels && { [ $FLAVOUR != cuda ] || \
+    PYTHONPATH=runtime /tools/bin/python -c "from wisp_runtime.cli.main import main; main()" kernels build --out /opt/wisp/kernels; }
+
 # code: our own packages, each image with its own plane and the plan that both share.
 FROM tools AS code
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 COPY runtime runtime
+COPY kernels kernels
 RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheel . && \
     /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-deps --no-compile /wheel/*.whl
 
@@ -92,10 +109,11 @@ ENTRYPOINT ["python3", "-m", "wisp_operator.main"]
 
 FROM python AS runtime
 COPY --from=runtime-dependencies /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.core"]
+RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
+COPY --from=kernels /opt/wisp/kernels /opt/wisp/kernels
 COPY --from=runtime-code /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib, pkgutil, wisp_plan, wisp_runtime\nfor p in (wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        'convert' in m.name or importlib.import_module(m.name)"]
-ENV PYTHONDONTWRITEBYTECODE=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_plan, wisp_runtime\nfor p in (wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        try:\n            '.convert' in m.name or importlib.import_module(m.name)\n        except ModuleNotFoundError as e:\n            if e.name not in ('cupy', 'cuda'): raise"]
+ENV PYTHONDONTWRITEBYTECODE=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility WISP_KERNELS=/opt/wisp/kernels
 USER 65532:65532
 EXPOSE 8000
 ENTRYPOINT ["wisp-runtime"]

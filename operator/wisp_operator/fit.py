@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wisp_operator.api import Gpu, InferenceModel
-from wisp_operator.desired.arguments import step_tokens
 from wisp_operator.errors import SourceError
 from wisp_operator.sources import Files
 from wisp_plan import fit
@@ -101,7 +100,6 @@ def plan(model: InferenceModel, files: Files, device: Device) -> fit.Fit:
         max_concurrent=runtime.max_concurrent,
         quantization=runtime.quantization,
         kv_dtype=runtime.kv_cache_dtype,
-        max_step_tokens=step_tokens(runtime),
         device=device.kind,
     )
     return fit.check(

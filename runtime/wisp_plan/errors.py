@@ -11,7 +11,8 @@ PlanError                   message: what, where, and what to do
 │   └── TensorsMismatch     whole, but not the tensors that this model needs
 ├── RequestInvalid          a fit request that no amount of memory would satisfy
 ├── SizeInvalid             text that is not a number of bytes
-└── UnknownCard             a GPU that is not in the catalogue
+├── UnknownCard             a GPU that is not in the catalogue
+└── UnknownShape            a model's name that is not among the named shapes
 """
 
 from __future__ import annotations
@@ -84,3 +85,7 @@ class SizeInvalid(PlanError):
 
 class UnknownCard(PlanError):
     """A GPU that is not in the catalogue."""
+
+
+class UnknownShape(PlanError):
+    """A name that is not among the named shapes."""

@@ -30,11 +30,12 @@ class Fit:
         message: one sentence; when it does not fit it ends in what would.
         ledger: what the process will occupy, all KV blocks included; when it does not fit, the least that
             would serve.
-        required_bytes: the least that serves: one sequence of ``max_context`` tokens.
+        required_bytes: the least that serves: one sequence of ``max_context`` tokens, in such steps.
         available_bytes: what there is.
         device_name: e.g. ``L4``.
         max_context: tokens a sequence may hold, prompt and answer together.
         max_concurrent: sequences in one step.
+        max_step_tokens: tokens a step may compute.
         quantization: of the weights (``float32`` on the CPU).
         kv_dtype: of keys and values.
         kv_blocks: P, blocks to allocate; 0 when it does not fit.
@@ -51,6 +52,7 @@ class Fit:
     device_name: str
     max_context: int
     max_concurrent: int
+    max_step_tokens: int
     quantization: str
     kv_dtype: str
     kv_blocks: int
@@ -87,6 +89,7 @@ class Fit:
             "kvBytesPerToken": self.ledger.kv_bytes_per_token,
             "maxContext": self.max_context,
             "maxConcurrent": self.max_concurrent,
+            "maxStepTokens": self.max_step_tokens,
             "maxConcurrentAtContext": self.max_concurrent_at_context,
             "headroomBytes": self.headroom_bytes,
             "fits": self.fits,
@@ -129,6 +132,7 @@ def check(
         device_name=device_name,
         max_context=trial.max_context,
         max_concurrent=request.max_concurrent,
+        max_step_tokens=ledger.options.max_step_tokens,
         quantization="float32" if request.device == "cpu" else ledger.options.quantization,
         kv_dtype=ledger.options.kv_dtype,
         kv_blocks=ledger.options.kv_blocks if trial.fits else 0,

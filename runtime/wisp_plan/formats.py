@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from wisp_plan.layout import held_elements, packed_shape, stacked_tensors
 from wisp_plan.spec import ModelSpec
 from wisp_plan.tensors import expected_tensors
 
@@ -54,9 +55,6 @@ FORMATS = {
 }
 """All formats, the most faithful first."""
 
-FLOAT32 = WeightFormat("float32", 32)
-"""What the CPU backend computes with, whatever is stored."""
-
 KV_BITS = {"bf16": 16, "fp8": 8, "float32": 32}
 
 
@@ -74,18 +72,20 @@ def weight_bytes(spec: ModelSpec, format_name: str, device: Device) -> WeightByt
 
     Args:
         format_name: of the projections; what is not quantized is held in bf16.
-        device: on ``cpu`` everything is float32.
+        device: on ``cpu`` everything is float32; on ``cuda`` the padding of :mod:`.layout` is counted too.
     """
-    whole = FLOAT32 if device == "cpu" else FORMATS["bf16"]
-    chosen = FLOAT32 if device == "cpu" else FORMATS[format_name]
+    if device == "cpu":
+        return WeightBytes(sum(math.prod(one.shape) for one in expected_tensors(spec)) * 4, 0)
+    chosen = FORMATS[format_name]
     weights = scales = 0
-    for tensor in expected_tensors(spec):
-        if tensor.role == "projection":
-            out, into = tensor.shape
-            weights += chosen.weight_bytes(out, into)
-            scales += chosen.scales_bytes(out, into) if chosen.scale_bytes else 0
+    for tensor in stacked_tensors(spec):
+        if tensor.role == "projection" and chosen.bits != 16:
+            weights += chosen.weight_bytes(*packed_shape(*tensor.shape))
         else:
-            weights += math.prod(tensor.shape) * whole.bits // 8
+            weights += held_elements(tensor.shape) * 2
+    for tensor in expected_tensors(spec):
+        if tensor.role == "projection" and chosen.scale_bytes:
+            scales += chosen.scales_bytes(*tensor.shape)
     return WeightBytes(weights, scales)
 
 

@@ -1,9 +1,8 @@
 """The byte ledger: what serving a model occupies, row by row.
 
 Pure: a :class:`~wisp_plan.spec.ModelSpec` and settings in, numbers out. Whether that fits is decided in
-:mod:`.fit`. Weights and KV cache are exact (but for the
-padding of rows); workspace is the sum of the arrays of one step at its largest;
-graphs and CUDA context are estimates on the safe side, which a runtime replaces by what it measures.
+:mod:`.fit`. Weights, KV cache and, on a GPU, workspace are what the runtime allocates; graphs and CUDA
+context are estimates on the safe side, the latter replaced by what a runtime measures.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ from dataclasses import dataclass
 from wisp_plan.formats import Device, kv_bytes_per_token, weight_bytes
 from wisp_plan.sizes import MIB
 from wisp_plan.spec import ModelSpec
+from wisp_plan.workspace import MOST_PROCESSORS, cpu_bytes, gpu_buffers
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
 
-GRAPH_NODE_BYTES = 8 << 10
+GRAPH_NODE_BYTES = 4 << 10
 """Device memory of a kernel in a CUDA graph; an H200 (driver 580.159) takes 2 to 3 KiB, without arguments."""
 
-GRAPH_KERNELS_A_LAYER = 6
-CPU_SCORES = 8 << 20
-"""Attention scores that the CPU backend computes at once; the mask and temporaries take as much again."""
-
-SPLITS = 32
-"""Parts into which the attention of one long sequence may be divided, each with its partial result."""
+GRAPH_KERNELS_A_LAYER = 8
+GRAPH_KERNELS_BESIDE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +37,7 @@ class LedgerOptions:
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
         context_bytes: of the CUDA context, when it was measured; None takes the estimate.
+        processors: SMs of the GPU.
     """
 
     device: Device
@@ -52,6 +49,7 @@ class LedgerOptions:
     max_concurrent: int
     max_step_tokens: int
     context_bytes: int | None = None
+    processors: int = MOST_PROCESSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +128,19 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
 
 
 def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
-    """Count the arrays that live at the same time in the largest step."""
-    element = 4 if options.device == "cpu" else 2
-    activations = options.max_step_tokens * _activation_width(spec) * element
-    # Logits in float32, and a copy for sampling to sort; a token's bitmask is one bit of V.
-    logits = options.max_concurrent * (2 * spec.vocab * 4 + spec.vocab // 8)
-    block_tables = options.max_concurrent * -(-options.max_context // options.block_tokens) * 4
-    rotations = (
-        spec.max_context * (spec.rope.rotary_size or spec.head_size) * 4
-    )  # a cosine and a sine for each pair of channels
-    return activations + logits + block_tables + rotations + _attention_bytes(spec, options)
-
-
-def _activation_width(spec: ModelSpec) -> int:
-    """Numbers per token alive at once: residual, its norm, and the wider of attention and MLP."""
-    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
-    attention = 2 * queries + 2 * keys
-    return 2 * spec.hidden + max(attention, 3 * spec.mlp)
-
-
-def _attention_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
-    """Count attention's float32 scratch: partial results on CUDA, scores and one context on the CPU."""
-    if options.device == "cuda":
-        return options.max_concurrent * spec.heads * SPLITS * (spec.head_size + 2) * 4
-    context = options.max_context
-    scores = min(options.max_step_tokens, max(1, CPU_SCORES // (spec.heads * context))) * spec.heads * context
-    return 2 * scores * 4 + 2 * context * spec.kv_heads * spec.head_size * 4
+    """Count the scratch memory of the largest step."""
+    if options.device == "cpu":
+        return cpu_bytes(spec, options)
+    return sum(gpu_buffers(spec, options).values())
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
-    """Estimate captured CUDA graphs: one per batch size that is a power of two, up to ``max_concurrent``."""
-    buckets = (max_concurrent - 1).bit_length() + 1
-    return buckets * (spec.layers * GRAPH_KERNELS_A_LAYER + 8) * GRAPH_NODE_BYTES
+    """Estimate captured CUDA graphs: one per size of a decode step, with and without log-probabilities."""
+    kernels = spec.layers * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
+    return 2 * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
+
+
+def decode_sizes(max_concurrent: int) -> int:
+    """Count the sizes that decode steps are rounded up to (``wisp_runtime.engine.bucket`` lists them)."""
+    small = sum(size < max_concurrent for size in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128))
+    return small + max(0, -(-(max_concurrent - 128) // 64) - 1) + 1

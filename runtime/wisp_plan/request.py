@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.formats import FORMATS, Device
+from wisp_plan.ledger import LedgerOptions
 from wisp_plan.spec import ModelSpec
+from wisp_plan.workspace import MOST_PROCESSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,12 @@ class FitRequest:
         quantization: of the weights, or auto.
         kv_dtype: of keys and values, or auto.
         block_tokens: Tb, tokens per KV block.
-        max_step_tokens: tokens a step may compute.
+        max_step_tokens: tokens a step may compute; None is auto (:mod:`.steps`).
         device: where it runs; on ``cpu`` weights, keys and values are held in float32.
         kv_cache_bytes: for the KV cache; None is auto.
         context_bytes: of the CUDA context, when the available bytes were measured with (then its size) or
             without it (then 0); None takes the ledger's estimate.
+        processors: SMs of the GPU; None is not known yet.
         formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
         kv_dtypes_available: likewise for keys and values.
     """
@@ -33,10 +36,11 @@ class FitRequest:
     quantization: str = "auto"
     kv_dtype: str = "auto"
     block_tokens: int = 16
-    max_step_tokens: int = 512
+    max_step_tokens: int | None = None
     device: Device = "cuda"
     kv_cache_bytes: int | None = None
     context_bytes: int | None = None
+    processors: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
     kv_dtypes_available: tuple[str, ...] = ("bf16",)
 
@@ -54,6 +58,23 @@ class FitRequest:
             return "float32"
         return self.kv_dtypes_available[0] if self.kv_dtype == "auto" else self.kv_dtype
 
+    def ledger_options(
+        self, quantization: str, max_context: int, kv_blocks: int, max_step_tokens: int
+    ) -> LedgerOptions:
+        """Put this request and what was decided about it into the ledger's terms."""
+        return LedgerOptions(
+            device=self.device,
+            quantization=quantization,
+            kv_dtype=self.kv_format,
+            kv_blocks=kv_blocks,
+            block_tokens=self.block_tokens,
+            max_context=max_context,
+            max_concurrent=self.max_concurrent,
+            max_step_tokens=max_step_tokens,
+            context_bytes=self.context_bytes,
+            processors=self.processors or MOST_PROCESSORS,
+        )
+
     def check(self, spec: ModelSpec) -> None:
         """Refuse what no amount of memory would satisfy.
 
@@ -61,8 +82,9 @@ class FitRequest:
             RequestInvalid: names the setting, its value and what is possible.
         """
         for name in ("max_concurrent", "block_tokens", "max_step_tokens"):
-            if getattr(self, name) < 1:
-                raise RequestInvalid(f"{_both(name)} is {getattr(self, name)}; it must be at least 1.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestInvalid(f"{_both(name)} is {value}; it must be at least 1.")
         if self.max_context is not None and not 1 <= self.max_context <= spec.max_context:
             raise RequestInvalid(
                 f"{_both('max_context')} is {self.max_context}; this model can hold 1 to {spec.max_context} "

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
-from wisp_plan.ledger import Ledger, LedgerOptions, compute_ledger
+from wisp_plan.ledger import Ledger, compute_ledger
 from wisp_plan.request import FitRequest
 from wisp_plan.sizes import GIB
 from wisp_plan.spec import ModelSpec
+from wisp_plan.steps import step_sizes
 
 MIN_CONTEXT_TOKENS = 512
 """The shortest context that ``maxContext: auto`` settles for; less than that is called not fitting."""
 
 COMFORT_CONTEXT_TOKENS = 4096
-"""``quantization: auto`` leaves a format only when a context of this many tokens does not fit with it."""
+"""A format, or a step's width, is left only when a context of this many tokens does not fit with it."""
 
 CPU_KV_BYTES = GIB
 """What ``auto`` gives the KV cache on the CPU, where memory is shared with everything else."""
@@ -29,7 +31,8 @@ class Trial:
     """A request, resolved.
 
     Attributes:
-        required: the ledger with KV blocks for one sequence of ``max_context`` tokens: the least that serves.
+        required: the ledger with KV blocks for one sequence of ``max_context`` tokens: the least that serves
+            with steps of this width.
         available_bytes: what there is.
         max_context: tokens a sequence may hold.
         kv_limit_bytes: bound on the KV cache that the user set, if any.
@@ -57,21 +60,30 @@ class Trial:
 
 
 def attempt(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Trial:
-    """Resolve ``request``: the most faithful format that fits comfortably, else the best there is."""
+    """Resolve ``request``: the most faithful format that fits comfortably, else the best there is.
+
+    Within a format the widest step that leaves room for that; where nothing fits, what is missing the least.
+    """
     limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
-    trials = [_attempt_format(spec, request, name, available_bytes) for name in request.formats]
-    comfortable = (trial for trial in trials if trial.fits and trial.max_context >= limit)
-    return next(comfortable, None) or max(trials, key=_merit)
+    trials = []
+    for name, tokens in product(request.formats, step_sizes(spec, request, available_bytes)):
+        trial = _attempt(spec, request, name, tokens, available_bytes)
+        if trial.fits and trial.max_context >= limit:
+            return trial
+        trials.append(trial)
+    return max(trials, key=_merit)
 
 
 def _merit(trial: Trial) -> tuple[bool, int, int]:
-    return trial.fits, trial.max_context, -trial.required.total_bytes
+    return trial.fits, trial.max_context, 0 if trial.fits else -trial.required.total_bytes
 
 
-def _attempt_format(spec: ModelSpec, request: FitRequest, quantization: str, available_bytes: int) -> Trial:
+def _attempt(
+    spec: ModelSpec, request: FitRequest, quantization: str, step_tokens: int, available_bytes: int
+) -> Trial:
     def at(context: int) -> Trial:
         blocks = -(-context // request.block_tokens)
-        options = ledger_options(request, quantization, context, blocks)
+        options = request.ledger_options(quantization, context, blocks, step_tokens)
         return Trial(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
 
     if request.max_context is not None:
@@ -92,21 +104,6 @@ def _longest(limit: int, block_tokens: int, at: Callable[[int], Trial]) -> Trial
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle * block_tokens).fits else (low, middle)
     return at(low * block_tokens) if low * block_tokens > shortest.max_context else shortest
-
-
-def ledger_options(request: FitRequest, quantization: str, max_context: int, kv_blocks: int) -> LedgerOptions:
-    """Put a request and what was decided about it into the ledger's terms."""
-    return LedgerOptions(
-        device=request.device,
-        quantization=quantization,
-        kv_dtype=request.kv_format,
-        kv_blocks=kv_blocks,
-        block_tokens=request.block_tokens,
-        max_context=max_context,
-        max_concurrent=request.max_concurrent,
-        max_step_tokens=request.max_step_tokens,
-        context_bytes=request.context_bytes,
-    )
 
 
 def allocate(spec: ModelSpec, request: FitRequest, trial: Trial) -> Ledger:

@@ -29,6 +29,8 @@ KVCacheDtype = Literal["auto", "bf16", "fp8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
+KERNELS_VARIABLE = "WISP_KERNELS"
+"""Names the folder of compiled kernels; images set it. No flag of ``serve``: it is of the installation."""
 
 
 def parse_text(value: str) -> str:
@@ -157,8 +159,11 @@ class ServeConfig:
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
-    max_step_tokens: int = _option(
-        512, parse_integer(1, 1 << 20), "N", "Tokens a step may compute: the prefill chunk."
+    max_step_tokens: int | None = _option(
+        None,
+        parse_auto_or(parse_integer(1, 1 << 20)),
+        "auto|N",
+        "Tokens a step may compute: the prefill chunk; auto: up to 8192 on a GPU, 512 on the CPU.",
     )
     kv_cache_memory: int | None = _option(
         None, parse_auto_or(parse_memory), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
@@ -193,11 +198,11 @@ class ServeConfig:
         Raises:
             ConfigError: two settings contradict each other.
         """
-        if self.max_step_tokens < self.max_concurrent:
+        if self.max_step_tokens is not None and self.max_step_tokens < self.max_concurrent:
             raise ConfigError(
                 f"--max-step-tokens {self.max_step_tokens} is less than --max-concurrent "
                 f"{self.max_concurrent}; a step must hold one token of each sequence. "
-                "Raise the first or lower the second."
+                "Raise the first, lower the second, or leave the first to auto."
             )
 
     @property
@@ -231,7 +236,7 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
     Raises:
         ConfigError: names the variable and the nearest known spelling.
     """
-    known = [variable_of(option.name) for option in options()]
+    known = [*(variable_of(option.name) for option in options()), KERNELS_VARIABLE]
     for key in sorted(os.environ if environment is None else environment):
         if not key.startswith(ENVIRONMENT_PREFIX) or key.startswith(OTHER_PROGRAMS) or key in known:
             continue
@@ -244,3 +249,13 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
 def storage_settings() -> dict[str, str]:
     """The AWS tools' own variables, for ``s3://`` models."""
     return {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+
+
+def kernels_dir() -> Path:
+    """Return the folder of compiled kernels: ``WISP_KERNELS``, or ``kernels`` in the cache."""
+    return Path(os.environ.get(KERNELS_VARIABLE) or DEFAULT_CACHE_DIR / "kernels").expanduser()
+
+
+def cuda_home() -> Path | None:
+    """Return ``CUDA_HOME``, where CUDA's own installers put the toolkit; only ``kernels build`` asks."""
+    return Path(os.environ["CUDA_HOME"]) if os.environ.get("CUDA_HOME") else None

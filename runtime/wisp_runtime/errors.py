@@ -14,6 +14,12 @@ RuntimeFailure              reason, message; ends up in the termination log and 
 ├── PortInUse               another process listens there
 ├── ListenFailed            the address is not ours to listen on
 ├── KernelsMissing          no kernels for this GPU, model and quantization
+├── CompilerMissing         no nvcc where kernels are to be compiled (never in a serving process)
+├── CompilationFailed       nvcc refused a kernel
+├── GpuUnavailable          no GPU that this process may use, or a driver that is too old
+├── GpuOutOfMemory          the GPU has less free memory than was asked for
+├── WorkspaceExhausted      a step wanted more scratch memory than start-up had allocated: a bug of ours
+├── KernelFault             a kernel did what it must not, such as reading a wrong address: a bug of ours
 ├── DeviceFailed            the GPU or its driver reported an error that does not go away
 ├── EngineFailed            the engine met what it did not expect: a bug of ours
 ├── EngineDied              the engine's process ended without saying why
@@ -97,6 +103,30 @@ class ListenFailed(RuntimeFailure):
 
 class KernelsMissing(RuntimeFailure):
     """No kernels for this GPU, model and quantization."""
+
+
+class CompilerMissing(RuntimeFailure):
+    """No nvcc where kernels are to be compiled (never in a serving process)."""
+
+
+class CompilationFailed(RuntimeFailure):
+    """nvcc refused a kernel."""
+
+
+class GpuUnavailable(RuntimeFailure):
+    """No GPU that this process may use, or a driver that is too old."""
+
+
+class GpuOutOfMemory(RuntimeFailure):
+    """The GPU has less free memory than was asked for."""
+
+
+class WorkspaceExhausted(RuntimeFailure):
+    """A step wanted more scratch memory than start-up had allocated: a bug of ours."""
+
+
+class KernelFault(RuntimeFailure):
+    """A kernel did what it must not, such as reading a wrong address: a bug of ours."""
 
 
 class DeviceFailed(RuntimeFailure):

@@ -44,7 +44,7 @@ check() {
   cmp -s "$CACHE/base/$SUITE/etc/ssl/certs/ca-certificates.crt" "$2/etc/ssl/certs/ca-certificates.crt" ||
     fail "the certificates of $1 are not those of $SUITE"
   unshare --mount sh -ec 'mount --bind "$2" "$2"; mount -o remount,bind,ro "$2"; mount -t tmpfs none "$2/tmp"; mount --rbind /dev "$2/dev"
-    exec env -i PATH=/opt/wisp/bin:/usr/sbin:/usr/bin HOME=/tmp PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 \
+    exec env -i PATH=/opt/wisp/bin:/usr/sbin:/usr/bin HOME=/tmp PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 WISP_KERNELS=/opt/wisp/kernels \
       chroot --userspec=65532:65532 "$2" python3 - "$1"' _ "$1" "$2" <"$here/image_check.py"
 }
 

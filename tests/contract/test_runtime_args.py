@@ -14,11 +14,21 @@ from wisp_operator import api
 from wisp_operator.cli.demo import example_arguments
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.fit import Device, plan
+from wisp_plan.gpus import DEFAULT_FRACTION
+from wisp_plan.sizes import GIB
+from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options
+from wisp_runtime.engine.startup import require_fit
+from wisp_runtime.ops.backend import Memory
 
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+SPEC = ModelSpec(
+    *("LlamaForCausalLM", "llama", 32, 4096, 14336, 128256, 32, 8, 128, 8192, 1e-5, RopeSpec(rotary_size=128))
+)
 
 
 def model(uri: str = "hf://Qwen/Qwen3-0.6B", source: Mapping[str, Any] | None = None, **spec: Any):
@@ -67,9 +77,9 @@ def served(found: api.InferenceModel) -> ServeConfig:
         (model(gpu={"count": 0}), {"device": "cpu"}),
         (model(), {"max_context": None, "quantization": "auto", "kv_cache_dtype": "auto"}),
         (model(runtime={"maxContext": 4096}), {"max_context": 4096}),
-        (model(runtime={"maxConcurrent": 8}), {"max_concurrent": 8, "max_step_tokens": 512}),
-        # A step must hold a token of each sequence, or the runtime refuses.
-        (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": 1024}),
+        (model(runtime={"maxConcurrent": 8}), {"max_concurrent": 8, "max_step_tokens": None}),
+        # A step must hold a token of each sequence; auto sees to it.
+        (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
         (model(runtime={"prefixCache": False}), {"prefix_cache": False}),
         (model(), {"prefix_cache": True, "termination_log": Path("/dev/termination-log")}),
@@ -101,6 +111,33 @@ def test_what_the_api_leaves_open_stays_with_the_runtime_s_defaults():
     for option in options():
         if option.name not in chosen:
             assert getattr(config, option.name) == getattr(defaults, option.name), option.name
+
+
+class Published:
+    """A model's files as a hub tells of them."""
+
+    def config(self) -> ModelSpec:
+        return SPEC
+
+    def inventory(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_concurrent", "memory_bytes", "step_tokens"),
+    [
+        ("cuda", 32, 40 * GIB, 8192),
+        ("cuda", 700, 24 * GIB, 4096),
+        ("cpu", 32, 80 * GIB, 512),
+        ("cpu", 700, 80 * GIB, 700),
+    ],
+)
+def test_both_sides_count_with_steps_of_the_same_width(kind, max_concurrent, memory_bytes, step_tokens):
+    wish = model(gpu={"count": int(kind == "cuda")}, runtime={"maxConcurrent": max_concurrent})
+    planned = plan(wish, Published(), Device(kind, "L4", int(memory_bytes * DEFAULT_FRACTION)))
+    memory = Memory(kind, "L4", memory_bytes, memory_bytes, None, None)
+    started = require_fit(SPEC, served(wish), memory)
+    assert planned.max_step_tokens == started.max_step_tokens == step_tokens
 
 
 def test_the_runtime_reads_the_command_line_with_which_the_demo_asks_for_its_model():

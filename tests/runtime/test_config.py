@@ -39,6 +39,7 @@ VALUES = [
     ("--kv-cache-dtype", "fp8", "fp8"),
     ("--prefix-cache", "false", False),
     ("--block-tokens", "32", 32),
+    ("--max-step-tokens", "auto", None),
     ("--max-step-tokens", "2048", 2048),
     ("--kv-cache-memory", "auto", None),
     ("--kv-cache-memory", "512MiB", 512 << 20),
@@ -83,7 +84,11 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["--drain-timeout-s", "-1"], {}, "at least 0"),
         (["--drain-timeout-s", "inf"], {}, "number"),
         (["--served-name", " "], {}, "empty"),
-        (["--max-concurrent", "600"], {}, "--max-step-tokens 512 is less than --max-concurrent 600"),
+        (
+            ["--max-step-tokens", "512", "--max-concurrent", "600"],
+            {},
+            "--max-step-tokens 512 is less than --max-concurrent 600",
+        ),
         (["--max-contxt", "5"], {}, "--max-context"),
         ([], {"WISP_MAX_CONTXT": "5"}, "WISP_MAX_CONTEXT"),
         ([], {"WISP_MODEL": "x"}, "no setting of wisp-runtime"),
@@ -94,6 +99,12 @@ def test_what_cannot_be_is_misuse_and_says_what_would_do(parsed, arguments, envi
     status, config, output = parsed("m", *arguments, **environment)
     assert (status, config) == (2, None)
     assert says in re.sub(r"\s+", " ", output)
+
+
+def test_the_width_of_a_step_that_is_left_open_never_contradicts_the_sequences(parsed):
+    status, config, output = parsed("m", "--max-concurrent", "600")
+    assert status == 0, output
+    assert (config.max_concurrent, config.max_step_tokens) == (600, None)
 
 
 @pytest.mark.parametrize("key", ["WISP_GATEWAY_PORT", "WISP_OPERATOR_X", "WISPY", "PATH", "WISP_PORT"])

@@ -179,6 +179,17 @@ def test_a_step_that_raises_ends_the_engine_with_what_happened():
     asyncio.run(run())
 
 
+def test_an_engine_that_told_of_its_end_and_does_not_leave_keeps_nobody_waiting():
+    async def run():
+        async with toy("lingers") as engine:
+            with pytest.raises(EngineDied, match="told to linger"):
+                await asyncio.wait_for(follow(engine, request("r")), 10)
+            assert (await engine.failed).reason == "EngineFailed"
+            assert engine._process.returncode == -signal.SIGKILL
+
+    asyncio.run(run())
+
+
 def test_an_idle_engine_sleeps():
     async def run():
         async with toy() as engine:

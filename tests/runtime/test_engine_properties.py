@@ -15,6 +15,7 @@ from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.sequence import Status
 
 sys.path.insert(0, str(Path(__file__).parent))
+from fake_device import fake_device_runner
 from toy_engine import EOS, VOCAB, answer, toy_runner
 
 MAX_CONTEXT = 40
@@ -39,7 +40,7 @@ def submits(draw):
     # Few distinct tokens and shared beginnings make hits, copies and near misses common.
     prompt = draw(st.sampled_from([(), (1, 1, 1, 1, 1, 1), (1, 1, 1, 2, 3, 4, 5, 6, 7, 8)]))
     prompt += tuple(draw(st.lists(st.integers(1, 2), min_size=0 if prompt else 1, max_size=12)))
-    sampled = draw(st.booleans())
+    sampled, penalised = draw(st.booleans()), draw(st.integers(0, 5)) == 0
     return {
         "prompt": prompt,
         "max_tokens": draw(st.integers(1, 16)),
@@ -47,18 +48,29 @@ def submits(draw):
         "ignore_eos": draw(st.booleans()),
         "stop_token_ids": draw(st.sampled_from([(), (3,)])),
         "use_prefix_cache": draw(st.integers(0, 3)) > 0,
-        "sampling": SamplingParams(temperature=float(sampled), seed=draw(st.integers(0, 3))),
+        "sampling": SamplingParams(
+            temperature=float(sampled), seed=draw(st.integers(0, 3)), presence_penalty=float(penalised)
+        ),
     }
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Drives scheduler, packing and runner, and keeps its own account of everything."""
+    """Drives scheduler, packing and runner, and keeps its own account of everything.
 
-    @initialize(limits=limits())
-    def begin(self, limits):
+    The runner computes each step at once; or it is a device's, and a step is planned and launched before
+    the draws of the one before are taken, whose work may only then be done.
+    """
+
+    @initialize(limits=limits(), runner=st.sampled_from(["cpu", "prompt device", *2 * ["late device"]]))
+    def begin(self, limits, runner):
         self.limits = limits
         self.scheduler = Scheduler(limits)
-        self.runner = toy_runner(limits.blocks, limits.block_tokens)
+        if runner == "cpu":
+            self.runner = toy_runner(limits.blocks, limits.block_tokens)
+        else:
+            self.runner = fake_device_runner(limits, is_late=runner == "late device")
+            self.runner.warm_up()
+        self.flying = None
         self.requests, self.got, self.finish = {}, {}, {}
         self.spoiled = set()
 
@@ -105,7 +117,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 5))
     def run(self, steps):
         for _ in range(steps):
-            if not self.scheduler.is_idle:
+            if self.flying or not self.scheduler.is_idle:
                 self.step()
 
     def alive(self):
@@ -114,18 +126,22 @@ class EngineMachine(RuleBasedStateMachine):
     def step(self, aborted=None, spoiled=None):
         plan = self.scheduler.plan()
         self.check_plan(plan)
-        draws = self.runner.step(plan)
+        landing, self.flying = self.flying, (plan, self.runner.launch(plan)) if plan else None
         if aborted:
             self.take([self.scheduler.abort(aborted)])
-        sampling = [chunk.sequence.id for chunk in plan if chunk.samples]
-        draws = [
-            Draw(-1, error="spoiled") if name == spoiled else draw
-            for name, draw in zip(sampling, draws, strict=True)
-        ]
-        self.take(self.scheduler.commit(plan, draws))
+        if not self.runner.overlaps:
+            landing, self.flying = self.flying, None
+        if landing:
+            plan, pending = landing
+            sampling = [chunk.sequence.id for chunk in plan if chunk.samples]
+            draws = [
+                Draw(-1, error="spoiled") if name == spoiled else draw
+                for name, draw in zip(sampling, pending.draws(), strict=True)
+            ]
+            self.take(self.scheduler.commit(plan, draws))
 
     def check_plan(self, plan):
-        assert plan, "requests are here and nothing runs"
+        assert plan or self.flying or self.scheduler.is_idle, "requests are here and nothing runs"
         assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
         assert len({chunk.sequence.id for chunk in plan}) == len(plan)
         assert len(self.scheduler.running) <= self.limits.max_concurrent
@@ -133,7 +149,11 @@ class EngineMachine(RuleBasedStateMachine):
         for sequence, start, tokens, samples in plan:
             assert tokens >= 1
             assert start == sequence.computed_tokens
-            assert samples == (start + tokens == len(sequence.tokens))
+            assert samples == (start + tokens == sequence.length)
+            assert start + tokens < sequence.max_length, "computes what nothing comes after"
+            assert start < len(sequence.tokens) or (tokens == 1 and self.flying), "a token that nobody draws"
+            assert start < len(sequence.tokens) or sequence.counts is None, "a penalty needs that token"
+            assert sequence.entered_blocks * size <= start, "writes what may be found in the prefix cache"
             written = sequence.blocks[start // size : (start + tokens - 1) // size + 1]
             assert [pool.holders(block) for block in written] == [1] * len(written), "writes a shared block"
 
@@ -165,7 +185,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         # Each step computes a token at least; preemption may undo some, but never of the first in line.
         for _ in range(10_000):
-            if self.scheduler.is_idle:
+            if self.scheduler.is_idle and not self.flying:
                 break
             self.step()
         assert self.scheduler.is_idle, "a request never ended"

@@ -41,7 +41,8 @@ def make(**switches):
     for parameter in parameters:
         for part in parameter.parts:
             values = random.standard_normal((part.rows, *parameter.shape[1:])).astype(np.float32)
-            weights.store(part.tensor, 0, values * (0.2 if values.ndim == 2 else 1))
+            place = weights.place(part.tensor, 0, part.rows, "F32")
+            OPS.store(place, values * np.float32(0.2 if values.ndim == 2 else 1))
     return family(spec, weights, OPS)
 
 

@@ -67,7 +67,7 @@ def test_shards_hold_the_same_model_as_one_file(folder):
     save_file(tensors, folder / "model.safetensors")
     whole = load_from(folder)
     np.testing.assert_array_equal(sharded._embeddings.tiles, whole._embeddings.tiles)
-    np.testing.assert_array_equal(sharded._head._weight.tiles, whole._head._weight.tiles)
+    np.testing.assert_array_equal(sharded._head.tiles, whole._head.tiles)
 
 
 def test_progress_counts_every_byte_once_and_in_order(folder):

@@ -10,6 +10,7 @@ from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.messages import Abort, Load, SamplingParams, Shutdown, StepOutput, Submit, TokenEvent
 from wisp_runtime.engine.pipe import Pipe, ServerGone
 from wisp_runtime.engine.plan import Draw, Limits
+from wisp_runtime.engine.runner import Done
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.wire import Decoder, encode
 
@@ -29,13 +30,38 @@ class Script:
 
 
 class Sevens:
-    def step(self, plan):
-        return [Draw(7)] * sum(chunk.samples for chunk in plan)
+    overlaps = False
+
+    def launch(self, plan):
+        return Done([Draw(7)] * sum(chunk.samples for chunk in plan))
 
 
-def serve(*inboxes, early=()):
+class Overlapping:
+    """Gives sevens when asked for them; notes when steps are launched, and when their draws are taken."""
+
+    overlaps = True
+
+    def __init__(self):
+        self.log = []
+
+    def launch(self, plan):
+        step = sum(entry.startswith("launch") for entry in self.log)
+        self.log.append(f"launch {step}")
+        return Flying(self.log, step, Sevens().launch(plan).draws())
+
+
+class Flying:
+    def __init__(self, log, step, drawn):
+        self.log, self.step, self.drawn = log, step, drawn
+
+    def draws(self):
+        self.log.append(f"draws {self.step}")
+        return self.drawn
+
+
+def serve(*inboxes, early=(), runner=None):
     line = Script(*inboxes)
-    run(line, Scheduler(Limits(9, 4, 8, 4, 64, 50)), Sevens(), early)
+    run(line, Scheduler(Limits(9, 4, 8, 4, 64, 50)), runner or Sevens(), early)
     return line
 
 
@@ -68,6 +94,26 @@ def test_an_abort_and_a_refusal_are_told_with_the_step_or_at_once_when_there_is_
     assert news(line) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
     line = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
     assert news(line) == [[("bad", None, "error"), ("good", 7, "length")]]
+
+
+def test_an_overlapping_runner_gets_the_next_step_before_its_draws_are_taken():
+    runner = Overlapping()
+    line = serve([submit("a", max_tokens=3)], [], [], [], runner=runner)
+    assert runner.log == ["launch 0", "launch 1", "draws 0", "launch 2", "draws 1", "draws 2"]
+    assert news(line) == [[("a", 7, None)], [("a", 7, None)], [("a", 7, "length")]]
+    assert line.waited == [True, False, False, False, True]
+
+
+def test_a_step_for_nobody_is_landed_before_the_loop_waits():
+    line = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
+    assert news(line) == [[("a", 7, None)], [("a", None, "abort")]]
+    assert line.waited == [True, False, False, True, True]
+    assert [one.load.steps for one in line.sent] == [1, 2]
+
+
+def test_what_the_first_step_has_to_wait_for_is_told_before_it():
+    line = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
+    assert news(line) == [[("bad", None, "error")], [("good", 7, "length")]]
 
 
 def test_a_message_no_engine_understands_is_not_passed_over():

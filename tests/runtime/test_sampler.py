@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from wisp_runtime.batch import Batch, Sampled
+from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.messages import SamplingParams, Submit, TokenLogprobs
 from wisp_runtime.engine.plan import Chunk
 from wisp_runtime.engine.runner import Runner
-from wisp_runtime.engine.sampler import draws, sampling_batch
+from wisp_runtime.engine.sampler import SamplingRows, draws, sampling_batch
 from wisp_runtime.engine.sequence import Sequence
 from wisp_runtime.memory.kv import KVCache
 
@@ -81,6 +81,26 @@ def test_a_row_without_finite_numbers_is_an_error_of_that_request_alone(broken):
     cache = KVCache(np.zeros((1, 1, 1, 4, 1)), np.zeros((1, 1, 1, 4, 1)), 4)
     model = Scripted([[0.0, 2.0, 1.0], [broken] * 3])
     runner = Runner(model, cache, lambda logits, _: Sampled(logits.argmax(axis=1).astype(np.int32)))
-    good, bad = runner.step((chunk(), chunk()))
+    good, bad = runner.launch((chunk(), chunk())).draws()
     assert (good.token, good.error) == (1, "")
     assert "not finite" in bad.error
+
+
+def same(one, other):
+    names = SamplingBatch.__dataclass_fields__
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def test_rows_that_are_kept_from_step_to_step_are_those_that_would_be_collected():
+    rows, plain, penalised = (
+        SamplingRows(),
+        chunk(seed=5, logit_bias=((3, 1.0),)),
+        chunk(presence_penalty=1.0),
+    )
+    plans = [(plain,), (plain,), (plain, chunk(seed=6)), (penalised,), (plain, penalised), (plain,), ()]
+    for plan in plans * 2:
+        later = tuple(one._replace(start=one.start + 1) for one in plan)
+        assert same(rows.batch(plan), sampling_batch(plan))
+        penalised.sequence.append(4)
+        assert same(rows.batch(later), sampling_batch(later))
+    assert rows.batch(plans[0]).temperature is rows.batch(plans[0]).temperature

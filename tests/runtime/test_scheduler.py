@@ -41,6 +41,26 @@ def run(engine, steps=1, token=7):
     return shapes
 
 
+def overlap(engine, draws=(), steps=99):
+    """Run steps, each planned before the draws of the one before are known; return the shape of each.
+
+    Draws are 7, but for the first ones given: (step, request, draw).
+    """
+    special = {(step, name): draw for step, name, draw in draws}
+    flying, shapes, events = None, [], []
+    for number in range(steps):
+        plan = engine.plan()
+        shapes.append(shape(plan))
+        if flying is not None:
+            names = [chunk.sequence.id for chunk in flying if chunk.samples]
+            drawn = [special.get((number - 1, name), Draw(7)) for name in names]
+            events += engine.commit(flying, drawn)
+        flying = plan or None
+        if engine.is_idle and flying is None:
+            break
+    return shapes, [(event.request_id, event.token, event.finish) for event in events]
+
+
 def test_a_long_prompt_is_computed_in_chunks_and_draws_at_its_end():
     engine = scheduler()
     submit(engine, "a", 19)
@@ -253,3 +273,94 @@ def test_the_first_event_says_how_much_was_cached_and_the_others_do_not():
     submit(engine, "b", 9, max_tokens=3)
     cached = [event.cached_tokens for _ in range(3) for event in engine.commit(engine.plan(), [Draw(7)])]
     assert cached == [8, 0, 0]
+
+
+def test_a_step_is_planned_before_the_draws_of_the_one_before_are_known():
+    engine = scheduler()
+    submit(engine, "a", 11, max_tokens=3)
+    shapes, events = overlap(engine)
+    # It ends by its length, so nothing is planned for the third token.
+    assert shapes == [[("a", 0, 8)], [("a*", 8, 3)], [("a*", 11, 1)], [("a*", 12, 1)], []]
+    assert events == [("a", 7, None), ("a", 7, None), ("a", 7, "length")]
+    assert engine.load.steps == 4
+
+
+def test_a_chunk_planned_for_a_sequence_that_had_ended_is_dropped():
+    engine = scheduler()
+    submit(engine, "a", 3)
+    shapes, events = overlap(engine, [(1, "a", Draw(49))])
+    assert shapes == [[("a*", 0, 3)], [("a*", 3, 1)], [("a*", 4, 1)], []]
+    assert events == [("a", 7, None), ("a", 49, "stop")]
+    assert (engine.load.kv_blocks_used, engine.load.generated_tokens_total, engine.load.steps) == (0, 2, 3)
+
+
+def test_blocks_of_a_sequence_that_ended_serve_the_next_plan_though_its_chunk_still_runs():
+    engine = scheduler(blocks=2, reuses_prefixes=False)
+    submit(engine, "a", 4, max_tokens=5)
+    submit(engine, "b", 8, max_tokens=1)
+    shapes, _ = overlap(engine, [(0, "a", Draw(49))])
+    # a's second chunk, in the second plan, holds both blocks; it is still to run when b's plan takes them.
+    assert shapes == [[("a*", 0, 4)], [("a*", 4, 1)], [("b*", 0, 8)], []]
+
+
+def test_a_sequence_preempted_while_its_draw_is_awaited_gets_the_token_and_computes_it_later():
+    engine = scheduler(blocks=4, max_step_tokens=64, reuses_prefixes=False)
+    submit(engine, "old", 4, max_tokens=8)
+    submit(engine, "young", 4, max_tokens=6, first=20)
+    shapes, events = overlap(engine)
+    assert shapes == [
+        [("old*", 0, 4), ("young*", 0, 4)],
+        *[[("old*", n, 1), ("young*", n, 1)] for n in (4, 5, 6, 7)],
+        [("old*", 8, 1)],  # takes a third block: the young one, awaiting its fifth token, gives up its two
+        *[[("old*", n, 1)] for n in (9, 10)],
+        [],  # the old one ends by its length
+        [("young*", 0, 9)],  # with the fifth token
+        [],
+    ]
+    assert [token for name, token, _ in events if name == "young"] == [7] * 6
+    assert engine.load.preemptions_total == 1
+
+
+def test_a_penalty_waits_for_the_draw_that_it_counts():
+    engine = scheduler()
+    submit(engine, "a", 3, max_tokens=3)
+    submit(engine, "b", 3, max_tokens=2, sampling=SamplingParams(presence_penalty=0.5))
+    shapes, _ = overlap(engine)
+    both = [("a*", 3, 1), ("b*", 3, 1)]
+    assert shapes == [[("a*", 0, 3), ("b*", 0, 3)], [], both, [], [("a*", 4, 1)], []]
+
+
+def test_what_a_spoiled_step_computed_is_found_by_no_plan_made_meanwhile():
+    engine = scheduler(max_step_tokens=64)
+    submit(engine, "bad", 9)
+    plan = engine.plan()
+    submit(engine, "same", 9)
+    meanwhile = engine.plan()
+    assert shape(meanwhile) == [("bad*", 9, 1), ("same*", 0, 9)]
+    engine.commit(plan, [Draw(-1, error="not finite")])
+    assert [event.request_id for event in engine.commit(meanwhile, [Draw(7), Draw(7)])] == ["same"]
+
+
+def test_the_first_event_says_how_much_was_cached_even_after_a_preemption():
+    engine = scheduler(blocks=11, block_tokens=1, max_step_tokens=2)
+    submit(engine, "before", 2, max_tokens=1)
+    run(engine)
+    submit(engine, "old", 1, max_tokens=8, first=30)
+    run(engine)
+    submit(engine, "new", 6, max_tokens=1)
+    before = run(engine, 3)
+    last = engine.plan()
+    assert [before[-1], shape(last)] == [[("old*", 3, 1), ("new", 4, 1)], [("old*", 4, 1), ("new*", 5, 1)]]
+    assert shape(engine.plan()) == [("old*", 5, 1)]
+    assert engine.load.preemptions_total == 1
+    _, new = engine.commit(last, [Draw(7), Draw(7)])
+    assert (new.request_id, new.finish, new.cached_tokens) == ("new", "length", 2)
+
+
+def test_two_steps_may_be_under_way_and_no_more():
+    engine = scheduler()
+    submit(engine, "a")
+    engine.plan()
+    engine.plan()
+    with pytest.raises(AssertionError, match="commit one"):
+        engine.plan()

@@ -64,6 +64,7 @@ def message(**fields):
         ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "0 to 263"),  # more digits than Python reads
         ({"logit_bias": {"1": 101}}, "logit_bias.1", "100"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias", "1024"),
         ({"top_logprobs": 3}, "top_logprobs", "'logprobs'"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),

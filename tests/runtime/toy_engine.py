@@ -7,9 +7,11 @@ an engine's process with the toy in it.
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,9 +21,9 @@ from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Phase, Ready, Submit
-from wisp_runtime.engine.plan import Draw, Limits, Plan
+from wisp_runtime.engine.plan import Limits, Plan
 from wisp_runtime.engine.process import main
-from wisp_runtime.engine.runner import Runner
+from wisp_runtime.engine.runner import Done, Runner
 from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.memory.kv import KVCache
@@ -30,19 +32,28 @@ VOCAB = 13
 EOS = 12
 
 
-def next_token(tokens: list[int], temperature: float, seed: int) -> int:
-    """What the toy says after ``tokens``: their checksum, stirred by the seed if not greedy."""
-    greedy = zlib.crc32(bytes(tokens)) % VOCAB
-    return greedy if temperature == 0 else (greedy + zlib.crc32(f"{seed}/{len(tokens)}".encode())) % VOCAB
+def greedy_token(tokens: list[int]) -> int:
+    """What the toy says after ``tokens``: their checksum."""
+    return zlib.crc32(bytes(tokens)) % VOCAB
+
+
+def stir(seed: int, step: int) -> int:
+    """What a seed adds to a token drawn at position ``step``."""
+    return zlib.crc32(f"{seed}/{step}".encode())
 
 
 def answer(request: Submit, max_context: int) -> list[int]:
     """The tokens ``request`` must get, whoever else is there."""
-    tokens = list(request.prompt)
+    tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, max_context)
     stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
     while len(tokens) < end:
-        tokens.append(next_token(tokens, request.sampling.temperature, request.sampling.seed))
+        token = greedy_token(tokens)
+        if sampling.temperature:
+            token += stir(sampling.seed, len(tokens))
+        if sampling.presence_penalty:
+            token += sum(count**2 for count in Counter(tokens[len(request.prompt) :]).values())
+        tokens.append(token % VOCAB)
         if tokens[-1] in stops:
             break
     return tokens[len(request.prompt) :]
@@ -60,27 +71,32 @@ class ToyModel:
     def forward(self, batch: Batch, cache: KVCache) -> np.ndarray:
         self.computed_tokens += len(batch.tokens)
         tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
-        tokens[batch.slots] = batch.tokens
-        positions[batch.slots] = batch.positions
+        live = batch.slots >= 0
+        tokens[batch.slots[live]] = batch.tokens[live]
+        positions[batch.slots[live]] = batch.positions[live]
         logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
         for row, n in enumerate(batch.logit_rows):
             b = int(np.searchsorted(batch.query_starts, n, side="right")) - 1
+            if not batch.context_lengths[b]:  # padding
+                assert batch.slots[n] == -1
+                continue
             assert batch.context_lengths[b] == batch.positions[n] + 1
             places = np.arange(batch.context_lengths[b])
             blocks = batch.block_tables[b, places // cache.block_tokens]
             slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
             np.testing.assert_array_equal(positions[slots], places)
-            logits[row, next_token(tokens[slots].tolist(), 0.0, 0)] = 1.0
+            logits[row, greedy_token(tokens[slots].tolist())] = 1.0
         return logits
 
 
 def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
-    """Greedy, or stirred by (seed, step) as ``next_token`` does."""
+    """Greedy, or stirred by (seed, step) and by the counts of what was generated, as ``answer`` does."""
     tokens = logits.argmax(axis=1)
-    for row in np.flatnonzero(sampling.temperature):
-        stir = zlib.crc32(f"{sampling.seeds[row]}/{sampling.steps[row]}".encode())
-        tokens[row] = (int(tokens[row]) + stir) % VOCAB
-    return Sampled(tokens.astype(np.int32))
+    for row in range(len(tokens)):
+        counts = sampling.counts[slice(*sampling.count_starts[row : row + 2])]
+        tokens[row] += sum(count**2 for count in counts.tolist()) if sampling.presence_penalty[row] else 0
+        tokens[row] += stir(sampling.seeds[row], sampling.steps[row]) if sampling.temperature[row] else 0
+    return Sampled((tokens % VOCAB).astype(np.int32))
 
 
 def toy_runner(blocks: int, block_tokens: int) -> Runner:
@@ -98,21 +114,25 @@ class TroubledRunner(Runner):
         super().__init__(toy.model, toy.cache, toy.sample)
         self.trouble = trouble
 
-    def step(self, plan: Plan) -> list[Draw]:
+    def launch(self, plan: Plan) -> Done:
         if self.trouble == "slow":
             time.sleep(0.02)
         if self.trouble == "stuck":
             time.sleep(120)
         if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
             raise ZeroDivisionError("the toy was told to raise")
-        return super().step(plan)
+        if self.trouble == "lingers" and any(chunk.sequence.generated_tokens for chunk in plan):
+            atexit.register(time.sleep, 120)  # as the driver may, whose GPU does not answer any more
+            self.error = ZeroDivisionError("the toy was told to linger")  # as a future does: frames live on
+            raise self.error
+        return super().launch(plan)
 
 
 def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
     """Start-up without a model; ``late`` takes half a second."""
     with phase("weights", tell):
         time.sleep(0.5 if config.model == "late" else 0)
-    limits = Limits(64, 4, config.max_step_tokens, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
+    limits = Limits(64, 4, config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
     scheduler, kernels = Scheduler(limits), {"set": "toy"}
     eos = tuple(limits.eos)
     ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, eos, {}, kernels, "cpu", scheduler.load)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from wisp_operator.api import InferenceModel, Runtime
+from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.desired.volumes import CACHE_DIR, model_path
 
 COMMAND = ("wisp-runtime",)
 TERMINATION_LOG = "/dev/termination-log"
-DEFAULT_STEP_TOKENS = 512
 
 
 def arguments(model: InferenceModel) -> list[str]:
@@ -20,13 +19,7 @@ def arguments(model: InferenceModel) -> list[str]:
     found += ["--host", "0.0.0.0", "--port", str(RUNTIME_PORT)]
     found += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
     found += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
-    found += ["--max-step-tokens", str(step_tokens(runtime))]
     found += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
     found += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
     found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
     return [*found, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
-
-
-def step_tokens(runtime: Runtime) -> int:
-    """Tokens a step may compute: at least one of each sequence in it."""
-    return max(DEFAULT_STEP_TOKENS, runtime.max_concurrent)

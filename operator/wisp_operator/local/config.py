@@ -38,6 +38,12 @@ def inherited_environment() -> dict[str, str]:
     return inherited | {"HF_TOKEN": token} if token else inherited
 
 
+def kernels_environment() -> dict[str, str]:
+    """Where compiled kernels are on this machine: a pod's HOME is its own, so it would not find them."""
+    built = os.environ.get("WISP_KERNELS") or str(Path.home() / ".cache" / "wisp" / "kernels")
+    return {"WISP_KERNELS": built}
+
+
 def hub_token() -> str | None:
     """The Hugging Face token that downloads would use, from the environment or ``hf auth login``."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

@@ -166,9 +166,8 @@ class Pod:
         port = ports.free_port()
         try:
             command = self.template.argv(port, self._home, self._termination_log, self._device)
-            environment = config.inherited_environment() | self.template.variables(
-                self._home, self._termination_log
-            )
+            environment = config.inherited_environment() | config.kernels_environment()
+            environment |= self.template.variables(self._home, self._termination_log)
             self._process = await Process.start(installed(command), environment, self.log)
         except (NotLocal, OSError) as error:
             return Failure("ContainerRefused", str(error), time.time(), 127)

@@ -17,6 +17,9 @@ COMMANDS = {
     "serve": ("wisp_runtime.cli.serve", "Serve a model behind the OpenAI API."),
     "pull": ("wisp_runtime.cli.pull", "Fetch a model into the cache."),
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
+    "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
+    "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, first tokens, memory, start-up."),
+    "profile": ("wisp_runtime.cli.profile", "Show where a step's time goes."),
     "example": ("wisp_runtime.cli.example", "Make a small example model and print its folder."),
 }
 

@@ -194,10 +194,13 @@ class EngineClient:
             self._writer.write(encode(message))
 
     async def _follow(self, reader: asyncio.StreamReader) -> None:
-        """Take in what the engine says until it says no more, then settle every account."""
+        """Take in what the engine says until it says no more, then settle every account.
+
+        Whoever has told of its end gets a grace to leave: a process whose GPU hangs may never manage.
+        """
         decoder, fatal = Decoder(), None
         with contextlib.suppress(ConnectionError):
-            while data := await reader.read(_PIECE_BYTES):
+            while fatal is None and (data := await reader.read(_PIECE_BYTES)):
                 for message in decoder.feed(data):
                     fatal = message if isinstance(message, Fatal) else fatal
                     self._take(message)

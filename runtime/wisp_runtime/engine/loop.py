@@ -1,4 +1,8 @@
-"""The engine's round: hear what came, run a step, tell what it gave. Sleeps when there is nothing to do."""
+"""The engine's round: hear what came, run a step, tell what it gave. Sleeps when there is nothing to do.
+
+With a runner that overlaps, a step is planned and launched before the draws of the one before are
+known: the processor's work for one step is done while the device runs the other.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,25 @@ from wisp_runtime.engine.plan import Draw, Plan
 from wisp_runtime.engine.scheduler import Scheduler
 
 
-class Steps(Protocol):
-    """What runs a plan; :class:`.runner.Runner` is the real one."""
+class Pending(Protocol):
+    """A step that was launched."""
 
-    def step(self, plan: Plan) -> list[Draw]:
-        """Compute the plan's chunks; one draw per chunk that samples."""
+    def draws(self) -> list[Draw]:
+        """Wait for the step; return one draw per chunk that samples, in the plan's order."""
+        ...
+
+
+class Runs(Protocol):
+    """What runs plans: :class:`.runner.Runner` on the CPU, :class:`.device_runner.DeviceRunner` on a GPU.
+
+    Attributes:
+        overlaps: whether ``launch`` returns before the step is done, so that a next one can be launched.
+    """
+
+    overlaps: bool
+
+    def launch(self, plan: Plan) -> Pending:
+        """Begin to compute the plan's chunks, after those of the plans before."""
         ...
 
 
@@ -30,14 +48,13 @@ class Line(Protocol):
         ...
 
 
-def step(scheduler: Scheduler, runner: Steps) -> list[TokenEvent]:
-    """Run one step of the engine."""
+def step(scheduler: Scheduler, runner: Runs) -> list[TokenEvent]:
+    """Run one step of the engine, from plan to commit."""
     plan = scheduler.plan()
-    draws = runner.step(plan)
-    return scheduler.commit(plan, draws)
+    return scheduler.commit(plan, runner.launch(plan).draws())
 
 
-def run(line: Line, scheduler: Scheduler, runner: Steps, early: Iterable[Any] = ()) -> None:
+def run(line: Line, scheduler: Scheduler, runner: Runs, early: Iterable[Any] = ()) -> None:
     """Serve until told to shut down.
 
     Args:
@@ -45,18 +62,30 @@ def run(line: Line, scheduler: Scheduler, runner: Steps, early: Iterable[Any] = 
 
     Raises:
         ServerGone: nobody is left to serve.
+        RuntimeFailure: the device failed.
     """
     inbox = list(early)
+    flying: tuple[Plan, Pending] | None = None
     while True:
-        inbox += line.receive(waits=scheduler.is_idle and not inbox)
+        inbox += line.receive(waits=scheduler.is_idle and flying is None and not inbox)
         if any(isinstance(message, Shutdown) for message in inbox):
             return
         events = _hear(scheduler, inbox)
         inbox.clear()
-        if not scheduler.is_idle:
-            line.send(StepOutput((*events, *step(scheduler, runner)), scheduler.load))
-        elif events:
+        landing, flying = flying, _launch(scheduler, runner)
+        if not runner.overlaps:
+            landing, flying = flying, None
+        if landing is not None:
+            plan, pending = landing
+            events += scheduler.commit(plan, pending.draws())
+        if events or landing is not None:
             line.send(StepOutput(tuple(events), scheduler.load))
+
+
+def _launch(scheduler: Scheduler, runner: Runs) -> tuple[Plan, Pending] | None:
+    """Plan and launch a step, if there is anything to run."""
+    plan = scheduler.plan()
+    return (plan, runner.launch(plan)) if plan else None
 
 
 def _hear(scheduler: Scheduler, inbox: Iterable[Any]) -> list[TokenEvent]:

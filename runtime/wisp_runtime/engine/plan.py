@@ -42,7 +42,8 @@ class Limits:
 class Chunk(NamedTuple):
     """``tokens`` tokens of a sequence from position ``start``; a decode is a chunk of one.
 
-    ``samples`` says that it ends with the last known token, so that the next one is drawn.
+    ``samples`` says that it ends with the last token there is, so that the next one is drawn. That last
+    token may itself still be awaited from the step before; then the chunk is that token alone.
     """
 
     sequence: Sequence

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.messages import SamplingParams, TokenLogprobs
-from wisp_runtime.engine.plan import Draw, Plan
+from wisp_runtime.engine.plan import Chunk, Draw, Plan
+from wisp_runtime.engine.sequence import Sequence
 
 _SEED_MASK = (1 << 64) - 1
 
 
 def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
-    sequences = [chunk.sequence for chunk in plan if chunk.samples]
-    params = [sequence.request.sampling for sequence in sequences]
-    counts: list[dict[int, int]] = [sequence.counts or {} for sequence in sequences]
+    sampling = [chunk for chunk in plan if chunk.samples]
+    params = [chunk.sequence.request.sampling for chunk in sampling]
+    counts: list[dict[int, int]] = [chunk.sequence.counts or {} for chunk in sampling]
     biases = [dict(one.logit_bias) for one in params]
     return SamplingBatch(
         temperature=np.array([one.temperature for one in params], dtype=np.float32),
@@ -27,7 +29,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         top_p=np.array([one.top_p for one in params], dtype=np.float32),
         min_p=np.array([one.min_p for one in params], dtype=np.float32),
         seeds=np.array([one.seed & _SEED_MASK for one in params], dtype=np.uint64),
-        steps=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
+        steps=_steps(sampling),
         presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
         frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
         count_starts=_starts(counts),
@@ -38,6 +40,31 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
         logprobs=max((-1 if one.logprobs is None else one.logprobs for one in params), default=-1),
     )
+
+
+class SamplingRows:
+    """The sampling parameters of step after step, collected anew only when other sequences sample."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+        self._batch: SamplingBatch | None = None
+
+    def batch(self, plan: Plan) -> SamplingBatch:
+        """Return what :func:`sampling_batch` would."""
+        sampling = [chunk for chunk in plan if chunk.samples]
+        sequences = [chunk.sequence for chunk in sampling]
+        if self._batch is not None and sequences == self._sequences:
+            self._batch = replace(self._batch, steps=_steps(sampling))
+            return self._batch
+        batch = sampling_batch(plan)
+        grows = any(sequence.counts is not None for sequence in sequences)
+        self._batch, self._sequences = (None, []) if grows else (batch, sequences)
+        return batch
+
+
+def _steps(sampling: list[Chunk]) -> Array:
+    """Return the positions of the tokens that are drawn, ``[R]`` int64."""
+    return np.array([chunk.start + chunk.tokens for chunk in sampling], dtype=np.int64)
 
 
 def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Draw]:

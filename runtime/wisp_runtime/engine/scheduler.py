@@ -10,6 +10,18 @@ Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The
    runs. It grows block by block; when none is left, the one of the highest rank gives up its
    blocks and waits again (preemption by recompute). The lowest rank is never stopped, so every
    step gets something done.
+
+A plan may be asked for while the one before runs (it was launched, its draws are not known). Then:
+
+4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If
+   it turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
+5. A draw that depends on the tokens before it (penalties count them) needs them known: while such a
+   sequence awaits one, nothing is planned, and the caller takes the draws first.
+6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
+   plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix
+   cache when its tokens are known and the step that computes them is launched (and has drawn a sound token,
+   if it draws): who finds it is planned, and runs, later. A chunk for nothing writes where the awaited token
+   goes, after all that is known, hence never into a block of the prefix cache.
 """
 
 from __future__ import annotations
@@ -30,7 +42,11 @@ _rank = attrgetter("rank")
 
 
 class Scheduler:
-    """The sequences of one engine. ``plan`` and ``commit`` alternate; requests come and go between."""
+    """The sequences of one engine; requests come and go between ``plan`` and ``commit``.
+
+    Each plan that is not empty is launched and committed, in order; at most one is uncommitted when the next
+    is asked for.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -40,6 +56,8 @@ class Scheduler:
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
         self._refused_at: tuple[Rank, int, int] | None = None
+        self._last: Plan = ()  # whose chunks are not counted as computed yet
+        self._uncommitted = 0
         self._steps = self._prompt_tokens = self._cached_tokens = 0
         self._generated_tokens = self._preemptions = 0
 
@@ -89,8 +107,12 @@ class Scheduler:
         return TokenEvent(request_id, None, "abort")
 
     def plan(self) -> Plan:
-        """Choose the chunks of the next step: never none while a request is here."""
-        chunks = list(self._decodes())
+        """Choose the chunks of the next step: never none while a request is here and all draws are known."""
+        assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
+        self._count_last()
+        if self._uncommitted and any(one.counts is not None and one.awaited_row >= 0 for one in self.running):
+            return ()
+        chunks = self._decodes()
         budget = self.limits.max_step_tokens - len(chunks)
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
@@ -98,33 +120,53 @@ class Scheduler:
             tokens = min(pending, budget)
             chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
             budget -= tokens
-        return tuple(chunks)
+        self._last = tuple(chunks)
+        self._uncommitted += bool(chunks)
+        return self._last
 
     def commit(self, plan: Plan, draws: Iterable[Draw]) -> list[TokenEvent]:
-        """Take in what the step computed.
+        """Take in what the step of ``plan`` drew.
 
         Args:
-            plan: what was run. Sequences aborted since are passed over.
+            plan: what was run. Sequences that have ended since are passed over.
             draws: one per chunk that samples, in the plan's order.
         """
-        drawn, events = iter(draws), []
+        if plan is self._last:
+            self._count_last()
         self._steps += 1
-        for chunk in plan:
-            draw = next(drawn) if chunk.samples else None
-            if chunk.sequence.status is Status.FINISHED:
-                continue
-            self._advance(chunk)
-            if draw is not None:
-                events.append(self._take_draw(chunk.sequence, draw))
-        return events
+        self._uncommitted -= 1
+        sampling = [chunk.sequence for chunk in plan if chunk.samples]
+        return [
+            self._take_draw(sequence, draw)
+            for sequence, draw in zip(sampling, draws, strict=True)
+            if sequence.status is not Status.FINISHED
+        ]
 
-    def _decodes(self) -> Iterator[Chunk]:
-        index = 0
+    def _count_last(self) -> None:
+        """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
+        row = 0
+        for sequence, _, tokens, samples in self._last:
+            if sequence.status is not Status.FINISHED:
+                sequence.computed_tokens += tokens
+                if tokens > 1 or not sequence.generated_tokens:
+                    self._prompt_tokens += tokens
+                if samples:
+                    sequence.awaited_row = row
+                else:
+                    self._enter_blocks(sequence)
+            row += samples
+        self._last = ()
+
+    def _decodes(self) -> list[Chunk]:
+        """Return the chunks of the running sequences that decode."""
+        chunks, index = [], 0
         while index < len(self.running):  # preemption takes from its end
             sequence = self.running[index]
-            if sequence.pending_tokens == 1 and self._grow(sequence):
-                yield Chunk(sequence, sequence.computed_tokens, 1, True)
+            start, length = sequence.computed_tokens, sequence.length
+            if start + 1 == length < sequence.max_length and self._grow(sequence, length):
+                chunks.append(Chunk(sequence, start, 1, True))
             index += 1
+        return chunks
 
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
@@ -134,9 +176,9 @@ class Scheduler:
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
             yield self._start(self.waiting.pop(0))
 
-    def _grow(self, sequence: Sequence) -> bool:
-        """Give a decoding sequence the block it needs, if it needs one; False if it has to sit out."""
-        if blocks_for(len(sequence.tokens), self.limits.block_tokens) <= len(sequence.blocks):
+    def _grow(self, sequence: Sequence, length: int) -> bool:
+        """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
+        if length <= len(sequence.blocks) * self.limits.block_tokens:
             return True
         while not self.cache.available:
             if self.running[-1] is sequence:
@@ -154,6 +196,8 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
+        if sequence.awaited_row >= 0:  # preempted a moment ago
+            return False
         attempt = (sequence.rank, len(self.running), self.cache.available)
         if self.running and attempt == self._refused_at:
             return False
@@ -187,7 +231,7 @@ class Scheduler:
             block = self.cache.hold(node)
             if sequence.entered_blocks < len(sequence.blocks):
                 self.cache.release((sequence.blocks[sequence.entered_blocks],))
-                sequence.blocks[sequence.entered_blocks] = block
+                sequence.replace_block(sequence.entered_blocks, block)
             else:
                 sequence.blocks.append(block)
             sequence.node = node
@@ -198,19 +242,17 @@ class Scheduler:
             sequence.cached_tokens += skipped
         return skipped
 
-    def _advance(self, chunk: Chunk) -> None:
-        """Count the chunk as computed, and let its full blocks be found."""
-        sequence, size = chunk.sequence, self.limits.block_tokens
-        sequence.computed_tokens += chunk.tokens
-        if chunk.tokens > 1 or not sequence.generated_tokens:
-            self._prompt_tokens += chunk.tokens
+    def _enter_blocks(self, sequence: Sequence) -> None:
+        """Let what is computed of a sequence, in full blocks, be found in the prefix cache."""
+        size = self.limits.block_tokens
         while sequence.node is not None:
             index = sequence.entered_blocks
             if (index + 1) * size > sequence.computed_tokens:
                 break
             tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
             sequence.node = self.cache.insert(sequence.node, tokens, sequence.blocks[index])
-            sequence.blocks[index] = sequence.node.block
+            if sequence.blocks[index] != sequence.node.block:
+                sequence.replace_block(index, sequence.node.block)
             sequence.entered_blocks = index + 1
 
     def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
@@ -218,6 +260,7 @@ class Scheduler:
             self._end(sequence)
             self.cache.forget()  # whatever spoiled the logits may sit in its blocks
             return TokenEvent(sequence.id, None, "error", message=draw.error)
+        self._enter_blocks(sequence)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
         finish = sequence.append(draw.token)
         self._generated_tokens += 1

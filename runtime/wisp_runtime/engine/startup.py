@@ -1,7 +1,11 @@
 """Bring a model up: find it, check that it fits, read it, and prove it with a first token.
 
-Each phase is told as it begins, moves and ends. Memory is checked before the first weight is read. The
-phase "kernels" is all that stands between weights and a first step: here, the arena of the KV cache.
+Each phase is told as it begins, moves and ends. What waits for what on a GPU: from the first moment a thread
+makes its context (C code, which holds up no Python), while the model is found and CuPy is imported. Then
+memory is checked against what the card really has free; only then are the headers of the files read, which
+takes milliseconds, and the weights. While threads read, the model's tables are made. The phase "weights" is
+all that, from the import of CuPy on. The phase "kernels" is what stands between weights and a first step: the
+KV cache, and on a GPU one step of every size, so that nothing is loaded or allocated later.
 """
 
 from __future__ import annotations
@@ -10,25 +14,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit import Fit, FitRequest, check
-from wisp_plan.host_memory import available_bytes
+from wisp_plan.sizes import GIB, format_size
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.loop import step
+from wisp_runtime.engine.loop import Runs, step
 from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.runner import Runner
 from wisp_runtime.engine.scheduler import Scheduler
-from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
-from wisp_runtime.memory.kv import KVCache, allocate
+from wisp_runtime.errors import ConfigError, DoesNotFit, ModelUnsupported, WeightsUnreadable
+from wisp_runtime.memory.kv import allocate
+from wisp_runtime.models.model import Model
 from wisp_runtime.ops import backend
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.backend import EarlyContext, Memory, Ops
 
 Tell = Callable[[Phase], None]
+Progress = Callable[[int, int], None]
 _TELL_EVERY_S = 0.1
 
 
@@ -37,7 +43,7 @@ class Engine:
     """An engine that has given its first token."""
 
     scheduler: Scheduler
-    runner: Runner
+    runner: Runs
     ready: Ready
 
 
@@ -47,13 +53,19 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
     Raises:
         RuntimeFailure: the one that says what is wrong (see :mod:`wisp_runtime.errors`).
     """
+    context = backend.begin(config.device)
     with phase("pull", tell) as progress:
-        path = loading.resolve(config.model, config.revision, config.cache_dir, progress)
+        watched = _watch_for_gpu(config.device, context, progress)
+        path = loading.resolve(config.model, config.revision, config.cache_dir, watched)
     spec = loading.read_spec(path)
-    ops = backend.load(config.device, threads=config.threads)
-    fit = require_fit(spec, config)
-    runner = _load(path, spec, ops, fit, tell)
-    limits = _limits(spec, config, fit)
+    with phase("weights", tell) as progress:
+        ops = backend.load(config.device, threads=config.threads, context=context)
+        memory = ops.memory()
+        fit = require_fit(spec, config, memory)
+        model = loading.load_model(path, spec, ops, progress)
+    limits = limits_of(spec, config, fit)
+    with phase("kernels", tell):
+        runner = make_runner(model, ops, fit, limits)
     with phase("firstToken", tell):
         prove(runner, limits)
     scheduler = Scheduler(limits)
@@ -62,7 +74,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         max_concurrent=limits.max_running,
         vocab_size=spec.vocab,
         eos_token_ids=spec.eos_token_ids,
-        ledger=fit.to_dict(),
+        ledger=fit.to_dict() | measured(memory, ops),
         kernels={"set": ops.kernels},
         device=ops.device,
         load=scheduler.load,
@@ -71,7 +83,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
 
 
 @contextmanager
-def phase(name: str, tell: Tell) -> Iterator[Callable[[int, int], None]]:
+def phase(name: str, tell: Tell) -> Iterator[Progress]:
     """Tell that a phase begins, and when it has ended well; yields its ``progress(bytes, total_bytes)``."""
     began_s = told_s = time.monotonic()
     moved = (0, 0)
@@ -88,13 +100,30 @@ def phase(name: str, tell: Tell) -> Iterator[Callable[[int, int], None]]:
     tell(Phase(name, time.monotonic() - began_s, True, *moved))
 
 
-def require_fit(spec: ModelSpec, config: ServeConfig) -> Fit:
+def _watch_for_gpu(device: str, context: EarlyContext | None, progress: Progress) -> Progress:
+    """Return ``progress``, which ends a long download when the GPU that was asked for is not there."""
+
+    def watch(done: int, total: int) -> None:
+        if device == "cuda" and context is not None and context.is_missing:
+            backend.load(device, context=context)  # says why
+        progress(done, total)
+
+    return watch
+
+
+def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     """Check ``spec`` against the memory that is free now.
+
+    What this process holds already (a GPU's context) counts neither as free nor against the model.
 
     Raises:
         DoesNotFit: not even one sequence can be served; the message has the numbers and what would fit.
         ConfigError: the settings ask for what this model or device cannot do at all.
+        ModelUnsupported: the model has a size that no kernel takes.
     """
+    if memory.device == "cuda":
+        require_sizes(spec, config.block_tokens)
+    held_bytes = memory.process_bytes or 0
     request = FitRequest(
         max_context=config.max_context,
         max_concurrent=config.max_concurrent,
@@ -102,20 +131,58 @@ def require_fit(spec: ModelSpec, config: ServeConfig) -> Fit:
         kv_dtype=config.kv_cache_dtype,
         block_tokens=config.block_tokens,
         max_step_tokens=config.max_step_tokens,
-        device="cpu",
+        device=memory.device,
         kv_cache_bytes=config.kv_cache_memory,
+        context_bytes=held_bytes,
+        processors=memory.processors,
     )
-    usable = int(available_bytes() * config.memory_fraction)
+    usable = int(memory.free_bytes * config.memory_fraction) + held_bytes
     try:
-        fit = check(spec, request, available_bytes=usable, device_name="this machine")
+        fit = check(spec, request, available_bytes=usable, device_name=memory.device_name)
     except RequestInvalid as error:
         raise ConfigError(error.message) from error
     if not fit.fits:
-        raise DoesNotFit(fit.message, ledger=fit.to_dict())
+        raise DoesNotFit(fit.message + _others(memory), ledger=fit.to_dict())
     return fit
 
 
-def prove(runner: Runner, limits: Limits) -> None:
+def require_sizes(spec: ModelSpec, block_tokens: int) -> None:
+    """Refuse what no kernel of a GPU takes (``needs`` of the manifests), while that costs nothing yet."""
+    if block_tokens % 8:
+        raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
+    eights = {"hidden_size": spec.hidden, "intermediate_size": spec.mlp, "head_dim": spec.head_size}
+    eights["rotated channels"] = spec.rope.rotary_size or spec.head_size
+    most = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
+    found = {**eights, "vocab_size": spec.vocab}
+    wrong = [f"{name} is {size}, no multiple of 8" for name, size in eights.items() if size % 8]
+    wrong += [f"{name} is {found[name]}, over {size}" for name, size in most.items() if found[name] > size]
+    if spec.heads > 16 * spec.kv_heads:
+        wrong.append(f"{spec.heads} query heads are more than 16 times {spec.kv_heads} KV heads")
+    if wrong:
+        says = "; ".join(wrong)
+        raise ModelUnsupported(f"no kernel for this model: {says}. Serve it with --device cpu.")
+
+
+def _others(memory: Memory) -> str:
+    """Say what others hold of a GPU, if that is enough to matter."""
+    others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
+    if memory.device == "cpu" or others_bytes < GIB:
+        return ""
+    return f". Other processes hold {format_size(others_bytes)} of its memory (see nvidia-smi)"
+
+
+def measured(before: Memory, ops: Ops) -> dict[str, object]:
+    """Return what a GPU's ledger came to, to show beside it: what was allocated since ``before`` was asked,
+    and what the driver says that this process holds in all (None where it does not say).
+    """
+    if before.device == "cpu":
+        return {}
+    now = ops.memory()
+    allocated = before.free_bytes - now.free_bytes
+    return {"measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes}}
+
+
+def prove(runner: Runs, limits: Limits) -> None:
     """Let the engine generate one token.
 
     Raises:
@@ -129,19 +196,31 @@ def prove(runner: Runner, limits: Limits) -> None:
         raise WeightsUnreadable(f"the first step failed: {event.message}.")
 
 
-def _load(path: Path, spec: ModelSpec, ops: Ops, fit: Fit, tell: Tell) -> Runner:
-    with phase("weights", tell) as progress:
-        model = loading.load_model(path, spec, ops, progress)
-    with phase("kernels", tell):
-        cache: KVCache = allocate(spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
-    return Runner(model, cache, ops.sample)
+def make_runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
+    """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
+
+    Raises:
+        GpuOutOfMemory: what the ledger left was taken by something else.
+    """
+    cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
+    if ops.device == "cpu":
+        return Runner(model, cache, ops.sample)
+    from wisp_runtime.engine.device_runner import device_runner
+
+    gpu: Any = ops
+    runner = device_runner(model, cache, gpu, limits)
+    gpu.reserve(model.spec, limits.max_step_tokens, limits.max_running)
+    runner.warm_up()
+    gpu.device_state.workspace.seal()
+    return runner
 
 
-def _limits(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
+def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
+    """Return what bounds every step."""
     return Limits(
         blocks=fit.kv_blocks,
         block_tokens=fit.block_tokens,
-        max_step_tokens=config.max_step_tokens,
+        max_step_tokens=fit.max_step_tokens,
         max_concurrent=fit.max_concurrent,
         max_context=fit.max_context,
         vocab=spec.vocab,

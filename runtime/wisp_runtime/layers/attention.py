@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.rotary import Angles
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.backend import Heads, Ops, Rotation
 
 
 class Attention:
@@ -29,30 +27,22 @@ class Attention:
         name = f"layers.{layer}"
         self._qkv = Linear(ops, weights, f"{name}.qkv")
         self._output = Linear(ops, weights, f"{name}.output")
-        norms = (("q_norm", 0, spec.heads), ("k_norm", spec.heads, spec.heads + spec.kv_heads))
-        self._norms = [
-            (RMSNorm(ops, weights, f"{name}.{norm}", spec.norm_eps), slice(first, last))
-            for norm, first, last in norms
-            if spec.has_qk_norm
-        ]
+        self._heads = Heads(
+            spec.heads,
+            spec.kv_heads,
+            spec.head_size,
+            weights.get(f"{name}.q_norm.weight"),
+            weights.get(f"{name}.k_norm.weight"),
+            spec.norm_eps,
+        )
 
-    def __call__(self, x: Array, angles: Angles, batch: Batch, cache: KVCache) -> Array:
+    def __call__(self, x: Array, rotation: Rotation, batch: Batch, cache: KVCache) -> Array:
         """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache."""
         spec, ops = self._spec, self._ops
-        heads = self._qkv(x).reshape(len(x), -1, spec.head_size)
-        for norm, some in self._norms:
-            heads[:, some] = norm(heads[:, some])
-        rotated = spec.heads + spec.kv_heads
-        ops.rope(heads[:, :rotated], angles.cosines, angles.sines)
         keys, values = cache.keys[self._layer], cache.values[self._layer]
-        ops.write_kv(heads[:, spec.heads : rotated], heads[:, rotated:], batch.slots, keys, values)
+        q = ops.rope_write_kv(self._qkv(x), self._heads, rotation, batch, keys, values)
         mixed = ops.paged_attention(
-            heads[:, : spec.heads],
-            keys,
-            values,
-            batch,
-            scale=spec.head_size**-0.5,
-            window=spec.sliding_window,
+            q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.sliding_window
         )
         return self._output(mixed.reshape(len(x), -1))
 

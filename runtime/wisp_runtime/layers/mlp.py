@@ -22,12 +22,13 @@ class GatedMLP:
 
     def __init__(self, ops: Ops, weights: Weights, prefix: str) -> None:
         self._ops = ops
-        self._gate_up = Linear(ops, weights, f"{prefix}.gate_up")
+        self._gate_up = weights[f"{prefix}.gate_up.weight"]
+        self._gate_up_bias = weights.get(f"{prefix}.gate_up.bias")
         self._down = Linear(ops, weights, f"{prefix}.down")
 
     def __call__(self, x: Array) -> Array:
         """Map ``[N, D]`` to ``[N, D]``."""
-        return self._down(self._ops.silu_mul(self._gate_up(x)))
+        return self._down(self._ops.swiglu(x, self._gate_up, self._gate_up_bias))
 
 
 def mlp_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
@@ -37,7 +38,7 @@ def mlp_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
         if kind == "bias" and not spec.has_mlp_bias:
             continue
         pair = tuple(Part(f"{source}.{half}_proj.{kind}", spec.mlp) for half in ("gate", "up"))
-        yield Parameter(f"{name}.gate_up.{kind}", (2 * spec.mlp, *inputs), pair)
+        yield Parameter(f"{name}.gate_up.{kind}", (2 * spec.mlp, *inputs), pair, "gate_up")
         outer = (spec.mlp,) if inputs else ()
         down = Part(f"{source}.down_proj.{kind}", spec.hidden)
         yield Parameter(f"{name}.down.{kind}", (spec.hidden, *outer), (down,))

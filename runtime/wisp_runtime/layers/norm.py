@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation, alone or fused with the residual sum before it."""
+"""Root-mean-square normalisation, fused with the residual sum before it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ class RMSNorm:
         self._weight = weights[f"{name}.weight"]
         self._eps = eps
 
-    def __call__(self, x: Array) -> Array:
-        """Return the norm of ``x`` ``[..., D]``."""
-        return self._ops.rmsnorm(x, self._weight, eps=self._eps)
+    def __call__(self, x: Array | None, residual: Array, rows: Array | None = None) -> Array:
+        """Add ``x`` into ``residual`` ``[N, D]`` in place, and return the norm of the sum.
 
-    def add(self, x: Array, residual: Array) -> Array:
-        """Add ``x`` into ``residual`` in place, and return the norm of the sum."""
-        return self._ops.add_rmsnorm(x, residual, self._weight, eps=self._eps)
+        Args:
+            x: ``[N, D]`` of the layer before; None adds nothing.
+            rows: ``[R]``, the rows that are wanted; None wants all.
+        """
+        if x is None:
+            return self._ops.rmsnorm(residual, self._weight, eps=self._eps, rows=rows)
+        return self._ops.add_rmsnorm(x, residual, self._weight, eps=self._eps, rows=rows)

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.backend import Ops, Rotation
 
 
-@dataclass(frozen=True, slots=True)
-class Angles:
-    """How far each token's heads are turned: cosines and sines, ``[N, R / 2]`` float32."""
-
-    cosines: Array
-    sines: Array
-
-
-class Rotary:
-    """The angles of every position.
-
-    Args:
-        ops: the device.
-        spec: the model; tables reach to its ``max_context``.
-    """
-
-    def __init__(self, ops: Ops, spec: ModelSpec) -> None:
-        self._ops = ops
-        size = spec.rope.rotary_size or spec.head_size
-        angles = np.arange(spec.max_context)[:, None] * rope_frequencies(spec.rope, size)
-        self._cosines = ops.from_host(np.cos(angles).astype(np.float32))
-        self._sines = ops.from_host(np.sin(angles).astype(np.float32))
-
-    def at(self, positions: Array) -> Angles:
-        """Return the angles of a step's tokens, from their positions ``[N]``; every layer uses the same."""
-        return Angles(self._ops.rows(self._cosines, positions), self._ops.rows(self._sines, positions))
+def rotation(ops: Ops, spec: ModelSpec) -> Rotation:
+    """Return the angles of every position up to the model's ``max_context``."""
+    size = spec.rope.rotary_size or spec.head_size
+    angles = np.arange(spec.max_context)[:, None] * rope_frequencies(spec.rope, size)
+    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    return Rotation(ops.from_host(cosines), ops.from_host(sines))
 
 
 def rope_frequencies(rope: RopeSpec, size: int) -> Array:

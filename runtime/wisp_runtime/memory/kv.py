@@ -33,6 +33,10 @@ class KVCache:
 
 
 def allocate(spec: ModelSpec, ops: Ops, *, blocks: int, block_tokens: int) -> KVCache:
-    """Allocate the cache of a model: ``blocks`` blocks of ``block_tokens`` tokens, zeroed."""
+    """Allocate the cache of a model: ``blocks`` blocks of ``block_tokens`` tokens.
+
+    Raises:
+        GpuOutOfMemory: there is less memory than the ledger counted on.
+    """
     shape = (spec.layers, blocks, spec.kv_heads, block_tokens, spec.head_size)
     return KVCache(ops.kv_arena(shape), ops.kv_arena(shape), block_tokens)

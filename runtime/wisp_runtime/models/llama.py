@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.attention import Attention, attention_parameters
-from wisp_runtime.layers.linear import Linear
 from wisp_runtime.layers.mlp import GatedMLP, mlp_parameters
 from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.rotary import Angles, Rotary
+from wisp_runtime.layers.rotary import rotation
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.backend import Ops, Rotation
 
 Probe = Callable[[int, Array], None]
 
@@ -28,10 +27,12 @@ class Block:
         self._mlp_norm = RMSNorm(ops, weights, f"{prefix}.mlp_norm", spec.norm_eps)
         self._mlp = GatedMLP(ops, weights, prefix)
 
-    def __call__(self, x: Array, residual: Array, angles: Angles, batch: Batch, cache: KVCache) -> Array:
+    def __call__(
+        self, x: Array | None, residual: Array, rotation: Rotation, batch: Batch, cache: KVCache
+    ) -> Array:
         """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's."""
-        x = self._attention(self._input_norm.add(x, residual), angles, batch, cache)
-        return self._mlp(self._mlp_norm.add(x, residual))
+        x = self._attention(self._input_norm(x, residual), rotation, batch, cache)
+        return self._mlp(self._mlp_norm(x, residual))
 
 
 class Llama:
@@ -47,10 +48,10 @@ class Llama:
         self.spec = spec
         self._ops = ops
         self._embeddings = weights["embeddings.weight"]
-        self._rotary = Rotary(ops, spec)
+        self._rotation = rotation(ops, spec)
         self._blocks = [Block(ops, weights, spec, layer) for layer in range(spec.layers)]
         self._norm = RMSNorm(ops, weights, "norm", spec.norm_eps)
-        self._head = Linear(ops, weights, "embeddings" if spec.ties_embeddings else "head")
+        self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
     def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Array:
         """Run one step: write the K and V of its tokens to ``cache`` and return ``[R, V]`` float32 logits.
@@ -58,20 +59,20 @@ class Llama:
         Args:
             batch: N tokens.
             cache: of all layers.
-            probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]``;
-                for comparing with another implementation.
+            probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
+                the host; for comparing with another implementation.
         """
-        x = self._ops.embedding(batch.tokens, self._embeddings)
-        residual = x * 0
-        angles = self._rotary.at(batch.positions)
+        residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
         for layer, block in enumerate(self._blocks):
-            if probe is not None:
-                probe(layer, residual + x)
-            x = block(x, residual, angles, batch, cache)
+            self._show(probe, layer, x, residual)
+            x = block(x, residual, self._rotation, batch, cache)
+        self._show(probe, len(self._blocks), x, residual)
+        return self._ops.logits(self._norm(x, residual, batch.logit_rows), self._head)
+
+    def _show(self, probe: Probe | None, layer: int, x: Array | None, residual: Array) -> None:
         if probe is not None:
-            probe(len(self._blocks), residual + x)
-        hidden = self._norm.add(x, residual)
-        return self._head(hidden[batch.logit_rows])
+            stream = self._ops.to_host(residual)
+            probe(layer, stream.copy() if x is None else stream + self._ops.to_host(x))
 
     @staticmethod
     def parameters(spec: ModelSpec) -> Iterator[Parameter]:

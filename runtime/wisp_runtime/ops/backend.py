@@ -1,16 +1,72 @@
 """What a device offers to layers and models: the ops, and how weights are stored for them.
 
-The layers only ever see this Protocol. ``load`` picks the backend; today that is the CPU.
+The layers only ever see this Protocol. ``load`` picks the backend.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
 
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.errors import GpuUnavailable
+from wisp_runtime.ops.cuda.early import EarlyContext
+from wisp_runtime.ops.intake import Intake, Place, RowOrder
+
+__all__ = ["EarlyContext", "Heads", "Matrix", "Memory", "Ops", "Rotation", "begin", "load"]
+
+_LEAST_CAPABILITY = 8, 0  # the first that computes in bf16
 
 Matrix = Any  # a weight matrix [out, in] as the backend stores it; only its ops look inside
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How a row of Q, K and V is cut, and the norm that some models put on each head of Q and K.
+
+    Attributes:
+        queries, keys: Hq, Hkv.
+        size: Dh.
+        q_norm, k_norm: ``[Dh]`` of the device, or None.
+        eps: of those norms.
+    """
+
+    queries: int
+    keys: int
+    size: int
+    q_norm: Array | None = None
+    k_norm: Array | None = None
+    eps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Cosines and sines of every position, ``[S, R / 2]`` float32 of the device; R channels turn."""
+
+    cosines: Array
+    sines: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How much memory a device has left.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        device_name: as a message names it: ``this machine``, ``NVIDIA H200``.
+        free_bytes: what this process may still take.
+        total_bytes: what a GPU has in all, in use or not.
+        process_bytes: what this process holds already of a GPU, its context included; None is not known.
+        processors: SMs of a GPU.
+    """
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    free_bytes: int
+    total_bytes: int = 0
+    process_bytes: int | None = None
+    processors: int | None = None
 
 
 class Ops(Protocol):
@@ -27,19 +83,23 @@ class Ops(Protocol):
         ...
 
     def weight_arena(self, elements: int) -> Array:
-        """Allocate ``[elements]`` for all weights at once, zeroed, rows of 64 bytes aligned."""
+        """Allocate ``[elements]`` for all weights at once, zeroed, its start aligned to 128 bytes or more."""
         ...
 
-    def matrix(self, storage: Array, outputs: int, inputs: int) -> Matrix:
+    def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> Matrix:
         """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
         ...
 
-    def store_rows(self, weight: Matrix, first: int, rows: Array) -> None:
-        """Write host ``rows`` ``[R, in]`` float32 into rows ``first:first + R`` of ``weight``."""
+    def intake(self, total_bytes: int) -> Intake:
+        """Return what brings rows of a checkpoint, ``total_bytes`` in all, into weights of the arena."""
         ...
 
-    def store_vector(self, weight: Array, first: int, values: Array) -> None:
-        """Write host ``values`` ``[R]`` float32 into ``weight[first:first + R]``."""
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a whole weight with :func:`.reference.random_values`; padding stays zero."""
+        ...
+
+    def memory(self) -> Memory:
+        """Say how much memory the device has left now."""
         ...
 
     def from_host(self, array: Array) -> Array:
@@ -47,35 +107,60 @@ class Ops(Protocol):
         ...
 
     def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``, zeroed."""
+        """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``; what is in it is not said."""
+        ...
+
+    def to_host(self, array: Array) -> Array:
+        """Return an array of this device as a host array of float32; waits for the device."""
         ...
 
     def embedding(self, tokens: Array, table: Matrix) -> Array:
-        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: ``[N, D]``."""
+        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: the residual, ``[N, D]`` float32."""
         ...
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        """Scale each row of ``x`` ``[..., D]`` to root mean square 1, then by ``weight`` ``[D]``."""
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``.
+
+        With ``rows`` ``[R]``, only those rows of ``x``: ``[R, D]``.
+        """
         ...
 
-    def add_rmsnorm(self, x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
-        """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum."""
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
+        """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
+
+        With ``rows`` ``[R]``, only of those rows, ``[R, D]``; what becomes of the other rows is not said.
+        """
         ...
 
     def linear(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
         """Return ``x W^T + bias``: ``[N, in]`` to ``[N, out]``."""
         ...
 
-    def rows(self, table: Array, indices: Array) -> Array:
-        """Return rows ``indices`` ``[N]`` of a plain array ``table`` ``[S, C]``: ``[N, C]``."""
+    def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``silu(gate) * up`` of a matrix of order ``gate_up``: ``[N, D]`` to ``[N, F]``."""
         ...
 
-    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
-        """Rotate ``x`` ``[N, H, Dh]`` in place by each token's angles ``[N, R / 2]``."""
+    def logits(self, x: Array, weight: Matrix) -> Array:
+        """Return ``x W^T`` in float32: ``[R, D]`` to ``[R, V]``."""
         ...
 
-    def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
-        """Put K and V ``[N, Hkv, Dh]`` into ``slots`` ``[N]`` of one layer's cache ``[P, Hkv, Tb, Dh]``."""
+    def rope_write_kv(
+        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    ) -> Array:
+        """Norm and rotate the heads of Q and K, put K and V into the cache, and return Q.
+
+        Args:
+            qkv: ``[N, (Hq + 2 Hkv) Dh]``, Q then K then V; changed in place.
+            heads: how it is cut, and the norms of Q and K.
+            rotary: the angles of every position.
+            batch: whose ``positions`` and ``slots`` are read.
+            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``.
+
+        Returns:
+            ``[N, Hq, Dh]``, a view of ``qkv``.
+        """
         ...
 
     def paged_attention(
@@ -84,29 +169,46 @@ class Ops(Protocol):
         """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
         ...
 
-    def silu_mul(self, gate_up: Array) -> Array:
-        """Return ``silu(gate) * up`` of rows that hold gate, then up: ``[N, 2 F]`` to ``[N, F]``."""
-        ...
-
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """Choose the next token of each row of ``logits`` ``[R, V]``; the answer is on the host."""
         ...
 
 
-def load(device: str, *, threads: int | None = None) -> Ops:
+def begin(device: str) -> EarlyContext | None:
+    """Start making the context of a GPU, if ``device`` may mean one: it takes longer than anything else."""
+    return None if device == "cpu" else EarlyContext()
+
+
+def load(device: str, *, threads: int | None = None, context: EarlyContext | None = None) -> Ops:
     """Return the ops of ``device``.
 
     Args:
-        device: ``cpu``, or ``auto``, which is the best there is.
+        device: ``cpu``; ``cuda``; or ``auto``, which is a GPU if we have kernels for it, else the CPU.
         threads: CPU threads; None uses every CPU this process may run on.
+        context: what :func:`begin` returned; None begins now.
 
     Raises:
-        ConfigError: there is no such backend.
+        GpuUnavailable: ``cuda``, and there is no GPU that we may use, or CuPy is not installed.
+        KernelsMissing: ``cuda``, and there are no kernels for the GPU.
     """
-    if device in ("auto", "cpu"):
-        from wisp_runtime.ops.cpu import CpuOps  # NumPy loads only when it is going to be used
+    if device != "cpu" and _takes_gpu(device, context or EarlyContext()):
+        try:
+            from wisp_runtime.ops.cuda.ops import CudaOps  # CuPy loads only when it is going to be used
+        except ImportError as error:
+            raise GpuUnavailable(
+                f"--device cuda: {error}. Install wisp[cuda], or use Wisp's image."
+            ) from error
+        return CudaOps.open()
+    from wisp_runtime.ops.cpu import CpuOps  # NumPy loads only when it is going to be used
 
-        return CpuOps(threads)
-    raise ConfigError(
-        f"--device {device}: this build computes on the CPU only. Leave --device out, or set it to cpu."
-    )
+    return CpuOps(threads)
+
+
+def _takes_gpu(device: str, context: EarlyContext) -> bool:
+    """Decide for the GPU; ``auto`` takes one that computes in bf16 where CuPy is installed."""
+    if device == "cuda":
+        return True
+    if find_spec("cupy") is None:
+        return False
+    capability = context.wait()
+    return capability is not None and capability >= _LEAST_CAPABILITY

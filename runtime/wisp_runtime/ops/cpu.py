@@ -5,19 +5,24 @@ For small models and for tests. Weights, activations and the cache are float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wisp_plan.host_memory import available_bytes
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
+from wisp_runtime.ops.backend import Heads, Memory, Rotation
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
+from wisp_runtime.ops.intake import HostIntake, Intake, Place, RowOrder
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.reference import Decode
 from wisp_runtime.ops.threads import Workers, available_threads
 
 _ALIGNMENT_BYTES = 64
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +63,50 @@ class CpuOps:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
         return raw[start : start + elements]
 
-    def matrix(self, storage: Array, outputs: int, inputs: int) -> PackedMatrix:
-        """See ``storage`` as the tiles of a matrix."""
+    def matrix(
+        self,
+        storage: Array,
+        outputs: int,
+        inputs: int,
+        order: RowOrder = "plain",  # noqa: ARG002 (a GPU's business)
+    ) -> PackedMatrix:
+        """See ``storage`` as the tiles of a matrix; rows lie in their plain order, whatever a GPU does."""
         checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
         return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
 
     def store_rows(self, weight: PackedMatrix, first: int, rows: Array) -> None:
-        """Write ``rows`` ``[R, in]`` float32 into the matrix from row ``first`` on."""
+        """Write ``rows`` ``[R, in]``, float32, float16 or bf16, into the matrix from row ``first`` on."""
         checks.columns("rows", rows, weight.inputs)
         if first < 0 or first + len(rows) > weight.outputs:
             raise ShapeError(f"rows {first}:{first + len(rows)} of a matrix of {weight.outputs}")
-        reference.store_rows(weight, first, rows)
+        reference.store_rows(weight, first, reference.widen(rows))
 
     def store_vector(self, weight: Array, first: int, values: Array) -> None:
-        """Write ``values`` ``[R]`` float32 into ``weight`` from ``first`` on."""
+        """Write ``values`` ``[R]``, float32, float16 or bf16, into ``weight`` from ``first`` on."""
         checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
-        weight[first : first + len(values)] = values
+        weight[first : first + len(values)] = reference.widen(values)
+
+    def intake(self, total_bytes: int) -> Intake:  # noqa: ARG002 (a GPU's business)
+        """Return an intake that widens rows to float32 in the threads that read them."""
+        return HostIntake(self.store)
+
+    def store(self, place: Place, rows: Array) -> None:
+        """Write ``rows`` of the place's shape, float32, float16 or bf16, where they belong."""
+        store = self.store_rows if rows.ndim == 2 else self.store_vector
+        store(place.weight, place.first, rows)
+
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a weight, some rows at a time, with :func:`.reference.random_values`."""
+        rows, row_numbers = place.shape[0], math.prod(place.shape[1:])
+        step = max(1, _NUMBERS_AT_ONCE // row_numbers)
+        for first in range(0, rows, step):
+            count = min(step, rows - first) * row_numbers
+            values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
+            self.store(replace(place, first=first), values.reshape(-1, *place.shape[1:]))
+
+    def memory(self) -> Memory:
+        """Say what the machine and this process's cgroups have left."""
+        return Memory("cpu", "this machine", available_bytes())
 
     def from_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""
@@ -83,20 +116,28 @@ class CpuOps:
         """Allocate float32 zeros."""
         return np.zeros(shape, np.float32)
 
+    def to_host(self, array: Array) -> Array:
+        """Return ``array``: host and device are one."""
+        return array
+
     def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
         """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
         checks.indices("tokens", tokens, table.outputs)
         return reference.embedding(tokens, table)
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
         """See :func:`.reference.rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
-        return reference.rmsnorm(x, weight, eps=eps)
+        return reference.rmsnorm(x if rows is None else x[rows], weight, eps=eps)
 
-    def add_rmsnorm(self, x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
         """See :func:`.reference.add_rmsnorm`."""
         checks.same_shape("residual", residual, x.shape)
         checks.same_shape("weight", weight, x.shape[-1:])
+        if rows is not None:
+            x, residual = x[rows], residual[rows]
         return reference.add_rmsnorm(x, residual, weight, eps=eps)
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
@@ -106,10 +147,37 @@ class CpuOps:
             checks.same_shape("bias", bias, (weight.outputs,))
         return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
 
-    def rows(self, table: Array, indices: Array) -> Array:
-        """Return ``table[indices]``; an index outside the table raises ShapeError."""
-        checks.indices("indices", indices, len(table))
-        return table[indices]
+    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.silu_mul`, of the product."""
+        return self.silu_mul(self.linear(x, weight, bias))
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        """See :func:`.reference.silu_mul`."""
+        checks.rank("gate_up", gate_up, 2)
+        if gate_up.shape[1] % 2:
+            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
+        return reference.silu_mul(gate_up)
+
+    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+        """See :func:`.reference.linear`."""
+        return self.linear(x, weight)
+
+    def rope_write_kv(
+        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    ) -> Array:
+        """See :func:`.reference.rope` and :func:`.reference.write_kv`."""
+        checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
+        split = qkv.reshape(len(qkv), -1, heads.size)
+        q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]
+        if heads.q_norm is not None:
+            q[:] = self.rmsnorm(q, heads.q_norm, eps=heads.eps)
+        if heads.k_norm is not None:
+            k[:] = self.rmsnorm(k, heads.k_norm, eps=heads.eps)
+        checks.indices("positions", batch.positions, len(rotary.cosines))
+        cosines, sines = rotary.cosines[batch.positions], rotary.sines[batch.positions]
+        self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
+        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values)
+        return q
 
     def rope(self, x: Array, cosines: Array, sines: Array) -> None:
         """See :func:`.reference.rope`."""
@@ -142,13 +210,6 @@ class CpuOps:
             checks.attention(q, keys, batch)
             known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
         return known.lone
-
-    def silu_mul(self, gate_up: Array) -> Array:
-        """See :func:`.reference.silu_mul`."""
-        checks.rank("gate_up", gate_up, 2)
-        if gate_up.shape[1] % 2:
-            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
-        return reference.silu_mul(gate_up)
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """See :func:`.reference.sample`."""

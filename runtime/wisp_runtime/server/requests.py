@@ -17,8 +17,10 @@ MAX_STOPS = 16
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024  # a GPU has room for 4,096 biases and penalties a sequence
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -48,7 +50,7 @@ class GenerationRequest(_Strict):
     seed: int | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
     # Extensions, named as vLLM names them.
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Share | None = None

@@ -13,8 +13,10 @@ from wisp_runtime.ops.reference.dense import (
     rope,
     silu_mul,
     store_rows,
+    widen,
 )
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
+from wisp_runtime.ops.reference.random import random_values
 from wisp_runtime.ops.reference.sampling import sample
 
 __all__ = [
@@ -25,11 +27,13 @@ __all__ = [
     "linear",
     "paged_attention",
     "philox4x32",
+    "random_values",
     "rmsnorm",
     "rope",
     "sample",
     "silu_mul",
     "store_rows",
     "token_words",
+    "widen",
     "write_kv",
 ]

@@ -11,6 +11,15 @@ from wisp_runtime.ops.threads import Work, Workers
 _FLOAT32_EXP_MAX = np.float32(88.0)
 
 
+def widen(stored: Array) -> Array:
+    """Return ``stored`` (float32, float16 or bf16, any shape) as float32; every number keeps its value."""
+    if stored.dtype.name == "bfloat16":
+        # A bf16 number is the upper half of the float32 of the same value.
+        wide: Array = np.left_shift(stored.view(np.uint16), 16, dtype=np.uint32).view(np.float32)
+        return wide
+    return stored.astype(np.float32, copy=False)
+
+
 def store_rows(weight: PackedMatrix, first: int, rows: Array) -> None:
     """Write ``rows`` ``[R, in]`` float32 into rows ``first:first + R`` of ``weight``."""
     tiles = weight.tiles

@@ -1,0 +1,52 @@
+// tma.cuh: bulk copies from global to shared memory, counted in bytes on an mbarrier (sm_90 and above).
+//
+// One thread asks, the copy engine does. Shared addresses, barriers included, are 32-bit (shared_address).
+#pragma once
+
+#include <cstdint>
+
+// How long L2 shall keep what passes through it: createpolicy's encodings, as CUTLASS has them.
+constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
+constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
+
+// `bytes` of contiguous memory; both addresses and the size are multiples of 16.
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                          uint64_t eviction) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(eviction)
+      : "memory");
+}
+
+// A box of a tensor map (a __grid_constant__ CUtensorMap) from element column, row on. Outside the map: zeros, whose
+// bytes count too. With the 128-byte swizzle `to` is a multiple of 1,024.
+__device__ __forceinline__ void tma_load_2d(uint32_t to, const void* map, int column, int row, uint32_t barrier,
+                                            uint64_t eviction) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "l"(eviction)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_3d(uint32_t to, const void* map, int column, int row, int plane,
+                                            uint32_t barrier, uint64_t eviction) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(plane), "l"(eviction)
+      : "memory");
+}
+
+// Fetch a tensor map ahead of its first use.
+__device__ __forceinline__ void tma_prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Between ordinary accesses and those of the copy engine or the tensor cores to the same memory, by each thread that
+// made the ordinary ones; in shared memory only.
+__device__ __forceinline__ void fence_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -1,0 +1,222 @@
+// decode_attention.cu: o = softmax(scale * q K^T) V of sequences with one query token, K and V in a paged cache.
+//
+//   q : rows of Hq * Dh bf16, `q_stride` elements apart; query head h reads KV head h / G, G = Hq / Hkv
+//   keys, values : [P, Hkv, Tb, Dh] bf16     query_starts : [B + 1] int32     contexts : [B] int32 tokens in the cache
+//   tables : [B, W] int32, a sequence's KV blocks     out : [N, Hq * Dh] bf16; rows of sequences with another number
+//            of queries than one, or without context, are left alone
+//   parts : [M * G, Dh] float32     stats : [M * G] (maximum, sum)     M = 2 Hkv * `filling` parts at most
+//   arrived : [B * Hkv] uint32, zero before and after; it, parts and stats serve sequences that several blocks share
+//   math  : products of bf16 on tensor cores into float32; probabilities rounded to bf16; softmax in float32, base 2
+//   grid  : (Hkv, filling + B), or less where contexts are short    block : (128, 1, 1); (64, 1, 1) above Dh 128
+//   shared: warps * 2 * 2 * 16 * (size + 8) * 2 B, size = the entry's; and 1 KB static
+//   needs : Dh % 8 == 0 up to the entry's size (64, 80, 96, 128, 192, 256); G <= 8, or 16 (entries ending in _wide);
+//           Tb % 8 == 0; 16-byte aligned arrays (ops/cuda/decode_attention.py checks)
+//   check : tests/gpu/test_decode_attention.py against ops/reference/attention.py, max |err| 2^-7 of the largest value
+//
+// Bound by memory: 16 tokens of 128 channels are 8 KB and cost a warp about 300 instructions, where an SM's share of
+// 4.5 TB/s gives it 1,700 issue slots.
+#include "decode_attention.cuh"
+
+// Sums of V with their weights, of several warps or parts, one after the other.
+struct Joined {
+  float4 sum = {0.f, 0.f, 0.f, 0.f};
+  float highest = kLowest, weight = 0.f;
+
+  __device__ __forceinline__ void add(const float4& more, float2 stat) {
+    const float top = fmaxf(highest, stat.x), old = exp2f(highest - top), fresh = exp2f(stat.x - top);
+    sum.x = sum.x * old + more.x * fresh, sum.y = sum.y * old + more.y * fresh;
+    sum.z = sum.z * old + more.z * fresh, sum.w = sum.w * old + more.w * fresh;
+    weight = weight * old + stat.y * fresh;
+    highest = top;
+  }
+  __device__ __forceinline__ void write(bf16* out) const {
+    const float inverse = 1.f / weight;
+    *reinterpret_cast<uint2*>(out) =
+        make_uint2(pack_bf16(sum.x * inverse, sum.y * inverse), pack_bf16(sum.z * inverse, sum.w * inverse));
+  }
+};
+
+// Count 0, 1 .. limit, 0 and return the count before. Stores that this block made before its last barrier are seen by
+// the block that counts next (release, acquire); one fence cheaper than __threadfence() on both sides.
+__device__ __forceinline__ unsigned count_up_to(unsigned limit, unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(limit) : "memory");
+  return before;
+}
+
+// What the warps of a block gathered, in shared memory: each warp's sums lie in its own ring, which is spent.
+template <int kSize, int kOctets>
+struct Shared {
+  using L = Layout<kSize>;
+  float2 stats[L::kWarps][kOctets * 8];
+  Work work;
+  bool is_last;
+
+  __device__ __forceinline__ static float* sums(unsigned char* ring, int warp) {
+    return reinterpret_cast<float*>(ring + warp * L::kWarpBytes);
+  }
+
+  __device__ __forceinline__ void put(const Gathered<kSize, kOctets>& all, unsigned char* ring) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* to = sums(ring, warp) + lane / 4;
+#pragma unroll
+    for (int octet = 0; octet < kOctets; octet++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const int head = octet * 8 + lane % 4 * 2 + e;
+        float weight = all.weight[octet][e];
+#pragma unroll
+        for (int distance = 4; distance < 32; distance *= 2) weight += __shfl_xor_sync(kWholeWarp, weight, distance);
+        if (lane < 4) stats[warp][head] = make_float2(all.highest[octet][e], weight);
+#pragma unroll
+        for (int i = 0; i < kSize / 16; i++) {
+          to[head * L::kPartRow + i * 16] = all.sums[octet][i][e];
+          to[head * L::kPartRow + i * 16 + 8] = all.sums[octet][i][e + 2];
+        }
+      }
+    }
+  }
+
+  // Channels `channel` to + 3 of a head, over all warps.
+  __device__ __forceinline__ Joined join(unsigned char* ring, int head, int channel) const {
+    Joined joined;
+#pragma unroll
+    for (int warp = 0; warp < L::kWarps; warp++) {
+      const float* sum = sums(ring, warp) + head * L::kPartRow + channel;
+      joined.add(*reinterpret_cast<const float4*>(sum), stats[warp][head]);
+    }
+    return joined;
+  }
+
+  // Whether this block is the last of `parts` whose stores are done; the counter is back at zero then. All threads
+  // call.
+  __device__ __forceinline__ bool arrives_last(unsigned* arrived, int parts) {
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = count_up_to(parts - 1, arrived) == parts - 1;
+    __syncthreads();
+    return is_last;
+  }
+};
+
+// Gather one part of a sequence, warp by warp: each takes every kWarps-th tile through its own ring, without barriers.
+template <int kSize, int kOctets>
+__device__ __forceinline__ void gather(Gathered<kSize, kOctets>& all, unsigned char* ring, const bf16* q,
+                                       const bf16* keys, const bf16* values, const int* table, const Shape& shape,
+                                       const Seen& seen, const Work& work) {
+  using L = Layout<kSize>;
+  const int warp = threadIdx.x / 32, end = work.part_start(work.part + 1, seen);
+  const uint32_t mine = shared_address(ring) + warp * L::kWarpBytes;
+  int tile = work.part_start(work.part, seen) + warp;
+
+  uint32_t queries[kOctets][kSize / 16][2];
+  load_queries<kSize, kOctets>(queries, q, shape);
+  // The block table is read two tiles ahead of the copies that need it. The first kStages steps only ask for tiles.
+  Tile next(tile, table, shape), after(tile + L::kWarps, table, shape);
+#pragma unroll 1
+  for (int step = -kStages; tile < end; step++) {
+    const uint32_t stage = mine + (step + kStages) % kStages * L::kStageBytes;
+    if (step >= 0) {
+      copies_wait<kStages - 1>();
+      __syncwarp();
+      attend<kSize, kOctets>(all, stage, tile, queries, shape.scale, seen);
+      __syncwarp();
+      tile += L::kWarps;
+    }
+    if (next.number < end) {
+      if (shape.head_size == kSize && seen.has_all(next.number)) {
+        copy_tile<kSize, true>(stage, next, keys, values, shape, seen);
+      } else {
+        copy_tile<kSize, false>(stage, next, keys, values, shape, seen);
+      }
+    }
+    copies_commit();
+    next = after;
+    after = Tile(next.number + L::kWarps, table, shape);
+  }
+  copies_wait<0>();
+}
+
+template <int kSize, int kOctets>
+__device__ __forceinline__ void decode_attention(const bf16* q, const bf16* keys, const bf16* values,
+                                                 const Steps& steps, const int* tables, bf16* out, float* parts,
+                                                 float2* stats, unsigned* arrived, const Shape& shape) {
+  using L = Layout<kSize>;
+  extern __shared__ __align__(16) unsigned char ring[];
+  __shared__ Shared<kSize, kOctets> shared;
+
+  // 1. Which part of which sequence. What is read first is fetched into the L2, where later stores reach it too.
+  pdl_launch_dependents();
+  const int kv_head = blockIdx.x, index = blockIdx.y, first_head = kv_head * shape.group;
+  if (kv_head == 0 && index < shape.sequences) {
+    prefetch_row(tables + static_cast<int64_t>(index) * shape.table_width, shape.table_width);
+    if (index == 0) prefetch_row(steps.contexts, shape.sequences), prefetch_row(steps.query_starts, shape.sequences);
+  }
+  pdl_wait();
+  {
+    const Work work = find_work(index, steps, shape);
+    if (work.parts == 0) return;
+    if (threadIdx.x == 0) shared.work = work;  // where it waits for step 3, while registers are scarce
+
+    // 2. Its tiles.
+    const Seen seen(work.sequence, steps, shape);
+    const int* table = tables + static_cast<int64_t>(work.sequence) * shape.table_width;
+    const bf16* query = q + seen.row * shape.q_stride + first_head * shape.head_size;
+    Gathered<kSize, kOctets> all;
+    gather<kSize, kOctets>(all, ring, query, keys, values, table, shape, seen, work);
+    shared.put(all, ring);
+  }
+  __syncthreads();
+
+  // 3. Over the warps: the output itself, or a part of it.
+  const Work work = shared.work;
+  const int quads = shape.head_size / 4, heads = shape.kv_heads * shape.group;
+  out += (static_cast<int64_t>(steps.query_starts[work.sequence]) * heads + first_head) * shape.head_size;
+  auto part_row = [&](int part) { return ((work.first_place + part) * shape.kv_heads + kv_head) * shape.group; };
+  for (int i = threadIdx.x; i < shape.group * quads; i += L::kThreads) {
+    const int head = i / quads, channel = i % quads * 4;
+    const Joined joined = shared.join(ring, head, channel);
+    if (work.parts == 1) {
+      joined.write(out + head * shape.head_size + channel);
+      continue;
+    }
+    const int to = part_row(work.part) + head;
+    *reinterpret_cast<float4*>(parts + to * shape.head_size + channel) = joined.sum;
+    if (channel == 0) stats[to] = make_float2(joined.highest, joined.weight);
+  }
+  if (work.parts == 1) return;
+  if (!shared.arrives_last(arrived + work.sequence * shape.kv_heads + kv_head, work.parts)) return;
+
+  // 4. The last block to arrive: over the parts, in their order.
+  for (int i = threadIdx.x; i < shape.group * quads; i += L::kThreads) {
+    const int head = i / quads, channel = i % quads * 4;
+    Joined joined;
+#pragma unroll 8
+    for (int part = 0; part < work.parts; part++) {
+      const int from = part_row(part) + head;
+      joined.add(__ldcg(reinterpret_cast<const float4*>(parts + from * shape.head_size + channel)),
+                 __ldcg(stats + from));
+    }
+    joined.write(out + head * shape.head_size + channel);
+  }
+}
+
+#define DECODE_ATTENTION(name, size, octets)                                                                  \
+  extern "C" __global__ void __launch_bounds__(Layout<size>::kThreads, kBlocks)                               \
+      name(const bf16* q, const bf16* keys, const bf16* values, const int* query_starts, const int* contexts, \
+           const int* tables, bf16* out, float* parts, float2* stats, unsigned* arrived, Shape shape) {       \
+    const Steps steps{query_starts, contexts};                                                                \
+    decode_attention<size, octets>(q, keys, values, steps, tables, out, parts, stats, arrived, shape);        \
+  }
+
+DECODE_ATTENTION(decode_attention_64, 64, 1)
+DECODE_ATTENTION(decode_attention_64_wide, 64, 2)
+DECODE_ATTENTION(decode_attention_80, 80, 1)
+DECODE_ATTENTION(decode_attention_80_wide, 80, 2)
+DECODE_ATTENTION(decode_attention_96, 96, 1)
+DECODE_ATTENTION(decode_attention_96_wide, 96, 2)
+DECODE_ATTENTION(decode_attention_128, 128, 1)
+DECODE_ATTENTION(decode_attention_128_wide, 128, 2)
+DECODE_ATTENTION(decode_attention_192, 192, 1)
+DECODE_ATTENTION(decode_attention_192_wide, 192, 2)
+DECODE_ATTENTION(decode_attention_256, 256, 1)
+DECODE_ATTENTION(decode_attention_256_wide, 256, 2)

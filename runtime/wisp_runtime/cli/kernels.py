@@ -1,0 +1,119 @@
+"""``wisp-runtime kernels``: compile the kernels (``build``), and say which serve which GPU (``list``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
+from wisp_runtime.errors import GpuUnavailable, RuntimeFailure
+
+if TYPE_CHECKING:
+    from wisp_runtime.ops.cuda.catalogue import Catalogue
+
+EXAMPLES = """\b
+Examples:
+  wisp-runtime kernels build                   for every GPU there is a folder for
+  wisp-runtime kernels build --arch sm_90a     for H100 and H200 alone
+  wisp-runtime kernels list --device 0         what this machine's GPU would run
+"""
+
+
+@click.group("kernels", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """The compiled GPU kernels: what there is, and how to make them."""
+
+
+@command.command("build")
+@click.option("--arch", "architectures", multiple=True, metavar="ARCH", help="Only for these, e.g. sm_90a.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Folder of the cubins (default: {KERNELS_VARIABLE}, or kernels in the cache).",
+)
+@click.option("--nvcc", type=click.Path(dir_okay=False, path_type=Path), help="The compiler.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default=True, help="Sources at once."
+)
+def build(architectures: tuple[str, ...], out: Path | None, nvcc: Path | None, jobs: int) -> None:
+    """Compile what is not compiled yet, and print the folder."""
+    from wisp_runtime.ops.cuda import build as builder
+    from wisp_runtime.ops.cuda.catalogue import Catalogue
+
+    folder = (out or kernels_dir()).expanduser()
+    with _failures():
+        catalogue = Catalogue()
+        wanted = builder.plan(catalogue, architectures, folder)
+        missing = [job for job in wanted if not job.cubin.is_file()]
+        for job in (job for job in wanted if job not in missing):
+            click.echo(f"{job.arch} {job.source.leaf}/{job.source.op}: there", err=True)
+        if missing:
+            compiler = builder.find_nvcc(nvcc)
+            for built in builder.build(missing, compiler, catalogue.root / "include", jobs):
+                what = f"{built.job.arch} {built.job.source.leaf}/{built.job.source.op}"
+                click.echo(f"{what}: {built.seconds:.1f} s", err=True)
+                if built.remarks:
+                    click.echo(built.remarks, err=True)
+    click.echo(folder)
+
+
+@command.command("list")
+@click.option("--arch", "architectures", multiple=True, metavar="ARCH", help="Only for these, e.g. sm_90a.")
+@click.option("--device", type=click.IntRange(0), metavar="N", help="Only for this machine's GPU N.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> None:
+    """Show which source serves each op on each GPU, whether it is compiled, and what is absent and why."""
+    from wisp_runtime.ops.cuda.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.listing import rows
+
+    with _failures():
+        catalogue = Catalogue()
+        if device is not None:
+            architectures = (_architecture(catalogue, device),)
+        found = rows(catalogue, architectures, kernels_dir())
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo("\n".join(_table(found)))
+
+
+def _architecture(catalogue: Catalogue, device: int) -> str:
+    try:
+        from wisp_runtime.ops.cuda.device import capability_of
+    except ImportError as error:
+        raise GpuUnavailable(f"{error.name} is not installed. Run pip install 'wisp[cuda]'.") from error
+    return catalogue.find(capability_of(device))[1]
+
+
+def _table(found: list[dict[str, Any]]) -> Iterator[str]:
+    width = max((len(row["op"]) for row in found), default=0)
+    heading = ""
+    for row in found:
+        title = f"{row['arch']}  {row['hardware']}/{row['model']}/{row['quantization']}"
+        if title != heading:
+            yield from ([""] if heading else []) + [title]
+            heading = title
+        if row["source"] is None:
+            yield f"  {row['op']:{width}}  absent: {row['why']}"
+        else:
+            state = "compiled" if row["isBuilt"] else "not compiled"
+            yield f"  {row['op']:{width}}  {state:12}  {row['source']}  ({row['cubin']})"
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeFailure as error:
+        click.echo(f"{error.reason}: {error.message}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("interrupted; what is compiled is kept", err=True)
+        sys.exit(130)

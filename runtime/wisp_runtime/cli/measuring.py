@@ -1,0 +1,103 @@
+"""What the measuring commands share: options, and how rows are shown, recorded and failures told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wisp_runtime.errors import ConfigError, RuntimeFailure
+
+if TYPE_CHECKING:
+    from wisp_runtime.measure.record import Row
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class Numbers(click.ParamType[Any]):
+    """Whole numbers above zero, separated by commas."""
+
+    name = "N,N,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse what the user wrote."""
+        if not isinstance(value, str):
+            return value
+        try:
+            numbers = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or min(numbers) < 1:
+            return self.fail(f"{value!r} is not a list of whole numbers such as 1,8,32.", param, ctx)
+        return numbers
+
+
+def engine_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every measurement has."""
+    options = (
+        click.option(
+            "--shape",
+            required=True,
+            metavar="NAME|DIR",
+            help="A named shape with random weights, or a model's folder.",
+        ),
+        click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True),
+        click.option(
+            "--max-step-tokens", type=click.IntRange(1), help="The prefill chunk (default: as serve)."
+        ),
+        click.option(
+            "--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a KV block."
+        ),
+        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all)."),
+        click.option("--seed", default=0, show_default=True, help="Of the random weights."),
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write the record there.",
+        ),
+        click.option("--name", help="Of the record (default: the measurement and the shape)."),
+        click.option("--commit", help="Of the code, for the record (default: git is asked)."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def told_failures() -> Iterator[None]:
+    """Tell what goes wrong inside in a line, and end with its exit code."""
+    try:
+        yield
+    except ConfigError as error:
+        raise click.UsageError(error.message) from error
+    except RuntimeFailure as error:
+        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
+        sys.exit(error.exit_code)
+
+
+def report(what: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
+    """Measure, show each row as it comes, and write the record."""
+    with told_failures():
+        from wisp_runtime.measure.table import show_row
+
+        measured = []
+        for row in rows():
+            click.echo(show_row(row))
+            measured.append(row)
+        name = options["name"] or f"{what}-{Path(options['shape']).name}"
+        keep_record(name, options, measured)
+
+
+def keep_record(name: str, options: dict[str, Any], rows: Iterable[Row]) -> None:
+    """Write rows as a record, if ``--json`` says where."""
+    from wisp_runtime.measure.record import make_record, write_record
+
+    if options["json_path"] is not None:
+        typed = ["wisp-runtime", *sys.argv[1:]]
+        made = make_record(name, rows, device=options["device"], command=typed, commit=options["commit"])
+        write_record(options["json_path"], made)

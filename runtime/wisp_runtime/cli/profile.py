@@ -1,0 +1,70 @@
+"""``wisp-runtime profile``: where a step's time goes, as a table, a picture and JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wisp_runtime.cli.measuring import SETTINGS, keep_record, told_failures
+
+EXAMPLES = """\b
+Examples:
+  wisp-runtime profile --shape llama-3-8b --batch 8 --context 512 --svg step.svg
+  wisp-runtime profile --shape llama-3-8b --prompt 2048
+  wisp-runtime profile --shape toy --device cpu
+"""
+
+
+@click.command("profile", epilog=EXAMPLES, context_settings=SETTINGS)
+@click.option(
+    "--shape",
+    required=True,
+    metavar="NAME|DIR",
+    help="A named shape with random weights, or a model's folder.",
+)
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Tokens each has; placed, not computed.",
+)
+@click.option(
+    "--prompt", type=click.IntRange(1), help="Take apart a step that computes prompts of N tokens instead."
+)
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to take apart.")
+@click.option("--max-step-tokens", type=click.IntRange(1), help="The prefill chunk (default: as serve).")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all).")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the picture there.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the record there."
+)
+@click.option("--commit", help="Of the code, for the record (default: git is asked).")
+def command(**options: Any) -> None:
+    """Show the time of each phase and kernel of a decode step, or of a prefill step.
+
+    Each kernel stands alone between two CUDA events, so the sum is more than the step takes as served, where
+    they overlap; that time is measured too and shown beneath. On the CPU an op is what a kernel is on a GPU.
+    """
+    with told_failures():
+        _run(options)
+
+
+def _run(options: dict[str, Any]) -> None:
+    from wisp_runtime.measure import parts, picture
+    from wisp_runtime.measure.floors import ceiling_of
+    from wisp_runtime.measure.profiling import Step, profile_step
+    from wisp_runtime.measure.subject import Wanted
+
+    step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
+    same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads")}
+    profile, subject = profile_step(Wanted(batch=step.batch, context=step.room, **same), step)
+    click.echo(parts.show(profile, ceiling_of(subject.gpu)))
+    if options["svg"] is not None:
+        options["svg"].write_text(picture.draw(profile), encoding="utf-8")
+    rows = parts.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
+    keep_record(f"profile-{Path(options['shape']).name}", options, rows)

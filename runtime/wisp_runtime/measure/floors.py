@@ -1,0 +1,107 @@
+"""The least time that a machine's ceilings allow: bytes that must be read, operations that must be done.
+
+The larger of bytes over bandwidth and operations over rate; the ceilings are measured ones, not the data
+sheet's (``tests/bench/peer/README.md``). Weights are read once a step, the KV cache once a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from wisp_plan.formats import FORMATS, kv_bytes_per_token
+from wisp_plan.spec import ModelSpec
+from wisp_plan.tensors import expected_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a GPU does at best: bytes read a second, bf16 operations a second."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+CEILINGS = {"H200": Ceiling(4.5e12, 790e12), "H100": Ceiling(3.0e12, 790e12)}
+"""By a part of the driver's name."""
+
+
+def ceiling_of(gpu: str | None) -> Ceiling | None:
+    """Return the ceilings of a GPU, or None if they were not measured."""
+    return next((ceiling for name, ceiling in CEILINGS.items() if gpu and name in gpu), None)
+
+
+def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
+    """Count the bytes of weights that a step reads: all but an embedding table that is not also the head."""
+    projection, total = FORMATS[weights], 0
+    for tensor in expected_tensors(spec):
+        if tensor.role == "projection":
+            out, into = tensor.shape
+            total += projection.weight_bytes(out, into) + (
+                projection.scales_bytes(out, into) if projection.scale_bytes else 0
+            )
+        elif tensor.role != "embedding" or spec.ties_embeddings:
+            total += 2 * math.prod(tensor.shape)
+    return total
+
+
+def decode_floor_s(
+    spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: str
+) -> float:
+    """Return the least seconds of a step that decodes ``batch`` sequences of ``context`` tokens each."""
+    seen = min(context, spec.sliding_window or context)
+    moved = step_weight_bytes(spec, weights) + batch * seen * kv_bytes_per_token(spec, kv)
+    done = batch * (2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + seen * _pair_flops(spec))
+    return max(moved / ceiling.bytes_per_s, done / ceiling.flops_per_s)
+
+
+def prefill_floor_s(
+    spec: ModelSpec, ceiling: Ceiling, *, sequences: int, prompt: int, cached: int = 0, weights: str, kv: str
+) -> float:
+    """Return the least seconds to compute prompts of which ``cached`` tokens are in the cache already.
+
+    Only each prompt's last token needs logits.
+    """
+    computed, window = prompt - cached, spec.sliding_window or prompt
+    moved = step_weight_bytes(spec, weights) + sequences * min(cached, window) * kv_bytes_per_token(spec, kv)
+    pairs = _pairs(prompt, window) - _pairs(cached, window)
+    done = computed * 2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + pairs * _pair_flops(spec)
+    return max(moved / ceiling.bytes_per_s, sequences * done / ceiling.flops_per_s)
+
+
+def _layer_weights(spec: ModelSpec) -> int:
+    """Weights that each token is multiplied with, the head's apart."""
+    return sum(math.prod(tensor.shape) for tensor in expected_tensors(spec) if tensor.role == "projection")
+
+
+def _pair_flops(spec: ModelSpec) -> int:
+    """Operations for a query and a key that it sees, over all layers: one product each for score, value."""
+    return 4 * spec.heads * spec.head_size * spec.layers
+
+
+def _pairs(tokens: int, window: int) -> int:
+    """Count the (query, key) pairs of a causal prompt, each query seeing at most ``window`` keys."""
+    ramp = min(tokens, window)
+    return ramp * (ramp + 1) // 2 + (tokens - ramp) * window
+
+
+def phase_bytes(spec: ModelSpec, *, weights: str, kv: str, batch: int, context: int) -> dict[str, int]:
+    """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
+    element = 2 if weights in FORMATS else 4  # float32 on the CPU
+    found = {"attention": batch * min(context, spec.sliding_window or context) * kv_bytes_per_token(spec, kv)}
+    for tensor in expected_tensors(spec):
+        phase = next((phase for part, phase in _PHASE_OF.items() if part in tensor.name), None)
+        if tensor.role == "projection" and phase:
+            size = math.prod(tensor.shape) * element
+            held = FORMATS[weights].weight_bytes(*tensor.shape) if weights in FORMATS else size
+            found[phase] = found.get(phase, 0) + held
+    found["head"] = spec.vocab * spec.hidden * element
+    return found
+
+
+_PHASE_OF = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
+    "o_proj": "output",
+    **dict.fromkeys(("gate_proj", "up_proj"), "gate/up"),
+    "down_proj": "down",
+}

@@ -1,0 +1,153 @@
+"""What is measured: an engine in this process, brought up as the server's is, by shape or by folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wisp_plan.errors import PlanError
+from wisp_plan.fit import Fit
+from wisp_plan.formats import kv_bytes_per_token
+from wisp_plan.layout import padded
+from wisp_plan.shapes import SHAPES, shape_spec
+from wisp_plan.spec import ModelSpec
+from wisp_runtime import loading
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine import startup
+from wisp_runtime.engine.loop import Runs
+from wisp_runtime.engine.plan import Limits
+from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.measure import nvml
+from wisp_runtime.measure.contexts import fill_with_noise
+from wisp_runtime.measure.record import Row
+from wisp_runtime.ops import backend
+from wisp_runtime.ops.backend import Ops
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What shall be measured, and the room that the measurement needs.
+
+    Attributes:
+        shape: a name of :mod:`wisp_plan.shapes` (random weights), or a model's folder.
+        device: ``cuda`` or ``cpu``.
+        batch: sequences at a time, at most.
+        context: tokens of a sequence, prompt and answer, at most.
+        kv_tokens: tokens that the KV cache has room for; None is all the memory there is, on the CPU room for
+            ``batch`` sequences of ``context`` tokens.
+        max_step_tokens: the prefill chunk; None is what ``serve`` has.
+        block_tokens, threads: as of ``serve``.
+        seed: of weights and prompts.
+    """
+
+    shape: str
+    device: str
+    batch: int
+    context: int
+    kv_tokens: int | None = None
+    max_step_tokens: int | None = None
+    block_tokens: int = 16
+    threads: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An engine that can be measured."""
+
+    wanted: Wanted
+    spec: ModelSpec
+    ops: Ops
+    fit: Fit
+    runner: Runs
+    limits: Limits
+
+    def scheduler(self) -> Scheduler:
+        """Return a scheduler that has seen no request."""
+        return Scheduler(self.limits)
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU's name; None on the CPU."""
+        card = nvml.card() if self.ops.device == "cuda" else None
+        return card.name if card else None
+
+    def row(self, metric: str, value: float, **more: object) -> Row:
+        """Make a row about this engine; keyword arguments that are no fields of a row go to ``more``."""
+        own = {key: more.pop(key) for key in ("batch", "context", "floor") if key in more}
+        return Row(
+            metric,
+            value,
+            path="general" if self.ops.device == "cuda" else "reference",
+            shape=self.wanted.shape if self.wanted.shape in SHAPES else Path(self.wanted.shape).name,
+            weights=self.fit.quantization,
+            kv=self.fit.kv_dtype,
+            more=more,
+            **own,  # type: ignore[arg-type]
+        )
+
+
+def spec_of(shape: str) -> ModelSpec:
+    """Name the dimensions of a shape, or of the model in a folder.
+
+    Raises:
+        ConfigError: it is neither.
+        RuntimeFailure: the folder holds no model we can run.
+    """
+    if shape in SHAPES or not Path(shape).is_dir():
+        try:
+            return shape_spec(shape)
+        except PlanError as error:
+            raise ConfigError(f"{error.message} A model's folder does as well") from error
+    return loading.read_spec(Path(shape))
+
+
+def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -> Subject:
+    """Bring up the engine that ``wanted`` describes.
+
+    A named shape may get a longer context than was published: its weights are random anyway.
+
+    Args:
+        wanted: what to measure.
+        wrap: may put something between the model and the device's ops.
+
+    Raises:
+        RuntimeFailure: it does not fit, or cannot be had; the message says why.
+    """
+    spec = spec_of(wanted.shape)
+    is_random = wanted.shape in SHAPES
+    if is_random:
+        spec = replace(spec, max_context=max(spec.max_context, wanted.context))
+    config = _config(wanted, spec)
+    ops = wrap(backend.load(config.device, threads=config.threads))
+    fit = startup.require_fit(spec, config, ops.memory())
+    if is_random:
+        model = loading.random_model(spec, ops, wanted.seed)
+    else:
+        model = loading.load_model(Path(wanted.shape), spec, ops)
+    limits = startup.limits_of(spec, config, fit)
+    runner: Any = startup.make_runner(model, ops, fit, limits)
+    fill_with_noise(runner.cache, ops, wanted.seed)
+    return Subject(wanted, spec, ops, fit, runner, limits)
+
+
+def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
+    settings: dict[str, object] = {"max_concurrent": wanted.batch, "max_context": wanted.context}
+    if wanted.max_step_tokens is not None:
+        settings["max_step_tokens"] = wanted.max_step_tokens
+    tokens = wanted.kv_tokens
+    if tokens is None and wanted.device == "cpu":  # where memory is shared with everything else
+        tokens = wanted.batch * padded(wanted.context, wanted.block_tokens)
+    if tokens is not None:
+        kv_format = "float32" if wanted.device == "cpu" else "bf16"
+        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv_format)
+    return ServeConfig(
+        model=wanted.shape,
+        device=wanted.device,  # type: ignore[arg-type]
+        block_tokens=wanted.block_tokens,
+        threads=wanted.threads,
+        **settings,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,46 @@
+"""Refuse arrays that a kernel cannot take; and remember for which shapes that was done.
+
+A kernel's wrapper checks and plans a launch once for each set of shapes, so that later calls cost a look-up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+
+_Plan = TypeVar("_Plan")
+_ALIGNMENT_BYTES = 16  # the widest access of a thread
+_MOST_PLANS = 4096  # shapes differ with the tokens of a step; past this many a wrapper starts anew
+
+
+def require(op: str, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+    """Require exactly ``shape`` and ``dtype``, row-major, from a multiple of 16 bytes on."""
+    if array.shape != shape or array.dtype != dtype:
+        raise ShapeError(f"{op}: {name} is {list(array.shape)} {array.dtype}, must be {list(shape)} {dtype}")
+    if not array.flags.c_contiguous:
+        raise ShapeError(f"{op}: {name} {list(shape)} has strides {array.strides}, must be contiguous")
+    require_aligned(op, name, array)
+
+
+def require_aligned(op: str, name: str, array: Array) -> None:
+    """Require the first element at a multiple of 16 bytes."""
+    if array.data.ptr % _ALIGNMENT_BYTES:
+        raise ShapeError(
+            f"{op}: {name} starts at {array.data.ptr:#x}, must be a multiple of {_ALIGNMENT_BYTES} bytes"
+        )
+
+
+def require_true(claim: bool, message: str) -> None:
+    """Raise ShapeError with ``message`` unless ``claim`` holds."""
+    if not claim:
+        raise ShapeError(message)
+
+
+def remember(plans: dict[Any, _Plan], key: Any, plan: _Plan) -> _Plan:
+    """Keep the plan of a set of shapes, and return it."""
+    if len(plans) >= _MOST_PLANS:
+        plans.clear()
+    plans[key] = plan
+    return plan

@@ -1,0 +1,120 @@
+"""What needs no CuPy: make a GPU's context in a thread while Python imports, and ask who holds its memory.
+
+Both of the driver's libraries are called through ctypes, which lets other threads run meanwhile. Nothing here
+fails: where there is no GPU nothing is found, and :mod:`.device` says why when it opens the GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from functools import cache
+from typing import Any
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_MOST_PROCESSES = 64
+_NOT_TOLD = (1 << 64) - 1
+
+
+class EarlyContext:
+    """A GPU's primary context, which CuPy will use too, in the making since this object was made.
+
+    Args:
+        index: among the GPUs that this process sees.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+        self._capability: tuple[int, int] | None = None
+        self._is_known = threading.Event()
+        threading.Thread(target=self._make, name="wisp-context", daemon=True).start()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is known by now that there is no such GPU."""
+        return self._is_known.is_set() and self._capability is None
+
+    def wait(self) -> tuple[int, int] | None:
+        """Wait until the GPU was found; return its compute capability, None if there is no such GPU."""
+        self._is_known.wait()
+        return self._capability
+
+    def _make(self) -> None:
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        try:
+            cuda = _library("libcuda.so.1", "cuInit", 0)
+            self._capability = _capability(cuda, device, self._index)
+        finally:
+            self._is_known.set()
+        if self._capability is not None:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            _management()
+
+
+def _capability(cuda: Any, device: ctypes.c_int, index: int) -> tuple[int, int] | None:
+    """Look a GPU up, and return its compute capability."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGet(ctypes.byref(device), index):
+        return None
+    for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        if cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device):
+            return None
+    return major.value, minor.value
+
+
+def process_bytes(index: int = 0) -> int | None:
+    """Return what this process holds of GPU ``index``, its context included; None if that is not told.
+
+    In a container the driver may list us under a number that is not ours; a process alone on the GPU is us.
+    """
+    library, handle = _management(), _handle(index)
+    if library is None or handle is None:
+        return None
+    count, listed = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
+    if library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), listed):
+        return None
+    processes = listed[: count.value]
+    own = [one for one in processes if one.pid == os.getpid()] or processes
+    return own[0].used_bytes if len(own) == 1 and own[0].used_bytes != _NOT_TOLD else None
+
+
+class _Process(ctypes.Structure):  # nvmlProcessInfo_v2_t
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+@cache
+def _library(name: str, initialise: str, *arguments: int) -> Any:
+    """Load and initialise a library of the driver, once; None if there is none or it refuses."""
+    try:
+        library = ctypes.CDLL(name)
+        refuses = getattr(library, initialise)(*arguments)
+    except (OSError, AttributeError):  # there is none, or it is no driver's
+        return None
+    return None if refuses else library
+
+
+def _management() -> Any:
+    return _library("libnvidia-ml.so.1", "nvmlInit_v2")
+
+
+@cache
+def _handle(index: int) -> ctypes.c_void_p | None:
+    """Return the management library's handle of a GPU; it counts GPUs otherwise, so go by the UUID."""
+    cuda, library = _library("libcuda.so.1", "cuInit", 0), _management()
+    device, raw, handle = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.c_void_p()
+    if cuda is None or library is None or cuda.cuDeviceGet(ctypes.byref(device), index):
+        return None
+    if cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device):
+        return None
+    digits = bytes(raw).hex()
+    parts = "-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+    for kind in ("GPU", "MIG"):
+        if not library.nvmlDeviceGetHandleByUUID(f"{kind}-{parts}".encode(), ctypes.byref(handle)):
+            return handle
+    return None

@@ -1,0 +1,188 @@
+"""The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
+
+The names of buffers are chosen here, for all: two results that live at once have different names.
+``tests/gpu/test_preflight.py`` compares the buffers with the ledger of :mod:`wisp_plan.workspace`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wisp_plan.spec import ModelSpec
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.ops.backend import Heads, Rotation
+from wisp_runtime.ops.cuda.arena import Arenas
+from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
+from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
+from wisp_runtime.ops.cuda.device import Device, open_device
+from wisp_runtime.ops.cuda.driver import translate
+from wisp_runtime.ops.cuda.embedding import Embedding
+from wisp_runtime.ops.cuda.linear import Linear
+from wisp_runtime.ops.cuda.norms import Norms
+from wisp_runtime.ops.cuda.packing import PackedMatrix
+from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
+from wisp_runtime.ops.cuda.rope import Rope
+from wisp_runtime.ops.cuda.sampling import Sampler
+
+_NEEDED = (
+    *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
+    *("rope_write_kv", "decode_attention", "prefill_attention"),
+    *("sample_best", "sample_bins", "sample_draw", "sample_logprobs"),
+)
+"""The ops that every model needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """What a batch is made of: sequences with one query, sequences with several."""
+
+    batch: Batch
+    decodes: bool
+    prefills: bool
+
+
+class CudaOps(Arenas):
+    """See :class:`wisp_runtime.ops.backend.Ops`. Results are overwritten by the next op of the same kind.
+
+    Attributes:
+        device_state: the open GPU.
+        sampler: draws tokens; None until :meth:`make_sampler`.
+    """
+
+    device = "cuda"
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.device_state, self.kernels = device, device.kernels.name
+        self.sampler: Sampler | None = None
+        self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
+        self._linear = Linear(device)
+        self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
+        self._known: _Kinds | None = None
+
+    @classmethod
+    def open(cls) -> CudaOps:
+        """Open the first GPU that this process sees.
+
+        Raises:
+            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.device.open_device`; also where one
+                kernel of the set is missing, which else is found out once all weights have been read.
+        """
+        device = open_device()
+        device.kernels.require(*_NEEDED)
+        return cls(device)
+
+    def make_sampler(self, vocab: int, max_rows: int) -> Sampler:
+        """Make the sampler of a model; its tokens are what :meth:`embedding` looks up for negative ones."""
+        self.sampler = Sampler(self.device_state, vocab, max_rows)
+        return self.sampler
+
+    def reserve(self, spec: ModelSpec, max_tokens: int, max_sequences: int) -> None:
+        """Allocate the scratch memory that depends on more of a step than its size; before the first step.
+
+        Args:
+            max_tokens, max_sequences: of a step.
+        """
+        self._linear.ensure(max_tokens)
+        self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
+        self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
+
+    def from_host(self, array: Array) -> Array:
+        """Copy a host array to the GPU."""
+        with translate("copying an array to the GPU"):
+            return to_device(array)
+
+    def to_host(self, array: Array) -> Array:
+        """Copy an array to the host as float32; waits for the GPU."""
+        return to_host_float32(array)
+
+    def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
+        """See :class:`.embedding.Embedding`."""
+        drawn = None if self.sampler is None else self.sampler.drawn
+        return self._embedding(tokens, table, drawn, out_name="residual")
+
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+        """See :meth:`.norms.Norms.rmsnorm`."""
+        return self._norms.rmsnorm(x, weight, eps=eps, rows=rows, out_name="normed")
+
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
+        """See :meth:`.norms.Norms.add_rmsnorm`."""
+        return self._norms.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, out_name="normed")
+
+    def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :meth:`.linear.Linear.__call__`.
+
+        A product of the norm is Q, K and V; what a layer adds to the residual is a product of something else.
+        """
+        name = "qkv" if self._is_normed(x) else "output"
+        return self._linear(x, weight, bias, out_name=name)
+
+    def _is_normed(self, x: Array) -> bool:
+        buffer = self.device_state.workspace.array("normed", (1,), BF16)  # of x's shape it might grow
+        return bool(buffer.data.ptr == x.data.ptr)
+
+    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :meth:`.linear.Linear.swiglu`."""
+        return self._linear.swiglu(x, weight, bias, out_name="swiglu")
+
+    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+        """See :meth:`.linear.Linear.logits`."""
+        return self._linear.logits(x, weight, out_name="logits")
+
+    def rope_write_kv(
+        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    ) -> Array:
+        """See :class:`.rope.Rope`."""
+        return self._rope(
+            qkv,
+            (heads.queries, heads.keys, heads.size),
+            heads.q_norm,
+            heads.k_norm,
+            heads.eps,
+            rotary.cosines,
+            rotary.sines,
+            batch.positions,
+            batch.slots,
+            keys,
+            values,
+        )
+
+    def paged_attention(
+        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+    ) -> Array:
+        """Launch the kernel for sequences with one query, that for sequences with several, or both."""
+        kinds = self._kinds(batch)
+        tokens, heads, size = q.shape
+        out = self.device_state.workspace.array("attention", (tokens, heads * size), BF16)
+        if kinds.prefills:
+            self._prefill_attention(q, keys, values, batch, scale=scale, window=window, out=out)
+        if kinds.decodes:
+            room = batch.block_tables.shape[1] * keys.shape[2]
+            self._decode_attention(
+                q, keys, values, batch, scale=scale, window=window, max_context=room, out=out
+            )
+        return out
+
+    def _kinds(self, batch: Batch) -> _Kinds:
+        known = self._known
+        if known is None or known.batch is not batch:
+            starts = np.asarray(batch.query_starts_host)
+            counts = starts[1:] - starts[:-1]
+            known = self._known = _Kinds(batch, bool((counts == 1).any()), bool((counts > 1).any()))
+        return known
+
+    def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
+        """See :class:`.sampling.Sampler`; waits for the GPU. The engine's steps use the sampler itself."""
+        rows, vocab = logits.shape
+        sampler = self.sampler
+        if sampler is None or sampler.vocab != vocab or sampler.max_rows < rows:
+            sampler = self.make_sampler(vocab, rows)
+        host = np.zeros(sampler.parameter_bytes, np.uint8)
+        sampler.fill(sampler.host_view(host), sampling)
+        found = sampler.launch(logits, rows, to_device(host), logprobs=sampling.logprobs)
+        arrays = found.tokens, found.logprobs, found.top_ids, found.top_logprobs
+        return Sampled(*(None if one is None else to_host(one) for one in arrays))

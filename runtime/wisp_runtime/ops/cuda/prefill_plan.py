@@ -1,0 +1,201 @@
+"""Choose a kernel for prefill attention, and cut a batch into its work items. Pure: NumPy on the host.
+
+A row is a (token, query head) pair of one KV head, so a chunk of n tokens has n * group rows. An item is a
+tile of rows and the KV tiles that they see, for every KV head. ``kernels/include/prefill_work.cuh`` reads
+what is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wisp_runtime.errors import ShapeError
+
+Items = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+
+OP = "prefill_attention"
+FIELDS = 8
+"""Of an item: sequence, first query, queries, context, first row, KV tiles from, to, part | parts << 16."""
+
+_WORTH_SPLITTING_TOKENS = 256
+"""Joining parts takes about as long as this many tokens: where splitting saves no more, nothing is split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The queries of one sequence: more than one, the last of its ``context`` tokens."""
+
+    sequence: int
+    first_query: int
+    queries: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How large a tile is: its rows, and its KV tokens."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Kernels that differ in the rows of a tile alone; their entries and sizes, as the sources have them.
+
+    Attributes:
+        uses_wgmma: Hopper's; otherwise portable.
+        head_size: widest head; narrower ones are padded with zeros in shared memory.
+        rows: of a tile, ascending; there is a kernel for each.
+        tokens: of a KV tile.
+    """
+
+    uses_wgmma: bool
+    head_size: int
+    rows: tuple[int, ...]
+    tokens: int
+
+    @property
+    def family(self) -> str:
+        """Return what the names of its kernels begin with."""
+        return f"{OP}_wgmma" if self.uses_wgmma else OP
+
+    def entry(self, rows: int) -> str:
+        """Return the name of the kernel."""
+        return f"{self.family}_d{self.head_size}_r{rows}"
+
+    def threads(self, rows: int) -> int:
+        """Return the threads of a block: two a row, and a warpgroup that copies."""
+        return 2 * rows + (128 if self.uses_wgmma else 0)
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return the dynamic shared memory of a block, as ``Tile::kSharedBytes`` of the kernels says."""
+        if not self.uses_wgmma:
+            chunks = self.head_size // 8
+            return (rows + 4 * self.tokens) * 16 * (chunks if chunks % 8 == 0 else chunks + 1)
+        stages = 3 if rows == 64 or self.head_size == 64 else 2
+        buffers = 2 if self.head_size <= 128 else 1
+        tiles = buffers * rows + 2 * stages * self.tokens
+        return 1024 + tiles * 2 * self.head_size + 8 * (4 * stages + 2 * buffers)
+
+
+PORTABLE = (
+    *(Variant(False, size, (64, 128), 64) for size in (64, 80, 96, 128)),
+    *(Variant(False, size, (64,), 32) for size in (192, 256)),
+)
+WGMMA = (
+    *(Variant(True, size, (64, 128), 128) for size in (64, 128)),
+    *(Variant(True, size, (64, 128), 64) for size in (192, 256)),
+)
+
+
+def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Variant:
+    """Return the narrowest of ``variants`` that holds ``head_size``, with the tiles that fit shared memory.
+
+    Raises:
+        ShapeError: none does.
+    """
+    for variant in variants:
+        if variant.head_size >= head_size:
+            fitting = tuple(rows for rows in variant.rows if variant.shared_bytes(rows) <= shared_bytes)
+            if fitting:
+                return replace(variant, rows=fitting)
+    raise ShapeError(
+        f"heads of {head_size} with {shared_bytes} bytes of shared memory: there is no prefill kernel"
+    )
+
+
+def chunks_of(query_starts: Sequence[int], contexts: Sequence[int]) -> list[Chunk]:
+    """Return the sequences of a batch with more than one query; the others are decode's."""
+    return [
+        Chunk(sequence, start, end - start, context)
+        for sequence, (start, end, context) in enumerate(
+            zip(query_starts, query_starts[1:], contexts, strict=False)
+        )
+        if end - start > 1
+    ]
+
+
+def rows_of_tile(chunks: Sequence[Chunk], group: int, choices: Sequence[int]) -> int:
+    """Choose the rows of a tile among ``choices``, ascending: few where every chunk fits into few."""
+    most = max(chunk.queries for chunk in chunks) * group
+    return next((rows for rows in choices if most <= rows), choices[-1])
+
+
+def plan(
+    chunks: Sequence[Chunk], tiling: Tiling, *, group: int, kv_heads: int, window: int, workers: int
+) -> Items:
+    """List the work items, longest first.
+
+    Where all items run at once and some are long, these are split along KV: their parts are neighbours in
+    the list, and all items together are still at most ``workers`` thread blocks.
+
+    Args:
+        chunks: at least one.
+        tiling: the kernel's.
+        group: query heads of a KV head.
+        kv_heads: Hkv, thread blocks an item.
+        window: tokens that a query sees, its own included.
+        workers: thread blocks that surely run at once.
+
+    Returns:
+        ``[items, FIELDS]`` int32.
+    """
+    whole = np.concatenate([_tiles(chunk, tiling, group, window) for chunk in chunks])
+    lengths = whole[:, 6] - whole[:, 5]
+    whole = whole[np.argsort(-lengths, kind="stable")]
+    lengths = whole[:, 6] - whole[:, 5]
+    limit = _longest_part(lengths, workers // kv_heads)
+    if (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
+        return whole
+    return _split(whole, -(-lengths // limit))
+
+
+def most_items(tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, workers: int) -> int:
+    """Return how many items a step of ``tokens`` in at most ``sequences`` can have, in tiles of ``rows``.
+
+    Every chunk may end with a tile that is not full. Where few rows suffice, a chunk is one tile of those.
+    """
+    return max(tokens * group // rows + min(sequences, tokens // 2), workers // kv_heads, 1)
+
+
+def _tiles(chunk: Chunk, tiling: Tiling, group: int, window: int) -> Any:
+    """Return the unsplit items of one chunk."""
+    rows = chunk.queries * group
+    first = np.arange(0, rows, tiling.rows)
+    before = chunk.context - chunk.queries
+    lowest = np.maximum(before + first // group - window + 1, 0)
+    highest = before + np.minimum(first + tiling.rows - 1, rows - 1) // group
+    items = np.empty((len(first), FIELDS), np.int32)
+    items[:, :4] = chunk.sequence, chunk.first_query, chunk.queries, chunk.context
+    items[:, 4], items[:, 5], items[:, 6] = first, lowest // tiling.tokens, highest // tiling.tokens + 1
+    items[:, 7] = 1 << 16
+    return items
+
+
+def _longest_part(lengths: Any, room: int) -> int:
+    """Return the least number of KV tiles that a part can be cut to with at most ``room`` parts in all."""
+    low, high = 1, int(lengths[0])
+    while low < high:
+        middle = (low + high) // 2
+        if int((-(-lengths // middle)).sum()) <= room:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _split(whole: Any, parts: Any) -> Items:
+    """Cut item i into ``parts[i]`` parts of about the same length."""
+    items: Items = np.repeat(whole, parts, axis=0)
+    count = np.repeat(parts, parts)
+    part = np.arange(len(items)) - np.repeat(np.cumsum(parts) - parts, parts)
+    begin, length = items[:, 5].copy(), items[:, 6] - items[:, 5]
+    items[:, 5] = begin + length * part // count
+    items[:, 6] = begin + length * (part + 1) // count
+    items[:, 7] = part | count << 16
+    return items

@@ -1,0 +1,118 @@
+"""How a checkpoint's bytes get from its files into the weights of a device.
+
+Who reads the files does not know where the bytes land, and who stores them does not know files: an
+:class:`Intake` lends a buffer, has it filled, and puts the rows in place, for several threads at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from wisp_runtime.batch import Array
+
+RowOrder = Literal["plain", "gate_up"]
+"""In which order a GPU holds rows; ``gate_up`` interleaves the two halves (``kernels/README.md``)."""
+
+Fill = Callable[[Array], Array]
+"""Given a buffer ``[bytes]`` uint8, write rows into it and return the part of it that they are."""
+
+PAGE_BYTES = 4096
+SLACK_BYTES = 2 * PAGE_BYTES
+"""What a buffer has beyond its rows, so that a read may begin and end at the bounds of pages."""
+
+STORED: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+"""NumPy's dtypes of those that safetensors names and we can compute with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rows of a weight, and how they are stored in the checkpoint.
+
+    Attributes:
+        weight: the device's matrix or vector.
+        order: of the weight's rows on a GPU.
+        first: the first of the rows; those of stacked tensors are counted top to bottom, whatever the order.
+        shape: ``(R, in)`` for rows of a matrix, ``(R,)`` for a part of a vector.
+        dtype: as safetensors names it.
+    """
+
+    weight: Any
+    order: RowOrder
+    first: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the rows as they are stored."""
+        return math.prod(self.shape) * STORED[self.dtype].itemsize
+
+
+def interleaved(row: int, rows: int) -> int:
+    """Return where row ``row`` of ``rows`` stacked rows, gate above up, lies in the order ``gate_up``.
+
+    Eight rows of gate and the eight rows of up beside them alternate.
+    """
+    half, row = divmod(row, rows // 2)
+    return row // 8 * 16 + half * 8 + row % 8
+
+
+class Intake(Protocol):
+    """Brings rows into weights. :meth:`put` may be called by many threads at once.
+
+    Attributes:
+        threads: how many threads are worth reading with.
+        piece_bytes: how many bytes of rows :meth:`put` takes at most.
+    """
+
+    threads: int
+    piece_bytes: int
+
+    def put(self, place: Place, fill: Fill) -> None:
+        """Lend ``fill`` a buffer (it waits for a free one) and bring the rows to their place.
+
+        The buffer begins at a page and has ``SLACK_BYTES`` more than the rows. What ``fill`` raises is
+        raised.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until everything is in its place, and free the buffers."""
+        ...
+
+
+class HostIntake:
+    """An intake for weights in the host's memory: the thread that reads also stores.
+
+    Args:
+        store: called with a place and its rows, as they are stored.
+    """
+
+    threads = 4
+    piece_bytes = 1 << 20
+
+    def __init__(self, store: Callable[[Place, Array], None]) -> None:
+        self._store = store
+
+    def put(self, place: Place, fill: Fill) -> None:
+        """See :meth:`Intake.put`."""
+        rows = fill(page_aligned(np.empty(place.size_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8)))
+        self._store(place, rows.view(STORED[place.dtype]).reshape(place.shape))
+
+    def finish(self) -> None:
+        """Everything is in its place already."""
+
+
+def page_aligned(memory: Array) -> Array:
+    """Return ``memory`` ``[bytes]`` from the first page that begins in it."""
+    return memory[-memory.ctypes.data % PAGE_BYTES :]

@@ -1,0 +1,159 @@
+"""Every kernel folder says what it holds, each kernel says what it needs and compiles for its GPUs."""
+
+import fcntl
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from wisp_plan.gpu_catalogue import CARDS
+from wisp_runtime.config import kernels_dir
+from wisp_runtime.errors import CompilerMissing
+from wisp_runtime.ops.cuda import build
+from wisp_runtime.ops.cuda.catalogue import PORTABLE, Absent, Catalogue, Source
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "kernels"
+SOURCES = sorted(KERNELS.glob("*/*/*/*.cu"))
+HEADERS = sorted(KERNELS.rglob("*.cuh"))
+CATALOGUE = Catalogue(KERNELS)
+JOBS = build.plan(CATALOGUE, [], kernels_dir())
+NVCC = Path.home() / ".cache" / "wisp" / "nvcc-13.0.88"
+KEYS = {"grid", "block", "needs", "check"}
+KERNEL_ENTRY, GLOBAL_FUNCTION, SYMBOL_TABLE = 0x10, 0x12, 2  # cuda_elf.h's STO_CUDA_ENTRY; elf.h
+
+
+def relative(path):
+    return path.relative_to(KERNELS).as_posix()
+
+
+@pytest.fixture(scope="session")
+def nvcc():
+    """The compiler; fetched from PyPI once if there is none."""
+    wheel = NVCC / "nvidia" / "cu13" / "bin" / "nvcc"
+    try:
+        return build.find_nvcc(wheel if wheel.is_file() else None)
+    except CompilerMissing as error:
+        if not (shutil.which("g++") or shutil.which("clang++")):
+            pytest.skip(error.message)
+    NVCC.parent.mkdir(parents=True, exist_ok=True)
+    with open(NVCC.with_name(f".{NVCC.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs of the tests may want it at once
+        if not wheel.is_file():
+            fetch()
+    return build.find_nvcc(wheel)
+
+
+def fetch():
+    half = NVCC.with_name(f".{NVCC.name}.{os.getpid()}")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", half]
+    wheels = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][
+        "kernels"
+    ]
+    done = subprocess.run([*pip, *wheels], capture_output=True, text=True, timeout=280)
+    if done.returncode:
+        shutil.rmtree(half, ignore_errors=True)
+        pytest.skip(
+            f"nvcc's wheels could not be fetched from the package index: {done.stderr.strip()[-200:]}"
+        )
+    half.replace(NVCC)
+
+
+def entries_of(cubin: bytes) -> set[str]:
+    """The names of a cubin's kernels, from its ELF symbol table."""
+    (at,) = struct.unpack_from("<Q", cubin, 40)
+    size, count = struct.unpack_from("<HH", cubin, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, at + size * i) for i in range(count)]
+    found = set()
+    for _, kind, _, _, offset, length, link, *_ in sections:
+        if kind != SYMBOL_TABLE:
+            continue
+        for symbol in range(offset, offset + length, 24):
+            name, info, other = struct.unpack_from("<IBB", cubin, symbol)
+            if info == GLOBAL_FUNCTION and other & KERNEL_ENTRY:
+                begin = sections[link][4] + name
+                found.add(cubin[begin : cubin.index(b"\0", begin)].decode())
+    return found
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.arch}-{job.source.leaf}/{job.source.op}")
+def test_a_kernel_compiles_for_its_gpus_and_has_the_entries_of_the_manifest(nvcc, job):
+    built = build.compile_one(job, nvcc, KERNELS / "include")
+    assert built.remarks == "", "nvcc has a remark"
+    assert entries_of(job.cubin.read_bytes()) == set(job.source.entries)
+
+
+@pytest.mark.parametrize("leaf", sorted({path.parent for path in SOURCES}), ids=relative)
+def test_a_leafs_manifest_names_each_of_its_sources_and_no_other(leaf):
+    manifest = CATALOGUE.manifest(relative(leaf))
+    named = {op for op, found in manifest.items() if isinstance(found, Source)}
+    assert named == {path.stem for path in leaf.glob("*.cu")}
+    assert all(found.needs and found.entries for found in manifest.values() if isinstance(found, Source))
+
+
+def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
+    lacking = [
+        chosen
+        for hardware in CATALOGUE.hardware
+        if hardware != PORTABLE
+        for model, quant in CATALOGUE.sets(hardware)
+        for chosen in CATALOGUE.resolve(hardware, quant, model).values()
+        if isinstance(chosen, Absent)
+    ]
+    assert [found for found in lacking if "Use " not in found.why or not found.why.endswith(".")] == []
+
+
+def test_hopper_lacks_nothing():
+    ops = CATALOGUE.resolve("hopper")
+    assert {op for op, found in ops.items() if isinstance(found, Absent)} == set()
+    assert len(ops) >= len({path.stem for path in SOURCES})
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *HEADERS], ids=relative)
+def test_a_file_begins_with_its_name_and_what_it_is(path):
+    first = path.read_text().partition("\n")[0]
+    assert re.fullmatch(rf"// {re.escape(path.name)}: \S.{{10,}}[.;:,]?", first), first
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_kernels_header_says_its_launch_its_needs_and_its_check(path):
+    header = re.match(r"(//.*\n)*", path.read_text())[0]
+    assert set(re.findall(r"(\w+) *: ", header)) >= KEYS
+    check = re.search(r"^//\s+check *: (tests/gpu/test_\w+\.py)\b", header, re.M)
+    assert check, "the check line names no test"
+    assert (ROOT / check[1]).is_file(), f"{check[1]} is not there"
+
+
+def test_hardware_and_plan_know_the_same_cards():
+    planned = {
+        card.name: (card.hardware, card.capability) for card in CARDS if card.hardware in CATALOGUE.hardware
+    }
+    folders = {name: hardware.name for hardware in CATALOGUE.hardware.values() for name in hardware.sms}
+    assert folders == {name: hardware for name, (hardware, _) in planned.items()}
+    assert [
+        name for name, (hardware, capability) in planned.items() if served_by(capability) != hardware
+    ] == []
+
+
+def served_by(capability):
+    return CATALOGUE.find(capability)[0].name
+
+
+def test_the_images_stage_that_compiles_has_all_that_compiling_needs(tmp_path):
+    stage = re.search(r"^FROM \S+ AS kernels\n(.*?)^FROM ", (ROOT / "Dockerfile").read_text(), re.M | re.S)[1]
+    for sources, target in re.findall(r"^COPY ((?:runtime/\S+ )+)(runtime/\S+)$", stage, re.M):
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for source in sources.split():
+            shutil.copy(ROOT / source, tmp_path / target)
+    (tmp_path / "kernels").symlink_to(KERNELS)
+    program = "from wisp_runtime.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "kernels", "build", "--out", tmp_path, "--nvcc", "/no/nvcc"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "runtime"), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert "CompilerMissing: /no/nvcc is not there" in done.stderr

@@ -1,0 +1,105 @@
+"""The page of numbers is what the records give, and a record is whole."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+import performance
+
+ROOT = Path(__file__).parents[2]
+RECORDS = performance.read_records()
+OF_A_GPU = {name: record for name, record in RECORDS.items() if record.get("gpu")}
+
+
+def test_the_page_is_what_the_records_give():
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    assert page == performance.page(RECORDS), "run: python tests/bench/performance.py"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_says_how_to_get_it_again(name):
+    record = RECORDS[name]
+    assert {"name", "commit", "command", "rows"} <= set(record)
+    assert record.get("machine") or (record.get("gpu") and record.get("driver"))
+    assert record["rows"]
+
+
+def test_a_row_about_a_gpu_says_of_what_it_is():
+    wanted = {"metric", "path", "shape", "weights", "kv", "batch", "context", "value"}
+    rows = [row for record in OF_A_GPU.values() for row in record["rows"]]
+    assert [row for row in rows if row.get("metric") in performance.TOLD and not wanted <= set(row)] == []
+
+
+def record(*rows: dict, **more) -> dict[str, dict]:
+    fixed = {
+        "path": "general",
+        "shape": "llama-3-8b",
+        "weights": "bf16",
+        "kv": "bf16",
+        "batch": 8,
+        "context": 512,
+    }
+    made = {"name": "made", "commit": "abc", "gpu": "NVIDIA H200", "driver": "580", "command": "bench"}
+    return {"made.json": made | more | {"rows": [fixed | row for row in rows]}}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"metric": "decode_step_ms", "value": 4.0, "peer": "vllm", "peer_value": 5.0}, "1.25 × vllm (5)"),
+        (
+            {"metric": "decode_step_ms", "value": 5.0, "peer": "vllm", "peer_value": 4.0},
+            "**0.80 × vllm (4)**",
+        ),
+        (
+            {"metric": "prefill_tokens_per_s", "value": 50e3, "peer": "vllm", "peer_value": 40e3},
+            "| 1.25 × vllm (40,000)",
+        ),
+        (
+            {"metric": "decode_step_ms", "value": 4.2, "floor": 3.5, "p10": 4.1, "p90": 4.3},
+            "| 4.2 (4.1–4.3) | 3.5 | 1.20 |",
+        ),
+        ({"metric": "prefill_tokens_per_s", "value": 40e3, "floor": 50e3}, "| 40,000 | 50,000 | 1.25 |"),
+        ({"metric": "first_token_ms", "value": 5.0, "cached": 7888, "context": 7916}, "7916, 7888 cached"),
+        ({"metric": "of_a_new_kind", "value": 7.0, "clients": 8}, "of_a_new_kind"),
+    ],
+)
+def test_a_row_stands_beside_its_floor_and_its_peer_and_losing_is_bold(row, said):
+    assert said in performance.page(record(row))
+
+
+def test_memory_is_shown_as_predicted_and_measured():
+    rows = [
+        {"metric": "memory_predicted_bytes", "value": 100 << 30},
+        {"metric": "memory_measured_bytes", "value": 101 << 30, "beyond_weights_and_kv_bytes": 1 << 30},
+    ]
+    assert "| 100.00 GiB | 101.00 GiB | +1.00 % | 1.00 GiB |" in performance.page(record(*rows))
+
+
+def test_kernels_and_phases_get_tables_of_their_own():
+    rows = [
+        {"metric": "kernel_us", "value": 640.0, "phase": "qkv", "kernel": "linear", "launches": 32},
+        {"metric": "kernel_gb_per_s", "value": 3900.0, "phase": "qkv"},
+        {"metric": "start_phase_s", "value": 0.4, "phase": "import", "batch": 1, "context": 0},
+        {"metric": "start_phase_s", "value": 0.9, "phase": "weights", "batch": 1, "context": 0},
+    ]
+    page = performance.page(record(*rows))
+    assert "| qkv | linear | 32 | 640 | 20 | 3,900 |" in page
+    assert "| model | import | weights | record |" in page
+    assert "| llama-3-8b | 0.4 | 0.9 |" in page
+
+
+def test_what_bench_writes_is_what_the_page_reads(tmp_path):
+    from wisp_runtime.measure.record import Row, make_record, write_record
+
+    row = Row("decode_step_ms", 4.0, "general", "llama-3-8b", "bf16", "bf16", 8, 512, floor=3.5)
+    made = make_record("decode", [row], device="cpu", command=["bench"], commit="abc")
+    write_record(tmp_path / "decode.json", made)
+    (read,) = performance.read_records(tmp_path).values()
+    assert read == json.loads(json.dumps(made))
+    assert "3.5" in performance.page({"decode.json": read})

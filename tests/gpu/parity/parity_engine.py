@@ -1,0 +1,119 @@
+"""Our whole engine, overlapping steps and graphs included, and whether its tokens are those of float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from parity_reference import Reference
+from parity_run import on_stream_of
+
+from wisp_runtime.engine import loop
+from wisp_runtime.engine.messages import SamplingParams, Shutdown, Submit
+from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.measure.subject import Subject, Wanted, open_subject
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What float32 says of generated tokens.
+
+    Attributes:
+        differences: steps at which float32 would have chosen another token.
+        first: the first of them, or None.
+        largest_gap: how much the logit of a chosen token was below the best, at most.
+        noise: how far two logits can come apart by rounding to bf16: twice the largest error of one, on the
+            same tokens.
+    """
+
+    differences: int
+    first: int | None
+    largest_gap: float
+    noise: float
+
+
+BATCH, CONTEXT = 32, 1024
+
+
+def open_engine(folder: Path, device: str) -> Subject:
+    """Bring up the engine on the checkpoint in ``folder``; most of a GPU's memory stays for the reference."""
+    wanted = Wanted(str(folder), device, BATCH, CONTEXT, kv_tokens=BATCH * CONTEXT, max_step_tokens=512)
+    return open_subject(wanted)
+
+
+class Collecting:
+    """A line that sends requests at once and keeps the tokens that come back."""
+
+    def __init__(self, requests: list[Submit]) -> None:
+        self._requests = requests
+        self.tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
+        self.preemptions = self.cached_tokens = 0
+
+    def receive(self, *, waits: bool) -> list[Any]:
+        """Give all requests, then the end."""
+        if self._requests:
+            requests, self._requests = self._requests, []
+            return requests
+        return [Shutdown()] if waits else []
+
+    def send(self, message: Any) -> None:
+        """Keep tokens; an error is one of the test."""
+        for event in message.events:
+            assert event.finish != "error", event.message
+            self.tokens[event.request_id].append(event.token)
+        self.preemptions = message.load.preemptions_total
+        self.cached_tokens = message.load.cached_tokens_total
+
+
+def generate(
+    subject: Subject,
+    prompts: list[list[int]],
+    count: int,
+    *,
+    scheduler: Scheduler | None = None,
+    name: str = "r",
+) -> tuple[list[list[int]], Collecting]:
+    """Continue ``prompts`` greedily by ``count`` tokens, all at once; also return what else was seen."""
+    greedy = SamplingParams(temperature=0.0)
+    requests = [
+        Submit(f"{name}{number}", tuple(prompt), count, greedy, ignore_eos=True)
+        for number, prompt in enumerate(prompts)
+    ]
+    line = Collecting(requests)
+    on_stream_of(subject.ops)
+    loop.run(line, scheduler or subject.scheduler(), subject.runner)
+    return [line.tokens[one.request_id] for one in requests], line
+
+
+def with_blocks(subject: Subject, blocks: int) -> Scheduler:
+    """Return a scheduler that may use so few blocks."""
+    return Scheduler(replace(subject.limits, blocks=blocks))
+
+
+def explain(reference: Reference, prompt: list[int], tokens: list[int]) -> Explained:
+    """Let float32 judge every token, each after the tokens that were really before it."""
+    exact, noise = logits_after(reference, prompt, tokens)
+    gaps = exact.max(axis=1) - exact[np.arange(len(tokens)), tokens]
+    where = np.flatnonzero(gaps > 0)
+    return Explained(len(where), int(where[0]) if len(where) else None, float(gaps.max()), noise)
+
+
+def logits_after(reference: Reference, prompt: list[int], tokens: list[int]) -> tuple[np.ndarray, float]:
+    """Return float32's logits ``[n, V]`` before each of ``tokens``, and the noise of bf16 in a gap of two."""
+    before = prompt + tokens[:-1]
+    exact = reference.see(before, "float32", logits=len(tokens)).logits
+    rounded = reference.see(before, "rounded", logits=len(tokens)).logits
+    return exact, 2 * float(np.abs(exact - rounded).max())
+
+
+def difference(
+    reference: Reference, prompt: list[int], one: list[int], other: list[int]
+) -> tuple[int | None, float, float]:
+    """Return the first step at which two answers differ, the gap of the tokens there, and bf16's noise."""
+    step = next((n for n, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]), None)
+    if step is None:
+        return None, 0.0, 0.0
+    exact, noise = logits_after(reference, prompt, one[: step + 1])
+    return step, float(abs(exact[-1, one[step]] - exact[-1, other[step]])), noise

@@ -1,0 +1,129 @@
+"""Models to compare: every switch of every family, at sizes of our own that are multiples of little.
+
+Random weights of a size at which attention is neither flat nor a single key, rounded to bf16, so that both
+sides compute from the same numbers. Written as safetensors for our loader.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+LAYERS = 4
+CONTEXT = 8192
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare.
+
+    Attributes:
+        name: of the case.
+        config: its ``config.json``.
+        is_long: compared at lengths of thousands too.
+    """
+
+    name: str
+    config: dict[str, Any]
+    is_long: bool = True
+
+
+def _case(
+    architecture: str,
+    hidden: int,
+    heads: tuple[int, int, int],
+    mlp: int,
+    vocab: int,
+    *,
+    is_long: bool,
+    **more: Any,
+) -> Case:
+    config = {
+        "architectures": [f"{architecture}ForCausalLM"],
+        "model_type": architecture.lower(),
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": heads[2],
+        "intermediate_size": mlp,
+        "vocab_size": vocab,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    } | more
+    name = f"{architecture.lower()} D{hidden} H{heads[0]}/{heads[1]}x{heads[2]} F{mlp} V{vocab}"
+    return Case(name, config, is_long)
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+_BIASED = {"attention_bias": True, "mlp_bias": True}
+CASES = (
+    _case(
+        "Llama", 576, (9, 3, 64), 1536, 49152, is_long=True, rope_scaling=_LLAMA3, tie_word_embeddings=True
+    ),
+    _case("Qwen2", 896, (14, 2, 64), 4864, 151936, is_long=True, tie_word_embeddings=True, rope_theta=1e6),
+    _case("Qwen3", 1024, (16, 8, 128), 3080, 1000, is_long=True, rope_theta=1e6),
+    _case("Mistral", 2048, (16, 4, 96), 4864, 1000, is_long=True, sliding_window=1000),
+    _case("Llama", 1024, (16, 2, 80), 1544, 1000, is_long=False, **_BIASED),
+    _case("Qwen3", 896, (6, 6, 192), 1536, 1001, is_long=False, tie_word_embeddings=True),
+    _case("Mistral", 576, (8, 1, 256), 2000, 1000, is_long=False, sliding_window=40),
+)
+CASE_NAMES = [case.name for case in CASES]
+
+
+def write_model(case: Case, folder: Path) -> Any:
+    """Write a checkpoint of ``case`` into ``folder``; return transformers' model of it, float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(case.config))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean, deviation = _distribution(name, parameter)
+            values = torch.empty_like(parameter).normal_(mean, deviation, generator=generator)
+            parameter.copy_(values.to(torch.bfloat16))
+    stored = {name: tensor.to(torch.bfloat16) for name, tensor in model.named_parameters()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    return model
+
+
+_GAINS = {"q_proj": 1.2, "k_proj": 1.2, "o_proj": 4.0, "down_proj": 0.5, "lm_head": 4.0}
+_EMBEDDING_DEVIATION = 0.5
+
+
+def _distribution(name: str, parameter: Any) -> tuple[float, float]:
+    """Return mean and deviation.
+
+    Attention scores deviate by 1.4, so that attention is neither flat nor a single key, and its output weighs
+    so much that a few keys missing among thousands show in the stream.
+    """
+    if name.endswith("norm.weight"):
+        return 1.0, 0.15
+    if name.endswith(".bias"):
+        return 0.0, 0.3
+    if "embed_tokens" in name:
+        return 0.0, _EMBEDDING_DEVIATION
+    gain = next((gain for part, gain in _GAINS.items() if part in name), 1.0)
+    return 0.0, gain / math.sqrt(parameter.shape[-1])

@@ -1,0 +1,101 @@
+"""Transformers' side: the stream after each layer and the logits, in float32, in bf16, and between.
+
+Transformers in bf16 also keeps the residual stream and the angles of RoPE in bf16, which costs far more than
+it must. So there is a third reference: float32 in which the output of every product and norm is rounded to
+bf16, as what a layer hands on in bf16 has to be. Its distance from float32 is called the noise of bf16.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+
+class Seen(NamedTuple):
+    """What a model computed of one sequence of S tokens.
+
+    Attributes:
+        streams: after the embedding and after each layer, ``[S, D]`` float32, of NumPy or torch.
+        logits: of the last ``n`` tokens, ``[n, V]`` float32 on the host.
+    """
+
+    streams: list[Any]
+    logits: np.ndarray
+
+
+class Reference:
+    """A model of transformers, computing in float32 and in bf16 from the same weights.
+
+    Args:
+        model: float32, its weights representable in bf16.
+        device: of torch.
+    """
+
+    def __init__(self, model: Any, device: str) -> None:
+        torch.set_float32_matmul_precision("highest")
+        self._device = device
+        self.float32 = model.to(device)
+        self.bf16 = copy.deepcopy(model).to(torch.bfloat16)
+        self.bf16.set_attn_implementation("sdpa")
+
+    def see(self, tokens: list[int], dtype: str, *, logits: int = 1) -> Seen:
+        """Compute one sequence in one go, no cache: ``dtype`` is ``float32``, ``rounded`` or ``bf16``."""
+        model = self.bf16 if dtype == "bf16" else self.float32
+        ids = torch.tensor([tokens], device=self._device)
+        rounding = _rounded(model) if dtype == "rounded" else nullcontext()
+        with torch.inference_mode(), rounding, _watched(model) as streams:
+            hidden = model.model(ids, use_cache=False).last_hidden_state[0, -logits:]
+            found = model.lm_head(hidden).float().cpu().numpy()
+        return Seen(streams, found)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self.float32, self.bf16
+        gc.collect()
+        if self._device != "cpu":
+            import cupy
+
+            torch.cuda.empty_cache()
+            cupy.get_default_memory_pool().free_all_blocks()
+
+
+@contextmanager
+def _watched(model: Any) -> Iterator[list[Any]]:
+    """Collect what the embedding and each layer return in the forward pass inside the block, in order."""
+    streams: list[Any] = []
+
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        streams.append(tensor[0].float().clone())
+
+    with _hooked((model.model.embed_tokens, *model.model.layers), keep):
+        yield streams
+
+
+def _rounded(model: Any) -> AbstractContextManager[None]:
+    """Round what products and norms return to bf16, all but the logits."""
+
+    def rounded(_module: Any, _inputs: Any, output: Any) -> Any:
+        return output.to(torch.bfloat16).to(output.dtype)
+
+    products = [one for one in model.model.modules() if isinstance(one, torch.nn.Linear)]
+    norms = [one for one in model.model.modules() if type(one).__name__.endswith("RMSNorm")]
+    assert norms, "transformers names its norms otherwise now"
+    return _hooked((*products, *norms), rounded)
+
+
+@contextmanager
+def _hooked(modules: Iterable[Any], hook: Callable[..., Any]) -> Iterator[None]:
+    """Call ``hook`` after each of ``modules`` inside the block."""
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,159 @@
+"""Our side: a loaded model, run over pieces of sequences whose blocks lie scattered in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from parity_reference import Seen
+
+from wisp_runtime.batch import Batch
+from wisp_runtime.loading import load_model, read_spec
+from wisp_runtime.memory.kv import KVCache, allocate
+from wisp_runtime.models.llama import Llama
+from wisp_runtime.ops.backend import Ops
+
+BLOCK_TOKENS = 16
+MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here
+_NAN_BYTE = 0xFF
+
+
+class Piece(NamedTuple):
+    """``count`` tokens of sequence ``row``, from position ``first``: a chunk of a prompt, or a decode."""
+
+    row: int
+    first: int
+    count: int
+
+
+Step = list[Piece]
+
+
+def on_stream_of(ops: Ops) -> None:
+    """Let CuPy's copies run on the stream of ``ops``: who opened a GPU last has left its own behind."""
+    if ops.device == "cuda":
+        cast(Any, ops).device_state.stream.use()
+
+
+@dataclass
+class Ours:
+    """A model of ours on a device."""
+
+    model: Llama
+    ops: Ops
+
+    @classmethod
+    def load(cls, folder: Path, ops: Ops) -> Ours:
+        """Read the checkpoint in ``folder`` as serving would."""
+        on_stream_of(ops)
+        model = load_model(folder, read_spec(folder), ops)
+        assert isinstance(model, Llama)
+        if ops.device == "cuda":
+            cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
+        return cls(model, ops)
+
+    def see(self, sequences: list[list[int]], steps: list[Step]) -> list[Seen]:
+        """Run ``steps`` in order, each of them one batch; return what was computed of each sequence.
+
+        The logits are those of each sequence's last piece.
+        """
+        on_stream_of(self.ops)
+        spec, random = self.model.spec, np.random.default_rng(9)
+        widths = [-(-len(tokens) // BLOCK_TOKENS) for tokens in sequences]
+        cache = self._unwritten_cache(sum(widths) + 3)
+        order = random.permutation(cache.blocks).tolist()
+        blocks = [[order.pop() for _ in range(width)] for width in widths]
+        streams = [
+            [np.empty((len(one), spec.hidden), np.float32) for _ in range(spec.layers + 1)]
+            for one in sequences
+        ]
+        logits: dict[int, np.ndarray] = {}
+        for step in steps:
+            batch = self._batch(sequences, blocks, step)
+
+            def keep(layer: int, stream: np.ndarray, step: Step = step) -> None:
+                at = 0
+                for row, first, count in step:
+                    streams[row][layer][first : first + count] = stream[at : at + count]
+                    at += count
+
+            found = self.ops.to_host(self.model.forward(batch, cache, keep))
+            logits |= {piece.row: found[row : row + 1].copy() for row, piece in enumerate(step)}
+        return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
+
+    def _unwritten_cache(self, blocks: int) -> KVCache:
+        """Return a cache full of NaN: nothing that was not written may reach a result."""
+        cache = allocate(self.model.spec, self.ops, blocks=blocks, block_tokens=BLOCK_TOKENS)
+        if self.ops.device == "cuda":
+            for array in (cache.keys, cache.values):
+                array.data.memset_async(_NAN_BYTE, array.nbytes)
+        return cache
+
+    def _batch(self, sequences: list[list[int]], blocks: list[list[int]], step: Step) -> Batch:
+        counts = [piece.count for piece in step]
+        starts = (0, *np.cumsum(counts).tolist())
+        contexts = tuple(piece.first + piece.count for piece in step)
+        positions = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in step])
+        tables = np.zeros((len(step), max(len(blocks[piece.row]) for piece in step)), np.int32)
+        for row, piece in enumerate(step):
+            tables[row, : len(blocks[piece.row])] = blocks[piece.row]
+        rows = np.repeat(np.arange(len(step)), counts)
+        slots = (
+            tables[rows, positions // BLOCK_TOKENS].astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS
+        )
+        tokens = [sequences[row][first : first + count] for row, first, count in step]
+        place = self.ops.from_host
+        return Batch(
+            tokens=place(np.concatenate(tokens).astype(np.int32)),
+            positions=place(positions.astype(np.int32)),
+            slots=place(slots),
+            query_starts=place(np.array(starts, np.int32)),
+            context_lengths=place(np.array(contexts, np.int32)),
+            block_tables=place(tables),
+            logit_rows=place(np.array(starts[1:], np.int64) - 1),
+            query_starts_host=starts,
+            context_lengths_host=contexts,
+        )
+
+
+def whole(lengths: list[int]) -> list[Step]:
+    """Return the schedule that computes every sequence in one step."""
+    return [[Piece(row, 0, length) for row, length in enumerate(lengths)]]
+
+
+def together(lengths: list[int], decodes: int) -> list[Step]:
+    """Return the schedule that computes all prompts in one step, then decodes all sequences in each more."""
+    prompts = [Piece(row, 0, length - decodes) for row, length in enumerate(lengths)]
+    return [
+        prompts,
+        *(
+            [Piece(row, length - decodes + n, 1) for row, length in enumerate(lengths)]
+            for n in range(decodes)
+        ),
+    ]
+
+
+def mixed(lengths: list[int], chunks: list[int], decodes: int) -> list[Step]:
+    """Return a schedule in which prompts are computed in chunks while others already decode.
+
+    Args:
+        lengths: of the sequences; the last ``decodes`` tokens of each come one a step.
+        chunks: how many tokens of a prompt a step computes, sequence by sequence; a sequence starts a step
+            after the one before it.
+        decodes: tokens that are decoded at the end of each sequence that has more than those.
+    """
+    done, steps, round_number = [0] * len(lengths), [], 0
+    while any(at < length for at, length in zip(done, lengths, strict=True)):
+        step = []
+        for row, length in enumerate(lengths):
+            prompt = max(length - decodes, 1)
+            if done[row] == length or row > round_number:
+                continue
+            count = min(chunks[row], prompt - done[row]) if done[row] < prompt else 1
+            step.append(Piece(row, done[row], count))
+            done[row] += count
+        steps.append(step)
+        round_number += 1
+    return steps
