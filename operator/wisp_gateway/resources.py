@@ -23,7 +23,7 @@ SLICES_PATH = "/apis/discovery.k8s.io/v1{}/endpointslices"
 MODEL_LABEL = "wisp.dev/model"
 SERVICE_LABEL = "kubernetes.io/service-name"
 PORT_NAME = "http"
-PHASES = ("schedule", "pull", "import", "weights", "kernels", "firstToken")
+PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4}(ms|s|m|h)){1,3}")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

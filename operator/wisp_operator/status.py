@@ -24,7 +24,7 @@ from wisp_operator.reading import written
 from wisp_operator.times import timestamp
 
 State = Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]
-PHASES = ("schedule", "pull", "import", "weights", "kernels", "firstToken")
+PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Phases:
     """Seconds that each phase of the last start took; None where it is not known."""
 
     schedule: float | None = None
-    pull: float | None = None
     import_: float | None = None
+    pull: float | None = None
     weights: float | None = None
     kernels: float | None = None
     first_token: float | None = None

@@ -22,6 +22,8 @@ GRAPH_NODE_BYTES = 4 << 10
 
 GRAPH_KERNELS_A_LAYER = 8
 GRAPH_KERNELS_BESIDE = 12
+GRAPH_KINDS = ("greedy", "drawn", "logprobs")
+"""Graphs of each size: all rows take their best token, some are drawn, some report log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,9 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
-    """Estimate captured CUDA graphs: one per size of a decode step, with and without log-probabilities."""
+    """Estimate captured CUDA graphs: one per size of a decode step and kind of sampling."""
     kernels = spec.layers * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
-    return 2 * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
+    return len(GRAPH_KINDS) * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
 
 
 def decode_sizes(max_concurrent: int) -> int:

@@ -1,7 +1,9 @@
 """The scratch memory of a step, at the largest step that the options allow.
 
-On a GPU each part is a line or a function here that counts what the runtime's own part allocates, so that the
-ledger is exact (``tests/gpu/test_preflight.py`` compares). On the CPU it is an estimate.
+On a GPU each part is a line or a function here that counts what the runtime's own part allocates.
+``tests/runtime/test_workspace_twins.py`` compares sizes and constants part by part; ``tests/gpu/test_preflight.py``
+compares the ledger's total with what a GPU gave, within 2 %, and prints each part beside it. On the CPU it is an
+estimate.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 BF16_BYTES, FLOAT32_BYTES = 2, 4
 
 MOST_PROCESSORS = 192
-"""SMs of a card that nobody has named; no card has more."""
+"""SMs of a card that nobody has named; no card has more: a whole GB202 has 192, an RTX PRO 6000 188 of them."""
 
 ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""
@@ -38,28 +40,34 @@ CPU_SCORES = 8 << 20
 
 
 def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
-    """Return the bytes of what a step uses on a GPU, by what it is for."""
+    """Return the bytes of what a step uses on a GPU, by what it is for.
+
+    Beside each is who allocates it: classes of ``wisp_runtime.ops.cuda``, unless a path says otherwise.
+    """
     tokens, width = options.max_step_tokens, spec.heads * spec.head_size
     keys = spec.kv_heads * spec.head_size
     return {
-        "residual": _sum(tokens * spec.hidden * FLOAT32_BYTES),
-        "normed": _sum(tokens * spec.hidden * BF16_BYTES),
-        "qkv": _sum(tokens * (width + 2 * keys) * BF16_BYTES),
-        "attention": _sum(tokens * width * BF16_BYTES),
-        "output": _sum(tokens * spec.hidden * BF16_BYTES),
-        "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),
-        "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),
-        "linear": products(options),
-        "decode_attention": decode_attention(spec, options),
-        "prefill_attention": prefill_attention(spec, options),
-        "sampling": sampling(spec, options),
-        "inputs": inputs(options),
-        "rotation": rotation(spec),
+        "residual": _sum(tokens * spec.hidden * FLOAT32_BYTES),  # Embedding.__call__
+        "normed": _sum(tokens * spec.hidden * BF16_BYTES),  # Norms.rmsnorm, Norms.add_rmsnorm
+        "qkv": _sum(tokens * (width + 2 * keys) * BF16_BYTES),  # Linear.__call__
+        "attention": _sum(tokens * width * BF16_BYTES),  # CudaOps.paged_attention
+        "output": _sum(tokens * spec.hidden * BF16_BYTES),  # Linear.__call__
+        "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),  # Linear.swiglu
+        "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),  # Linear.logits
+        "linear": products(options),  # Linear.ensure
+        "decode_attention": decode_attention(spec, options),  # DecodeAttention.reserve
+        "prefill_attention": prefill_attention(spec, options),  # PrefillAttention.reserve
+        "sampling": sampling(spec, options),  # Sampler.reserve
+        "inputs": inputs(options),  # engine/staging.py: Staging
+        "rotation": rotation(spec),  # layers/rotary.py: rotation
     }
 
 
 def products(options: LedgerOptions) -> int:
-    """Two float32 tiles for each SM, as wide as the widest tile of a product, and their counters."""
+    """Two float32 tiles for each SM, as wide as the widest tile of a product, and their counters.
+
+    An SM has one block of a product, whose range of steps begins at most one cut tile and goes on with one.
+    """
     wanted = (width for width in PRODUCT_TOKENS if width >= options.max_step_tokens)
     tile = PRODUCT_ROWS * next(wanted, PRODUCT_TOKENS[-1])
     blocks = 2 * options.processors
@@ -105,7 +113,8 @@ def inputs(options: LedgerOptions) -> int:
     """Token ids, positions and slots; of each sequence its block table and what decides its draw."""
     rows, table = options.max_concurrent, -(-options.max_context // options.block_tokens)
     parameters = SAMPLING_HEADER_BYTES + rows * SAMPLING_ROW_BYTES
-    arrays = options.max_step_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4) + 6 * 16
+    arrays = options.max_step_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4)
+    arrays += 6 * 16  # what aligns the six arrays of engine/packing.py, and the end of query_starts
     return _sum(parameters + arrays, rows * table * 4)
 
 

@@ -131,7 +131,6 @@ SERVED = [
 
 @pytest.mark.parametrize(("shape", "settings"), SERVED, ids=[shape for shape, _ in SERVED])
 def test_what_is_allocated_is_what_was_predicted(shape, settings):
-    pytest.importorskip("wisp_runtime.ops.cuda.ops", reason="the GPU's ops are not assembled yet")
     spec = shape_spec(shape)
     config = ServeConfig(model="m", device="cuda", kv_cache_memory=2 * GIB, **settings)
     gc.collect()  # the model before this one

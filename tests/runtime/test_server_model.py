@@ -204,7 +204,12 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
     [
         (["--kv-cache-memory", "1MiB"], 3, "DoesNotFit", r"needs .* 22\.5 MiB.*1\.0 MiB.*fits with"),
         (["--max-context", "99999999"], 2, "ConfigError", "8192"),
-        (["--device", "cuda"], 2, "ConfigError", "cuda"),
+        (
+            ["--device", "cuda"],
+            1,
+            "GpuUnavailable",
+            "Install wisp\\[cuda\\], or use Wisp.s image|no GPU|driver",
+        ),
     ],
 )
 def test_what_cannot_be_served_exits_with_its_reason(smollm2_dir, tmp_path, flags, status, reason, says):

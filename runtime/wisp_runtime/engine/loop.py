@@ -1,7 +1,8 @@
 """The engine's round: hear what came, run a step, tell what it gave. Sleeps when there is nothing to do.
 
 With a runner that overlaps, a step is planned and launched before the draws of the one before are
-known: the processor's work for one step is done while the device runs the other.
+known: the processor's work for one step is done while the device runs the other. When a plan is made, at
+most one before it is uncommitted (:meth:`.Scheduler.plan` asserts it).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
 
 The names of buffers are chosen here, for all: two results that live at once have different names.
-``tests/gpu/test_preflight.py`` compares the buffers with the ledger of :mod:`wisp_plan.workspace`.
+:mod:`wisp_plan.workspace` counts each; ``tests/gpu/test_preflight.py`` compares the total, within 2 %.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class CudaOps(Arenas):
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.__call__`.
 
-        A product of the norm is Q, K and V; what a layer adds to the residual is a product of something else.
+        Which buffer takes the result is chosen by whether ``x`` is the norm's buffer: a product of the norm is Q, K
+        and V (``qkv``); of anything else, what a layer adds to the residual (``output``).
         """
         name = "qkv" if self._is_normed(x) else "output"
         return self._linear(x, weight, bias, out_name=name)
