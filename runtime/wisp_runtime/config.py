@@ -253,7 +253,8 @@ def storage_settings() -> dict[str, str]:
 
 def kernels_dir() -> Path:
     """Return the folder of compiled kernels: ``WISP_KERNELS``, or ``kernels`` in the cache."""
-    return Path(os.environ.get(KERNELS_VARIABLE) or DEFAULT_CACHE_DIR / "kernels").expanduser()
+    cache = Path(os.environ.get("WISP_CACHE_DIR") or DEFAULT_CACHE_DIR)
+    return Path(os.environ.get(KERNELS_VARIABLE) or cache / "kernels").expanduser()
 
 
 def cuda_home() -> Path | None:

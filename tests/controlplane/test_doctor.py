@@ -90,7 +90,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr(hardware, "cards", lambda: [])
     operator, runtime, cuda = found(checks._extras)
     assert (operator.standing, operator.found) == ("fail", "lacks aiohttp")
-    assert (runtime.standing, runtime.advice) == ("warn", "pip install 'wisp[runtime]'")
+    assert (runtime.standing, runtime.advice) == ("warn", "pip install -e '.[runtime]' in a clone")
     assert cuda.standing == "ok"
 
 

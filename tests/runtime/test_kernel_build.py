@@ -88,7 +88,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path):
     result = run("build", "--out", str(tmp_path), PATH=str(tmp_path), CUDA_HOME="")
     assert result.exit_code == 1
     assert "CompilerMissing: there is no nvcc" in result.stderr
-    assert "pip install 'wisp[kernels]'" in result.stderr
+    assert "pip install -e '.[kernels]' in a clone" in result.stderr
 
 
 @pytest.mark.parametrize("place", ["given", "PATH", "CUDA_HOME", "wheels"])
@@ -137,7 +137,7 @@ def test_list_of_a_device_without_its_libraries_says_what_to_install(monkeypatch
     monkeypatch.delitem(sys.modules, "wisp_runtime.ops.cuda.device", raising=False)
     result = run("list", "--device", "0")
     assert result.exit_code == 1
-    assert "GpuUnavailable: cupy is not installed. Run pip install 'wisp[cuda]'" in result.stderr
+    assert "GpuUnavailable: cupy is not installed. Run pip install -e '.[cuda]' in a clone" in result.stderr
 
 
 def test_the_folder_is_a_variable_that_serving_knows(monkeypatch):

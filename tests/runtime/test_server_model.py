@@ -208,7 +208,7 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
             ["--device", "cuda"],
             1,
             "GpuUnavailable",
-            "Install wisp\\[cuda\\], or use Wisp.s image|no GPU|driver",
+            "without a GPU, set --device cpu|no GPU|driver",
         ),
     ],
 )

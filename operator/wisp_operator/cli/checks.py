@@ -68,7 +68,7 @@ def _extras() -> Iterator[Check]:
     for extra in EXTRAS:
         names = [_name(line) for line in metadata.requires("wisp") or () if _belongs(line, extra)]
         missing = [name for name in names if not _is_installed(name)]
-        advice = f"pip install 'wisp[{extra}]'"
+        advice = f"pip install -e '.[{extra}]' in a clone"
         if not missing:
             yield Check(f"extra {extra}", "ok", "installed")
         elif extra == "cuda" and not has_gpu:
@@ -84,7 +84,9 @@ def _programs() -> Iterator[Check]:
         if path:
             yield Check(name, "ok", path)
         else:
-            yield Check(name, "fail", "not found", f"pip install 'wisp[{extra}]', or put it on PATH")
+            yield Check(
+                name, "fail", "not found", f"pip install -e '.[{extra}]' in a clone, or put it on PATH"
+            )
 
 
 def _gpus() -> Iterator[Check]:

@@ -86,7 +86,9 @@ def example_model() -> Path:
     """
     program = config.program(config.RUNTIME)
     if program is None:
-        raise DemoFailed(f"{config.RUNTIME} is not installed. Install it with: pip install 'wisp[runtime]'")
+        raise DemoFailed(
+            f"{config.RUNTIME} is not installed. Install it with: pip install -e '.[runtime]' in a clone"
+        )
     command = [program, *example_arguments(config.cache_dir())]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

@@ -40,8 +40,9 @@ def inherited_environment() -> dict[str, str]:
 
 def kernels_environment() -> dict[str, str]:
     """Where compiled kernels are on this machine: a pod's HOME is its own, so it would not find them."""
-    built = os.environ.get("WISP_KERNELS") or str(Path.home() / ".cache" / "wisp" / "kernels")
-    return {"WISP_KERNELS": built}
+    cache = os.environ.get("WISP_CACHE_DIR") or "~/.cache/wisp"
+    built = os.environ.get("WISP_KERNELS") or f"{cache}/kernels"
+    return {"WISP_KERNELS": str(Path(built).expanduser())}
 
 
 def hub_token() -> str | None:

@@ -103,7 +103,9 @@ class Front:
     async def _launch(self) -> None:
         path = config.program(PROGRAM)
         if path is None:
-            raise GatewayFailed(f"{PROGRAM} is not installed. Install it with: pip install 'wisp[operator]'")
+            raise GatewayFailed(
+                f"{PROGRAM} is not installed. Install it with: pip install -e '.[operator]' in a clone"
+            )
         environment = config.inherited_environment()
         with suppress(FileNotFoundError):
             self._settings.log.unlink()

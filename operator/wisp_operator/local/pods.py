@@ -244,6 +244,7 @@ def installed(command: list[str]) -> list[str]:
     path = config.program(command[0])
     if path is None:
         raise NotLocal(
-            f"{command[0]} is not installed on this machine. Install it with: pip install 'wisp[runtime]'"
+            f"{command[0]} is not installed on this machine. "
+            "Install it with: pip install -e '.[runtime]' in a clone"
         )
     return [path, *command[1:]]

@@ -88,7 +88,9 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
     try:
         from wisp_runtime.ops.cuda.device import capability_of
     except ImportError as error:
-        raise GpuUnavailable(f"{error.name} is not installed. Run pip install 'wisp[cuda]'.") from error
+        raise GpuUnavailable(
+            f"{error.name} is not installed. Run pip install -e '.[cuda]' in a clone."
+        ) from error
     return catalogue.find(capability_of(device))[1]
 
 

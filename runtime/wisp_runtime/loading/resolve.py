@@ -82,6 +82,6 @@ def _folder(path: Path) -> Path:
     hint = ""
     if path.suffix == ".gguf":
         hint = f" Convert it first: wisp-runtime convert {path} FOLDER."
-    elif not path.exists() and len(path.parts) == 2:
+    elif not path.exists() and len(path.parts) == 2 and not path.is_absolute():
         hint = f" For a model of a hub, write hf://{path}."
     raise ModelNotFound(f"model folder {path} {claim}.{hint or ' Check the path.'}")

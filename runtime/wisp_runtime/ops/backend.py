@@ -196,7 +196,8 @@ def load(device: str, *, threads: int | None = None, context: EarlyContext | Non
             from wisp_runtime.ops.cuda.ops import CudaOps  # CuPy loads only when it is going to be used
         except ImportError as error:
             raise GpuUnavailable(
-                f"--device cuda: {error}. Install wisp[cuda], or use Wisp's image."
+                f"--device cuda: {error}. Run pip install -e '.[cuda]' in a clone, or use Wisp's image; "
+                "without a GPU, set --device cpu."
             ) from error
         return CudaOps.open()
     from wisp_runtime.ops.cpu import CpuOps  # NumPy loads only when it is going to be used

@@ -132,7 +132,7 @@ def find_nvcc(given: Path | None = None) -> Path:
             f"{given} is not there. Name nvcc of CUDA 13.0 or newer."
             if given
             else "there is no nvcc on the PATH, in CUDA_HOME, or beside this Python. "
-            "Run pip install 'wisp[kernels]' (110 MB), or install CUDA's toolkit."
+            "Run pip install -e '.[kernels]' in a clone (110 MB), or install CUDA's toolkit."
         )
     if not (shutil.which("g++") or shutil.which("clang++")):
         raise CompilerMissing(f"{found} needs a C++ compiler on the PATH. Install g++.")
