@@ -1,8 +1,8 @@
 """The scratch memory of a step, at the largest step that the options allow.
 
 On a GPU each part is a line or a function here that counts what the runtime's own part allocates.
-``tests/runtime/test_workspace_twins.py`` compares sizes and constants part by part; ``tests/gpu/test_preflight.py``
-compares the ledger's total with what a GPU gave, within 2 %, and prints each part beside it. On the CPU it is an
+``tests/runtime/test_workspace_twins.py`` compares the constants with theirs; ``tests/gpu/test_preflight.py``
+compares the ledger's total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is an
 estimate.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BF16_BYTES, FLOAT32_BYTES = 2, 4
 
 MOST_PROCESSORS = 192
-"""SMs of a card that nobody has named; no card has more: a whole GB202 has 192, an RTX PRO 6000 188 of them."""
+"""SMs of a card that nobody has named; no card has more: a whole GB202 has 192, an RTX PRO 6000 188."""
 
 ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""

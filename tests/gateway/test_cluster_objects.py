@@ -96,6 +96,7 @@ def test_the_state_is_the_operators_unless_the_spec_knows_better(spec, status, e
     ("status", "expect"),
     [
         ({"state": "Waking"}, "schedule"),
+        ({"state": "Waking", "coldStart": {"phases": {"schedule": 1}}}, "import"),  # before it can pull
         ({"state": "Waking", "coldStart": {"phases": {"schedule": 1, "pull": 0, "import": 1}}}, "weights"),
         ({"state": "Ready", "coldStart": {"phases": {"schedule": 1}}}, None),
         ({"state": "Waking", "coldStart": {"phases": dict.fromkeys(resources.PHASES, 1)}}, None),

@@ -153,3 +153,4 @@ def test_a_larger_step_needs_a_larger_workspace(spec_of, options, more):
 def test_there_are_graphs_for_every_size_that_decode_steps_are_rounded_to(spec_of, max_concurrent, graphs):
     spec = spec_of("smollm2-135m")
     assert graphs_bytes(spec, max_concurrent) == graphs * graphs_bytes(spec, 1)
+    assert graphs_bytes(spec, 1) == 3 * (30 * 8 + 12) * 4096  # greedy, drawn, with log-probabilities

@@ -1,10 +1,10 @@
 """Ask for the copies of a step: its inputs to the device, its results back. Nothing here waits for them.
 
-So the device may still be busy with step n when step n + 1 is prepared: its copies have yet to read n's inputs
-from host memory, or to write n's results there. Hence two sets of host memory (:class:`Half`), one for even
-steps and one for odd ones; before a set is written again, its last step is waited for. Device memory there is
-only one of, at fixed addresses: all copies and steps run in order on one stream, so new inputs arrive after the
-step that reads the old ones.
+So the device may still be busy with step n when step n + 1 is prepared, and its copies have yet to read n's
+inputs from host memory, or to write n's results there. Hence two sets of host memory (:class:`Half`), one for
+even steps and one for odd ones; before a set is written again, its last step is waited for. Of device memory
+there is one set, at fixed addresses: all copies and steps run in order on one stream, so new inputs arrive
+after the step that reads the old ones.
 """
 
 from __future__ import annotations

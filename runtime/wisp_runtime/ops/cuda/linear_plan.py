@@ -3,11 +3,12 @@
 A tile is 128 weight rows, or 192 of a tall one, by ``tile_tokens`` tokens. Some tiles are computed whole, by
 one block each in turn; the steps (64 columns of K) of the others lie on lines that are cut into equal ranges,
 whatever tiles they fall into (stream-K, Osama et al. 2023, arXiv:2301.03598). Or the last tiles are shared by
-pairs of blocks, half of K each, that add their sums on the chip. ``linear_schedule.cuh`` walks what is planned
-here; :func:`walk` is its twin.
+pairs of blocks, half of K each, that add their sums on the chip. ``linear_schedule.cuh`` walks what is
+planned here; :func:`walk` is its twin.
 
-Numbers that are the kernels' too, and change in both: TILE_TOKENS and TALL_TOKENS (LINEAR_ENTRIES in
-``linear.cuh``), _MOST_STAGES (kMaxStages there), _NARROWEST_OF_PAIR (kLeastPairTokens in ``linear_pair.cuh``).
+These mirror the kernels, and change with them: TILE_TOKENS and TALL_TOKENS (LINEAR_ENTRIES in
+``linear.cuh``), _MOST_STAGES (kMaxStages there), _NARROWEST_OF_PAIR (kLeastPairTokens in
+``linear_pair.cuh``).
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class CudaOps(Arenas):
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.__call__`.
 
-        Which buffer takes the result is chosen by whether ``x`` is the norm's buffer: a product of the norm is Q, K
-        and V (``qkv``); of anything else, what a layer adds to the residual (``output``).
+        The result's buffer is chosen by whether ``x`` is the norm's buffer: a product of the norm is Q, K and
+        V (``qkv``); of anything else, it is what a layer adds to the residual (``output``).
         """
         name = "qkv" if self._is_normed(x) else "output"
         return self._linear(x, weight, bias, out_name=name)
