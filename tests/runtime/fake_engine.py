@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import uvloop
@@ -108,7 +109,8 @@ class FakeEngine:
             queue.put_nowait(TokenEvent(request.request_id, None, "error", message=self.fails_with))
             return
         stops = {*request.stop_token_ids, *(() if request.ignore_eos else (END,))}
-        for count, token in enumerate(self.script(request), start=1):
+        tokens = self.script(request)
+        for count, token in enumerate(cycle(tokens) if request.ignore_eos else tokens, start=1):
             await asyncio.sleep(self.delay_s)
             finish = "stop" if token in stops else "length" if count == request.max_tokens else None
             queue.put_nowait(self._event(request, token, finish))

@@ -5,7 +5,7 @@ from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.messages import SamplingParams, Submit, TokenLogprobs
 from wisp_runtime.engine.plan import Chunk
 from wisp_runtime.engine.runner import Runner
-from wisp_runtime.engine.sampler import SamplingRows, draws, sampling_batch
+from wisp_runtime.engine.sampler import MOST_COUNTED, SamplingRows, draws, sampling_batch
 from wisp_runtime.engine.sequence import Sequence
 from wisp_runtime.memory.kv import KVCache
 
@@ -17,6 +17,14 @@ def chunk(samples=True, generated=(), **sampling):
     for token in generated:
         sequence.append(token)
     return Chunk(sequence, 0, len(sequence.tokens), samples)
+
+
+def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():
+    generated = (*range(MOST_COUNTED + 7), MOST_COUNTED + 6, 3)
+    batch = sampling_batch((chunk(generated=generated, presence_penalty=1.0),))
+    assert batch.count_starts.tolist() == [0, MOST_COUNTED]
+    assert batch.count_ids[:4].tolist() == [3, MOST_COUNTED + 6, 0, 1]  # the frequent ones, then the oldest
+    assert batch.counts[:3].tolist() == [2, 2, 1]
 
 
 def test_each_row_carries_its_own_request():

@@ -13,7 +13,9 @@ from wisp_plan.ledger import LedgerOptions
 from wisp_plan.shapes import shape_spec
 from wisp_runtime.engine.bucket import buckets
 from wisp_runtime.engine.packing import Shape, size_bytes
+from wisp_runtime.engine.sampler import MOST_COUNTED
 from wisp_runtime.ops.cuda import linear_plan, prefill_plan
+from wisp_runtime.server.requests import MAX_BIASES
 
 CUDA = Path(linear_plan.__file__).parent
 
@@ -40,6 +42,10 @@ def test_matrix_products_have_the_tiles_that_are_counted():
 
 def test_decode_attention_keeps_as_many_parts_as_are_counted():
     assert constants("decode_attention")["_MOST_PART_ROWS"] == workspace.DECODE_PART_ROWS
+
+
+def test_a_row_never_counts_and_biases_more_tokens_than_there_is_room_for():
+    assert constants("sampling")["_ENTRIES_A_ROW"] >= MOST_COUNTED + MAX_BIASES
 
 
 def test_prefill_attention_has_the_tiles_that_are_counted():

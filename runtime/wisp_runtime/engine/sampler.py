@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
 from dataclasses import replace
@@ -14,6 +15,9 @@ from wisp_runtime.engine.messages import SamplingParams, TokenLogprobs
 from wisp_runtime.engine.plan import Chunk, Draw, Plan
 from wisp_runtime.engine.sequence import Sequence
 
+MOST_COUNTED = 3072
+"""Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has a
+fixed room for what all rows count and bias, and a step that wanted more would end the engine."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -21,7 +25,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
     sampling = [chunk for chunk in plan if chunk.samples]
     params = [chunk.sequence.request.sampling for chunk in sampling]
-    counts: list[dict[int, int]] = [chunk.sequence.counts or {} for chunk in sampling]
+    counts = [_counted(chunk.sequence) for chunk in sampling]
     biases = [dict(one.logit_bias) for one in params]
     return SamplingBatch(
         temperature=np.array([one.temperature for one in params], dtype=np.float32),
@@ -40,6 +44,12 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
         logprobs=max((-1 if one.logprobs is None else one.logprobs for one in params), default=-1),
     )
+
+
+def _counted(sequence: Sequence) -> dict[int, int]:
+    """Return how often the tokens that penalties count were generated."""
+    counts = sequence.counts or Counter[int]()
+    return counts if len(counts) <= MOST_COUNTED else dict(counts.most_common(MOST_COUNTED))
 
 
 class SamplingRows:

@@ -17,7 +17,7 @@ MAX_STOPS = 16
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
 MAX_TOP_LOGPROBS = 20
-MAX_BIASES = 1024  # a GPU has room for 4,096 biases and penalties a sequence
+MAX_BIASES = 1024  # a GPU has room for 4,096 biases and penalties a sequence; engine/sampler.py has the rest
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
