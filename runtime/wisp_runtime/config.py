@@ -148,7 +148,7 @@ class ServeConfig:
     port: int = _option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
     device: Device = _choice(("auto", "cpu", "cuda"), "auto", "Where the model runs.")
     max_context: int | None = _option(
-        None, parse_auto_or(parse_integer(1)), "auto|N", "Tokens a sequence may hold, prompt and answer."
+        None, parse_auto_or(parse_integer(2)), "auto|N", "Tokens a sequence may hold, prompt and answer."
     )
     max_concurrent: int = _option(32, parse_integer(1, 65536), "N", "Sequences in one step.")
     quantization: Quantization = _choice(
