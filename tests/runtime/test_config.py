@@ -73,7 +73,7 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["--port", "65536"], {}, "from 0 to 65535"),
         (["--port", "http"], {}, "whole number"),
         ([], {"WISP_PORT": "tcp://10.0.0.1:80"}, "enableServiceLinks"),  # a Service named wisp does this
-        (["--max-context", "0"], {}, "at least 1"),
+        (["--max-context", "0"], {}, "at least 2"),
         (["--max-context", "4k"], {}, "whole number"),
         (["--quantization", "int5"], {}, "did you mean 'int8'"),
         (["--kv-cache-memory", "lots"], {}, "512MiB"),
