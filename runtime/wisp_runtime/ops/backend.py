@@ -183,7 +183,7 @@ def load(device: str, *, threads: int | None = None, context: EarlyContext | Non
     """Return the ops of ``device``.
 
     Args:
-        device: ``cpu``; ``cuda``; or ``auto``: a GPU that computes in bf16 if CuPy is installed, else the CPU.
+        device: ``cpu``; ``cuda``; or ``auto``: a GPU with bf16 if CuPy is installed, else the CPU.
         threads: CPU threads; None uses every CPU this process may run on.
         context: what :func:`begin` returned; None begins now.
 
