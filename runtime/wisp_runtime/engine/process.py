@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from wisp_runtime.engine.messages import Fatal, Phase
 from wisp_runtime.engine.pipe import Pipe, ServerGone
-from wisp_runtime.errors import EngineFailed, RuntimeFailure
+from wisp_runtime.errors import DeviceFailed, EngineFailed, RuntimeFailure
 
 if TYPE_CHECKING:
     from wisp_runtime.config import ServeConfig
@@ -70,7 +70,21 @@ def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
     pipe.send(Phase("import", time.monotonic() - started_s, is_done=True))
     engine = (start or startup.start)(config, pipe.send)
     pipe.send(engine.ready)
-    loop.run(pipe, engine.scheduler, engine.runner, early)
+    runner = engine.runner
+    if runner.overlaps:  # it waits for a device
+        from wisp_runtime.engine.watchdog import Watchdog, Watched
+
+        runner = Watched(runner, Watchdog(lambda limit_s: end_in_silence(pipe, limit_s)))
+    loop.run(pipe, engine.scheduler, runner, early)
+
+
+def end_in_silence(pipe: Pipe, limit_s: float) -> None:
+    """Tell the server that the device does not answer, and end the process from a thread of its own."""
+    failure = DeviceFailed(
+        f"the GPU has not finished a step for {limit_s:g} s; it hangs. The process ends, so that others serve. "
+        "If it happens again, look at dmesg for Xid messages, and drain the node."
+    )
+    os._exit(tell_end(pipe, failure))
 
 
 def tell_end(pipe: Pipe, failure: RuntimeFailure) -> int:

@@ -1,0 +1,66 @@
+"""End the engine when its device does not answer: a wait without end would leave every client waiting.
+
+A kernel that never ends reports no error, and nothing in this process can break off a wait for it. So a
+thread looks whether one takes too long, and has the process say why and end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from wisp_runtime.engine.loop import Pending, Runs
+from wisp_runtime.engine.plan import Draw, Plan
+
+LIMIT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
+_LOOKS = 20  # in the time of the limit
+
+
+class Watchdog:
+    """A thread that calls ``on_silence`` once, with the limit in seconds, if a watched wait takes longer."""
+
+    def __init__(self, on_silence: Callable[[float], None], limit_s: float = LIMIT_S) -> None:
+        self._on_silence, self._limit_s = on_silence, limit_s
+        self._since_s: float | None = None
+        threading.Thread(target=self._watch, name="engine-watchdog", daemon=True).start()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what happens inside; not for several threads."""
+        self._since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since_s = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self._limit_s / _LOOKS)
+            since_s = self._since_s
+            if since_s is not None and time.monotonic() - since_s > self._limit_s:
+                self._on_silence(self._limit_s)
+                return
+
+
+class Watched:
+    """A runner whose launches and waits are watched; see :class:`.loop.Runs`."""
+
+    def __init__(self, runner: Runs, watchdog: Watchdog) -> None:
+        self.overlaps = runner.overlaps
+        self._runner, self._watchdog = runner, watchdog
+
+    def launch(self, plan: Plan) -> Pending:
+        """Launch ``plan``; a launch waits too, for memory that an earlier step still reads."""
+        with self._watchdog.watching():
+            return _WatchedPending(self._runner.launch(plan), self._watchdog)
+
+
+class _WatchedPending:
+    def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
+        self._pending, self._watchdog = pending, watchdog
+
+    def draws(self) -> list[Draw]:
+        with self._watchdog.watching():
+            return self._pending.draws()
