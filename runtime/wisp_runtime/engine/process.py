@@ -81,7 +81,7 @@ def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
 def end_in_silence(pipe: Pipe, limit_s: float) -> None:
     """Tell the server that the device does not answer, and end the process from a thread of its own."""
     failure = DeviceFailed(
-        f"the GPU has not finished a step for {limit_s:g} s; it hangs. The process ends, so that others serve. "
+        f"the GPU has not finished a step for {limit_s:g} s; it hangs. The process ends, and others serve. "
         "If it happens again, look at dmesg for Xid messages, and drain the node."
     )
     os._exit(tell_end(pipe, failure))
