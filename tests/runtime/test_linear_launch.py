@@ -52,9 +52,9 @@ class FakeKernel:
         self.launched.append((self.entry, grid[0] if len(grid) == 1 else grid, cluster, tokens, copied))
 
 
-def make_device(launched, shared_bytes=232448):
+def make_device(launched):
     kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
-    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=shared_bytes)
+    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=232448)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def portable(linear):
 
 def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
     launched = []
-    multiply = portable.PortableLinear(make_device(launched, shared_bytes=101376))
+    multiply = portable.PortableLinear(make_device(launched))
     x, weight = product.tokens(20), product.matrix(1 << 30)
     multiply(x, weight, out_name="y")
     multiply.logits(x, weight, out_name="z")
@@ -152,19 +152,18 @@ def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
     assert launched[1][0] == "linear_logits_mma_n32"
 
 
-@pytest.mark.parametrize("shared_bytes", [101376, 166912, 232448])
 @pytest.mark.parametrize("sms", [1, 58, 132])
-def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, sms, shared_bytes):
+def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, sms):
     plan = importlib.import_module("wisp_runtime.ops.cuda.linear_plan")
     for rows, inputs in ((8, 72), (576, 576), (1000, 4096), (6144, 4096), (4096, 14336), (128256, 4096)):
         for tokens in (1, 8, 9, 33, 64, 65, 80, 96, 97, 128, 129, 300, 2051, 131072):
             work = plan.Work(rows, inputs, tokens)
-            found = portable.cut(work, sms, shared_bytes)
+            found = portable.cut(work, sms)
             token_tiles, row_tiles, parts = found.grid
             assert token_tiles * found.tile_tokens >= tokens
             assert row_tiles * plan.UNIT_ROWS >= rows
             assert 1 <= parts <= work.k_tiles
-            assert found.shared_bytes <= shared_bytes
+            assert found.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
             reserved = next((width for width in plan.TILE_TOKENS if width >= tokens), plan.TILE_TOKENS[-1])
             if parts > 1:
                 assert token_tiles * row_tiles <= 2 * sms, "more counters than there are"

@@ -22,7 +22,6 @@ TILE_TOKENS = (8, 16, 32, 64, 128)
 
 _THREADS = 256
 _STEP_BYTES = 128  # of a row, along K
-_RESERVED_BYTES = 1024  # of shared memory, that the driver takes for each block
 _LEAST_STEPS = 4  # of a part of K: shorter ones spend their time on starting and joining
 
 
@@ -41,23 +40,17 @@ class Cut:
     shared_bytes: int
 
 
-def cut(work: Work, sms: int, shared_bytes: int) -> Cut:
-    """Choose the tile, and cut K where the tiles would leave multiprocessors idle.
-
-    Args:
-        work: the product.
-        sms: multiprocessors.
-        shared_bytes: that a block may have.
-    """
+def cut(work: Work, sms: int) -> Cut:
+    """Choose the tile, and cut K where the tiles would leave some of ``sms`` multiprocessors idle."""
     width = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
-    used_bytes = (4 if width <= 64 else 3) * (UNIT_ROWS + width) * _STEP_BYTES  # stages: linear_mma.cuh's
-    side_by_side = (shared_bytes + _RESERVED_BYTES) // (used_bytes + _RESERVED_BYTES)
+    stages = 4 if width <= 64 else 3  # linear_mma.cuh's kStages
     # The workspace has two parts a multiprocessor, and may have them 96 tokens wide where 128 are a tile.
-    blocks = sms * (min(2, side_by_side) if width <= 64 else 1)
+    blocks = sms * (2 if width <= 64 else 1)
     token_tiles, row_tiles = -(-work.tokens // width), -(-work.rows // UNIT_ROWS)
     most = 16 if width <= 32 else 8  # the last block of a tile reads the parts of all
     parts = min(blocks // (token_tiles * row_tiles), work.k_tiles // _LEAST_STEPS, most)
-    return Cut(width, (token_tiles, row_tiles, max(1, parts)), used_bytes)
+    shared_bytes = stages * (UNIT_ROWS + width) * _STEP_BYTES
+    return Cut(width, (token_tiles, row_tiles, max(1, parts)), shared_bytes)
 
 
 class _Arguments(ctypes.Structure):
@@ -84,7 +77,7 @@ class PortableLinear(Linear):
         self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array
     ) -> Launch:
         work = Work(weight.outputs, weight.inputs, len(x))
-        chosen = cut(work, self._device.sms, self._shared_bytes)
+        chosen = cut(work, self._device.sms)
         token_tiles, row_tiles, count = chosen.grid
         needed = token_tiles * row_tiles * count * UNIT_ROWS * chosen.tile_tokens
         assert count == 1 or needed <= parts.size
