@@ -5,7 +5,7 @@ by its launches; a median of rounds taken in turn, each after a pause, since ker
 slowed by the card's power limit in the order in which they are run. The kernels must be compiled
 (``wisp-runtime kernels build``). A benchmark, not a test: it asserts no time.
 
-    python tests/bench/bench_linear.py /tmp/linear.json [--tokens 1 --tokens 300] [--explore 6] [--no-torch]
+    python tests/bench/bench_linear.py /tmp/linear.json [--tokens 1 --tokens 300] [--explore 6] [--portable]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.linear import Linear
 from wisp_runtime.ops.cuda.linear_plan import Plan, Work, estimate_us
 from wisp_runtime.ops.cuda.packing import PackedMatrix, pack_rows
+from wisp_runtime.ops.cuda.portable_linear import PortableLinear
 
 SHAPES = {  # Llama-3-8B
     "qkv": (6144, 4096),
@@ -153,7 +154,14 @@ def alternatives(work: Work, sms: int, count: int) -> list[Plan]:
 
 
 def measure(
-    device: Device, arena: Any, shape: str, tokens: int, explore: int, with_torch: bool, rounds: int
+    device: Device,
+    arena: Any,
+    shape: str,
+    tokens: int,
+    explore: int,
+    with_torch: bool,
+    with_portable: bool,
+    rounds: int,
 ) -> dict:
     rows, inputs = SHAPES[shape]
     weights = matrices(arena, shape)
@@ -163,6 +171,8 @@ def measure(
     linears = {"ours": Linear(device)}
     if tokens <= 64:
         linears["ours, half ring"] = Linear(device, shared_bytes=device.shared_bytes // 2)
+    if with_portable:
+        linears["portable"] = PortableLinear(device)
     for plan in alternatives(work, device.sms, explore):
         linears[words(plan)] = Linear(device, planner=lambda *_, plan=plan: plan)
     graphs = {name: Graph(device, ours(linear, shape, x, weights)) for name, linear in linears.items()}
@@ -213,6 +223,7 @@ def packing(device: Device, arena: Any) -> list[dict]:
 @click.option("--explore", default=0, help="Also time so many of the plans that were not chosen.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--torch/--no-torch", "with_torch", default=True)
+@click.option("--portable", "with_portable", is_flag=True, help="Also time what Ampere and Ada would run.")
 def main(
     record: Path,
     tokens: tuple[int, ...],
@@ -220,6 +231,7 @@ def main(
     explore: int,
     rounds: int,
     with_torch: bool,
+    with_portable: bool,
 ) -> None:
     """Measure every shape at every number of tokens, and write RECORD."""
     device = open_device()
@@ -230,7 +242,8 @@ def main(
         for count in tokens:
             if shape == "head" and count > MOST_LOGIT_ROWS:
                 continue
-            rows.append(measure(device, arena, shape, count, explore, with_torch, rounds))
+            beside = explore, with_torch, with_portable
+            rows.append(measure(device, arena, shape, count, *beside, rounds))
             print(line(rows[-1]), flush=True)
             cp.get_default_memory_pool().free_all_blocks()
     told = {"gpu": device.name, "command": " ".join(sys.argv), "rows": rows}

@@ -14,7 +14,7 @@ from wisp_runtime.cli import kernels as command
 from wisp_runtime.config import check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda import build
-from wisp_runtime.ops.cuda.catalogue import Catalogue
+from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue
 
 COMPILER = """#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -116,7 +116,9 @@ def test_nvcc_without_a_c_compiler_says_so(tmp_path, monkeypatch):
         build.find_nvcc()
 
 
-def test_list_prints_every_op_of_every_gpu(tmp_path):
+def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
+    resolve, lacking = Catalogue.resolve, Absent("linear", "hopper/common/bf16", "wants wgmma. Use another.")
+    monkeypatch.setattr(Catalogue, "resolve", lambda *asked: resolve(*asked) | {"linear": lacking})
     text = run("list", WISP_KERNELS=str(tmp_path)).stdout
     assert re.search(r"^sm_90a +hopper/common/bf16$", text, re.M)
     assert re.search(r"^  rmsnorm +not compiled +portable/common/bf16/rmsnorm\.cu", text, re.M)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wisp_runtime.errors import EngineFailed, KernelFault, KernelsMissing, ShapeError
-from wisp_runtime.ops.cuda.catalogue import Catalogue
+from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue
 
 POINTER, TENSOR_MAP = 8, 128
 
@@ -237,13 +237,21 @@ def test_a_kernel_is_loaded_once(kernel_set, tmp_path):
         ),
         ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 knows add_rmsnorm"),
         ("sm_90a", "rmsnorm", "rmsnorm_3", r"rmsnorm\.cu has no kernel rmsnorm_3; it has rmsnorm, rmsnorm_2"),
-        ("sm_89", "linear", None, r"ada/common/bf16 has no kernel for linear: .*Use an H100"),
+        ("sm_89", "linear", "linear_mma_n8", r"not compiled for sm_89.*`.* kernels build --arch sm_89`"),
     ],
 )
 def test_a_kernel_that_is_not_there_is_missing_with_a_remedy(kernel_set, tmp_path, arch, op, entry, says):
     cubin(tmp_path, "rmsnorm", arch)
     with pytest.raises(KernelsMissing, match=says):
         kernel_set(arch).get(op, entry)
+
+
+def test_a_kernel_that_nobody_has_written_is_missing_with_the_reason(kernel_set):
+    found = kernel_set("sm_89")
+    found.chosen["linear"] = Absent("linear", "ada/common/bf16", "it is not written. Use an H100.")
+    with pytest.raises(KernelsMissing, match=r"^ada/common/bf16 has no kernel for linear: .*Use an H100"):
+        found.get("linear")
+    assert not found.has("linear")
 
 
 def test_a_damaged_cubin_is_named(kernel_set, tmp_path):
@@ -264,11 +272,7 @@ def test_preload_brings_every_kernel_of_an_op(kernel_set, tmp_path):
 def test_require_asks_for_all_before_anything_is_loaded(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
     found = kernel_set()
-    assert (found.has("rmsnorm"), found.has("rope_write_kv"), kernel_set("sm_80").has("linear")) == (
-        True,
-        True,
-        False,
-    )
+    assert (found.has("rmsnorm"), found.has("rope_write_kv"), found.has("rmsnrm")) == (True, True, False)
     found.require("rmsnorm")
     with pytest.raises(KernelsMissing, match="rope_write_kv"):
         found.require("rmsnorm", "rope_write_kv")

@@ -10,7 +10,7 @@ import pytest
 
 from wisp_runtime.errors import ShapeError
 
-MODULES = ("arrays", "device", "kernels", "workspace", "driver", "packing", "linear")
+MODULES = ("arrays", "device", "kernels", "workspace", "driver", "packing", "linear", "portable_linear")
 BUFFER_BYTES = 1 << 20
 
 
@@ -49,7 +49,12 @@ class FakeKernel:
 
     def launch(self, grid, block, tokens, arguments, *, shared_bytes, cluster):
         copied = type(arguments).from_buffer_copy(arguments)
-        self.launched.append((self.entry, grid[0], cluster, tokens, copied))
+        self.launched.append((self.entry, grid[0] if len(grid) == 1 else grid, cluster, tokens, copied))
+
+
+def make_device(launched):
+    kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
+    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=232448)
 
 
 @pytest.fixture
@@ -78,8 +83,7 @@ def linear(monkeypatch):
 def product(linear):
     """A ``Linear``, what it launched, and makers of tokens and matrices."""
     launched = []
-    kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
-    device = SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=232448)
+    device = make_device(launched)
 
     def tokens(count, inputs=512):
         return FakeArray((count, inputs), linear.BF16, memory(1 << 40))
@@ -128,3 +132,40 @@ def test_a_matrix_that_does_not_fit_is_refused_each_time(product, linear):
             product.multiply(product.tokens(20), gated, out_name="y")
     with pytest.raises(ShapeError, match=r"must be \[N, 512\]"):
         product.multiply(product.tokens(20, 256), product.matrix(1 << 30), out_name="y")
+
+
+@pytest.fixture
+def portable(linear):
+    return importlib.import_module("wisp_runtime.ops.cuda.portable_linear")
+
+
+def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
+    launched = []
+    multiply = portable.PortableLinear(make_device(launched))
+    x, weight = product.tokens(20), product.matrix(1 << 30)
+    multiply(x, weight, out_name="y")
+    multiply.logits(x, weight, out_name="z")
+    entry, grid, cluster, tokens, arguments = launched[0]
+    assert (entry, grid, cluster) == ("linear_mma_n32", (1, 4, 2), 1)
+    assert (tokens, tokens.dtype) == (x.data.ptr, np.uint64)
+    assert (arguments.x_stride, arguments.rows, arguments.inputs, arguments.tokens) == (512, 512, 512, 20)
+    assert launched[1][0] == "linear_logits_mma_n32"
+
+
+@pytest.mark.parametrize("sms", [1, 58, 132])
+def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, sms):
+    plan = importlib.import_module("wisp_runtime.ops.cuda.linear_plan")
+    for rows, inputs in ((8, 72), (576, 576), (1000, 4096), (6144, 4096), (4096, 14336), (128256, 4096)):
+        for tokens in (1, 8, 9, 33, 64, 65, 80, 96, 97, 128, 129, 300, 2051, 131072):
+            work = plan.Work(rows, inputs, tokens)
+            found = portable.cut(work, sms)
+            token_tiles, row_tiles, parts = found.grid
+            assert token_tiles * found.tile_tokens >= tokens
+            assert row_tiles * plan.UNIT_ROWS >= rows
+            assert 1 <= parts <= work.k_tiles
+            assert found.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
+            reserved = next((width for width in plan.TILE_TOKENS if width >= tokens), plan.TILE_TOKENS[-1])
+            if parts > 1:
+                assert token_tiles * row_tiles <= 2 * sms, "more counters than there are"
+                blocks = token_tiles * row_tiles * parts
+                assert blocks * found.tile_tokens <= 2 * sms * reserved, "more parts than room"

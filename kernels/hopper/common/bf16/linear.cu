@@ -11,6 +11,9 @@
 //   needs: in % 8 == 0, 16-byte aligned rows of x, padding of W zero (ops/cuda/linear.py checks); W written before the
 //          kernel ahead of this one began, since weights are asked for before that one has ended
 //   check: tests/gpu/test_linear.py against float32 sums of the same bf16, max |err| 1 bf16 ulp and float32 rounding
+//
+// The portable kernels are here too, so that one can be compared with the other.
+#include "../../../portable/common/bf16/linear.cu"
 #include "linear.cuh"
 
 template <int kTokens>

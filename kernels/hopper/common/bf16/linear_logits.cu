@@ -5,6 +5,7 @@
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
 //   needs: what linear.cu needs (ops/cuda/linear.py checks)
 //   check: tests/gpu/test_linear.py against float32 sums of the same bf16, 1e-5 of the sum of magnitudes
+#include "../../../portable/common/bf16/linear_logits.cu"
 #include "linear.cuh"
 
 LINEAR_ENTRIES(linear_logits, Float32Epilogue)

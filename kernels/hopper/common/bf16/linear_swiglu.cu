@@ -6,6 +6,7 @@
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
 //   needs: what linear.cu needs, and F % 8 == 0 (ops/cuda/linear.py checks)
 //   check: tests/gpu/test_linear.py against float32 sums of the same bf16, relative 2^-8 (rounding) and 1e-5 (exp)
+#include "../../../portable/common/bf16/linear_swiglu.cu"
 #include "linear.cuh"
 
 template <int kTokens>

@@ -47,20 +47,20 @@ class _Arguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
+class Launch:
     """For all matrices of a shape: a launch puts their pointers into ``arguments``, which are copied."""
 
     kernel: Kernel
-    grid: tuple[int]
+    grid: tuple[int, ...]
     threads: int
     shared_bytes: int
     cluster: int
-    tokens: Any  # tensor map of x
-    arguments: _Arguments
+    tokens: Any  # tensor map of x, or its address
+    arguments: Any  # a structure with a weight and a bias
 
 
 class Linear:
-    """Multiply activations by packed weights.
+    """Multiply activations by packed weights, with Hopper's kernels.
 
     Args:
         device: where.
@@ -74,7 +74,7 @@ class Linear:
     ) -> None:
         self._device, self._workspace, self._planner = device, device.workspace, planner
         self._shared_bytes = shared_bytes or device.shared_bytes
-        self._launches: dict[Any, _Launch] = {}
+        self._launches: dict[Any, Launch] = {}
         self._maps: dict[Any, Any] = {}
         self._checked: dict[Any, bool] = {}
         self._parts_shape = (0,)
@@ -172,7 +172,7 @@ class Linear:
 
     def _launch(
         self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array
-    ) -> _Launch:
+    ) -> Launch:
         chosen = self._planner(Work(weight.outputs, weight.inputs, len(x)), self._device.sms)
         assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
         tile = width, height = chosen.tile_tokens, chosen.row_tiles
@@ -183,7 +183,7 @@ class Linear:
             *(chosen.token_tiles, chosen.group, chosen.whole, chosen.lanes, chosen.ranges),
             *(chosen.pairs, ring, chosen.token_tiles == 1),
         )
-        return _Launch(
+        return Launch(
             kernel=self._device.kernels.get(op, f"{op}_n{width}" if height == 2 else f"{op}_tall_n{width}"),
             grid=(chosen.grid,),
             threads=height * _WARPGROUP

@@ -22,6 +22,7 @@ from wisp_runtime.ops.cuda.embedding import Embedding
 from wisp_runtime.ops.cuda.linear import Linear
 from wisp_runtime.ops.cuda.norms import Norms
 from wisp_runtime.ops.cuda.packing import PackedMatrix
+from wisp_runtime.ops.cuda.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.rope import Rope
 from wisp_runtime.ops.cuda.sampling import Sampler
@@ -46,6 +47,10 @@ class _Kinds:
 class CudaOps(Arenas):
     """See :class:`wisp_runtime.ops.backend.Ops`. Results are overwritten by the next op of the same kind.
 
+    Args:
+        device: the open GPU.
+        linear: its matrix products; None takes Hopper's there, else the portable ones.
+
     Attributes:
         device_state: the open GPU.
         sampler: draws tokens; None until :meth:`make_sampler`.
@@ -53,12 +58,13 @@ class CudaOps(Arenas):
 
     device = "cuda"
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, linear: Linear | None = None) -> None:
         super().__init__(device)
         self.device_state, self.kernels = device, device.kernels.name
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
-        self._linear = Linear(device)
+        own = Linear if device.arch.startswith("sm_90") else PortableLinear
+        self._linear = linear or own(device)
         self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
         self._known: _Kinds | None = None
 
