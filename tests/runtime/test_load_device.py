@@ -52,7 +52,7 @@ def test_the_cpu_asks_for_no_gpu():
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
 def test_a_gpu_that_was_asked_for_but_cannot_be_is_an_error_with_a_remedy():
-    with pytest.raises(GpuUnavailable, match=r"--device cuda: .* Install wisp\[cuda\]"):
+    with pytest.raises(GpuUnavailable, match=r"--device cuda: .* pip install -e .\.\[cuda\]"):
         backend.load("cuda", context=Found(None))
 
 
