@@ -104,7 +104,7 @@ def sampling(spec: ModelSpec, options: LedgerOptions) -> int:
         *(tasks * size for size in (8, 8, 4, 4)),  # best, totals, found, arrived
         *(rows * size for size in (4, 1, 4)),  # tokens, is_sound, logprobs
         *(rows * SAMPLING_ALTERNATIVES * size for size in (4, 4)),
-        rows * min(vocab, SAMPLING_ENTRIES_A_ROW) * 8,
+        rows * min(2 * vocab, SAMPLING_ENTRIES_A_ROW) * 8,
         rows * -(-vocab // 32) * 4,
     )
 
