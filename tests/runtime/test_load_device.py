@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -76,6 +77,39 @@ def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch
     early._handle.cache_clear()
     assert early.process_bytes() is None
     early._handle.cache_clear()
+
+
+class Lists:
+    """A management library that lists these processes, by number and bytes."""
+
+    def __init__(self, *processes):
+        self._processes = processes
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, _handle, count, listed):
+        for entry, process in zip(listed, self._processes, strict=False):
+            entry.pid, entry.used = process
+        count._obj.value = len(self._processes)
+        return 0
+
+
+NOT_TOLD = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("processes", "held"),
+    [
+        ([(os.getpid(), 5), (0, 6)], 5),
+        ([(0, 6)], 6),
+        ([(0, 6), (0, 7)], None),
+        ([(os.getpid(), NOT_TOLD), (0, 6)], None),
+        ([], None),
+    ],
+    ids=["ours", "alone under another number", "whose is not known", "ours, not told", "nobody"],
+)
+def test_our_own_bytes_are_found_among_the_processes(monkeypatch, processes, held):
+    monkeypatch.setattr(early, "management_library", lambda: Lists(*processes))
+    monkeypatch.setattr(early, "_handle", lambda _: 1)
+    assert early.process_bytes() == held
 
 
 def test_a_library_that_is_no_driver_is_none():

@@ -154,7 +154,7 @@ def test_a_row_is_a_line(one, parts):
 
 
 def test_where_there_is_no_driver_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(nvml, "_library", lambda: None)
+    monkeypatch.setattr(nvml, "management_library", lambda: None)
     assert (nvml.card(), nvml.used_bytes(), nvml.process_bytes(1)) == (None, None, None)
 
 
@@ -181,7 +181,7 @@ class TwoProcesses:
 
 @pytest.mark.parametrize(("pid", "size"), [(7, 1 << 30), (8, None), (9, None)])
 def test_a_process_holds_what_the_library_says_unless_it_does_not(monkeypatch, pid, size):
-    monkeypatch.setattr(nvml, "_library", TwoProcesses)
+    monkeypatch.setattr(nvml, "management_library", TwoProcesses)
     monkeypatch.setattr(nvml, "_handle", lambda _: 1)
     assert nvml.process_bytes(pid) == size
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-_LIBRARY = "libnvidia-ml.so.1"
+from wisp_runtime.ops.cuda.early import held_by_processes, management_library
+
 _TEXT_BYTES = 96
-_NOT_TOLD = (1 << 64) - 1
-_MOST_PROCESSES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +33,9 @@ class _Memory(ctypes.Structure):  # nvmlMemory_v2_t
     ]
 
 
-class _Process(ctypes.Structure):  # nvmlProcessInfo_v2_t, which the _v3 functions fill
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
-
-
 def card(index: int = 0) -> Card | None:
     """Name GPU ``index`` of this machine (the driver's numbering, not ``CUDA_VISIBLE_DEVICES``'s)."""
-    library, handle = _library(), _handle(index)
+    library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
     name, driver = ctypes.create_string_buffer(_TEXT_BYTES), ctypes.create_string_buffer(_TEXT_BYTES)
@@ -59,7 +48,7 @@ def card(index: int = 0) -> Card | None:
 
 def used_bytes(index: int = 0) -> int | None:
     """Return the memory of GPU ``index`` that is taken, by whomever; without what the driver reserves."""
-    library, handle = _library(), _handle(index)
+    library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
     memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
@@ -70,28 +59,16 @@ def used_bytes(index: int = 0) -> int | None:
 
 def process_bytes(pid: int, index: int = 0) -> int | None:
     """Return what process ``pid`` holds of GPU ``index``; None also where a container hides processes."""
-    library, handle = _library(), _handle(index)
+    library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
-    count, listed = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
-    if library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), listed):
-        return None
-    found = [int(one.used) for one in listed[: count.value] if one.pid == pid and one.used != _NOT_TOLD]
-    return found[0] if found else None
-
-
-@lru_cache(maxsize=1)
-def _library() -> Any:
-    try:
-        library = ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return None
-    return None if library.nvmlInit_v2() else library
+    listed = held_by_processes(library, handle)
+    return next((held for one, held in listed if one == pid and held is not None), None)
 
 
 @lru_cache(maxsize=8)
 def _handle(index: int) -> ctypes.c_void_p | None:
-    library, handle = _library(), ctypes.c_void_p()
+    library, handle = management_library(), ctypes.c_void_p()
     if library is None or library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)):
         return None
     return handle

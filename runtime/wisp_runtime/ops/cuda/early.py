@@ -49,7 +49,7 @@ class EarlyContext:
             self._is_known.set()
         if self._capability is not None:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-            _management()
+            management_library()
 
 
 def _capability(cuda: Any, device: ctypes.c_int, index: int) -> tuple[int, int] | None:
@@ -68,21 +68,31 @@ def process_bytes(index: int = 0) -> int | None:
 
     In a container the driver may list us under a number that is not ours; a process alone on the GPU is us.
     """
-    library, handle = _management(), _handle(index)
+    library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
+    listed = held_by_processes(library, handle)
+    own = [held for pid, held in listed if pid == os.getpid()] or [held for _, held in listed]
+    return own[0] if len(own) == 1 else None
+
+
+def held_by_processes(library: Any, handle: ctypes.c_void_p) -> list[tuple[int, int | None]]:
+    """List the processes on a GPU: number, and bytes held, None where that is not told. Numbers may repeat.
+
+    Args:
+        library: as :func:`management_library` returns it.
+        handle: the library's, of the GPU.
+    """
     count, listed = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
     if library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), listed):
-        return None
-    processes = listed[: count.value]
-    own = [one for one in processes if one.pid == os.getpid()] or processes
-    return own[0].used_bytes if len(own) == 1 and own[0].used_bytes != _NOT_TOLD else None
+        return []
+    return [(one.pid, one.used if one.used != _NOT_TOLD else None) for one in listed[: count.value]]
 
 
-class _Process(ctypes.Structure):  # nvmlProcessInfo_v2_t
+class _Process(ctypes.Structure):  # nvmlProcessInfo_v2_t, which the _v3 functions fill
     _fields_ = (
         ("pid", ctypes.c_uint),
-        ("used_bytes", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
         ("gpu_instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
     )
@@ -99,14 +109,15 @@ def _library(name: str, initialise: str, *arguments: int) -> Any:
     return None if refuses else library
 
 
-def _management() -> Any:
+def management_library() -> Any:
+    """Return NVIDIA's management library, initialised; None where there is no driver."""
     return _library("libnvidia-ml.so.1", "nvmlInit_v2")
 
 
 @cache
 def _handle(index: int) -> ctypes.c_void_p | None:
     """Return the management library's handle of a GPU; it counts GPUs otherwise, so go by the UUID."""
-    cuda, library = _library("libcuda.so.1", "cuInit", 0), _management()
+    cuda, library = _library("libcuda.so.1", "cuInit", 0), management_library()
     device, raw, handle = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.c_void_p()
     if cuda is None or library is None or cuda.cuDeviceGet(ctypes.byref(device), index):
         return None
