@@ -8,8 +8,8 @@
 constexpr int kNormThreads = 512;  // at most; kNormThreads * kChunks * 8 columns
 
 // y[blockIdx.x] = r / rms(r) * weight, where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
-// blockIdx.x). kAdds: that row of x is added into the residual before. A thread holds kChunks chunks of 8 columns; all
-// its loads are under way at once, because a few rows cost nothing but latency.
+// blockIdx.x). kAdds: x[blockIdx.x] is added into that row before. A thread holds kChunks chunks of 8 columns; all its
+// loads are under way at once, because a few rows cost nothing but latency.
 template <int kChunks, bool kAdds>
 __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, const bf16* weight, const int64_t* rows,
                                             bf16* y, int columns, float eps) {
@@ -27,14 +27,14 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
   pdl_wait();
 
   // 2. The row.
-  const int64_t row = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
+  const int64_t place = blockIdx.x, row = rows == nullptr ? place : rows[place];
   float values[kChunks][8] = {};
   uint4 added[kChunks] = {};
 #pragma unroll
   for (int i = 0; i < kChunks; i++) {
     if (column(i) >= columns) continue;
     load8(residual + row * columns + column(i), values[i]);
-    if constexpr (kAdds) added[i] = load16(x + row * columns + column(i));
+    if constexpr (kAdds) added[i] = load16(x + place * columns + column(i));
   }
 
   // 3. The sum, and the sum of its squares.
@@ -61,6 +61,6 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
     unpack8(scale[i], scales);
 #pragma unroll
     for (int j = 0; j < 8; j++) values[i][j] *= inverse * scales[j];
-    store8(y + static_cast<int64_t>(blockIdx.x) * columns + column(i), values[i]);
+    store8(y + place * columns + column(i), values[i]);
   }
 }

@@ -25,7 +25,7 @@ class Batch:
         query_starts: ``[B + 1]`` int32, sequence b owns tokens ``query_starts[b]:query_starts[b + 1]``.
         context_lengths: ``[B]`` int32, tokens of each sequence in the cache after this step.
         block_tables: ``[B, W]`` int32, KV blocks of each sequence in order; unused entries are 0.
-        logit_rows: ``[R]`` int64, the rows of N whose logits are wanted.
+        logit_rows: ``[R]`` int64, the rows of N whose logits are wanted, ascending, none twice.
         query_starts_host: the same as ``query_starts``, as plain integers.
         context_lengths_host: the same as ``context_lengths``, as plain integers.
     """

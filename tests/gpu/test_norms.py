@@ -61,7 +61,7 @@ def test_add_rmsnorm_keeps_the_sum_to_the_bit(device, random, random_bf16, rows,
 @pytest.mark.parametrize("columns", [64, 4096, 8192, 16384])
 def test_only_the_wanted_rows_are_touched(device, random, random_bf16, columns):
     residual = random.standard_normal((9, columns), np.float32)
-    x, weight = random_bf16((9, columns)), random_bf16((columns,))
+    x, weight = random_bf16((3, columns)), random_bf16((columns,))
     rows = np.array([8, 0, 3], np.int64)
     norms, summed = Norms(device), to_device(residual)
     fresh(device, (3, columns))
@@ -72,9 +72,25 @@ def test_only_the_wanted_rows_are_touched(device, random, random_bf16, columns):
     y = norms.add_rmsnorm(
         to_device(x), summed, to_device(weight), eps=EPS, out_name="test.norm", rows=to_device(rows)
     )
-    residual[rows] += x[rows].astype(np.float32)
+    expected = reference.add_rmsnorm(x.astype(np.float32), residual, scale, eps=EPS, rows=rows)
     assert np.array_equal(to_host(summed), residual)
-    assert_close(to_host_float32(y), reference.rmsnorm(residual[rows], scale, eps=EPS))
+    assert_close(to_host_float32(y), expected)
+
+
+def test_sums_into_the_same_rows_one_after_the_other_add_up(device, random, random_bf16):
+    residual = random.standard_normal((300, 576), np.float32)
+    x, weight = random_bf16((2, 7, 576)), random_bf16((576,))
+    rows = np.sort(random.permutation(300)[:7])
+    norms, summed, chosen = Norms(device), to_device(residual), to_device(rows, np.int64)
+    for added in x:
+        y = norms.add_rmsnorm(
+            to_device(added), summed, to_device(weight), eps=EPS, out_name="test.norm", rows=chosen
+        )
+        expected = reference.add_rmsnorm(
+            added.astype(np.float32), residual, weight.astype(np.float32), eps=EPS, rows=rows
+        )
+    assert np.array_equal(to_host(summed), residual)
+    assert_close(to_host_float32(y), expected)
 
 
 def test_no_wanted_rows_are_no_work(device, random_bf16):
@@ -117,6 +133,9 @@ def test_arrays_that_do_not_fit_are_refused(device, random_bf16):
             norms.rmsnorm(rows, scale, eps=EPS, out_name="test.norm", rows=chosen)
     with pytest.raises(ShapeError, match="x is"):
         norms.add_rmsnorm(full_nan((3, 64), BF16), x, weight, eps=EPS, out_name="test.norm")
+    two = to_device(np.array([1, 3], np.int64))
+    with pytest.raises(ShapeError, match="x is"):  # a row for every row of the residual, not for the two
+        norms.add_rmsnorm(full_nan((4, 64), BF16), x, weight, eps=EPS, out_name="test.norm", rows=two)
     own = device.workspace.array("test.norm", (4, 64), BF16)
     with pytest.raises(ShapeError, match="must be another"):
         norms.add_rmsnorm(own, x, weight, eps=EPS, out_name="test.norm")

@@ -62,6 +62,7 @@ def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     assert buffers["normed"] == buffers["attention"] == buffers["output"] == tokens * 4096 * 2
     assert buffers["qkv"] == tokens * 6144 * 2
     assert buffers["swiglu"] == tokens * 14336 * 2
+    assert buffers["rows"] == 32 * 4096 * 2
     assert buffers["logits"] == 32 * 128256 * 4
     assert buffers["rotation"] == 8192 * 128 * 4
     assert workspace_bytes(spec, replace(CUDA, processors=132)) == sum(buffers.values())

@@ -1,15 +1,32 @@
 """Which buffer takes a product's result, and what is asked before weights are read. CuPy is a stand-in."""
 
 import importlib
+import math
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from wisp_runtime.errors import GpuOutOfMemory, KernelsMissing
+from wisp_plan.ledger import LedgerOptions
+from wisp_plan.shapes import shape_spec
+from wisp_plan.workspace import gpu_buffers
+from wisp_runtime.errors import GpuOutOfMemory, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.catalogue import Catalogue
+
+
+class FakeArray:
+    """A contiguous CuPy array as far as an op's checks look at it."""
+
+    def __init__(self, shape, dtype, address):
+        self.shape, self.ndim, self.size = shape, len(shape), math.prod(shape)
+        self.dtype, self.flags = np.dtype(dtype), SimpleNamespace(c_contiguous=True)
+        self.data = SimpleNamespace(ptr=address)
+
+    def __len__(self):
+        return self.shape[0]
 
 
 class FakeWorkspace:
@@ -25,7 +42,7 @@ class FakeWorkspace:
             self.grown += 1
             address = self.grown << 20
             self.bytes[name] = address, needed
-        return SimpleNamespace(shape=shape, data=SimpleNamespace(ptr=address))
+        return FakeArray(shape, dtype, address)
 
 
 @pytest.fixture
@@ -51,6 +68,10 @@ def ops(module):
     return ops
 
 
+def some_rows(workspace, count):
+    return workspace.array("chosen", (count,), np.int64)
+
+
 def name_of(ops):
     return ops._linear.call_args.kwargs["out_name"]
 
@@ -64,6 +85,60 @@ def test_a_product_of_the_norm_is_qkv_and_leaves_the_norms_buffer_alone(module, 
     ops.linear(swiglu, None)
     assert name_of(ops) == "output"
     assert workspace.bytes["normed"][1] == 4 * 64 * 2
+
+
+def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_counts(module, ops):
+    """Where each sequence has one token of the largest step, no step before the seal takes rows."""
+    spec, sequences = shape_spec("llama-3-8b"), 5
+    ops._decode_attention, ops._prefill_attention = MagicMock(), MagicMock()
+    ops.reserve(spec, sequences, sequences)
+    options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, sequences, sequences)
+    workspace = ops.device_state.workspace
+    assert workspace.bytes["rows"][1] == gpu_buffers(spec, options)["rows"]
+    attention, rows = workspace.array("attention", (4, 4096), module.BF16), some_rows(workspace, 3)
+    before = workspace.grown
+    assert ops.take_rows(attention, rows).shape == (3, 4096)
+    assert workspace.grown == before
+
+
+def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
+    workspace = ops.device_state.workspace
+    attention = workspace.array("attention", (4, 64), module.BF16)
+    taken = ops.take_rows(attention, some_rows(workspace, 2))
+    assert (taken.shape, taken.dtype) == ((2, 64), module.BF16)
+    ops.linear(taken, None)
+    assert name_of(ops) == "output"
+    with pytest.raises(ShapeError, match="rows is the buffer of x"):
+        ops.take_rows(taken, some_rows(workspace, 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "chosen", "fits"), [(4, None, True), (2, 2, True), (4, 2, False), (2, None, False)]
+)
+def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits):
+    workspace = ops.device_state.workspace
+    x = workspace.array("output", (count, 64), module.BF16)
+    weight = workspace.array("weight", (64,), module.BF16)
+    residual = workspace.array("residual", (4, 64), np.float32)
+    rows = None if chosen is None else some_rows(workspace, chosen)
+    with nullcontext() if fits else pytest.raises(ShapeError, match="x is"):
+        assert ops.add_rmsnorm(x, residual, weight, eps=1e-5, rows=rows).shape == (count, 64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "rows"),
+    [
+        ((4, 60), None, (2,)),  # columns
+        ((4, 2, 8), None, (2,)),
+        ((4, 64), np.float32, (2,)),
+        ((4, 64), None, (2, 1)),
+    ],
+)
+def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
+    workspace = ops.device_state.workspace
+    x = workspace.array("attention", shape, dtype or module.BF16)
+    with pytest.raises(ShapeError, match="take_rows"):
+        ops.take_rows(x, workspace.array("chosen", rows, np.int64))
 
 
 def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, monkeypatch):

@@ -5,7 +5,8 @@ No claim of parity with other implementations: for Llama that is ``test_golden.p
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -115,6 +116,105 @@ def test_a_step_that_wants_no_logits_gives_none():
     )
     assert model.forward(batch, cache).shape == (0, 90)
     assert cache.keys.any()
+
+
+class Step(NamedTuple):
+    """Pieces of sequences (which, from where on, how many tokens), and the rows whose logits are wanted."""
+
+    pieces: tuple[tuple[int, int, int], ...]
+    rows: tuple[int, ...]
+
+    def batch(self, rows=None):
+        """Lay it out; sequence n is TOKENS turned by n, in blocks 4 n to 4 n + 3."""
+        tables = np.arange(16, dtype=np.int32).reshape(4, 4)
+        at = [(which, n) for which, first, count in self.pieces for n in range(first, first + count)]
+        starts = (0, *accumulate(count for _, _, count in self.pieces))
+        contexts = tuple(first + count for _, first, count in self.pieces)
+        return Batch(
+            tokens=np.array([(TOKENS[which:] + TOKENS)[n] for which, n in at], np.int32),
+            positions=np.array([n for _, n in at], np.int32),
+            slots=np.array([which * 4 * TB + n for which, n in at]),
+            query_starts=np.array(starts, np.int32),
+            context_lengths=np.array(contexts, np.int32),
+            block_tables=tables[[which for which, _, _ in self.pieces]],
+            logit_rows=np.array(self.rows if rows is None else rows, np.int64),
+            query_starts_host=starts,
+            context_lengths_host=contexts,
+        )
+
+
+STEPS = {
+    "prompt": [Step(((0, 0, 13),), (12,))],
+    "several rows of a prompt": [Step(((0, 0, 13),), (0, 5, 12))],
+    "chunks": [  # what only writes K and V has one row that nobody wants: engine/staging.py
+        Step(((2, 0, 6),), (5,)),
+        Step(((2, 6, 6),), (5,)),
+        Step(((2, 12, 1),), (0,)),
+    ],
+    "no row": [Step(((1, 0, 6),), ()), Step(((1, 6, 7),), (6,))],
+    "mixed": [
+        Step(((0, 0, 12), (1, 0, 5)), (11, 16)),
+        Step(((0, 12, 1), (1, 5, 1), (2, 0, 7), (3, 0, 13)), (0, 1, 21)),  # sequence 2 wants none yet
+        Step(((1, 6, 1), (2, 7, 6), (3, 13, 1)), (0, 6, 7)),
+        Step(((1, 7, 1), (3, 14, 1)), (0, 1)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_logits_of_the_wanted_rows_are_those_that_all_rows_would_have_given(name, steps):
+    model, streams = make(**SWITCHES[name]), []
+    ours, whole, probed = (empty_cache(model.spec) for _ in range(3))
+    for step in steps:
+        count = sum(tokens for _, _, tokens in step.pieces)
+        found = model.forward(step.batch(), ours)
+        every = model.forward(step.batch(rows=range(count)), whole)
+        shown = model.forward(step.batch(), probed, lambda _, stream: streams.append(stream))
+        assert found.shape == shown.shape == (len(step.rows), 90)
+        # float32 products of fewer rows, whose sums may be in another order
+        np.testing.assert_allclose(found, every[list(step.rows)], atol=5e-5)
+        np.testing.assert_allclose(shown, every[list(step.rows)], atol=5e-5)
+        assert len(streams[-1]) == count
+        for cache in (ours, probed):  # of every token, wanted or not
+            np.testing.assert_array_equal(cache.keys, whole.keys)
+            np.testing.assert_array_equal(cache.values, whole.values)
+            assert cache.keys[-1].any(axis=(1, 3)).sum() == len(written(steps, step))
+
+
+def written(steps, last):
+    """Return which tokens are in the cache after ``last``, as (sequence, position)."""
+    done = steps[: steps.index(last) + 1]
+    return {
+        (which, n) for one in done for which, first, count in one.pieces for n in range(first, first + count)
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "probe", "expect"),
+    [
+        ((12,), None, [13] * 5 + [1] * 4),
+        ((3, 12), None, [13] * 5 + [2] * 4),
+        (range(13), None, [13] * 9),
+        ((12,), lambda *_: None, [13] * 8 + [1]),  # it is shown the whole stream
+    ],
+)
+def test_the_last_layer_multiplies_only_the_wanted_rows_after_attention(monkeypatch, rows, probe, expect):
+    model, product, take, counts, taken = make(), OPS.linear, OPS.take_rows, [], []
+
+    def linear(x, *others):
+        counts.append(len(x))
+        return product(x, *others)
+
+    def take_rows(x, rows):
+        taken.append(len(rows))
+        return take(x, rows)
+
+    monkeypatch.setattr(OPS, "linear", linear)
+    monkeypatch.setattr(OPS, "take_rows", take_rows)
+    model.forward(STEPS["prompt"][0].batch(rows), empty_cache(model.spec), probe)
+    assert counts == expect  # of two layers: qkv, output, gate and up, down; then the logits
+    assert taken == ([] if len(rows) == 13 else [len(rows)])  # a step of decodes has no launch more
 
 
 def test_rope_scaling_slows_what_it_should():

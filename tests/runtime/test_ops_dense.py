@@ -82,6 +82,24 @@ def test_add_rmsnorm_sums_into_the_residual_first():
     np.testing.assert_array_equal(found, OPS.rmsnorm(expect, weight, eps=1e-6))
 
 
+def test_add_rmsnorm_of_some_rows_sums_into_those_and_leaves_the_others():
+    residual, weight, rows = random(6, 64), random(64), np.array([1, 2, 5])
+    expect = residual.copy()
+    for x in random(2, 3, 64):  # what the second adds comes on top of what the first left
+        expect[rows] += x
+        found = OPS.add_rmsnorm(x, residual, weight, eps=1e-6, rows=rows)
+        np.testing.assert_array_equal(residual, expect)
+        np.testing.assert_array_equal(found, OPS.rmsnorm(expect[rows], weight, eps=1e-6))
+
+
+@pytest.mark.parametrize("rows", [[], [3], [0, 2, 4], [4, 4, 1]])
+def test_rows_are_taken_in_the_order_in_which_they_are_asked_for(rows):
+    x = random(5, 16)
+    found = OPS.take_rows(x[:, :12], np.array(rows, np.int64))
+    assert found.flags.c_contiguous
+    np.testing.assert_array_equal(found, np.array([x[row, :12] for row in rows]).reshape(-1, 12))
+
+
 @pytest.mark.parametrize("rotated", [8, 16])
 def test_rope_turns_pairs_as_complex_numbers_and_leaves_the_rest(rotated):
     x, angles = random(5, 3, 16), random(5, rotated // 2)
@@ -128,6 +146,23 @@ def refused_calls():
     yield "embedding: negative", lambda: OPS.embedding(np.array([-1]), weight)
     yield "rmsnorm: weight", lambda: OPS.rmsnorm(x, random(15), eps=1e-5)
     yield "add_rmsnorm: residual", lambda: OPS.add_rmsnorm(x, random(3, 16), random(16), eps=1e-5)
+    some = np.array([0, 2])
+    yield (
+        "add_rmsnorm: a row for all",
+        lambda: OPS.add_rmsnorm(random(3, 16), random(3, 16), random(16), eps=1e-5, rows=some),
+    )
+    yield (
+        "add_rmsnorm: row",
+        lambda: OPS.add_rmsnorm(x, random(2, 16), random(16), eps=1e-5, rows=some),
+    )
+    yield (
+        "add_rmsnorm: columns",
+        lambda: OPS.add_rmsnorm(x, random(3, 15), random(16), eps=1e-5, rows=some),
+    )
+    yield "take_rows: rank", lambda: OPS.take_rows(random(3, 4, 8), some)
+    yield "take_rows: rows", lambda: OPS.take_rows(x, some[None])
+    yield "take_rows: past the end", lambda: OPS.take_rows(x, some)
+    yield "take_rows: negative", lambda: OPS.take_rows(x, np.array([-1]))
     yield "rope: rows", lambda: OPS.rope(heads, angles[:1], angles[:1])
     yield "rope: wider than a head", lambda: OPS.rope(heads, random(2, 9), random(2, 9))
     yield "rope: sines", lambda: OPS.rope(heads, angles, random(2, 7))

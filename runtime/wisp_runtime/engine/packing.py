@@ -74,8 +74,8 @@ def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
     A padding row is a sequence of one token that reads nothing (context 0) and writes nothing (slot -1).
 
     Args:
-        arrays: of the plan's shape; or with more rows of logits, which nobody wants; or with as many more
-            tokens, sequences and rows, all padding.
+        arrays: of the plan's shape; or, of a plan that samples nothing, with one row of logits, which nobody
+            wants; or with as many more tokens, sequences and rows, all padding.
         tables: ``[B, W]`` int32, KV blocks of each sequence of the plan.
         block_tokens: Tb, tokens a KV block.
     """

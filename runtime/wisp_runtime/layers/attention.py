@@ -36,15 +36,21 @@ class Attention:
             spec.norm_eps,
         )
 
-    def __call__(self, x: Array, rotation: Rotation, batch: Batch, cache: KVCache) -> Array:
-        """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache."""
+    def __call__(
+        self, x: Array, rotation: Rotation, batch: Batch, cache: KVCache, rows: Array | None = None
+    ) -> Array:
+        """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache.
+
+        With ``rows`` ``[R]``, only those rows of the result: ``[R, D]``; K and V are written of all.
+        """
         spec, ops = self._spec, self._ops
         keys, values = cache.keys[self._layer], cache.values[self._layer]
         q = ops.rope_write_kv(self._qkv(x), self._heads, rotation, batch, keys, values)
         mixed = ops.paged_attention(
             q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.sliding_window
         )
-        return self._output(mixed.reshape(len(x), -1))
+        mixed = mixed.reshape(len(x), -1)
+        return self._output(mixed if rows is None else ops.take_rows(mixed, rows))
 
 
 def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:

@@ -21,6 +21,7 @@ PHASES = {
     "add_rmsnorm": "norm",
     "rope_write_kv": "rope + KV",
     "paged_attention": "attention",
+    "take_rows": "output",
     "swiglu": "gate/up",
     "logits": "head",
     "sample": "sampling",

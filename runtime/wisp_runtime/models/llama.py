@@ -28,11 +28,20 @@ class Block:
         self._mlp = GatedMLP(ops, weights, prefix)
 
     def __call__(
-        self, x: Array | None, residual: Array, rotation: Rotation, batch: Batch, cache: KVCache
+        self,
+        x: Array | None,
+        residual: Array,
+        rotation: Rotation,
+        batch: Batch,
+        cache: KVCache,
+        rows: Array | None = None,
     ) -> Array:
-        """Add the last layer's output ``x`` into ``residual``, both ``[N, D]``; return this layer's."""
-        x = self._attention(self._input_norm(x, residual), rotation, batch, cache)
-        return self._mlp(self._mlp_norm(x, residual))
+        """Add ``x``, of the layer before, into ``residual``, both ``[N, D]``; return this layer's output.
+
+        With ``rows`` ``[R]``, all that comes after attention is computed for those alone: ``[R, D]``.
+        """
+        x = self._attention(self._input_norm(x, residual), rotation, batch, cache, rows)
+        return self._mlp(self._mlp_norm(x, residual, rows))
 
 
 class Llama:
@@ -56,18 +65,26 @@ class Llama:
     def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Array:
         """Run one step: write the K and V of its tokens to ``cache`` and return ``[R, V]`` float32 logits.
 
+        Nobody reads what the last layer leaves of the other rows, so there they end with its attention.
+
         Args:
             batch: N tokens.
             cache: of all layers.
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
-                the host; for comparing with another implementation.
+                the host; for comparing with another implementation. The last layer then computes every row.
         """
+        wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
+        rows = wanted if probe is None else None
         residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
         for layer, block in enumerate(self._blocks):
             self._show(probe, layer, x, residual)
-            x = block(x, residual, self._rotation, batch, cache)
+            is_last = layer + 1 == len(self._blocks)
+            x = block(x, residual, self._rotation, batch, cache, rows if is_last else None)
         self._show(probe, len(self._blocks), x, residual)
-        return self._ops.logits(self._norm(x, residual, batch.logit_rows), self._head)
+        normed = self._norm(x, residual, rows)
+        if rows is not wanted:
+            normed = self._ops.take_rows(normed, wanted)
+        return self._ops.logits(normed, self._head)
 
     def _show(self, probe: Probe | None, layer: int, x: Array | None, residual: Array) -> None:
         if probe is not None:

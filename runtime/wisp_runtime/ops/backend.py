@@ -130,8 +130,13 @@ class Ops(Protocol):
     ) -> Array:
         """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
 
-        With ``rows`` ``[R]``, only of those rows, ``[R, D]``; what becomes of the other rows is not said.
+        With ``rows`` ``[R]``, none twice, ``x`` is ``[R, D]``: row i is added into row ``rows[i]``, the other
+        rows stay as they are, and the norm is that of those rows, ``[R, D]``.
         """
+        ...
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, contiguous."""
         ...
 
     def linear(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:

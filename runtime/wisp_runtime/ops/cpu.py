@@ -134,11 +134,20 @@ class CpuOps:
         self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
     ) -> Array:
         """See :func:`.reference.add_rmsnorm`."""
-        checks.same_shape("residual", residual, x.shape)
         checks.same_shape("weight", weight, x.shape[-1:])
-        if rows is not None:
-            x, residual = x[rows], residual[rows]
-        return reference.add_rmsnorm(x, residual, weight, eps=eps)
+        if rows is None:
+            checks.same_shape("residual", residual, x.shape)
+        else:
+            checks.columns("residual", residual, x.shape[-1])
+            checks.same_shape("x", x, (len(rows), residual.shape[1]))
+            checks.indices("rows", rows, len(residual))
+        return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows)
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """See :func:`.reference.take_rows`; a row outside of ``x`` raises ShapeError."""
+        checks.rank("x", x, 2)
+        checks.indices("rows", rows, len(x))
+        return reference.take_rows(x, rows)
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :func:`.reference.linear`."""

@@ -1,13 +1,12 @@
-// add_rmsnorm.cu: residual += x in place, then y = residual / rms(residual) * weight; of every row, or of rows[i]
-// alone.
+// add_rmsnorm.cu: residual += x in place, then y = residual / rms(residual) * weight; of every row, or row i of x and y
+// with row rows[i] of residual alone.
 //
-//   x : [N, D] bf16, row-major     residual : [N, D] float32     weight : [D] bf16     rows : [R] int64 or null (R = N)
-//   y : [R, D] bf16
+//   x, y : [R, D] bf16, row-major     residual : [N, D] float32     weight : [D] bf16
+//   rows : [R] int64 or null (R = N)
 //   math : float32, the residual is stored unrounded, y rounded once; rms(r) = sqrt(mean of squares + eps)
-//   grid : (R, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B (a float a
-//   warp) needs: D % 8 == 0; D <= 4096 (add_rmsnorm), 8192 (add_rmsnorm_2), 16384 (add_rmsnorm_4): chunks of 8 columns
-//   a
-//          thread; 16-byte aligned arrays, none overlapping (ops/cuda/norms.py checks); rows inside of x, none twice
+//   grid : (R, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B
+//   needs: D % 8 == 0; D <= 4096 (add_rmsnorm), 8192 (_2), 16384 (_4): chunks of 8 columns a thread; 16-byte aligned
+//          arrays, none overlapping (ops/cuda/norms.py checks); rows inside of residual, none twice
 //   check: tests/gpu/test_norms.py against ops/reference/dense.py, residual equal to the bit, y max |err| 1 bf16 ulp
 #include "rmsnorm.cuh"
 

@@ -80,12 +80,12 @@ class Norms:
         """Add ``x`` into ``residual`` in place, and return the norm of the sum.
 
         Args:
-            x: ``[N, D]`` bf16, contiguous.
+            x: ``[R, D]`` bf16, contiguous; row i is added into row ``rows[i]``.
             residual: ``[N, D]`` float32, contiguous.
             weight: ``[D]`` bf16.
             eps: added to the mean square (no unit).
             out_name: of the workspace's buffer that the result lies in.
-            rows: ``[R]`` int64, which rows, none twice; the others' sums are not made. None means all.
+            rows: ``[R]`` int64, which rows, none twice; the others stay as they are. None means all, R = N.
 
         Returns:
             ``[R, D]`` bf16.
@@ -96,8 +96,9 @@ class Norms:
         key = residual.shape, weight.shape, None if rows is None else rows.shape, eps, x.shape
         plan = self._plans.get(key)
         if plan is None:
-            require("add_rmsnorm", "x", x, residual.shape, BF16)
-            plan = remember(self._plans, key, self._plan("add_rmsnorm", residual, weight, rows, eps))
+            plan = self._plan("add_rmsnorm", residual, weight, rows, eps)
+            require("add_rmsnorm", "x", x, (plan.rows, residual.shape[1]), BF16)
+            remember(self._plans, key, plan)
         y = self._workspace.array(out_name, (plan.rows, residual.shape[1]), BF16)
         if y.data.ptr in (x.data.ptr, residual.data.ptr):
             raise ShapeError(f"add_rmsnorm: {out_name} is the buffer of x or residual, must be another")

@@ -25,11 +25,12 @@ from wisp_runtime.ops.cuda.packing import PackedMatrix
 from wisp_runtime.ops.cuda.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.rope import Rope
+from wisp_runtime.ops.cuda.rows import TakeRows
 from wisp_runtime.ops.cuda.sampling import Sampler
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
-    *("rope_write_kv", "decode_attention", "prefill_attention"),
+    *("rope_write_kv", "decode_attention", "prefill_attention", "take_rows"),
     *("sample_best", "sample_bins", "sample_draw", "sample_logprobs"),
 )
 """The ops that every model needs."""
@@ -66,6 +67,7 @@ class CudaOps(Arenas):
         own = Linear if device.arch.startswith("sm_90") else PortableLinear
         self._linear = linear or own(device)
         self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
+        self._take_rows = TakeRows(device)
         self._known: _Kinds | None = None
 
     @classmethod
@@ -91,6 +93,7 @@ class CudaOps(Arenas):
         Args:
             max_tokens, max_sequences: of a step.
         """
+        self.device_state.workspace.array("rows", (max_sequences, spec.heads * spec.head_size), BF16)
         self._linear.ensure(max_tokens)
         self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
         self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
@@ -118,6 +121,10 @@ class CudaOps(Arenas):
     ) -> Array:
         """See :meth:`.norms.Norms.add_rmsnorm`."""
         return self._norms.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, out_name="normed")
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """See :class:`.rows.TakeRows`."""
+        return self._take_rows(x, rows, out_name="rows")
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.__call__`.

@@ -13,6 +13,7 @@ from wisp_runtime.ops.reference.dense import (
     rope,
     silu_mul,
     store_rows,
+    take_rows,
     widen,
 )
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
@@ -33,6 +34,7 @@ __all__ = [
     "sample",
     "silu_mul",
     "store_rows",
+    "take_rows",
     "token_words",
     "widen",
     "write_kv",

@@ -58,10 +58,20 @@ def rmsnorm(x: Array, weight: Array, *, eps: float) -> Array:
     return out
 
 
-def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float) -> Array:
-    """Add ``x`` into ``residual`` in place, and return :func:`rmsnorm` of the sum."""
-    residual += x
-    return rmsnorm(residual, weight, eps=eps)
+def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+    """Add ``x`` into ``residual`` in place, or into its ``rows``; return :func:`rmsnorm` of the sum."""
+    if rows is None:
+        residual += x
+        return rmsnorm(residual, weight, eps=eps)
+    wanted = residual[rows] + x
+    residual[rows] = wanted
+    return rmsnorm(wanted, weight, eps=eps)
+
+
+def take_rows(x: Array, rows: Array) -> Array:
+    """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, a new array."""
+    taken: Array = x[rows]
+    return taken
 
 
 def linear(
