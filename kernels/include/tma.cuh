@@ -31,6 +31,16 @@ __device__ __forceinline__ void tma_load_2d(uint32_t to, const void* map, int co
       : "memory");
 }
 
+// The same into the same place of both blocks of a cluster, counted on the barrier of each.
+__device__ __forceinline__ void tma_load_2d_both(uint32_t to, const void* map, int column, int row, uint32_t barrier,
+                                                 uint64_t eviction) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<uint16_t>(3)), "l"(eviction)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_load_3d(uint32_t to, const void* map, int column, int row, int plane,
                                             uint32_t barrier, uint64_t eviction) {
   asm volatile(

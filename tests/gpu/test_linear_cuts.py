@@ -109,6 +109,25 @@ def test_tall_tiles_may_be_whole(device, width):
             check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
 
 
+@pytest.mark.parametrize("grid", [2, 6, 132])
+def test_neighbours_share_the_copies_of_their_tokens(device, grid):
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // 256)
+        one = Plan(work, 256, min(3, token_tiles), 0, 1, 0, 1, shares_tokens=True)
+        return replace(one, whole=one.tiles, grid=min(grid, one.tiles, sms // 2 * 2))
+
+    linear = Linear(device, planner=planner)
+    for outputs in (232, 1504):  # two units, the last not full; twelve
+        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
+        for tokens in (3, 256, 5 * 256 - 100):
+            x, dense = plain.x(tokens)
+            y = linear(x, plain.weight, plain.bias, out_name="test.y")
+            check(y, plain.product(dense), SUMS)
+            check_stable(lambda x=x, p=plain: linear(x, p.weight, p.bias, out_name="test.y"), y)
+            x, dense = gated.x(tokens)
+            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+
+
 @pytest.mark.parametrize("tokens", [1, 40, 300])
 def test_few_ranges_and_whole_tiles_mix(device, tokens):
     def planner(work: Work, sms: int) -> Plan:

@@ -54,8 +54,13 @@ LARGE = ODD | {
 }
 
 
+BY_HEADS = ODD | {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 128}
+
+
 def spec_of(config):
-    return replace(parse_config(config), has_mlp_bias=True, has_output_bias=True, has_qk_norm=True)
+    """Biases everywhere; norms of Q and K where rows do not lie by heads."""
+    has_norms = config is not BY_HEADS
+    return replace(parse_config(config), has_mlp_bias=True, has_output_bias=True, has_qk_norm=has_norms)
 
 
 def random_tensors(spec, dtype):
@@ -113,11 +118,13 @@ def assert_equal(weights, spec, tensors):
 
 @pytest.fixture
 def ops(device):
-    return Arenas(device)
+    return Arenas(device, by_heads=True)
 
 
 CASES = [
     *((ODD, dtype, is_direct) for dtype in (np.float32, np.float16, BF16) for is_direct in (False, True)),
+    (BY_HEADS, np.float32, False),
+    (BY_HEADS, BF16, True),
     (LARGE, np.float32, False),
     (LARGE, np.float16, True),
     (LARGE, BF16, False),
@@ -127,7 +134,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("config", "dtype", "is_direct"),
     CASES,
-    ids=[f"{config['vocab_size']} {np.dtype(dtype).name} {is_direct}" for config, dtype, is_direct in CASES],
+    ids=[f"{config['head_dim']} {np.dtype(dtype).name} {is_direct}" for config, dtype, is_direct in CASES],
 )
 def test_every_parameter_equals_the_files(ops, tmp_path, config, dtype, is_direct):
     spec, tensors = write(tmp_path, config, dtype)
@@ -197,7 +204,7 @@ def test_a_matrix_that_cannot_be_packed_is_refused(ops):
         ops.matrix(ops.weight_arena(4095), 8, 8)
 
 
-@pytest.mark.parametrize("config", [ODD, LARGE], ids=["odd", "large"])
+@pytest.mark.parametrize("config", [ODD, LARGE, BY_HEADS], ids=["odd", "large", "by heads"])
 def test_random_weights_are_the_cpus_to_the_bit(ops, config):
     spec = spec_of(config)
     if config is LARGE:

@@ -54,15 +54,15 @@ def test_gate_and_up_alternate_by_eights(device, random, source, half, inputs):
     assert np.array_equal(bits(to_host(back)), bits(rows.astype(BF16)))
 
 
-@pytest.mark.parametrize("order", ["plain", "gate_up"])
-def test_pieces_may_begin_anywhere_and_cross_from_gate_to_up(device, random_bf16, order):
-    rows = random_bf16((320, 136))
-    weight = empty_matrix(320, 136, order)
-    cuts = [0, 1, 63, 64, 130, 159, 161, 300, 320]
+@pytest.mark.parametrize("order", ["plain", "gate_up", "heads_128", "heads_192"])
+def test_pieces_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, order):
+    rows = random_bf16((384, 136))
+    weight = empty_matrix(384, 136, order)
+    cuts = [0, 1, 63, 64, 130, 191, 193, 300, 384]
     for first, end in reversed(list(itertools.pairwise(cuts))):
         pack_rows(device, to_device(rows[first:end]), weight, first)
     assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows, order)))
-    for first, end in ((0, 1), (63, 161), (155, 165), (300, 320)):
+    for first, end in ((0, 1), (63, 161), (187, 197), (300, 384)):
         back = unpack_rows(device, weight, first, end - first)
         assert np.array_equal(bits(to_host(back)), bits(rows[first:end]))
 

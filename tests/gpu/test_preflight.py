@@ -32,7 +32,7 @@ PART_OF_ALL = 0.02
 
 @pytest.fixture
 def ops(device):
-    return Arenas(device)
+    return Arenas(device, by_heads=False)
 
 
 def test_the_card_says_what_it_has_and_what_we_hold(device, ops):
@@ -92,7 +92,7 @@ from wisp_runtime.ops.cuda.device import open_device
 from wisp_runtime.ops.intake import Place
 
 device = open_device(0)
-ops = Arenas(device)
+ops = Arenas(device, by_heads=False)
 intake = ops.intake(1 << 20)
 vector = ops.weight_arena(64)
 kernel = device.kernels.get("fill_random", "fill_random_vector")

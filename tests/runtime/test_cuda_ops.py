@@ -61,9 +61,13 @@ def module(monkeypatch):
             del sys.modules[name]
 
 
+def fake_device():
+    return MagicMock(workspace=FakeWorkspace())
+
+
 @pytest.fixture
 def ops(module):
-    ops = module.CudaOps(MagicMock(workspace=FakeWorkspace()))
+    ops = module.CudaOps(fake_device())
     ops._linear = MagicMock()
     return ops
 
@@ -76,15 +80,37 @@ def name_of(ops):
     return ops._linear.call_args.kwargs["out_name"]
 
 
-def test_a_product_of_the_norm_is_qkv_and_leaves_the_norms_buffer_alone(module, ops):
-    workspace = ops.device_state.workspace
-    normed = workspace.array("normed", (4, 64), module.BF16)
-    swiglu = workspace.array("swiglu", (4, 256), module.BF16)
-    ops.linear(normed, None)
-    assert name_of(ops) == "qkv"
-    ops.linear(swiglu, None)
-    assert name_of(ops) == "output"
-    assert workspace.bytes["normed"][1] == 4 * 64 * 2
+class Turned:
+    """Where :meth:`CudaOps.project_qkv` goes."""
+
+    def __init__(self, ops, rotates):
+        self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_: "rope")
+        ops._linear = MagicMock(rotates=rotates)
+        ops._linear.rotary.return_value = "rotary"
+
+    def way(self, order, size, turning, norm=None):
+        heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
+        table = np.zeros((9, turning // 2))
+        rotary = SimpleNamespace(cosines=table, sines=table)
+        weight, batch = SimpleNamespace(order=order), MagicMock()
+        return self.ops.project_qkv(None, weight, None, heads, rotary, batch, None, None)
+
+
+def test_a_product_turns_its_rows_where_it_can(ops):
+    hopper = Turned(ops, rotates=True)
+    assert hopper.way("heads_128", 128, 128) == "rotary"
+    assert hopper.way("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
+    assert hopper.way("plain", 64, 32) == "rope"
+    assert hopper.way("plain", 64, 64, norm="norm") == "rope"
+    assert hopper.way("plain", 80, 80) == "rope"
+    assert Turned(ops, rotates=False).way("plain", 64, 64) == "rope"
+    assert ops._linear.call_args.kwargs["out_name"] == "qkv"
+
+
+@pytest.mark.parametrize(("rotates", "held"), [(True, "heads_128"), (False, "plain")])
+def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=rotates))
+    assert [ops.row_order(order) for order in ("heads_128", "gate_up", "plain")] == [held, "gate_up", "plain"]
 
 
 def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_counts(module, ops):

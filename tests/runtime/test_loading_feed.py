@@ -22,7 +22,7 @@ from wisp_runtime.loading.feed import Feed, Files, Piece, plan
 from wisp_runtime.memory.weights import Weights
 from wisp_runtime.models.families import model_class
 from wisp_runtime.ops.cpu import CpuOps
-from wisp_runtime.ops.intake import PAGE_BYTES, SLACK_BYTES, STORED, Place, interleaved, page_aligned
+from wisp_runtime.ops.intake import PAGE_BYTES, SLACK_BYTES, STORED, Place, packed_row, page_aligned
 from wisp_runtime.ops.ring import RingIntake
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_opened_or_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("rows", [16, 48, 14336])
 def test_gate_and_up_alternate_by_eights(rows):
-    order = [interleaved(row, rows) for row in range(rows)]
+    order = [packed_row(row, rows, "gate_up") for row in range(rows)]
     assert sorted(order) == list(range(rows))
     at = dict(zip(order, range(rows), strict=True))
     assert [at[place] for place in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
@@ -115,14 +115,12 @@ class Packed:
 
     def store(self, first, rows):
         for number, row in enumerate(rows, first):
-            place = interleaved(number, self.outputs) if self.order == "gate_up" else number
+            place = packed_row(number, self.outputs, self.order)
             self.storage[self._places(place)] = row.astype(BF16)
 
     def rows(self):
         """Return the rows as the checkpoint stacks them."""
-        places = range(self.outputs)
-        if self.order == "gate_up":
-            places = [interleaved(row, self.outputs) for row in places]
+        places = packed_row(np.arange(self.outputs), self.outputs, self.order)
         return np.stack([self.storage[self._places(place)] for place in places]).astype(np.float32)
 
     def _places(self, row):
@@ -146,8 +144,7 @@ class LateCarrier:
                 place.weight.store(place.first, values)
             else:
                 for number, value in enumerate(values.astype(BF16), place.first):
-                    gate_up = place.order == "gate_up"
-                    place.weight[interleaved(number, len(place.weight)) if gate_up else number] = value
+                    place.weight[packed_row(number, len(place.weight), place.order)] = value
         self.sent[slot].clear()
 
     def send(self, slot, rows, place):
@@ -168,6 +165,9 @@ class PlayedGpu(CpuOps):
 
     def weight_arena(self, elements):
         return np.zeros(elements, BF16)
+
+    def row_order(self, order):
+        return order
 
     def matrix(self, storage, outputs, inputs, order="plain"):
         return Packed(storage, outputs, inputs, order)
@@ -230,8 +230,8 @@ def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_dir
     for one in parameters:
         stacked = np.concatenate([tensors[part.tensor].astype(BF16) for part in one.parts]).astype(np.float32)
         found = weights[one.name]
-        if one.order == "gate_up" and stacked.ndim == 1:
-            found = found[[interleaved(row, len(stacked)) for row in range(len(stacked))]]
+        if stacked.ndim == 1:
+            found = found[packed_row(np.arange(len(stacked)), len(stacked), one.order)]
         found = found.rows() if isinstance(found, Packed) else found.astype(np.float32)
         np.testing.assert_array_equal(found, stacked, err_msg=one.name)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from wisp_plan.layout import packed_elements
+from wisp_runtime.ops.intake import head_rows
 from wisp_runtime.ops.reference.packing import pack, packed_rows, unpack
 
 RANDOM = np.random.default_rng(11)
@@ -26,10 +27,10 @@ def matrix(outputs, inputs):
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-@pytest.mark.parametrize("order", ["plain", "gate_up"])
+@pytest.mark.parametrize("order", ["plain", "gate_up", "heads_128", "heads_192", "heads_256"])
 def test_a_matrix_comes_back(outputs, inputs, order):
-    if order == "gate_up":
-        outputs = -(-outputs // 16) * 16
+    unit = head_rows(order) or (16 if order == "gate_up" else 1)
+    outputs = -(-outputs // unit) * unit
     rows = matrix(outputs, inputs)
     storage = pack(rows, order)
     assert storage.shape == (packed_elements(outputs, inputs),)
@@ -64,6 +65,17 @@ def test_gate_and_up_alternate_by_eights(half):
     for place in range(2 * half):  # the formula the other way round
         logical = place // 16 * 8 + place % 16 if place % 16 < 8 else half + place // 16 * 8 + place % 16 - 8
         assert places[logical] == place
+
+
+@pytest.mark.parametrize("size", [128, 192, 256])
+def test_a_row_tile_has_both_halves_of_what_turns_together(size):
+    heads = 3
+    places = packed_rows(heads * size, f"heads_{size}")
+    assert sorted(places) == list(range(heads * size))
+    for head in range(heads):
+        first, second = (places[head * size + half * size // 2 :][: size // 2] for half in range(2))
+        assert np.array_equal(second, first + 32)  # what linear_rotary.cuh looks for
+        assert np.array_equal(first // 64, head * size // 64 + np.arange(size // 2) // 32)
 
 
 def test_plain_rows_stay_where_they_are():

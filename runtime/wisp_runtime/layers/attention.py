@@ -10,6 +10,7 @@ from wisp_runtime.layers.linear import Linear
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
 from wisp_runtime.ops.backend import Heads, Ops, Rotation
+from wisp_runtime.ops.intake import RowOrder
 
 
 class Attention:
@@ -25,7 +26,7 @@ class Attention:
     def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, layer: int) -> None:
         self._ops, self._spec, self._layer = ops, spec, layer
         name = f"layers.{layer}"
-        self._qkv = Linear(ops, weights, f"{name}.qkv")
+        self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
         self._output = Linear(ops, weights, f"{name}.output")
         self._heads = Heads(
             spec.heads,
@@ -45,7 +46,7 @@ class Attention:
         """
         spec, ops = self._spec, self._ops
         keys, values = cache.keys[self._layer], cache.values[self._layer]
-        q = ops.rope_write_kv(self._qkv(x), self._heads, rotation, batch, keys, values)
+        q = ops.project_qkv(x, self._qkv, self._qkv_bias, self._heads, rotation, batch, keys, values)
         mixed = ops.paged_attention(
             q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.sliding_window
         )
@@ -61,7 +62,7 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
         if kind == "weight" or spec.has_qkv_bias:
             sizes = (("q", queries), ("k", keys), ("v", keys))
             parts = tuple(Part(f"{source}.{which}_proj.{kind}", rows) for which, rows in sizes)
-            yield Parameter(f"{name}.qkv.{kind}", (queries + 2 * keys, *inputs), parts)
+            yield Parameter(f"{name}.qkv.{kind}", (queries + 2 * keys, *inputs), parts, _qkv_order(spec))
     if spec.has_qk_norm:
         for norm in ("q_norm", "k_norm"):
             part = Part(f"{source}.{norm}.weight", spec.head_size)
@@ -71,3 +72,15 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
     if spec.has_output_bias:
         bias = Part(f"{source}.o_proj.bias", spec.hidden)
         yield Parameter(f"{name}.output.bias", (spec.hidden,), (bias,))
+
+
+def _qkv_order(spec: ModelSpec) -> RowOrder:
+    """Return the order in which a product can turn its rows itself: all of a head turns, none is normed.
+
+    Heads of 64 fit a row tile as they are.
+    """
+    turns_all = spec.rope.rotary_size in (None, spec.head_size)
+    if spec.has_qk_norm or not turns_all:
+        return "plain"
+    by_heads: dict[int, RowOrder] = {128: "heads_128", 192: "heads_192", 256: "heads_256"}
+    return by_heads.get(spec.head_size, "plain")

@@ -19,14 +19,18 @@ PHASES = {
     "embedding": "embedding",
     "rmsnorm": "norm",
     "add_rmsnorm": "norm",
-    "rope_write_kv": "rope + KV",
+    "project_qkv": "qkv",
     "paged_attention": "attention",
     "take_rows": "output",
     "swiglu": "gate/up",
     "logits": "head",
     "sample": "sampling",
 }
-_LINEAR_PHASES = ("qkv", "output", "down")  # the order in which a layer asks for its plain products
+_LINEAR_PHASES = ("output", "down")  # the order in which a layer asks for its plain products
+_KERNEL_PHASES = {
+    "rope_write_kv": "rope + KV",
+    "rope_write_kv_narrow": "rope + KV",
+}  # within an op of another
 ORDER = (
     "embedding",
     "norm",
@@ -123,7 +127,7 @@ class Tracer:
             return run()
         begin = self.clock.mark()
         result = run()
-        self._marks.append((self._phase, name, begin, self.clock.mark()))
+        self._marks.append((_KERNEL_PHASES.get(name, self._phase), name, begin, self.clock.mark()))
         return result
 
     def op(self, name: str, run: Callable[[], Any]) -> Any:

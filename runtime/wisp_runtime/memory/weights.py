@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from wisp_plan.layout import ALIGNMENT_ELEMENTS, padded
@@ -29,7 +29,7 @@ class Parameter:
         name: what the model calls it.
         shape: ``[out, in]`` of a matrix, or ``[size]`` of a vector.
         parts: the checkpoint's tensors, top to bottom.
-        order: in which a GPU holds its rows; ``gate_up``'s parts are gate and up, alike high.
+        order: in which a GPU may hold its rows; ``gate_up``'s parts are gate and up, alike high.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Weights:
 
     def __init__(self, ops: Ops, parameters: Iterable[Parameter]) -> None:
         self._ops = ops
-        self._listed = list(parameters)
+        self._listed = [replace(one, order=ops.row_order(one.order)) for one in parameters]
         sizes = [_elements(ops, one.shape) for one in self._listed]
         self.arena: Array = ops.weight_arena(sum(padded(size, ALIGNMENT_ELEMENTS) for size in sizes))
         self._named: dict[str, Array | Matrix] = {}

@@ -86,6 +86,10 @@ class Ops(Protocol):
         """Allocate ``[elements]`` for all weights at once, zeroed, its start aligned to 128 bytes or more."""
         ...
 
+    def row_order(self, order: RowOrder) -> RowOrder:
+        """Return the order in which this device holds rows that may lie in ``order``: that one, or plain."""
+        ...
+
     def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> Matrix:
         """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
         ...
@@ -151,20 +155,31 @@ class Ops(Protocol):
         """Return ``x W^T`` in float32: ``[R, D]`` to ``[R, V]``."""
         ...
 
-    def rope_write_kv(
-        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    def project_qkv(
+        self,
+        x: Array,
+        weight: Matrix,
+        bias: Array | None,
+        heads: Heads,
+        rotary: Rotation,
+        batch: Batch,
+        keys: Array,
+        values: Array,
     ) -> Array:
-        """Norm and rotate the heads of Q and K, put K and V into the cache, and return Q.
+        """Multiply, norm and rotate the heads of Q and K, put K and V into the cache, and return Q.
 
         Args:
-            qkv: ``[N, (Hq + 2 Hkv) Dh]``, Q then K then V; changed in place.
-            heads: how it is cut, and the norms of Q and K.
+            x: ``[N, D]``.
+            weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V; in an order by heads only where
+                :meth:`row_order` gave it.
+            bias: ``[(Hq + 2 Hkv) Dh]`` in the same order, or None.
+            heads: how a row of the product is cut, and the norms of Q and K.
             rotary: the angles of every position.
             batch: whose ``positions`` and ``slots`` are read.
             keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``.
 
         Returns:
-            ``[N, Hq, Dh]``, a view of ``qkv``.
+            ``[N, Hq, Dh]``; its rows may be farther apart.
         """
         ...
 

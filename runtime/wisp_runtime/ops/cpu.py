@@ -63,6 +63,10 @@ class CpuOps:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
         return raw[start : start + elements]
 
+    def row_order(self, order: RowOrder) -> RowOrder:  # noqa: ARG002 (a GPU's business)
+        """Rows lie in their plain order."""
+        return "plain"
+
     def matrix(
         self,
         storage: Array,
@@ -171,10 +175,19 @@ class CpuOps:
         """See :func:`.reference.linear`."""
         return self.linear(x, weight)
 
-    def rope_write_kv(
-        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    def project_qkv(
+        self,
+        x: Array,
+        weight: PackedMatrix,
+        bias: Array | None,
+        heads: Heads,
+        rotary: Rotation,
+        batch: Batch,
+        keys: Array,
+        values: Array,
     ) -> Array:
-        """See :func:`.reference.rope` and :func:`.reference.write_kv`."""
+        """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
+        qkv = self.linear(x, weight, bias)
         checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
         split = qkv.reshape(len(qkv), -1, heads.size)
         q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]

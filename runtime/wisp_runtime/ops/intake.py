@@ -16,8 +16,8 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 
-RowOrder = Literal["plain", "gate_up"]
-"""In which order a GPU holds rows; ``gate_up`` interleaves the two halves (``kernels/README.md``)."""
+RowOrder = Literal["plain", "gate_up", "heads_128", "heads_192", "heads_256"]
+"""In which order a GPU holds rows: :func:`packed_row` (``kernels/README.md`` says why)."""
 
 Fill = Callable[[Array], Array]
 """Given a buffer ``[bytes]`` uint8, write rows into it and return the part of it that they are."""
@@ -58,13 +58,25 @@ class Place:
         return math.prod(self.shape) * STORED[self.dtype].itemsize
 
 
-def interleaved(row: int, rows: int) -> int:
-    """Return where row ``row`` of ``rows`` stacked rows, gate above up, lies in the order ``gate_up``.
+def head_rows(order: RowOrder) -> int:
+    """Return the rows of a head in an order by heads, 0 of another order."""
+    return int(order.removeprefix("heads_")) if order.startswith("heads_") else 0
 
-    Eight rows of gate and the eight rows of up beside them alternate.
+
+def packed_row(row: Any, rows: int, order: RowOrder) -> Any:
+    """Return where row ``row`` (an integer, or an array of them) of ``rows`` stacked rows lies.
+
+    ``gate_up``: eight rows of gate, the upper half, and the eight rows of up beside them alternate.
+    ``heads_<Dh>``: in each head of Dh rows, 32 of its upper half and the 32 that turn with them alternate.
     """
-    half, row = divmod(row, rows // 2)
-    return row // 8 * 16 + half * 8 + row % 8
+    if order == "plain":
+        return row
+    if order == "gate_up":
+        half, row = divmod(row, rows // 2)
+        return row // 8 * 16 + half * 8 + row % 8
+    size = head_rows(order)
+    half, channel = divmod(row % size, size // 2)
+    return row - row % size + channel // 32 * 64 + half * 32 + channel % 32
 
 
 class Intake(Protocol):

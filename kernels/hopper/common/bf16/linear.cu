@@ -17,6 +17,6 @@
 #include "linear.cuh"
 
 template <int kTokens>
-using Plain = Bf16Epilogue<kTokens, false>;
+using Plain = Bf16Epilogue<kTokens, RowsOut<false>>;
 
 LINEAR_ENTRIES(linear, Plain)

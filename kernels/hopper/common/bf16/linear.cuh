@@ -1,10 +1,12 @@
 // linear.cuh: Y = X W^T for any number of tokens, W packed; the kernel that linear*.cu instantiate.
 //
 //   1. A few threads fill a ring in shared memory: a stage is 64 columns of kTokens tokens and of kRowTiles packed
-//      row tiles, two or three. Weights are asked for before the kernel ahead has ended, X after.
+//      row tiles, two or three. Weights are asked for before the kernel ahead has ended, X after. Two blocks that take
+//      the same tokens may share the copies: each brings half to both.
 //   2. As many warpgroups multiply (wgmma), each one row tile of 64 by all tokens: weights are A, tokens are N, so a
 //      tile has as many columns as there are tokens, in steps of 8.
-//   3. The sums leave through an epilogue, with a small buffer of its own: the ring fills on meanwhile.
+//   3. The sums leave through an epilogue, with a small buffer of its own: the ring fills on meanwhile. Of wide tiles
+//      they are rounded and kept, and stored while the next tile is multiplied.
 #pragma once
 
 #include <cuda.h>
@@ -17,6 +19,8 @@
 #include "wgmma.cuh"
 
 constexpr int kMaxStages = 16;
+constexpr int kSharedTokens = 256;       // of a tile whose copies two blocks may share
+constexpr int kLeastBesideTokens = 192;  // of a tile that is stored beside the products of the next
 
 // Up to 64 tokens a block leaves room for a second one on its multiprocessor, if its ring does: registers count, so one
 // warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg wants it.
@@ -60,7 +64,12 @@ __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const Linear
       mbarrier_wait(ring.empty + place.stage * 8, place.parity);
       mbarrier_arrive_expect(full, kTokens * 128);
       const uint32_t to = ring.data + place.stage * kStageBytes<kTokens, kRowTiles> + kRowTiles * kBlockBytes;
-      tma_load_2d(to, map, k * 64, tile.token_tile * kTokens, full, kEvictNormal);
+      if (kTokens == kSharedTokens && args.shares_tokens) {
+        const int half = cluster_rank() * (kTokens / 2);
+        tma_load_2d_both(to + half * 128, map, k * 64, tile.token_tile * kTokens + half, full, kEvictNormal);
+      } else {
+        tma_load_2d(to, map, k * 64, tile.token_tile * kTokens, full, kEvictNormal);
+      }
       place.advance(ring.stages);
     }
   }
@@ -97,17 +106,21 @@ __device__ __forceinline__ void load_weights(const LinearArgs& args, const Ring&
 }
 
 // Sums over the tile's part of K. Up to 64 tokens the memory is the limit, and a stage goes back at once; beyond, one
-// stage's products stay in flight while the next one's begin.
-template <int kTokens, int kRowTiles>
-__device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const LinearTile& tile, const Ring& ring,
-                                         RingPlace& place, int warpgroup) {
+// stage's products stay in flight while the next one's begin. `beside(i)` is called for i in [0, kBeside), while the
+// products of a step run: it has time for a chunk of the tile before.
+template <int kTokens, int kRowTiles, int kBeside, class Beside>
+__device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const LinearTile& tile, const LinearArgs& args,
+                                         const Ring& ring, RingPlace& place, int warpgroup, bool is_beside,
+                                         Beside beside) {
   constexpr int kInFlight = kIsNarrow<kTokens, kRowTiles> ? 0 : 1;
-  const bool releases = threadIdx.x % 32 == 0;
+  const bool is_shared = kTokens == kSharedTokens && args.shares_tokens;
+  const bool releases = threadIdx.x % 32 < (is_shared ? 2 : 1);
+  const uint32_t empties = threadIdx.x % 32 == 1 && is_shared ? shared_of(ring.empty, cluster_rank() ^ 1) : ring.empty;
   uint32_t before = 0;
+  int k = tile.k_begin;
 #pragma unroll
   for (int i = 0; i < kTokens / 2; i++) sums[i] = 0.f;
-#pragma unroll 1
-  for (int k = tile.k_begin; k < tile.k_end; k++) {
+  auto step = [&] {
     mbarrier_wait(ring.full + place.stage * 8, place.parity);
     const uint32_t stage = ring.data + place.stage * kStageBytes<kTokens, kRowTiles>;
     const uint32_t weights = stage + warpgroup * kBlockBytes, tokens = stage + kRowTiles * kBlockBytes;
@@ -119,23 +132,35 @@ __device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const Linea
     }
     wgmma_commit();
     wgmma_wait<kInFlight>();
-    const uint32_t now = ring.empty + place.stage * 8;
-    if (releases && (kInFlight == 0 || k > tile.k_begin)) mbarrier_arrive(kInFlight == 0 ? now : before);
+    const uint32_t now = empties + place.stage * 8;
+    if (releases && (kInFlight == 0 || k > tile.k_begin)) mbarrier_arrive_there(kInFlight == 0 ? now : before);
     before = now;
     place.advance(ring.stages);
+    k++;
+  };
+  int chunk = is_beside ? 0 : kBeside;
+#pragma unroll 1
+  while (k < tile.k_end) {
+    step();
+    if (chunk < kBeside) beside(chunk++);
   }
+  while (chunk < kBeside) beside(chunk++);
   wgmma_wait<0>();
   wgmma_registers(sums);
-  if (releases && kInFlight > 0) mbarrier_arrive(before);
+  if (releases && kInFlight > 0) mbarrier_arrive_there(before);
 }
 
 template <int kTokens, int kRowTiles, class Epilogue>
-__device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring, const Pair& pair, int warpgroup,
-                                        int* is_last) {
+__device__ __forceinline__ void consume(const LinearArgs& args, const typename Epilogue::More& more, const Ring& ring,
+                                        const Pair& pair, int warpgroup, int* is_last) {
+  constexpr int kBeside =
+      kTokens >= kLeastBesideTokens && kRowTiles == 2 && Epilogue::kChunks > 1 ? Epilogue::kChunks : 0;
   LinearSchedule schedule(args);
   RingPlace place(0);
   float sums[kTokens / 2];
-  int turn = 0;
+  Epilogue epilogue(ring.data + ring.stages * kStageBytes<kTokens, kRowTiles>, warpgroup);
+  bool is_taken = false;  // the epilogue has a tile whose chunks are not stored yet
+  auto put = [&](int chunk) { epilogue.put(chunk, args, more, warpgroup); };
   if (args.pairs > 0) cluster_wait();
   pdl_wait();
 #pragma unroll 1
@@ -147,7 +172,8 @@ __device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring
       if (row < args.rows) bias[0] = __bfloat162float(args.bias[row]);
       if (row + 8 < args.rows) bias[1] = __bfloat162float(args.bias[row + 8]);
     }
-    multiply<kTokens, kRowTiles>(sums, tile, ring, place, warpgroup);
+    multiply<kTokens, kRowTiles, kBeside>(sums, tile, args, ring, place, warpgroup, is_taken, put);
+    is_taken = false;
     const bool is_cut = tile.k_end - tile.k_begin < args.k_tiles;
     int token = tile.token_tile * kTokens, tokens = kTokens;
     if (kTokens >= kLeastPairTokens && is_cut && args.pairs > 0) {
@@ -157,25 +183,35 @@ __device__ __forceinline__ void consume(const LinearArgs& args, const Ring& ring
     } else if constexpr (kRowTiles == 2) {
       if (is_cut && !join_parts<kTokens>(sums, tile, args, warpgroup, is_last)) continue;
     }
-    const uint32_t staging = ring.data + ring.stages * kStageBytes<kTokens, kRowTiles>;
-    Epilogue::run(sums, bias, row_tile, token, min(args.tokens, token + tokens), args, warpgroup, staging, turn);
+    epilogue.take(sums, bias, row_tile, token, min(args.tokens, token + tokens), warpgroup);
+    if constexpr (kBeside > 0) {
+      is_taken = true;
+    } else {
+#pragma unroll
+      for (int chunk = 0; chunk < Epilogue::kChunks; chunk++) put(chunk);
+    }
+  }
+  if (kBeside > 0 && is_taken) {
+#pragma unroll
+    for (int chunk = 0; chunk < Epilogue::kChunks; chunk++) put(chunk);
   }
 }
 
-// All 65,536 registers: of two consumers 232 each and 40, of three 160 and 32.
+// All 65,536 registers: of two consumers 240 each and 24, of three 160 and 32.
 template <int kRowTiles>
 __device__ __forceinline__ void set_producer_registers() {
-  if constexpr (kRowTiles == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+  if constexpr (kRowTiles == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
   if constexpr (kRowTiles == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
 }
 template <int kRowTiles>
 __device__ __forceinline__ void set_consumer_registers() {
-  if constexpr (kRowTiles == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  if constexpr (kRowTiles == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
   if constexpr (kRowTiles == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
 }
 
 template <int kTokens, int kRowTiles, class Epilogue>
-__device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearArgs& args) {
+__device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearArgs& args,
+                                       const typename Epilogue::More& more) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ uint64_t full[kMaxStages], empty[kMaxStages], is_free, received[kRowTiles];
   __shared__ int is_last[kRowTiles];
@@ -187,15 +223,16 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   pdl_launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.stages; i++) {
-      mbarrier_init(ring.full + i * 8, 1 + kRowTiles);     // who fills: tokens, row tiles
-      mbarrier_init(ring.empty + i * 8, kConsumers / 32);  // who reads: every warp
+      mbarrier_init(ring.full + i * 8, 1 + kRowTiles);  // who fills: tokens, row tiles
+      mbarrier_init(ring.empty + i * 8, kConsumers / 32 * (args.shares_tokens ? 2 : 1));  // who reads: every warp
     }
     mbarrier_init(pair.is_free, kRowTiles);
     for (int i = 0; i < kRowTiles; i++) mbarrier_init(pair.received + i * 8, 1);
     mbarrier_init_fence();
   }
   __syncthreads();
-  if (args.pairs > 0) cluster_arrive();
+  if (args.pairs > 0 || args.shares_tokens) cluster_arrive();
+  if (args.shares_tokens) cluster_wait();
   if (warp >= kConsumers / 32) {
     if constexpr (kMovesRegisters) set_producer_registers<kRowTiles>();
     const int producer = lane == 0 ? warp - kConsumers / 32 : -1;
@@ -210,7 +247,11 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
     if (args.pairs > 0) cluster_wait();
   } else {
     if constexpr (kMovesRegisters) set_consumer_registers<kRowTiles>();
-    consume<kTokens, kRowTiles, Epilogue>(args, ring, pair, warp / 4, is_last + warp / 4);
+    consume<kTokens, kRowTiles, Epilogue>(args, more, ring, pair, warp / 4, is_last + warp / 4);
+  }
+  if (args.shares_tokens) {
+    cluster_arrive();
+    cluster_wait();
   }
 }
 
@@ -218,7 +259,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   extern "C" __global__ void __launch_bounds__(kLinearThreads<tokens, row_tiles>,              \
                                                kIsNarrow<tokens, row_tiles> ? 2 : 1)           \
       name(const __grid_constant__ CUtensorMap map, const __grid_constant__ LinearArgs args) { \
-    linear<tokens, row_tiles, Epilogue<tokens>>(&map, args);                                   \
+    linear<tokens, row_tiles, Epilogue<tokens>>(&map, args, {});                               \
   }
 
 // One entry for each width of a tile, and for tall tiles of three row tiles: TILE_TOKENS and TALL_TOKENS of

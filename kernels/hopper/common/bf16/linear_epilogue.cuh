@@ -28,63 +28,124 @@ __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.f + __expf(-x));
 }
 
-// bf16 output. Gated: row r of each 16 is a gate, row r + 8 the value it gates, and 64 rows give 32 columns.
-template <int kTokens, bool kGated>
-struct Bf16Epilogue {
-  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that turn over at a time
-  static constexpr int kPieces = kGated ? 4 : 8;              // 16-byte pieces of a token in a warpgroup's output
-  static constexpr int kBufferBytes = kChunk * kPieces * 16;  // two for each warpgroup, used in turn
-  static constexpr bool kHasBias = true;
+// Where piece `piece` (16 bytes) of token `token` lies in a buffer, so that neither way round meets a bank twice.
+template <int kPieces>
+__device__ __forceinline__ uint32_t turned_place(int token, int piece) {
+  return (token * kPieces + (piece ^ (kPieces == 4 ? token / 2 % 4 : token % 8))) * 16;
+}
 
-  // Where piece `piece` of token `token` lies, so that neither way round meets a bank twice.
-  __device__ static uint32_t place(int token, int piece) {
-    return (token * kPieces + (piece ^ (kGated ? token / 2 % 4 : token % 8))) * 16;
+__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// bf16 output, through shared memory. `Out` says what a row is and where the turned tokens go (RowsOut below, RotaryOut
+// of linear_rotary.cuh). A tile is taken when its sums are there, and put chunk by chunk, maybe beside the next one's
+// products.
+template <int kTokens, class Out>
+struct Bf16Epilogue {
+  using More = typename Out::More;
+  static constexpr bool kHasBias = true, kGated = Out::kGated;
+  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that turn over at a time
+  static constexpr int kChunks = kTokens / kChunk;
+  static constexpr int kPieces = kGated ? 4 : 8;  // 16-byte pieces of a token of a warpgroup's output
+  static constexpr int kBufferBytes = kChunk * kPieces * 16;
+  static constexpr int kWords = kGated ? kTokens / 8 : kTokens / 4;  // of a thread: two neighbouring tokens each
+  static constexpr int kChunkWords = kWords / kChunks;
+  // Chunks that wait in shared memory where registers are few, and the buffers of a warpgroup, which are used in turn.
+  static constexpr int kParked = kTokens == 256 && !kGated ? 4 : 0, kBuffers = kParked > 0 ? kParked : 2;
+
+  uint32_t words[kWords - kParked * kChunkWords];  // of the chunks that are not parked
+  uint32_t buffers;                                // shared address
+  int column, token, end;                          // of the output: columns from `column`, tokens [token, end)
+
+  __device__ Bf16Epilogue(uint32_t staging, int warpgroup) : buffers(staging + warpgroup * kBuffers * kBufferBytes) {}
+
+  // Take the sums of a row tile. The whole warpgroup calls, as for all that follows.
+  __device__ __forceinline__ void take(const float (&sums)[kTokens / 2], const float (&bias)[2], int row_tile,
+                                       int first_token, int last_token, int warpgroup) {
+    column = row_tile * kPieces * 8;
+    token = first_token;
+    end = last_token;
+    warpgroup_sync(warpgroup);  // everybody has stored the last chunks of the tile before
+#pragma unroll
+    for (int chunk = 0; chunk < kParked; chunk++) {
+      uint32_t parked[kChunkWords];
+#pragma unroll
+      for (int i = 0; i < kChunkWords; i++) parked[i] = word(sums, bias, chunk * kChunkWords + i);
+      stage(parked, buffers + chunk * kBufferBytes);
+    }
+#pragma unroll
+    for (int i = kParked * kChunkWords; i < kWords; i++) words[i - kParked * kChunkWords] = word(sums, bias, i);
   }
 
-  __device__ static uint32_t word(const float (&sums)[kTokens / 2], const float (&bias)[2], int group, int half) {
-    const float* s = sums + group * 4;
+  // Store chunk `chunk` of what was taken; all of them, in order. A buffer is written again only after the barrier of a
+  // chunk between.
+  __device__ __forceinline__ void put(int chunk, const LinearArgs& args, const More& more, int warpgroup) {
+    if (token + chunk * kChunk >= end) return;
+    const uint32_t buffer = buffers + chunk % kBuffers * kBufferBytes;
+#pragma unroll
+    for (int i = kParked; i < kChunks; i++) {  // words are registers: their numbers are known when compiling
+      if (chunk != i) continue;
+      uint32_t taken[kChunkWords];
+#pragma unroll
+      for (int j = 0; j < kChunkWords; j++) taken[j] = words[(i - kParked) * kChunkWords + j];
+      stage(taken, buffer);
+    }
+    warpgroup_sync(warpgroup);
+    Out::template store<kChunk>(args, more, buffer, column, token + chunk * kChunk, end);
+  }
+
+ private:
+  // Word i of this thread: gated, of group i of eight tokens; else of group i / 2, weight row r or r + 8.
+  __device__ static uint32_t word(const float (&sums)[kTokens / 2], const float (&bias)[2], int i) {
     if constexpr (kGated) {
+      const float* s = sums + i * 4;
       return pack_bf16(silu(s[0] + bias[0]) * (s[2] + bias[1]), silu(s[1] + bias[0]) * (s[3] + bias[1]));
     } else {
-      return pack_bf16(s[half * 2] + bias[half], s[half * 2 + 1] + bias[half]);
+      return pack_bf16(sums[2 * i] + bias[i % 2], sums[2 * i + 1] + bias[i % 2]);
     }
   }
 
-  // Put tokens [first, first + kChunk) of the tile into the buffer.
-  __device__ static void stage(const float (&sums)[kTokens / 2], const float (&bias)[2], int first, uint32_t buffer) {
-    constexpr int kMatrices = kChunk / 8 * (kGated ? 1 : 2), kBatch = kMatrices < 4 ? kMatrices : 4;
+  // Put the words of a chunk into a buffer.
+  __device__ static void stage(const uint32_t (&chunk)[kChunkWords], uint32_t buffer) {
+    constexpr int kBatch = kChunkWords < 4 ? kChunkWords : 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-    for (int batch = 0; batch < kMatrices; batch += kBatch) {
-      uint32_t words[kBatch];
+    for (int batch = 0; batch < kChunkWords; batch += kBatch) {
+      uint32_t matrices[kBatch];
 #pragma unroll
-      for (int j = 0; j < kBatch; j++) {
-        const int matrix = batch + j;
-        words[j] = word(sums, bias, first / 8 + (kGated ? matrix : matrix / 2), matrix % 2);
-      }
+      for (int j = 0; j < kBatch; j++) matrices[j] = chunk[batch + j];
       const int matrix = batch + lane / 8 % kBatch;
-      const int token = (kGated ? matrix : matrix / 2) * 8 + lane % 8;
-      stmatrix_turned<kBatch>(buffer + place(token, kGated ? warp : warp * 2 + matrix % 2), words);
+      const int row = (kGated ? matrix : matrix / 2) * 8 + lane % 8;
+      stmatrix_turned<kBatch>(buffer + turned_place<kPieces>(row, kGated ? warp : warp * 2 + matrix % 2), matrices);
     }
   }
+};
 
-  // Store what was staged: tokens from `token` of the output on, kChunk but none from `end` on, columns from `column`.
-  __device__ static void store(const LinearArgs& args, uint32_t buffer, int token, int end, int column) {
-    const int thread = threadIdx.x % 128;
+// Rows of the output as the weight's rows lie. Gated: row r of each 16 is a gate, row r + 8 the value it gates, and 64
+// rows give 32 columns.
+template <bool kIsGated>
+struct RowsOut {
+  struct More {};
+  static constexpr bool kGated = kIsGated;
+  static constexpr int kPieces = kGated ? 4 : 8;
+
+  template <int kChunk>
+  __device__ static void store(const LinearArgs& args, const More&, uint32_t buffer, int column, int token, int end) {
     bf16* out = static_cast<bf16*>(args.out);
 #pragma unroll
-    for (int at = thread; at < kChunk * kPieces; at += 128) {
+    for (int at = threadIdx.x % 128; at < kChunk * kPieces; at += 128) {
       const int row = at / kPieces, piece = at % kPieces, left = args.out_columns - (column + piece * 8);
       if (token + row >= end || left <= 0) continue;
-      const uint32_t from = buffer + place(row, piece);
+      const uint32_t from = buffer + turned_place<kPieces>(row, piece);
       bf16* to = out + static_cast<size_t>(token + row) * args.out_columns + column + piece * 8;
       if (kGated || args.out_columns % 8 == 0) {
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(from)
-                     : "memory");
-        store16(to, v);
+        store16(to, load_shared16(from));
       } else {  // rows of the output are not aligned
 #pragma unroll 1
         for (int e = 0; e < min(left, 8); e++) {
@@ -95,38 +156,37 @@ struct Bf16Epilogue {
       }
     }
   }
-
-  // Tokens [token, end) of the output. `turn` counts chunks: a buffer is written again only after the barrier of the
-  // chunk between.
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&bias)[2], int row_tile, int token, int end,
-                             const LinearArgs& args, int warpgroup, uint32_t staging, int& turn) {
-    const int column = row_tile * kPieces * 8;
-#pragma unroll
-    for (int first = 0; first < kTokens; first += kChunk) {
-      if (token + first >= end) break;
-      const uint32_t buffer = staging + (warpgroup * 2 + turn++ % 2) * kBufferBytes;
-      stage(sums, bias, first, buffer);
-      warpgroup_sync(warpgroup);
-      store(args, buffer, token + first, end, column);
-    }
-  }
 };
 
 // float32 output, straight from the registers.
 template <int kTokens>
 struct Float32Epilogue {
+  struct More {};
   static constexpr bool kHasBias = false;
+  static constexpr int kChunks = 1;
 
-  __device__ static void run(const float (&sums)[kTokens / 2], const float (&)[2], int row_tile, int first_token,
-                             int end, const LinearArgs& args, int, uint32_t, int&) {
+  float sums[kTokens / 2];
+  int row_tile, token, end;
+
+  __device__ Float32Epilogue(uint32_t, int) {}
+
+  __device__ __forceinline__ void take(const float (&tile)[kTokens / 2], const float (&)[2], int tile_of_rows,
+                                       int first_token, int last_token, int) {
+    row_tile = tile_of_rows;
+    token = first_token;
+    end = last_token;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i++) sums[i] = tile[i];
+  }
+
+  __device__ __forceinline__ void put(int, const LinearArgs& args, const More&, int) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int column = row_tile * 64 + warp * 16 + lane / 4;
-    const int token = first_token + lane % 4 * 2;
-    float* out = static_cast<float*>(args.out) + static_cast<size_t>(token) * args.out_columns + column;
+    const int column = row_tile * 64 + warp * 16 + lane / 4, first = token + lane % 4 * 2;
+    float* out = static_cast<float*>(args.out) + static_cast<size_t>(first) * args.out_columns + column;
 #pragma unroll
     for (int i = 0; i < kTokens / 2; i++) {
       const int right = i / 2 % 2 * 8, down = i / 4 * 8 + i % 2;
-      if (token + down < end && column + right < args.out_columns) {
+      if (first + down < end && column + right < args.out_columns) {
         out[static_cast<size_t>(down) * args.out_columns + right] = sums[i];
       }
     }

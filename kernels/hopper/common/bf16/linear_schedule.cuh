@@ -30,10 +30,11 @@ struct LinearArgs {
   int group;
   int whole;
   int lanes;
-  int ranges;        // of each line: ranges * lanes <= grid, ranges <= line steps, their product < 2^31
-  int pairs;         // blocks 2 i and 2 i + 1, a cluster, share tile whole + i; then nothing lies on lines
-  int stages;        // of the ring in shared memory
-  int is_read_once;  // every weight once by the whole grid: L2 need not keep it
+  int ranges;         // of each line: ranges * lanes <= grid, ranges <= line steps, their product < 2^31
+  int pairs;          // blocks 2 i and 2 i + 1, a cluster, share tile whole + i; then nothing lies on lines
+  int stages;         // of the ring in shared memory
+  int is_read_once;   // every weight once by the whole grid: L2 need not keep it
+  int shares_tokens;  // blocks 2 i and 2 i + 1, a cluster, take neighbouring units; each copies half of their tokens
 };
 
 struct LinearTile {
@@ -51,7 +52,7 @@ __device__ __forceinline__ int quotient(int dividend, int divisor) {
 class LinearSchedule {
  public:
   __device__ explicit LinearSchedule(const LinearArgs& args)
-      : args_(args), next_whole_(blockIdx.x), pair_(blockIdx.x / 2) {
+      : args_(args), next_whole_(args.shares_tokens ? blockIdx.x / 2 : blockIdx.x), pair_(blockIdx.x / 2) {
     const int range = quotient(blockIdx.x, args.lanes), steps = line_steps(args);
     lane_ = blockIdx.x - range * args.lanes;
     if (range < args.ranges) {
@@ -68,9 +69,9 @@ class LinearSchedule {
       tile.k_end = min(args_.k_tiles, tile.k_begin + end_ - at_);
       at_ += tile.k_end - tile.k_begin;
       index = args_.whole + tile.place * args_.lanes + lane_;
-    } else if (next_whole_ < args_.whole) {
+    } else if (args_.shares_tokens ? next_whole_ * 2 < args_.whole : next_whole_ < args_.whole) {
       index = next_whole_;
-      next_whole_ += gridDim.x;
+      next_whole_ += args_.shares_tokens ? gridDim.x / 2 : gridDim.x;
       tile.k_begin = 0;
       tile.k_end = args_.k_tiles;
     } else if (pair_ < args_.pairs) {
@@ -82,11 +83,12 @@ class LinearSchedule {
     } else {
       return false;
     }
-    const int group_tiles = args_.group * args_.units;
+    const int units = args_.shares_tokens ? args_.units / 2 : args_.units, group_tiles = args_.group * units;
     const int first = index < group_tiles ? 0 : quotient(index, group_tiles) * args_.group;
-    const int within = index - first * args_.units, wide = min(args_.group, args_.token_tiles - first);
+    const int within = index - first * units, wide = min(args_.group, args_.token_tiles - first);
     tile.unit = quotient(within, wide);
     tile.token_tile = first + within - tile.unit * wide;
+    if (args_.shares_tokens) tile.unit = tile.unit * 2 + blockIdx.x % 2;
     return true;
   }
 

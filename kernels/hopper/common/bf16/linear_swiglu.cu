@@ -10,6 +10,6 @@
 #include "linear.cuh"
 
 template <int kTokens>
-using Gated = Bf16Epilogue<kTokens, true>;
+using Gated = Bf16Epilogue<kTokens, RowsOut<true>>;
 
 LINEAR_ENTRIES(linear_swiglu, Gated)

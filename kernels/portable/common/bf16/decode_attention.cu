@@ -144,16 +144,12 @@ __device__ __forceinline__ void decode_attention(const bf16* q, const bf16* keys
   extern __shared__ __align__(16) unsigned char ring[];
   __shared__ Shared<kSize, kOctets> shared;
 
-  // 1. Which part of which sequence. What is read first is fetched into the L2, where later stores reach it too.
+  // 1. Which part of which sequence: that follows from a step's inputs, which no kernel writes.
   pdl_launch_dependents();
   const int kv_head = blockIdx.x, index = blockIdx.y, first_head = kv_head * shape.group;
-  if (kv_head == 0 && index < shape.sequences) {
-    prefetch_row(tables + static_cast<int64_t>(index) * shape.table_width, shape.table_width);
-    if (index == 0) prefetch_row(steps.contexts, shape.sequences), prefetch_row(steps.query_starts, shape.sequences);
-  }
-  pdl_wait();
   {
     const Work work = find_work(index, steps, shape);
+    pdl_wait();
     if (work.parts == 0) return;
     if (threadIdx.x == 0) shared.work = work;  // where it waits for step 3, while registers are scarce
 

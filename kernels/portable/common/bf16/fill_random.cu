@@ -1,12 +1,12 @@
 // fill_random.cu: w[i] = bf16(mean + scale * r(i)): random weights without a checkpoint, in the packed order.
 //
 //   weight : a packed matrix [rows, columns] bf16; of fill_random_vector a vector [count] bf16
-//   r(i)   : signed half word i % 8 of philox((i / 8, 0, 0, 0), key). i counts row by row; of rows that are
-//            interleaved (gate_up) those of gate count first, then those of up
+//   r(i)   : signed half word i % 8 of philox((i / 8, 0, 0, 0), key). i counts row by row, in the order of the
+//            checkpoint: all rows of gate, then all of up; a head's channels one after the other
 //   math   : float32, product and sum each rounded, then rounded to bf16; padding is written as 0
 //   grid   : (padded rows * padded columns / 2048, 1, 1), of a vector (ceil(count / 2048), 1, 1)
 //   block  : (256, 1, 1)    shared : none
-//   needs  : columns % 8 == 0, interleaved rows % 16 == 0, 16-byte aligned weight, less than 2^35 numbers
+//   needs  : columns % 8 == 0, rows whole heads or a multiple of 16, 16-byte aligned weight, less than 2^35 numbers
 //            (ops/cuda/arena.py checks)
 //   check  : tests/gpu/test_loading.py against ops/reference/random.py, equal to the bit
 #include "bf16.cuh"
@@ -32,14 +32,17 @@ __device__ __forceinline__ uint4 random8(uint32_t group, unsigned long long key,
   return pack8(values);
 }
 
-// Which of `count` things stands at place `place`, where groups of eight of both halves alternate.
-__device__ __forceinline__ int deinterleaved(int place, int count) {
-  return place / 16 * 8 + place % 8 + (place % 16 < 8 ? 0 : count / 2);
+// Which of `count` things stands at place `place`. `order`: 0 plain; 1 where groups of eight of both halves alternate;
+// else the rows of a head, in which groups of 32 of both halves do.
+__device__ __forceinline__ int stacked_row(int place, int count, int order) {
+  if (order == 0) return place;
+  if (order == 1) return place / 16 * 8 + place % 8 + (place % 16 < 8 ? 0 : count / 2);
+  const int within = place % order;
+  return place - within + within / 64 * 32 + within % 32 + (within % 64 < 32 ? 0 : order / 2);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    fill_random(bf16* weight, int rows, int columns, int is_interleaved, unsigned long long key, float scale,
-                float mean) {
+    fill_random(bf16* weight, int rows, int columns, int order, unsigned long long key, float scale, float mean) {
   pdl_launch_dependents();
   pdl_wait();
 
@@ -54,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   // 2. Padding, or eight numbers that depend on their row and column alone.
   uint4 values = make_uint4(0, 0, 0, 0);
   if (row < rows && chunk < columns / kBf16Vec) {
-    const int stacked = is_interleaved ? deinterleaved(row, rows) : row;
+    const int stacked = stacked_row(row, rows, order);
     const uint32_t group = static_cast<uint32_t>(stacked) * (columns / kBf16Vec) + chunk;
     values = random8(group, key, scale, mean);
   }
@@ -62,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    fill_random_vector(bf16* weight, int count, int is_interleaved, unsigned long long key, float scale, float mean) {
+    fill_random_vector(bf16* weight, int count, int order, unsigned long long key, float scale, float mean) {
   pdl_launch_dependents();
   pdl_wait();
   const int first = (blockIdx.x * kThreads + threadIdx.x) * kBf16Vec;
   if (first >= count) return;
-  const int stacked = is_interleaved ? deinterleaved(first, count) : first;
+  const int stacked = stacked_row(first, count, order);
   const uint4 values = random8(stacked / kBf16Vec, key, scale, mean);
   if (first + kBf16Vec <= count) {
     store16(weight + first, values);

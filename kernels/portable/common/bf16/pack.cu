@@ -17,9 +17,13 @@
 constexpr int kThreads = 256, kChunks = 8, kRows = kThreads / kChunks, kTilesAtOnce = 4;
 constexpr int kBlockChunks = 64 * kChunks;  // of a packed block
 
-// Half of a gate_up matrix: eight rows of gate, eight of up, and so on. `order`: 0 plain, 1 gate, 2 up.
+// `order`: 0 plain; 1 gate, 2 up: half of a gate_up matrix, eight rows of gate, eight of up, and so on; else the rows
+// of a head, whose first half alternates with its second by 32.
 __device__ __forceinline__ int packed_row(int row, int order) {
-  return order == 0 ? row : row / 8 * 16 + row % 8 + (order == 2 ? 8 : 0);
+  if (order == 0) return row;
+  if (order <= 2) return row / 8 * 16 + row % 8 + (order == 2 ? 8 : 0);
+  const int within = row % order, half = within / (order / 2), channel = within - half * (order / 2);
+  return row - within + channel / 32 * 64 + half * 32 + channel % 32;
 }
 
 __device__ __forceinline__ uint4 load_rounded(const bf16* from) {

@@ -6,10 +6,11 @@
 //   slots : [N] int64, block * Tb + offset; -1 writes nothing     keys, values : [P, Hkv, Tb, Dh] bf16
 //   math : float32, rounded once on store; channel i of the first R turns with channel i + R / 2
 //   grid : (ceil(N * (Hq + 2 Hkv) * lanes / 128), 1, 1)    block : (128, 1, 1)    shared : none
-//          `lanes` threads hold a head, each two chunks: a pair that turns together, or two that stay
+//          `lanes` threads of one warp hold a head, each two chunks: a pair that turns together, or two that stay
 //   needs: Dh % 8 == 0, Dh <= 256, R <= Dh; R % 16 == 0 (rope_write_kv, 16-byte accesses) or R % 8 == 0
-//          (rope_write_kv_narrow, 8-byte); 16-byte aligned arrays, fewer than 2^31 slots (ops/cuda/rope.py checks).
-//          A position past the table takes the last row, so that nothing is read out of bounds
+//          (rope_write_kv_narrow, 8-byte); `lanes` divides 32; 16-byte aligned arrays, fewer than 2^31 slots
+//          (ops/cuda/rope.py checks). A position past the table takes the last row, so that nothing is read out of
+//          bounds
 //   check: tests/gpu/test_rope_write_kv.py against ops/reference, max |err| 1 bf16 ulp, v equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
@@ -24,6 +25,7 @@ struct Shape {
   int positions;     // S
   int block_tokens;  // Tb
   int lanes;         // threads a head: the power of two that holds half of its chunks, rounded up
+  int by_heads;      // whether a head's channels lie as rows of the order heads_<Dh>; then R = Dh, Dh % 64 == 0
   float eps;
 };
 
@@ -65,6 +67,13 @@ struct Pair {
   __device__ __forceinline__ void load_from(const bf16* head) {
     if (has_first) load<kVec>(head + first, a);
     if (has_second) load<kVec>(head + second, b);
+  }
+
+  // Of a product's row: 32 channels of the head's first half and the 32 that turn with them may alternate.
+  __device__ __forceinline__ void load_product(const bf16* head, bool by_heads) {
+    const int from = by_heads ? first / 32 * 64 + first % 32 : first;
+    if (has_first) load<kVec>(head + from, a);
+    if (has_second) load<kVec>(head + (by_heads ? from + 32 : second), b);
   }
 
   __device__ __forceinline__ void store_to(bf16* head) const {
@@ -123,7 +132,8 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
     position = min(max(positions[token], 0), shape.positions - 1);
     slot = static_cast<int>(slots[token]);
   }
-  mine.load_from(source);
+  mine.load_product(source, shape.by_heads);
+  __syncwarp();  // q is stored where other lanes of its head have loaded
 
   // 3. QK-norm; lanes of other heads join in the shuffles.
   if (q_norm != nullptr || k_norm != nullptr) {

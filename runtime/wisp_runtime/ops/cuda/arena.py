@@ -22,7 +22,7 @@ from wisp_runtime.ops.cuda.device import Device
 from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.packing import PackedMatrix
 from wisp_runtime.ops.cuda.upload import upload_intake
-from wisp_runtime.ops.intake import Intake, Place, RowOrder
+from wisp_runtime.ops.intake import Intake, Place, RowOrder, head_rows
 from wisp_runtime.ops.reference.random import random_scale
 
 _FILL_THREADS = 256
@@ -30,10 +30,19 @@ _FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
 
 
 class Arenas:
-    """The part of a GPU's ops that allocates and fills memory; see :class:`wisp_runtime.ops.backend.Ops`."""
+    """The part of a GPU's ops that allocates and fills memory; see :class:`wisp_runtime.ops.backend.Ops`.
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    Args:
+        device: the open GPU.
+        by_heads: whether its products read rows that lie by heads.
+    """
+
+    def __init__(self, device: Device, *, by_heads: bool) -> None:
+        self._device, self._by_heads = device, by_heads
+
+    def row_order(self, order: RowOrder) -> RowOrder:
+        """Return ``order``, or plain where products do not read it."""
+        return order if self._by_heads or not head_rows(order) else "plain"
 
     def matrix_elements(self, outputs: int, inputs: int) -> int:
         """Return the elements of a packed matrix, the padding of its edges included."""
@@ -66,16 +75,18 @@ class Arenas:
         """Fill a whole matrix or vector with :func:`.reference.random_values`, and wait for it."""
         is_matrix = len(place.shape) == 2
         storage = place.weight.storage if is_matrix else place.weight
-        is_interleaved = place.order == "gate_up"
-        if is_interleaved and place.shape[0] % 16:
+        rows_of_head = head_rows(place.order)
+        if place.order == "gate_up" and place.shape[0] % 16:
             raise ShapeError(f"{place.shape[0]} rows cannot alternate by eights")
+        if rows_of_head and place.shape[0] % rows_of_head:
+            raise ShapeError(f"{place.shape[0]} rows are not whole heads of {rows_of_head}")
         kernel = self._device.kernels.get("fill_random", "fill_random" if is_matrix else "fill_random_vector")
         kernel.launch(
             (-(-storage.size // _FILL_NUMBERS),),
             _FILL_THREADS,
             storage,
             *(np.int32(size) for size in place.shape),
-            np.int32(is_interleaved),
+            np.int32(rows_of_head or place.order == "gate_up"),
             np.uint64(key),
             random_scale(deviation),
             np.float32(mean),

@@ -17,6 +17,7 @@ from wisp_runtime.ops.cuda.checks import remember, require, require_aligned, req
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
 from wisp_runtime.ops.cuda.kernels import Kernel
 from wisp_runtime.ops.cuda.linear_cost import NARROW
+from wisp_runtime.ops.cuda.linear_heads import HeadArguments
 from wisp_runtime.ops.cuda.linear_plan import (
     STEP_COLUMNS,
     TILE_TOKENS,
@@ -42,7 +43,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "parts", "arrivals")),
         *((name, ctypes.c_int32) for name in ("rows", "k_tiles", "tokens", "out_columns", "units")),
         *((name, ctypes.c_int32) for name in ("token_tiles", "group", "whole", "lanes", "ranges")),
-        *((name, ctypes.c_int32) for name in ("pairs", "stages", "is_read_once")),
+        *((name, ctypes.c_int32) for name in ("pairs", "stages", "is_read_once", "shares_tokens")),
     )
 
 
@@ -62,6 +63,9 @@ class Launch:
 class Linear:
     """Multiply activations by packed weights, with Hopper's kernels.
 
+    Attributes:
+        rotates: whether there is :meth:`rotary`.
+
     Args:
         device: where.
         planner: chooses how a product is cut, given the work and the number of multiprocessors.
@@ -69,12 +73,15 @@ class Linear:
             two products of up to 64 tokens run there side by side. None means all.
     """
 
+    rotates = True
+
     def __init__(
         self, device: Device, planner: Callable[[Work, int], Plan] = plan, shared_bytes: int | None = None
     ) -> None:
         self._device, self._workspace, self._planner = device, device.workspace, planner
         self._shared_bytes = shared_bytes or device.shared_bytes
         self._launches: dict[Any, Launch] = {}
+        self._heads = HeadArguments()
         self._maps: dict[Any, Any] = {}
         self._checked: dict[Any, bool] = {}
         self._parts_shape = (0,)
@@ -93,7 +100,7 @@ class Linear:
         Args:
             x: ``[N, in]`` bf16; rows may be apart by any multiple of 16 bytes. What lies behind the last row
                 is read, and may be NaN.
-            weight: ``[out, in]``, in plain order.
+            weight: ``[out, in]``, in plain order or by heads; the result's columns lie in the same.
             bias: ``[out]`` bf16, or None.
             out_name: of the workspace's buffer that the result lies in.
 
@@ -127,6 +134,45 @@ class Linear:
         """
         return self._multiply("linear_logits", x, weight, None, weight.outputs, _FLOAT32, out_name)
 
+    def rotary(
+        self,
+        x: Array,
+        weight: PackedMatrix,
+        bias: Array | None,
+        heads: tuple[int, int, int],
+        cosines: Array,
+        sines: Array,
+        positions: Array,
+        slots: Array,
+        keys: Array,
+        values: Array,
+        *,
+        out_name: str,
+    ) -> Array:
+        """Multiply, turn q and k by their positions, and write k and v to one layer's cache.
+
+        Args:
+            x: as in :meth:`__call__`.
+            weight: ``[(Hq + 2 Hkv) Dh, in]``, in the order ``heads_<Dh>``; of heads of 64, plain.
+            bias: ``[(Hq + 2 Hkv) Dh]`` bf16 in the same order, or None.
+            heads: ``(Hq, Hkv, Dh)``; Dh 64, 128, 192 or 256.
+            cosines, sines: ``[S, Dh / 2]`` float32: all of a head turns.
+            positions, slots, keys, values: as in :meth:`.rope.Rope.__call__`.
+            out_name: of the workspace's buffer that the result lies in.
+
+        Returns:
+            The turned queries ``[N, Hq, Dh]`` bf16, in rows of ``(Hq + 2 Hkv) Dh``; what lies behind them in
+            a row is not said.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        more = self._heads.of(weight, heads, cosines, sines, positions, slots, keys, values)
+        out = self._multiply("linear_rotary", x, weight, bias, weight.outputs, BF16, out_name, more)
+        queries, _, size = heads
+        strides = out.strides[0], size * BF16.itemsize, BF16.itemsize
+        return cp.ndarray((len(x), queries, size), BF16, memptr=out.data, strides=strides)
+
     def _multiply(
         self,
         op: str,
@@ -136,6 +182,7 @@ class Linear:
         columns: int,
         dtype: Any,
         out_name: str,
+        *more: Any,
     ) -> Array:
         out = self._workspace.array(out_name, (len(x), columns), dtype)
         if len(x) > self._parts_shape[0] // (self._device.sms * 2 * UNIT_ROWS):
@@ -161,6 +208,7 @@ class Linear:
             launch.threads,
             launch.tokens,
             launch.arguments,
+            *more,
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
         )
@@ -181,7 +229,7 @@ class Linear:
             *(0, 0, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
             *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.units),
             *(chosen.token_tiles, chosen.group, chosen.whole, chosen.lanes, chosen.ranges),
-            *(chosen.pairs, ring, chosen.token_tiles == 1),
+            *(chosen.pairs, ring, chosen.token_tiles == 1, chosen.shares_tokens),
         )
         return Launch(
             kernel=self._device.kernels.get(op, f"{op}_n{width}" if height == 2 else f"{op}_tall_n{width}"),
@@ -189,8 +237,8 @@ class Linear:
             threads=height * _WARPGROUP
             + (_NARROW_LOADERS if width <= NARROW and height == 2 else _WARPGROUP),
             shared_bytes=ring * stage_bytes(*tile) + staging_bytes(*tile),
-            cluster=2 if chosen.pairs else 1,
-            tokens=self._map(x, width),
+            cluster=2 if chosen.pairs or chosen.shares_tokens else 1,
+            tokens=self._map(x, width // 2 if chosen.shares_tokens else width),
             arguments=arguments,
         )
 
@@ -226,9 +274,12 @@ def _check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
         weight.inputs % 8 == 0, f"{op}: the matrix has {weight.inputs} columns, must be a multiple of 8"
     )
     require_aligned(op, "the packed matrix", weight.storage)
-    order = "gate_up" if op == "linear_swiglu" else "plain"
-    require_true(weight.order == order, f"{op}: the matrix's order is {weight.order}, must be {order}")
-    if order == "gate_up":
+    if op in ("linear_swiglu", "linear_logits"):
+        order = "gate_up" if op == "linear_swiglu" else "plain"
+        require_true(weight.order == order, f"{op}: the matrix's order is {weight.order}, must be {order}")
+    elif op == "linear":
+        require_true(weight.order != "gate_up", f"{op}: the matrix's order is gate_up, must be another")
+    if weight.order == "gate_up":
         fits = weight.outputs % 16 == 0
         require_true(fits, f"{op}: {weight.outputs} rows of gate and up, must be a multiple of 16")
     if bias is not None:

@@ -31,6 +31,7 @@ _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, 
 _MOST_IN_ONE = 128  # tokens that one tile holds best
 _NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
+_MANY_WAVES = 4  # of whole tiles: what is worth sharing copies for; it saves power, more than time
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
 _ALIKE_TOKENS = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
 _AS_GOOD, _AS_GOOD_NARROW = 1.02, 1.003  # estimates this close are equal; few tokens are modelled well
@@ -72,6 +73,8 @@ class Plan:
         grid: thread blocks.
         pairs: tiles after the whole ones that two neighbouring blocks share; then there are no lines.
         row_tiles: packed row tiles of a tile, 2; or 3 of a tall one, and then no lines either.
+        shares_tokens: each two neighbouring blocks take two neighbouring units of a token tile at a time, and
+            each copies half of its tokens to both; then all tiles are whole.
     """
 
     work: Work
@@ -83,6 +86,7 @@ class Plan:
     grid: int
     pairs: int = 0
     row_tiles: int = 2
+    shares_tokens: bool = False
 
     @property
     def units(self) -> int:
@@ -133,7 +137,8 @@ def stage_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
 
 def staging_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
     """Return the bytes in which results turn over: the most that an epilogue wants."""
-    return 2 * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
+    buffers = 4 if tile_tokens == TILE_TOKENS[-1] else 2  # linear_epilogue.cuh's kBuffers
+    return buffers * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
 
 
 def stages(tile_tokens: int, shared_bytes: int, row_tiles: int = 2) -> int:
@@ -152,12 +157,21 @@ def plan(work: Work, sms: int) -> Plan:
     margin = _AS_GOOD if work.tokens > NARROW else _AS_GOOD_NARROW
     enough_us = margin * min(us for _, us in estimates)
     equals = [(one, us) for one, us in estimates if us <= enough_us]
-    return min(equals, key=lambda each: (*_strain(each[0]), each[1]))[0]
+    return _shared(min(equals, key=lambda each: (*_strain(each[0]), each[1]))[0])
 
 
 def _strain(plan: Plan) -> tuple[bool, int, int, int, int]:
     """Order plans that should be equally fast: what needs less of everything comes first."""
     return plan.is_cut, plan.row_tiles, plan.pairs, -plan.tile_tokens, plan.ranges
+
+
+def _shared(plan: Plan) -> Plan:
+    """Let neighbouring blocks share their tokens where many whole tiles of the widest are all there is."""
+    grid = plan.grid // 2 * 2
+    is_wide = plan.tile_tokens == TILE_TOKENS[-1] and plan.row_tiles == 2 and plan.units % 2 == 0
+    if is_wide and plan.whole == plan.tiles and plan.whole >= _MANY_WAVES * plan.grid and grid:
+        return replace(plan, grid=grid, lanes=1, shares_tokens=True)
+    return plan
 
 
 def _candidates(work: Work, sms: int) -> Iterator[Plan]:
@@ -225,8 +239,10 @@ def walk(plan: Plan, block: int) -> Iterator[Piece]:
             k_end = min(k_tiles, k_begin + end - at)
             yield Piece(*_tile(plan, plan.whole + place * plan.lanes + lane), k_begin, k_end, place)
             at += k_end - k_begin
-    for index in range(block, plan.whole, plan.grid):
-        yield Piece(*_tile(plan, index), 0, k_tiles, -1)
+    together = 2 if plan.shares_tokens else 1
+    for index in range(block // together, plan.whole // together, plan.grid // together):
+        unit, token_tile = _tile(plan, index)
+        yield Piece(unit * together + block % together, token_tile, 0, k_tiles, -1)
     if block // 2 < plan.pairs:
         half = (k_tiles // 2, k_tiles) if block % 2 else (0, k_tiles // 2)
         yield Piece(*_tile(plan, plan.whole + block // 2), *half, -1)
@@ -239,8 +255,9 @@ def sharers(plan: Plan, place: int) -> tuple[int, int]:
 
 
 def _tile(plan: Plan, index: int) -> tuple[int, int]:
-    """Return the unit and token tile of a tile's number."""
-    first = index // (plan.group * plan.units) * plan.group
-    within = index - first * plan.units
+    """Return the unit (or two units that share their tokens) and token tile of a tile's number."""
+    units = plan.units // 2 if plan.shares_tokens else plan.units
+    first = index // (plan.group * units) * plan.group
+    within = index - first * units
     wide = min(plan.group, plan.token_tiles - first)
     return within // wide, first + within % wide

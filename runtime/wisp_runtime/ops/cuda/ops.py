@@ -20,6 +20,7 @@ from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.embedding import Embedding
 from wisp_runtime.ops.cuda.linear import Linear
+from wisp_runtime.ops.cuda.linear_plan import ROW_TILE
 from wisp_runtime.ops.cuda.norms import Norms
 from wisp_runtime.ops.cuda.packing import PackedMatrix
 from wisp_runtime.ops.cuda.portable_linear import PortableLinear
@@ -27,6 +28,7 @@ from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.rope import Rope
 from wisp_runtime.ops.cuda.rows import TakeRows
 from wisp_runtime.ops.cuda.sampling import Sampler
+from wisp_runtime.ops.intake import head_rows
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
@@ -34,6 +36,10 @@ _NEEDED = (
     *("sample_best", "sample_bins", "sample_draw", "sample_logprobs"),
 )
 """The ops that every model needs."""
+_NEEDED_WHERE_PRODUCTS_ROTATE = ("linear_rotary",)
+
+_MOST_TURNED = 768
+"""Tokens of a product that turns its own rows: of more, fetching angles delays it longer than a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,12 @@ class CudaOps(Arenas):
     device = "cuda"
 
     def __init__(self, device: Device, linear: Linear | None = None) -> None:
-        super().__init__(device)
+        own = Linear if device.arch.startswith("sm_90") else PortableLinear
+        self._linear = linear or own(device)
+        super().__init__(device, by_heads=self._linear.rotates)
         self.device_state, self.kernels = device, device.kernels.name
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
-        own = Linear if device.arch.startswith("sm_90") else PortableLinear
-        self._linear = linear or own(device)
         self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
         self._take_rows = TakeRows(device)
         self._known: _Kinds | None = None
@@ -79,8 +85,9 @@ class CudaOps(Arenas):
                 kernel of the set is missing, which else is found out once all weights have been read.
         """
         device = open_device()
-        device.kernels.require(*_NEEDED)
-        return cls(device)
+        ops = cls(device)
+        device.kernels.require(*_NEEDED, *(_NEEDED_WHERE_PRODUCTS_ROTATE if ops._linear.rotates else ()))
+        return ops
 
     def make_sampler(self, vocab: int, max_rows: int) -> Sampler:
         """Make the sampler of a model; its tokens are what :meth:`embedding` looks up for negative ones."""
@@ -127,17 +134,8 @@ class CudaOps(Arenas):
         return self._take_rows(x, rows, out_name="rows")
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
-        """See :meth:`.linear.Linear.__call__`.
-
-        The result's buffer is chosen by whether ``x`` is the norm's buffer: a product of the norm is Q, K and
-        V (``qkv``); of anything else, it is what a layer adds to the residual (``output``).
-        """
-        name = "qkv" if self._is_normed(x) else "output"
-        return self._linear(x, weight, bias, out_name=name)
-
-    def _is_normed(self, x: Array) -> bool:
-        buffer = self.device_state.workspace.array("normed", (1,), BF16)  # of x's shape it might grow
-        return bool(buffer.data.ptr == x.data.ptr)
+        """See :meth:`.linear.Linear.__call__`."""
+        return self._linear(x, weight, bias, out_name="output")
 
     def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.swiglu`."""
@@ -147,23 +145,32 @@ class CudaOps(Arenas):
         """See :meth:`.linear.Linear.logits`."""
         return self._linear.logits(x, weight, out_name="logits")
 
-    def rope_write_kv(
-        self, qkv: Array, heads: Heads, rotary: Rotation, batch: Batch, keys: Array, values: Array
+    def project_qkv(
+        self,
+        x: Array,
+        weight: PackedMatrix,
+        bias: Array | None,
+        heads: Heads,
+        rotary: Rotation,
+        batch: Batch,
+        keys: Array,
+        values: Array,
     ) -> Array:
-        """See :class:`.rope.Rope`."""
-        return self._rope(
-            qkv,
-            (heads.queries, heads.keys, heads.size),
-            heads.q_norm,
-            heads.k_norm,
-            heads.eps,
-            rotary.cosines,
-            rotary.sines,
-            batch.positions,
-            batch.slots,
-            keys,
-            values,
-        )
+        """Launch a product that turns its own rows; of many tokens a plain one, then :class:`.rope.Rope`."""
+        sizes = heads.queries, heads.keys, heads.size
+        angles = rotary.cosines, rotary.sines
+        where = batch.positions, batch.slots, keys, values
+        if len(x) <= _MOST_TURNED and self._turns_itself(weight, heads, rotary):
+            return self._linear.rotary(x, weight, bias, sizes, *angles, *where, out_name="qkv")
+        qkv = self._linear(x, weight, bias, out_name="qkv")
+        norms, by_heads = (heads.q_norm, heads.k_norm), head_rows(weight.order) > 0
+        return self._rope(qkv, sizes, *norms, heads.eps, *angles, *where, by_heads=by_heads)
+
+    def _turns_itself(self, weight: PackedMatrix, heads: Heads, rotary: Rotation) -> bool:
+        if head_rows(weight.order):
+            return True
+        is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
+        return self._linear.rotates and is_tile and heads.q_norm is None and heads.k_norm is None
 
     def paged_attention(
         self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None

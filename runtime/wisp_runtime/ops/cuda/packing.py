@@ -16,7 +16,7 @@ from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.checks import require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device import Device
-from wisp_runtime.ops.intake import RowOrder
+from wisp_runtime.ops.intake import RowOrder, head_rows
 
 _THREADS = 256
 _BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 4, 32  # what a thread block packs: pack.cu's kTilesAtOnce, kRows
@@ -32,7 +32,8 @@ class PackedMatrix:
         storage: ``[elements(out, in)]`` bf16; padding is zero.
         outputs: rows.
         inputs: columns, a multiple of 8.
-        order: of the rows. ``gate_up``: gate's and up's alternate by eights, both a multiple of 8 high.
+        order: of the rows, :func:`wisp_runtime.ops.intake.packed_row`. Gate and up are a multiple of 8 high;
+            by heads there are whole heads.
     """
 
     storage: Array
@@ -95,16 +96,17 @@ def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
     require(op, "the packed matrix", weight.storage, (elements(weight.outputs, columns),), BF16)
     require_aligned(op, "the packed matrix", weight.storage)
     require_true(columns % 8 == 0, f"{op}: the matrix has {columns} columns, must be a multiple of 8")
-    is_even = weight.order == "plain" or weight.outputs % 16 == 0
-    require_true(is_even, f"{op}: {weight.outputs} rows of gate and up, must be a multiple of 16")
+    unit = head_rows(weight.order) or (16 if weight.order == "gate_up" else 1)
+    is_even = weight.outputs % unit == 0
+    require_true(is_even, f"{op}: {weight.outputs} rows of {weight.order}, must be a multiple of {unit}")
     fits = first >= 0 and first + count <= weight.outputs
     require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {weight.outputs}")
 
 
 def _runs(weight: PackedMatrix, first: int, end: int) -> list[tuple[int, int, int, int]]:
-    """Cut rows between gate and up: first and end of each run, its place in its half, its order."""
-    if weight.order == "plain":
-        return [(first, end, first, _PLAIN)] if end > first else []
+    """Cut rows between gate and up: first and end of each run, its place in its half, pack.cu's order."""
+    if weight.order != "gate_up":
+        return [(first, end, first, head_rows(weight.order) or _PLAIN)] if end > first else []
     half = weight.outputs // 2
     runs = ((first, min(end, half), first, _GATE), (max(first, half), end, max(first, half) - half, _UP))
     return [run for run in runs if run[1] > run[0]]

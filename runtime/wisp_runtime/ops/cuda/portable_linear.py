@@ -12,7 +12,6 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.arrays import BF16
-from wisp_runtime.ops.cuda.device import Device
 from wisp_runtime.ops.cuda.linear import Launch, Linear
 from wisp_runtime.ops.cuda.linear_plan import UNIT_ROWS, Work
 from wisp_runtime.ops.cuda.packing import PackedMatrix
@@ -70,8 +69,7 @@ class PortableLinear(Linear):
         device: where.
     """
 
-    def __init__(self, device: Device) -> None:
-        super().__init__(device)
+    rotates = False
 
     def _launch(
         self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array

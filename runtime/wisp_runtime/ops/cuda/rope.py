@@ -24,7 +24,7 @@ class _Shape(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("tokens", "query_heads", "kv_heads", "head_size", "rotated")),
-        *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes")),
+        *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes", "by_heads")),
         ("eps", ctypes.c_float),
     )
 
@@ -62,6 +62,8 @@ class Rope:
         slots: Array,
         keys: Array,
         values: Array,
+        *,
+        by_heads: bool = False,
     ) -> Array:
         """Normalise q and k by head if there are norms, rotate both, write k and v to one layer's cache.
 
@@ -74,6 +76,8 @@ class Rope:
             positions: ``[N]`` int32, below S.
             slots: ``[N]`` int64, ``block * Tb + offset``; -1 writes nothing.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16.
+            by_heads: columns of ``qkv`` lie as rows of a matrix of the order ``heads_<Dh>``; what comes out
+                does not.
 
         Returns:
             The rotated queries, ``[N, Hq, Dh]``: a view of ``qkv``.
@@ -82,20 +86,32 @@ class Rope:
             ShapeError: an array differs from the above.
         """
         norms = q_norm is not None, k_norm is not None
-        key = qkv.shape, heads, norms, eps, cosines.shape, positions.shape, slots.shape, keys.shape
+        key = qkv.shape, heads, norms, eps, cosines.shape, positions.shape, slots.shape, keys.shape, by_heads
         plan = self._plans.get(key)
         if plan is None:
-            _check(qkv, heads, cosines, sines, positions, slots, keys, values)
+            check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
+            width = (heads[0] + 2 * heads[1]) * heads[2]
+            require(_OP, "qkv", qkv, (len(positions), width), BF16)
             for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
                 if norm is not None:
                     require(_OP, name, norm, (heads[2],), BF16)
-            plan = remember(self._plans, key, self._plan(heads, eps, cosines, positions, keys))
+            size, turning = heads[2], 2 * cosines.shape[1]
+            lies_so = size % 64 == 0 and turning == size and not any(norms)
+            told = f"{_OP}: heads of {size}, of which {turning} channels turn, do not lie by heads"
+            require_true(lies_so or not by_heads, told)
+            plan = remember(self._plans, key, self._plan(heads, eps, cosines, positions, keys, by_heads))
         arrays = qkv, q_norm, k_norm, cosines, sines, positions, slots, keys, values
         plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
         return cp.ndarray(plan.q_shape, BF16, memptr=qkv.data, strides=plan.q_strides)
 
     def _plan(
-        self, heads: tuple[int, int, int], eps: float, cosines: Array, positions: Array, keys: Array
+        self,
+        heads: tuple[int, int, int],
+        eps: float,
+        cosines: Array,
+        positions: Array,
+        keys: Array,
+        by_heads: bool,
     ) -> _Plan:
         query_heads, kv_heads, size = heads
         tokens, rotated = len(positions), 2 * cosines.shape[1]
@@ -104,7 +120,7 @@ class Rope:
         all_heads = query_heads + 2 * kv_heads
         shape = _Shape(
             *(tokens, query_heads, kv_heads, size, rotated),
-            *(len(cosines), keys.shape[2], lanes, eps),
+            *(len(cosines), keys.shape[2], lanes, by_heads, eps),
         )
         kernel = self._device.kernels.get(_OP, _OP + "_narrow" if is_narrow else _OP)
         grid = (-(-tokens * all_heads * lanes // _THREADS),)
@@ -117,8 +133,8 @@ def _lanes(head_size: int, chunk: int) -> int:
     return 1 << (-(-head_size // (2 * chunk)) - 1).bit_length()
 
 
-def _check(
-    qkv: Array,
+def check_step(
+    op: str,
     heads: tuple[int, int, int],
     cosines: Array,
     sines: Array,
@@ -127,21 +143,25 @@ def _check(
     keys: Array,
     values: Array,
 ) -> None:
-    (query_heads, kv_heads, size), rotated = heads, 2 * cosines.shape[1]
+    """Require what :meth:`Rope.__call__` says of a step's arrays, ``qkv`` apart.
+
+    Raises:
+        ShapeError: an array differs from it.
+    """
+    (_, kv_heads, size), rotated = heads, 2 * cosines.shape[1]
     fits = size % 8 == 0 and 0 < size <= _LARGEST_HEAD
-    require_true(fits, f"{_OP}: Dh is {size}, must be a multiple of 8 up to {_LARGEST_HEAD}")
+    require_true(fits, f"{op}: Dh is {size}, must be a multiple of 8 up to {_LARGEST_HEAD}")
     fits = rotated % 8 == 0 and rotated <= size
-    require_true(fits, f"{_OP}: {rotated} channels rotate, must be a multiple of 8 up to Dh, {size}")
-    require_true(keys.ndim == 4, f"{_OP}: keys is {list(keys.shape)}, must be [P, Hkv, Tb, Dh]")
+    require_true(fits, f"{op}: {rotated} channels rotate, must be a multiple of 8 up to Dh, {size}")
+    require_true(keys.ndim == 4, f"{op}: keys is {list(keys.shape)}, must be [P, Hkv, Tb, Dh]")
     blocks, _, block_tokens, _ = keys.shape
     fits = blocks * block_tokens < 2**31
-    require_true(fits, f"{_OP}: {blocks} blocks of {block_tokens} tokens; slots must be fewer than 2^31")
+    require_true(fits, f"{op}: {blocks} blocks of {block_tokens} tokens; slots must be fewer than 2^31")
     tokens = len(positions)
-    require_true(tokens > 0, f"{_OP}: no tokens; a step has at least one")
-    require(_OP, "qkv", qkv, (tokens, (query_heads + 2 * kv_heads) * size), BF16)
-    require(_OP, "cosines", cosines, cosines.shape, np.float32)
-    require(_OP, "sines", sines, cosines.shape, np.float32)
-    require(_OP, "positions", positions, (tokens,), np.int32)
-    require(_OP, "slots", slots, (tokens,), np.int64)
-    require(_OP, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
-    require(_OP, "values", values, keys.shape, BF16)
+    require_true(tokens > 0, f"{op}: no tokens; a step has at least one")
+    require(op, "cosines", cosines, cosines.shape, np.float32)
+    require(op, "sines", sines, cosines.shape, np.float32)
+    require(op, "positions", positions, (tokens,), np.int32)
+    require(op, "slots", slots, (tokens,), np.int64)
+    require(op, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
+    require(op, "values", values, keys.shape, BF16)

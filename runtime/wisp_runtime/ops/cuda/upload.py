@@ -18,7 +18,7 @@ from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.device import Device
 from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.packing import pack_rows
-from wisp_runtime.ops.intake import SLACK_BYTES, STORED, Place, interleaved
+from wisp_runtime.ops.intake import SLACK_BYTES, STORED, Place, head_rows, packed_row
 from wisp_runtime.ops.ring import RingIntake
 from wisp_runtime.ops.threads import available_threads
 
@@ -103,14 +103,17 @@ class UploadCarrier:
     def _send_vector(self, slot: _Slot, buffer: Array, rows: Array, place: Place) -> None:
         """Round here, in the buffer, and copy straight to the arena: vectors are few and small."""
         values = rows.view(STORED[place.dtype]).astype(BF16)
+        if size := head_rows(place.order):  # whole heads: a vector is never cut in pieces
+            places = packed_row(np.arange(size), size, place.order)
+            values = values.reshape(-1, size)[:, np.argsort(places)].reshape(-1)
         rounded = buffer[: values.nbytes]
         rounded[:] = values.view(np.uint8)
         target = place.weight.data.ptr
-        if place.order == "plain":
-            self._copy(target + place.first * BF16.itemsize, rounded)
-        else:
-            first = interleaved(place.first, len(place.weight))
+        if place.order == "gate_up":
+            first = packed_row(place.first, len(place.weight), "gate_up")
             self._copy_eights(target + first * BF16.itemsize, rounded)
+        else:
+            self._copy(target + place.first * BF16.itemsize, rounded)
         slot.copied.record(self._stream)
 
     def _copy(self, target: int, source: Array) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wisp_plan.layout import BLOCK, packed_shape
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.intake import RowOrder
+from wisp_runtime.ops.intake import RowOrder, packed_row
 
 _CHUNK = 8  # elements of 2 bytes in 16 bytes
 _CHUNKS = BLOCK // _CHUNK
@@ -47,17 +47,12 @@ def unpack(storage: Array, outputs: int, inputs: int, order: RowOrder = "plain")
 
 
 def packed_rows(outputs: int, order: RowOrder) -> Array:
-    """Return where each row of a matrix lies among the packed ones: ``[out]``.
+    """Return where each row of a matrix lies among the packed ones: ``[out]``. A bias lies in the same order.
 
-    ``gate_up`` puts eight rows of gate and the same eight of up in turn, so that a thread of the product's
-    kernel has a gate and, eight rows on, what it gates. A bias lies in the same order.
+    ``gate_up`` lets a thread of the product's kernel have a gate and, eight rows on, what it gates. By heads,
+    a row tile of 64 has 32 channels of a head and the 32 that turn with them.
     """
-    rows = np.arange(outputs)
-    if order == "plain":
-        return rows
-    half = outputs // 2
-    row = rows % half
-    return row // 8 * 16 + row % 8 + rows // half * 8
+    return packed_row(np.arange(outputs), outputs, order)
 
 
 def _places() -> Any:
