@@ -3,12 +3,16 @@
 
 #include <cstdint>
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+#include "shared_address.cuh"
 
 // Copy 16 bytes, past the L1; with `exists` false nothing is read and 16 zero bytes are written. Both aligned to 16.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool exists) {
+  const int bytes = exists ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+}
+
+// The same, and the L2 fetches the 128 bytes around them.
+__device__ __forceinline__ void copy16_async_of_line(uint32_t shared, const void* global, bool exists) {
   const int bytes = exists ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes)
                : "memory");

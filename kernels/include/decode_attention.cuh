@@ -67,8 +67,8 @@ __device__ __forceinline__ void copy_tile(uint32_t stage, const Tile& tile, cons
 #pragma unroll
   for (int row = 0; row < kTokens; row += kRows) {
     const bool exists = kIsWhole || (seen.has(tile.number * kTokens + row + lane_row) && channel < size);
-    copy16_async(to + row * L::kRowBytes, from[row / 8] + row % 8 * size, exists);
-    copy16_async(to + row * L::kRowBytes + L::kTileBytes, from[2 + row / 8] + row % 8 * size, exists);
+    copy16_async_of_line(to + row * L::kRowBytes, from[row / 8] + row % 8 * size, exists);
+    copy16_async_of_line(to + row * L::kRowBytes + L::kTileBytes, from[2 + row / 8] + row % 8 * size, exists);
   }
 }
 

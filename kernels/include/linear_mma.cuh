@@ -5,10 +5,10 @@
 // so that ldmatrix meets no bank twice. Where tiles are few, K is cut into parts, and the last block to come adds them.
 #pragma once
 
+#include "async_copy.cuh"
 #include "bf16.cuh"
-#include "mbarrier.cuh"
 #include "pdl.cuh"
-#include "prefill_mma.cuh"
+#include "warp_mma.cuh"
 
 namespace portable {
 
@@ -111,8 +111,8 @@ struct LinearWork {
         load_matrices(t, tokens + n * 8 * kStepBytes + ((2 * k + lane / 8 % 2) ^ lane % 8) * 16);
 #pragma unroll
         for (int m = 0; m < Tile::kM; m++) {
-          mma(sums[m][n], w[m], t[0], t[1]);
-          if (n + 1 < Tile::kN) mma(sums[m][(n + 1) % Tile::kN], w[m], t[2], t[3]);
+          mma_16x8x16(sums[m][n], w[m], t);
+          if (n + 1 < Tile::kN) mma_16x8x16(sums[m][(n + 1) % Tile::kN], w[m], t + 2);
         }
       }
     }

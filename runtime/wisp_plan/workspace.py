@@ -24,6 +24,9 @@ MOST_PROCESSORS = 192
 ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""
 
+MOST_ALTERNATIVES = 20
+"""Alternatives to a token that a client may ask for, as OpenAI's may; a step that reports any reports all."""
+
 # What ``wisp_runtime.ops.cuda`` has under the same names; ``tests/runtime/test_workspace_twins.py`` compares.
 PRODUCT_ROWS = 128
 PRODUCT_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
@@ -31,7 +34,7 @@ DECODE_PART_ROWS = 16384
 PREFILL_ROWS = 128
 PREFILL_HEAD_SIZES = (64, 128, 192, 256)
 PREFILL_ITEM_BYTES = 32
-SAMPLING_BINS, SAMPLING_CANDIDATES, SAMPLING_ALTERNATIVES = 3584, 4096, 20
+SAMPLING_BINS, SAMPLING_CANDIDATES = 3584, 4096
 SAMPLING_ENTRIES_A_ROW = 4096
 SAMPLING_HEADER_BYTES, SAMPLING_ROW_BYTES = 64, 64
 
@@ -104,7 +107,7 @@ def sampling(spec: ModelSpec, options: LedgerOptions) -> int:
         max(tasks, 2 * options.processors) * 8,
         *(tasks * size for size in (8, 8, 4, 4)),  # best, totals, found, arrived
         *(rows * size for size in (4, 1, 4)),  # tokens, is_sound, logprobs
-        *(rows * SAMPLING_ALTERNATIVES * size for size in (4, 4)),
+        *(rows * MOST_ALTERNATIVES * size for size in (4, 4)),
         rows * min(2 * vocab, SAMPLING_ENTRIES_A_ROW) * 8,
         rows * -(-vocab // 32) * 4,
     )

@@ -9,24 +9,22 @@ launches of a round are one CUDA graph, its edges programmatic as in a step.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import attention_layers as layers
 import click
 import cupy as cp
 import numpy as np
+from attention_layers import BLOCK_TOKENS, HEADS, SIZE
 
-from wisp_runtime.batch import Batch
-from wisp_runtime.ops.cuda.arrays import BF16, to_device
+from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.device import Device, open_device
 
-HEADS, KV_HEADS, SIZE, BLOCK_TOKENS = 32, 8, 128, 16
 CASES = {  # contexts, and the microseconds we want on an H200
     "1 x 512": ([512], 5),
     "8 x 512": ([512] * 8, 9),
@@ -38,9 +36,8 @@ CASES = {  # contexts, and the microseconds we want on an H200
     "32 x 1 to 2000": (list(range(1, 2001, 63)), None),
     "63 x 512, 1 x 32000": ([512] * 63 + [32000], None),
 }
-MOST_LAYERS, L2_BYTES = 64, 64 << 20
+MOST_LAYERS = 64
 LAUNCHES = 32  # of a graph at least, so that its own start does not count
-PAUSE_S = 0.1  # between timings: power throttling makes the later one look slower
 
 
 class Case:
@@ -60,22 +57,12 @@ class Case:
         tables = np.zeros((batch, room // BLOCK_TOKENS), np.int32)
         for row, (first, last) in enumerate(pairwise(np.cumsum([0, *counts]))):
             tables[row, : last - first] = blocks[first:last]
-        self.bytes_read = 4 * sum(contexts) * KV_HEADS * SIZE
-        layers = max(2, min(MOST_LAYERS, -(-2 * L2_BYTES // self.bytes_read)))
-        shape = (len(blocks), KV_HEADS, BLOCK_TOKENS, SIZE)
-        self.caches = [(normal(random, shape), normal(random, shape)) for _ in range(layers)]
-        self.q = normal(random, (batch, HEADS, SIZE))
+        self.bytes_read = layers.layer_bytes(sum(contexts))
+        self.caches = layers.caches(random, sum(contexts), len(blocks), MOST_LAYERS)
+        self.q = layers.normal(random, (batch, HEADS, SIZE))
         self.out = cp.empty((batch, HEADS * SIZE), BF16)
-        unused = np.zeros(0, np.int32)
-        self.batch = Batch(
-            **dict.fromkeys(("tokens", "positions", "slots", "logit_rows"), unused),
-            query_starts=to_device(range(batch + 1), np.int32),
-            context_lengths=to_device(contexts, np.int32),
-            block_tables=to_device(tables),
-            query_starts_host=tuple(range(batch + 1)),
-            context_lengths_host=tuple(contexts),
-        )
-        self.launches = -(-LAUNCHES // layers) * layers
+        self.batch = layers.step(range(batch + 1), contexts, tables)
+        self.launches = -(-LAUNCHES // len(self.caches)) * len(self.caches)
 
     def graph(self, attend: DecodeAttention, room: int) -> Callable[[], None]:
         """Return a function that launches every layer, some of them again, as one graph."""
@@ -94,33 +81,7 @@ class Case:
                     out=self.out,
                 )
 
-        run()
-        stream = self.device.stream
-        stream.begin_capture()
-        run()
-        graph = stream.end_capture()
-        return lambda: graph.launch(stream)
-
-
-def normal(random: np.random.Generator, shape: tuple[int, ...]) -> cp.ndarray:
-    """Return normal numbers as bf16; a million of them, over and over."""
-    some = random.standard_normal(min(1 << 20, math.prod(shape)), np.float32)
-    return to_device(np.resize(some.astype(BF16), shape))
-
-
-def time_us(device: Device, run: Callable[[], None], launches: int, rounds: int) -> list[float]:
-    """Return the microseconds a launch of each of ``rounds`` runs of ``launches``."""
-    for _ in range(3):
-        run()
-    device.synchronize()
-    time.sleep(PAUSE_S)
-    events = [cp.cuda.Event() for _ in range(rounds + 1)]
-    events[0].record(device.stream)
-    for event in events[1:]:
-        run()
-        event.record(device.stream)
-    device.synchronize()
-    return [1e3 * cp.cuda.get_elapsed_time(*pair) / launches for pair in pairwise(events)]
+        return layers.graph_of(self.device, run)
 
 
 def measure(device: Device, choices: tuple[int, ...], room: int, rounds: int) -> list[dict[str, object]]:
@@ -130,7 +91,7 @@ def measure(device: Device, choices: tuple[int, ...], room: int, rounds: int) ->
         case = Case(device, contexts, max(room, *contexts))
         for blocks_per_sm in choices:
             run = case.graph(DecodeAttention(device, blocks_per_sm=blocks_per_sm), room)
-            times = time_us(device, run, case.launches, rounds)
+            times = layers.time_us(device, run, case.launches, rounds)
             middle = statistics.median(times)
             rows.append(
                 {
@@ -155,17 +116,7 @@ def measure(device: Device, choices: tuple[int, ...], room: int, rounds: int) ->
 def main(choices: tuple[int, ...], room: int, rounds: int, record: Path | None) -> None:
     """Measure decode attention alone."""
     device = open_device(0)
-    rows = measure(device, choices, room, rounds)
-    content = {
-        "name": "decode_attention",
-        "gpu": device.name,
-        "shape": {"heads": HEADS, "kv_heads": KV_HEADS, "head_size": SIZE, "block_tokens": BLOCK_TOKENS},
-        "command": " ".join(["python", "tests/bench/bench_decode_attention.py", *sys.argv[1:]]),
-        "rows": rows,
-    }
-    print(json.dumps(content))
-    if record is not None:
-        record.write_text(json.dumps(content, indent=1) + "\n")
+    layers.write_record("decode_attention", device, measure(device, choices, room, rounds), record)
 
 
 if __name__ == "__main__":

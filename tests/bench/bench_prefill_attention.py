@@ -10,28 +10,24 @@ that it sees. torch, if it is there, attends to as much K and V without pages; b
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
-import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
+import attention_layers as layers
 import click
 import cupy as cp
 import numpy as np
+from attention_layers import BLOCK_TOKENS, HEADS, KV_HEADS, SIZE
 
-from wisp_runtime.batch import Batch
-from wisp_runtime.ops.cuda.arrays import BF16, to_device
+from wisp_runtime.ops.cuda.arrays import BF16
 from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.prefill_plan import PORTABLE, WGMMA
 
-HEADS, KV_HEADS, SIZE, BLOCK_TOKENS = 32, 8, 128, 16
 CASES = ((512, 0), (2048, 0), (8192, 0), (16, 7900))  # tokens, cached before them
-MOST_LAYERS, L2_BYTES = 16, 64 << 20
-PAUSE_S = 0.1  # between timings: power throttling makes the later one look slower
+MOST_LAYERS = 16
 
 
 class Case:
@@ -48,21 +44,11 @@ class Case:
         random = np.random.default_rng(tokens)
         context = tokens + prefix
         blocks = -(-context // BLOCK_TOKENS)
-        layer_bytes = 4 * context * KV_HEADS * SIZE
-        self.layers = max(2, min(MOST_LAYERS, -(-2 * L2_BYTES // layer_bytes)))
-        shape = (blocks, KV_HEADS, BLOCK_TOKENS, SIZE)
-        self.caches = [(normal(random, shape), normal(random, shape)) for _ in range(self.layers)]
-        self.q = normal(random, (tokens, HEADS, SIZE))
+        self.caches = layers.caches(random, context, blocks, MOST_LAYERS)
+        self.layers = len(self.caches)
+        self.q = layers.normal(random, (tokens, HEADS, SIZE))
         self.out = cp.empty((tokens, HEADS * SIZE), BF16)
-        unused = np.zeros(0, np.int32)
-        self.batch = Batch(
-            **dict.fromkeys(("tokens", "positions", "slots", "logit_rows"), unused),
-            query_starts=to_device((0, tokens), np.int32),
-            context_lengths=to_device((context,), np.int32),
-            block_tables=to_device(random.permutation(blocks)[None], np.int32),
-            query_starts_host=(0, tokens),
-            context_lengths_host=(context,),
-        )
+        self.batch = layers.step((0, tokens), (context,), random.permutation(blocks)[None])
 
     @property
     def flop(self) -> int:
@@ -77,18 +63,7 @@ class Case:
             for keys, values in self.caches:
                 attend(self.q, keys, values, self.batch, scale=SIZE**-0.5, window=None, out=self.out)
 
-        run()
-        stream = self.device.stream
-        stream.begin_capture()
-        run()
-        graph = stream.end_capture()
-        return lambda: graph.launch(stream)
-
-
-def normal(random: np.random.Generator, shape: tuple[int, ...]) -> cp.ndarray:
-    """Return normal numbers as bf16; a million of them, over and over."""
-    some = random.standard_normal(min(1 << 20, math.prod(shape)), np.float32)
-    return to_device(np.resize(some.astype(BF16), shape))
+        return layers.graph_of(self.device, run)
 
 
 def torchs(case: Case) -> Callable[[], None] | None:
@@ -123,21 +98,6 @@ def torchs(case: Case) -> Callable[[], None] | None:
     return replay
 
 
-def time_us(device: Device, run: Callable[[], None], layers: int, rounds: int) -> list[float]:
-    """Return the microseconds a layer of each of ``rounds`` runs of ``layers``."""
-    for _ in range(3):
-        run()
-    device.synchronize()
-    time.sleep(PAUSE_S)
-    events = [cp.cuda.Event() for _ in range(rounds + 1)]
-    events[0].record(device.stream)
-    for event in events[1:]:
-        run()
-        event.record(device.stream)
-    device.synchronize()
-    return [1e3 * cp.cuda.get_elapsed_time(*pair) / layers for pair in pairwise(events)]
-
-
 def measure(device: Device, rounds: int) -> list[dict[str, object]]:
     """Measure every case with every implementation there is."""
     families = {"portable": PORTABLE} | ({"wgmma": WGMMA} if device.arch.startswith("sm_90") else {})
@@ -148,7 +108,7 @@ def measure(device: Device, rounds: int) -> list[dict[str, object]]:
         if beside := torchs(case):
             runs["torch"] = beside
         for name, run in runs.items():
-            times = time_us(device, run, case.layers, rounds)
+            times = layers.time_us(device, run, case.layers, rounds)
             middle = statistics.median(times)
             rows.append(
                 {
@@ -171,17 +131,7 @@ def measure(device: Device, rounds: int) -> list[dict[str, object]]:
 def main(rounds: int, record: Path | None) -> None:
     """Measure prefill attention alone."""
     device = open_device(0)
-    rows = measure(device, rounds)
-    content = {
-        "name": "prefill_attention",
-        "gpu": device.name,
-        "shape": {"heads": HEADS, "kv_heads": KV_HEADS, "head_size": SIZE, "block_tokens": BLOCK_TOKENS},
-        "command": " ".join(["python", "tests/bench/bench_prefill_attention.py", *sys.argv[1:]]),
-        "rows": rows,
-    }
-    print(json.dumps(content))
-    if record is not None:
-        record.write_text(json.dumps(content, indent=1) + "\n")
+    layers.write_record("prefill_attention", device, measure(device, rounds), record)
 
 
 if __name__ == "__main__":

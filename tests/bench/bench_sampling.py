@@ -27,8 +27,8 @@ from wisp_runtime.ops.cuda.arrays import to_device
 from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.sampling import Sampler
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from sampling_cases import batch
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from sampling_rows import batch
 
 STEPS = 20  # a graph
 REPLAYS = 15

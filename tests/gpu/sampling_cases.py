@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import cupy as cp
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from sampling_rows import batch
 
 from wisp_runtime.batch import SamplingBatch
 from wisp_runtime.ops.cuda.arrays import to_device
@@ -15,31 +20,6 @@ from wisp_runtime.ops.reference.sampling import _adjust, _keep
 
 EDGE = 1e-6  # float32 weights: how far a sum of probabilities may be from float64's
 KEY = 1e-5  # float32 race keys of up to 27: three roundings of 2e-6 each
-
-
-def batch(rows: int, **given) -> SamplingBatch:
-    """Make parameters for ``rows`` rows, each neutral unless given."""
-    neutral = {
-        "temperature": np.ones(rows, np.float32),
-        "top_k": np.zeros(rows, np.int32),
-        "top_p": np.ones(rows, np.float32),
-        "min_p": np.zeros(rows, np.float32),
-        "seeds": np.arange(rows, dtype=np.uint64) + np.uint64(1 << 40),
-        "steps": np.arange(rows, dtype=np.int64),
-        "presence_penalty": np.zeros(rows, np.float32),
-        "frequency_penalty": np.zeros(rows, np.float32),
-        "count_starts": np.zeros(rows + 1, np.int32),
-        "count_ids": np.zeros(0, np.int32),
-        "counts": np.zeros(0, np.int32),
-        "bias_starts": np.zeros(rows + 1, np.int32),
-        "bias_ids": np.zeros(0, np.int32),
-        "biases": np.zeros(0, np.float32),
-    }
-    filled = {
-        name: np.full(rows, value, neutral[name].dtype) if np.isscalar(value) and name in neutral else value
-        for name, value in given.items()
-    }
-    return SamplingBatch(**(neutral | filled))
 
 
 class Bench:

@@ -6,21 +6,11 @@ from pathlib import Path
 
 import pytest
 
-cp = pytest.importorskip("cupy")
+pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent / "products"))
-from linear_cases import (  # noqa: E402
-    BF16,
-    CHAIN,
-    SIGMOID,
-    SUMS,
-    TOKENS,
-    Case,
-    as_bits,
-    check,
-    check_stable,
-    widened,
-)
+from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, check, check_stable  # noqa: E402
+from linear_checks import check_chain  # noqa: E402
 
 from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
 from wisp_runtime.ops.cuda.linear_plan import TALL_TOKENS, TILE_TOKENS, Plan, Work, plan  # noqa: E402
@@ -152,21 +142,7 @@ def test_two_blocks_may_share_a_multiprocessor(device):
 
 
 def test_products_follow_each_other_without_waiting(device):
-    """A chain as in a layer: each reads what the one before wrote, and all share parts and counters."""
-    up, down, linear = Case(device, *CHAIN), Case(device, *CHAIN[::-1]), Linear(device)
-    for count in (1, 8, 64, 300):
-        x, _ = up.x(count)
-        results = []
-        for round in range(4):
-            y = x
-            for step in range(6):
-                matrix = (up, down)[step % 2].weight
-                y = linear(y, matrix, out_name=f"test.chain{step % 2}")
-                if round == 0:
-                    device.synchronize()
-            results.append(as_bits(y).copy())
-        assert all(bool((result == results[0]).all()) for result in results)
-        assert not bool(cp.isnan(widened(results[0])).any())
+    check_chain(device, Linear(device))
 
 
 def test_what_is_reserved_suffices(device):

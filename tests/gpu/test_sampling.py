@@ -14,7 +14,8 @@ cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sampling_cases import Bench, batch, compare, logits_of, mixed  # noqa: E402
+from sampling_cases import Bench, compare, logits_of, mixed  # noqa: E402
+from sampling_rows import batch  # noqa: E402
 
 from wisp_runtime.batch import SamplingBatch  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402

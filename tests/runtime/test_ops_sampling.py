@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sampling_rows import batch
 
-from wisp_runtime.batch import SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu import CpuOps
 
 OPS = CpuOps(threads=1)
 
 
-def batch(rows: int, **given) -> SamplingBatch:
-    """Make parameters for ``rows`` rows, each neutral unless given."""
-    neutral = {
-        "temperature": np.ones(rows, np.float32),
-        "top_k": np.zeros(rows, np.int32),
-        "top_p": np.ones(rows, np.float32),
-        "min_p": np.zeros(rows, np.float32),
-        "seeds": np.full(rows, 11, np.uint64),
-        "steps": np.arange(rows, dtype=np.int64),
-        "presence_penalty": np.zeros(rows, np.float32),
-        "frequency_penalty": np.zeros(rows, np.float32),
-        "count_starts": np.zeros(rows + 1, np.int32),
-        "count_ids": np.zeros(0, np.int32),
-        "counts": np.zeros(0, np.int32),
-        "bias_starts": np.zeros(rows + 1, np.int32),
-        "bias_ids": np.zeros(0, np.int32),
-        "biases": np.zeros(0, np.float32),
-    }
-    filled = {
-        name: np.full(rows, value, neutral[name].dtype) if np.isscalar(value) and name in neutral else value
-        for name, value in given.items()
-    }
-    return SamplingBatch(**(neutral | filled))
-
-
 def drawn(logits: list[float], rows: int = 4000, **given) -> np.ndarray:
     """Draw ``rows`` times from the same logits; return how often each token came, as a share."""
-    found = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), batch(rows, **given)).tokens
+    sampling = batch(rows, seeds=11, **given)
+    found = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), sampling).tokens
     return np.bincount(found, minlength=len(logits)) / rows
 
 

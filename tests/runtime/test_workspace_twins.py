@@ -71,7 +71,6 @@ def test_sampling_has_the_buffers_that_are_counted():
         workspace.SAMPLING_CANDIDATES,
     )
     assert found["_ENTRIES_A_ROW"] == workspace.SAMPLING_ENTRIES_A_ROW
-    assert found["MOST_ALTERNATIVES"] == workspace.SAMPLING_ALTERNATIVES
     assert found["_HEADER_BYTES"] == workspace.SAMPLING_HEADER_BYTES
 
 

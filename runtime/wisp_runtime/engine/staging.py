@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wisp_plan.workspace import MOST_ALTERNATIVES
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.blocks import blocks_for
 from wisp_runtime.engine.bucket import bucket_for, buckets
@@ -23,10 +24,8 @@ from wisp_runtime.engine.plan import Limits, Plan
 from wisp_runtime.engine.sampler import SamplingRows
 from wisp_runtime.engine.tables import BlockTables
 
-MAX_ALTERNATIVES = 20
-"""Alternatives that are reported for each row when any row asks for log-probabilities."""
 _RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
-_RESULT_BYTES = 12 + 8 * MAX_ALTERNATIVES  # of a row
+_RESULT_BYTES = 12 + 8 * MOST_ALTERNATIVES  # of a row
 _ALIGNMENT_BYTES = 16
 
 
@@ -139,7 +138,7 @@ class Staging:
             parameters=self._inputs[: self._parameters.parameter_bytes],
             rows=shape.rows,
             live=len(sampling.steps),
-            logprobs=-1 if sampling.logprobs < 0 else MAX_ALTERNATIVES,
+            logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
             greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
             bucket=bucket,
             half=half,

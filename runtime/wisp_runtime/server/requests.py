@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from wisp_plan.workspace import MOST_ALTERNATIVES
 from wisp_runtime.server.api_errors import unsupported
 
 MAX_STOPS = 16
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
-MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 1024  # a GPU has room for 4,096 biases and penalties a sequence; engine/sampler.py has the rest
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -120,7 +120,7 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
     # Refused unless they say what happens anyway.
     tools: Any = None
@@ -142,7 +142,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: list[str | list[int]]
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     # Refused unless they say what happens anyway.
     suffix: Any = None
     best_of: Any = None

@@ -5,8 +5,8 @@
 // out: scores of such columns are hidden, and V's rows are cleared before they are used.
 #pragma once
 
+#include "async_copy.cuh"
 #include "prefill_attention_tile.cuh"
-#include "prefill_mma.cuh"
 #include "tma.cuh"
 
 namespace hopper {

@@ -9,10 +9,10 @@
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691): a warp has 16 rows; K and V tiles come by cp.async while the tile
 // before is computed.
-#include "mbarrier.cuh"
+#include "async_copy.cuh"
 #include "pdl.cuh"
-#include "prefill_mma.cuh"
 #include "prefill_output.cuh"
+#include "warp_mma.cuh"
 
 namespace portable {
 
@@ -88,8 +88,8 @@ __device__ void multiply_keys(float (&scores)[Tile::kTokens / 2], uint32_t queri
     for (int n = 0; n < Tile::kTokens / 16; n++) {
       uint32_t b[4];
       load_matrices(b, keys + Tile::at(16 * n + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-      mma(scores + 8 * n, a, b[0], b[1]);
-      mma(scores + 8 * n + 4, a, b[2], b[3]);
+      mma_16x8x16(scores + 8 * n, a, b);
+      mma_16x8x16(scores + 8 * n + 4, a, b + 2);
     }
   }
 }
@@ -106,8 +106,8 @@ __device__ void multiply_values(float (&o)[Tile::kDh / 2], const float (&weights
     for (int n = 0; n < Tile::kDh / 16; n++) {
       uint32_t b[4];
       load_matrices_transposed(b, values + Tile::at(16 * k + lane % 16, 2 * n + lane / 16));
-      mma(o + 8 * n, a + 4 * k, b[0], b[1]);
-      mma(o + 8 * n + 4, a + 4 * k, b[2], b[3]);
+      mma_16x8x16(o + 8 * n, a + 4 * k, b);
+      mma_16x8x16(o + 8 * n + 4, a + 4 * k, b + 2);
     }
   }
 }

@@ -14,12 +14,12 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.workspace import MOST_ALTERNATIVES
 from wisp_runtime.batch import Array, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device import Device
 
-MOST_ALTERNATIVES = 20
 MOST_TOKENS = 1 << 18
 _THREADS = 512  # of every kernel but the last; a thread takes four tokens at a time
 _LAST_THREADS = 128
@@ -201,7 +201,7 @@ class Sampler:
             logits: ``[rows, V]`` float32; left as they are.
             rows: R, those of padding included.
             parameters: ``[parameter_bytes]`` uint8 of the device, 16-byte aligned, as :meth:`fill` wrote it.
-            logprobs: alternatives to report, at most 20; -1 computes no log-probabilities.
+            logprobs: alternatives to report, at most ``MOST_ALTERNATIVES``; -1 computes no log-probabilities.
             greedy: every row's temperature is 0, as the caller knows; saves two kernels that do nothing.
 
         Raises:

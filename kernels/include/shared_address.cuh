@@ -1,0 +1,8 @@
+// shared_address.cuh: pointers to shared memory as the 32-bit addresses that copies, barriers and ldmatrix take.
+#pragma once
+
+#include <cstdint>
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
