@@ -28,14 +28,3 @@ template <int kPending>
 __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-
-// Bring the line of `address` into the L2, where stores of other blocks find it: allowed before pdl_wait().
-__device__ __forceinline__ void prefetch_l2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-// The same for `count` ints, as many lines as the block has threads at most.
-__device__ __forceinline__ void prefetch_row(const int* row, int count) {
-  constexpr int kInts = 128 / sizeof(int);
-  if (threadIdx.x * kInts < count) prefetch_l2(row + threadIdx.x * kInts);
-}

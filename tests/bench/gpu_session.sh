@@ -89,6 +89,7 @@ limit_of() {  # seconds
     test_parity | gates | memory) echo 240 ;;
     torch | startup | serving) echo 280 ;;
     decode* | prefill | small) echo 150 ;;
+    racecheck-linear_cuts) echo 300 ;;
     memcheck-* | racecheck-*) echo 150 ;;
     *) echo 100 ;;
   esac

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent / "products"))
-from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, check, check_stable  # noqa: E402
+from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, check, check_stable, few  # noqa: E402
 from linear_checks import check_chain  # noqa: E402
 
 from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
@@ -33,7 +33,7 @@ def in_ranges(width, ranges, lanes):
 @pytest.mark.parametrize(("ranges", "lanes"), [(1, 1), (7, 1), (132, 1), (13, 2), (66, 2)])
 def test_every_width_cut_in_every_way(device, width, ranges, lanes):
     tokens = width * lanes - 3
-    for outputs in (320, 1216):  # five and nineteen row tiles
+    for outputs in few(320, 1216):  # five and nineteen row tiles
         plain, gated = Case(device, outputs, 1096), Case(device, outputs, 1096, "gate_up")
         linear = Linear(device, planner=in_ranges(width, ranges, lanes))
         x, dense = plain.x(tokens)
@@ -67,10 +67,10 @@ def in_pairs(width, row_tiles, blocks):
 def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
     linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
     heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five units, the first's last not full
-    for outputs, inputs in zip(heights, (1056, 1024), strict=True):  # odd and even numbers of steps
+    for outputs, inputs in few(*zip(heights, (1056, 1024), strict=True)):  # odd and even numbers of steps
         plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
-        # two full tiles; a part of the second's first half, of its second half
-        for tokens in (2 * width, width + 5, 2 * width - 3):
+        # a part of the second tile's second half, of its first half; two full tiles
+        for tokens in few(2 * width - 3, width + 5, 2 * width):
             x, dense = plain.x(tokens)
             y = linear(x, plain.weight, out_name="test.y")
             check(y, plain.product(dense), SUMS)
@@ -88,9 +88,9 @@ def test_tall_tiles_may_be_whole(device, width):
         return replace(whole, whole=whole.tiles, grid=min(5, whole.tiles))  # several in turn
 
     linear = Linear(device, planner=planner)
-    for outputs in (33, 136, 1216):  # one row tile, three, nineteen
+    for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
         plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 32 * outputs, 72, "gate_up")
-        for tokens in (3, 2 * width + 7):
+        for tokens in few(2 * width + 7, 3):
             x, dense = plain.x(tokens)
             y = linear(x, plain.weight, plain.bias, out_name="test.y")
             check(y, plain.product(dense), SUMS)
@@ -107,9 +107,9 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
         return replace(one, whole=one.tiles, grid=min(grid, one.tiles, sms // 2 * 2))
 
     linear = Linear(device, planner=planner)
-    for outputs in (232, 1504):  # two units, the last not full; twelve
+    for outputs in few(232, 1504):  # two units, the last not full; twelve
         plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
-        for tokens in (3, 256, 5 * 256 - 100):
+        for tokens in few(5 * 256 - 100, 3, 256):
             x, dense = plain.x(tokens)
             y = linear(x, plain.weight, plain.bias, out_name="test.y")
             check(y, plain.product(dense), SUMS)
@@ -134,7 +134,7 @@ def test_few_ranges_and_whole_tiles_mix(device, tokens):
 
 def test_two_blocks_may_share_a_multiprocessor(device):
     case, linear = Case(device, 6144, 4096), Linear(device, shared_bytes=device.shared_bytes // 2)
-    for count in (1, 8, 16, 32, 64):
+    for count in few(64, 1, 8, 16, 32):
         x, dense = case.x(count)
         y = linear(x, case.weight, out_name="test.y")
         check(y, case.product(dense), SUMS)
