@@ -108,11 +108,11 @@ def test_tiles_of_two_and_three_row_tiles_end_where_the_rows_end(device, random,
 
 
 def test_widest_tiles_that_share_their_tokens(device, random):
-    heads, tokens = (32, 8, 128), 4096
+    heads, tokens = (8, 1, 128), 4096  # ten units
     pair = Pair(device, heads)
 
     def planner(work: Work, sms: int) -> Plan:
-        return Plan(work, 256, 8, 48 * 16, 1, 0, sms // 2 * 2, shares_tokens=True)
+        return Plan(work, 256, 8, 10 * 16, 1, 0, min(sms // 2 * 2, 48), shares_tokens=True)
 
     x, _ = pair.plain.x(tokens)
     step, linear = Step(random, tokens, heads), Linear(device, planner=planner)

@@ -83,6 +83,7 @@ CASES = (
     _case("Qwen2", 896, (14, 2, 64), 4864, 151936, is_long=True, tie_word_embeddings=True, rope_theta=1e6),
     _case("Qwen3", 1024, (16, 8, 128), 3080, 1000, is_long=True, rope_theta=1e6),
     _case("Mistral", 2048, (16, 4, 96), 4864, 1000, is_long=True, sliding_window=1000),
+    _case("Llama", 1024, (8, 2, 128), 3584, 1000, is_long=True, rope_scaling=_LLAMA3, **_BIASED),
     _case("Llama", 1024, (16, 2, 80), 1544, 1000, is_long=False, **_BIASED),
     _case("Qwen3", 896, (6, 6, 192), 1536, 1001, is_long=False, tie_word_embeddings=True),
     _case("Mistral", 576, (8, 1, 256), 2000, 1000, is_long=False, sliding_window=40),
