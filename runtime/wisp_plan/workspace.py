@@ -54,7 +54,7 @@ def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
         "normed": _sum(tokens * spec.hidden * BF16_BYTES),  # Norms.rmsnorm, Norms.add_rmsnorm
         "qkv": _sum(tokens * (width + 2 * keys) * BF16_BYTES),  # Linear.__call__
         "attention": _sum(tokens * width * BF16_BYTES),  # CudaOps.paged_attention
-        "rows": _sum(options.max_concurrent * width * BF16_BYTES),  # CudaOps.reserve
+        "rows": _sum(options.max_concurrent * max(spec.hidden, width) * BF16_BYTES),  # CudaOps.reserve
         "output": _sum(tokens * spec.hidden * BF16_BYTES),  # Linear.__call__
         "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),  # Linear.swiglu
         "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),  # Linear.logits

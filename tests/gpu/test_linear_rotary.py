@@ -145,6 +145,8 @@ def test_what_does_not_fit_is_refused(device, random):
     keys = full_nan(step.cache, BF16)
     good = [pair.by_heads.weight, None, heads, *step.tables, step.positions, step.slots, keys, keys]
     half = tuple(cp.ascontiguousarray(table[:, :32]) for table in step.tables)
+    with pytest.raises(ShapeError, match="3 positions for 2 tokens"):
+        linear.rotary(x[:2], *good, out_name="test.q")
     for change in (
         {0: pair.plain.weight},  # the order of its rows
         {2: (3, 1, 128)},

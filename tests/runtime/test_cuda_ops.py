@@ -84,16 +84,16 @@ class Turned:
     """Where :meth:`CudaOps.project_qkv` goes."""
 
     def __init__(self, ops, rotates):
-        self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_: "rope")
+        self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_, by_heads: f"rope{' by heads' * by_heads}")
         ops._linear = MagicMock(rotates=rotates)
         ops._linear.rotary.return_value = "rotary"
 
-    def way(self, order, size, turning, norm=None):
+    def way(self, order, size, turning, norm=None, tokens=3):
         heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
         table = np.zeros((9, turning // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
         weight, batch = SimpleNamespace(order=order), MagicMock()
-        return self.ops.project_qkv(None, weight, None, heads, rotary, batch, None, None)
+        return self.ops.project_qkv(np.zeros((tokens, 8)), weight, None, heads, rotary, batch, None, None)
 
 
 def test_a_product_turns_its_rows_where_it_can(ops):
@@ -103,6 +103,9 @@ def test_a_product_turns_its_rows_where_it_can(ops):
     assert hopper.way("plain", 64, 32) == "rope"
     assert hopper.way("plain", 64, 64, norm="norm") == "rope"
     assert hopper.way("plain", 80, 80) == "rope"
+    assert hopper.way("heads_128", 128, 128, tokens=768) == "rotary"
+    assert hopper.way("heads_128", 128, 128, tokens=769) == "rope by heads"
+    assert hopper.way("plain", 64, 64, tokens=769) == "rope"
     assert Turned(ops, rotates=False).way("plain", 64, 64) == "rope"
     assert ops._linear.call_args.kwargs["out_name"] == "qkv"
 

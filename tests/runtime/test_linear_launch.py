@@ -125,6 +125,21 @@ def test_pairs_are_launched_as_clusters(product, linear):
     assert product.launched[1][2] == 1
 
 
+def test_neighbours_that_share_tokens_are_a_cluster_and_copy_half_a_tile_each(product, linear):
+    weight = product.matrix(1 << 30, 28672, 4096)
+    product.multiply(product.tokens(2048, 4096), weight, out_name="y")
+    entry, grid, cluster, _, arguments = product.launched[0]
+    assert (entry, grid, cluster, arguments.shares_tokens) == ("linear_n256", 128, 2, 1)
+    assert linear.maps[-1][1] == (128, 64)
+
+
+def test_a_ring_of_one_stage_of_wide_tiles_is_refused(product, linear):
+    half = linear.Linear(make_device([]), shared_bytes=232448 // 2)
+    half(product.tokens(8), product.matrix(1 << 30), out_name="y")
+    with pytest.raises(ShapeError, match="116224 B of shared memory are too few"):
+        half(product.tokens(512, 4096), product.matrix(1 << 30, 28672, 4096), out_name="y")
+
+
 def test_a_matrix_that_does_not_fit_is_refused_each_time(product, linear):
     gated = linear.PackedMatrix(product.matrix(1 << 30).storage, 512, 512, "gate_up")
     for _ in range(2):

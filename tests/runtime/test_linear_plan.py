@@ -132,6 +132,21 @@ def test_a_plan_suits_its_shape(shape, tokens, width, token_tiles, most_us):
     assert estimate_us(one) <= most_us
 
 
+@pytest.mark.parametrize("sms", [132, 131, 78])
+@pytest.mark.parametrize(("shape", "tokens"), [(GATE_UP, 2048), (GATE_UP, 7900), (DOWN, 8192), (QKV, 8192)])
+def test_neighbours_share_the_tokens_of_many_whole_tiles(shape, tokens, sms):
+    one = plan(Work(*shape, tokens), sms)
+    assert (one.shares_tokens, one.grid % 2, one.whole) == (True, 0, one.tiles)
+    for block in range(0, one.grid, 2):
+        for left, right in zip(walk(one, block), walk(one, block + 1), strict=True):
+            assert (right.unit, right.token_tile) == (left.unit + 1, left.token_tile)
+
+
+def test_few_tiles_and_odd_units_share_nothing():
+    assert not plan(Work(*DOWN, 2048), 132).shares_tokens
+    assert not plan(Work(GATE_UP[0] + 128, GATE_UP[1], 8192), 132).shares_tokens
+
+
 def test_a_small_matrix_is_not_cut():
     assert not plan(Work(576, 576, 8), 132).is_cut
 

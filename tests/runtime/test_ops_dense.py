@@ -159,6 +159,10 @@ def refused_calls():
         "add_rmsnorm: columns",
         lambda: OPS.add_rmsnorm(x, random(3, 15), random(16), eps=1e-5, rows=some),
     )
+    yield (
+        "add_rmsnorm: a row twice",
+        lambda: OPS.add_rmsnorm(random(2, 16), random(3, 16), random(16), eps=1e-5, rows=np.array([1, 1])),
+    )
     yield "take_rows: rank", lambda: OPS.take_rows(random(3, 4, 8), some)
     yield "take_rows: rows", lambda: OPS.take_rows(x, some[None])
     yield "take_rows: past the end", lambda: OPS.take_rows(x, some)

@@ -7,6 +7,7 @@ sheet's (``tests/bench/peer/README.md``). Weights are read once a step, the KV c
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from wisp_plan.formats import FORMATS, kv_bytes_per_token
@@ -21,6 +22,8 @@ class Ceiling:
     bytes_per_s: float
     flops_per_s: float
 
+
+_KEYS_OR_VALUES = re.compile(r"\.[kv]_proj\.")
 
 CEILINGS = {"H200": Ceiling(4.5e12, 790e12), "H100": Ceiling(3.0e12, 790e12)}
 """By a part of the driver's name."""
@@ -60,18 +63,31 @@ def prefill_floor_s(
 ) -> float:
     """Return the least seconds to compute prompts of which ``cached`` tokens are in the cache already.
 
-    Only each prompt's last token needs logits.
+    Only each prompt's last token needs logits, and of the last layer more than K and V.
     """
     computed, window = prompt - cached, spec.sliding_window or prompt
     moved = step_weight_bytes(spec, weights) + sequences * min(cached, window) * kv_bytes_per_token(spec, kv)
-    pairs = _pairs(prompt, window) - _pairs(cached, window)
-    done = computed * 2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + pairs * _pair_flops(spec)
+    pairs, layers = _pairs(prompt, window) - _pairs(cached, window), spec.layers
+    pairs_of_all = (pairs * (layers - 1) + min(prompt, window)) / layers
+    once = _last_layer_weights(spec) + spec.vocab * spec.hidden
+    each = _layer_weights(spec) - _last_layer_weights(spec)
+    done = 2 * (computed * each + once) + pairs_of_all * _pair_flops(spec)
     return max(moved / ceiling.bytes_per_s, sequences * done / ceiling.flops_per_s)
 
 
 def _layer_weights(spec: ModelSpec) -> int:
     """Weights that each token is multiplied with, the head's apart."""
     return sum(math.prod(tensor.shape) for tensor in expected_tensors(spec) if tensor.role == "projection")
+
+
+def _last_layer_weights(spec: ModelSpec) -> int:
+    """Those of the last layer that only a token with logits is multiplied with: all but K's and V's."""
+    last = f".layers.{spec.layers - 1}."
+    return sum(
+        math.prod(tensor.shape)
+        for tensor in expected_tensors(spec)
+        if tensor.role == "projection" and last in tensor.name and not _KEYS_OR_VALUES.search(tensor.name)
+    )
 
 
 def _pair_flops(spec: ModelSpec) -> int:

@@ -38,6 +38,13 @@ def indices(name: str, array: Array, rows: int) -> None:
         raise ShapeError(f"{name} has values from {array.min()} to {array.max()}, must be in 0..{rows - 1}")
 
 
+def ascending(name: str, array: Array, rows: int) -> None:
+    """Require a vector of indices into ``rows`` rows, each larger than the one before."""
+    indices(name, array, rows)
+    if not (array[1:] > array[:-1]).all():
+        raise ShapeError(f"{name} must ascend, none twice; it has {array.tolist()[:16]}")
+
+
 def rope(x: Array, cosines: Array, sines: Array) -> None:
     """Require one row of angles a token, and heads at least as wide as the rotation."""
     rank("x", x, 3)

@@ -144,7 +144,7 @@ class CpuOps:
         else:
             checks.columns("residual", residual, x.shape[-1])
             checks.same_shape("x", x, (len(rows), residual.shape[1]))
-            checks.indices("rows", rows, len(residual))
+            checks.ascending("rows", rows, len(residual))
         return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows)
 
     def take_rows(self, x: Array, rows: Array) -> Array:

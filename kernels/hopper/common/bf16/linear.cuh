@@ -197,7 +197,7 @@ __device__ __forceinline__ void consume(const LinearArgs& args, const typename E
   }
 }
 
-// All 65,536 registers: of two consumers 240 each and 24, of three 160 and 32.
+// As many registers in all as at the launch: of two consumers 240 each and 24, of three 160 and 32.
 template <int kRowTiles>
 __device__ __forceinline__ void set_producer_registers() {
   if constexpr (kRowTiles == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -250,7 +250,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
     consume<kTokens, kRowTiles, Epilogue>(args, more, ring, pair, warp / 4, is_last + warp / 4);
   }
   if (args.shares_tokens) {
-    cluster_arrive();
+    cluster_arrive_last();
     cluster_wait();
   }
 }

@@ -17,9 +17,13 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Every thread of a cluster arrives, after its barriers are initialised, and waits, before it uses the other's.
+// Every thread of a cluster arrives, after its barriers are initialised, and waits, before it uses the other's. At the
+// end it arrives with what it sent there before, and waits: nothing must reach a block that has ended.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_arrive_last() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

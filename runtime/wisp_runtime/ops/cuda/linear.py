@@ -1,4 +1,4 @@
-"""Products with packed weights on the GPU: plain, with SwiGLU, or float32 logits, any number of tokens."""
+"""Products with packed weights on the GPU: plain, with SwiGLU, of rows that turn, or float32 logits."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Linear:
         Raises:
             ShapeError: an array differs from the above.
         """
-        more = self._heads.of(weight, heads, cosines, sines, positions, slots, keys, values)
+        more = self._heads.of(len(x), weight, heads, cosines, sines, positions, slots, keys, values)
         out = self._multiply("linear_rotary", x, weight, bias, weight.outputs, BF16, out_name, more)
         queries, _, size = heads
         strides = out.strides[0], size * BF16.itemsize, BF16.itemsize
@@ -225,6 +225,11 @@ class Linear:
         assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
         tile = width, height = chosen.tile_tokens, chosen.row_tiles
         ring = stages(width, self._shared_bytes, height)
+        enough = 1 if width <= NARROW and height == 2 else 2  # a stage goes back when the next one is there
+        require_true(
+            ring >= enough, f"{op}: {self._shared_bytes} B of shared memory are too few for {chosen}"
+        )
+        assert not chosen.shares_tokens or _can_share(chosen)
         arguments = _Arguments(
             *(0, 0, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
             *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.units),
@@ -284,3 +289,9 @@ def _check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
         require_true(fits, f"{op}: {weight.outputs} rows of gate and up, must be a multiple of 16")
     if bias is not None:
         require(op, "bias", bias, (weight.outputs,), BF16)
+
+
+def _can_share(plan: Plan) -> bool:
+    """Whether blocks 2 i and 2 i + 1 take as many steps: else one waits for the other for ever."""
+    is_whole = plan.whole == plan.tiles and plan.pairs == 0 and plan.row_tiles == 2
+    return is_whole and plan.tile_tokens == TILE_TOKENS[-1] and plan.units % 2 == plan.grid % 2 == 0

@@ -32,6 +32,7 @@ class HeadArguments:
 
     def of(
         self,
+        tokens: int,
         weight: PackedMatrix,
         heads: tuple[int, int, int],
         cosines: Array,
@@ -46,11 +47,14 @@ class HeadArguments:
         Raises:
             ShapeError: an array differs from what :meth:`.linear.Linear.rotary` says.
         """
-        key = heads, cosines.shape, positions.shape, slots.shape, keys.shape, weight.outputs, weight.order
+        shapes = cosines.shape, positions.shape, slots.shape, keys.shape
+        key = tokens, heads, *shapes, weight.outputs, weight.order
         found = self._known.get(key)
         if found is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
             _check(weight, heads, cosines)
+            told = f"{_OP}: {len(positions)} positions for {tokens} tokens of x"
+            require_true(len(positions) == tokens, told)
             counts = *heads, len(cosines), keys.shape[2]
             found = remember(self._known, key, Arguments(0, 0, 0, 0, 0, 0, *counts))
         found.cosines, found.sines = cosines.data.ptr, sines.data.ptr

@@ -100,7 +100,8 @@ class CudaOps(Arenas):
         Args:
             max_tokens, max_sequences: of a step.
         """
-        self.device_state.workspace.array("rows", (max_sequences, spec.heads * spec.head_size), BF16)
+        width = max(spec.hidden, spec.heads * spec.head_size)
+        self.device_state.workspace.array("rows", (max_sequences, width), BF16)
         self._linear.ensure(max_tokens)
         self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
         self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
