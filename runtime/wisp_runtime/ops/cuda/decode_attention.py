@@ -91,8 +91,8 @@ class DecodeAttention:
             q: ``[N, Hq, Dh]`` bf16, heads contiguous, rows apart by a multiple of 8 elements. Hq is a
                 multiple of Hkv, at most 16 times it; Dh a multiple of 8 up to 256.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16; Tb a multiple of 8.
-            batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device. The first
-                two are read before the kernel ahead has ended: copies bring them, no kernel does.
+            batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device only.
+                The first two before the kernel ahead has ended: copies bring them, no kernel does.
             scale: multiplies the scores.
             window: tokens that a query sees, its own included; None means all.
             max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
