@@ -17,6 +17,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS, PAGE = ROOT / "tests/bench/records", ROOT / "docs/performance.md"
+PICTURES = (
+    ROOT / "docs/images"
+)  # of a record: those that `wisp-runtime profile --svg` drew, under its file's name
 
 INTRODUCTION = """\
 # How fast
@@ -220,6 +223,9 @@ def _kernels(found: list[Found]) -> Iterator[str]:
     if not timed:
         return
     yield "### Kernels of a step, each alone between two events\n"
+    for name in dict.fromkeys(one.file.removesuffix(".json") for one in timed):
+        if (PICTURES / f"{name}.svg").is_file():
+            yield f"![{name}: the kernels of a step, one after the other](images/{name}.svg)\n"
     speeds = {
         (one.file, *_place(one), one["phase"]): one["value"] for one in found if one["metric"] == KERNELS[1]
     }
