@@ -17,9 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS, PAGE = ROOT / "tests/bench/records", ROOT / "docs/performance.md"
-PICTURES = (
-    ROOT / "docs/images"
-)  # of a record: those that `wisp-runtime profile --svg` drew, under its file's name
+PICTURES = ROOT / "docs/images"  # that `wisp-runtime profile --svg` drew, under the names of their records
 
 INTRODUCTION = """\
 # How fast
