@@ -26,9 +26,9 @@ class RMSNorm:
         """Add ``x`` into ``residual`` ``[N, D]`` in place, and return the norm of the sum.
 
         Args:
-            x: ``[N, D]`` of the layer before, or with ``rows`` ``[R, D]``; None adds nothing.
+            x: ``[N, D]`` of the layer before, or with ``rows`` ``[R, D]``; None, without rows, adds nothing.
             rows: ``[R]``, the rows of ``residual`` that are wanted; None wants all.
         """
         if x is None:
-            return self._ops.rmsnorm(residual, self._weight, eps=self._eps, rows=rows)
+            return self._ops.rmsnorm(residual, self._weight, eps=self._eps)
         return self._ops.add_rmsnorm(x, residual, self._weight, eps=self._eps, rows=rows)

@@ -122,11 +122,8 @@ class Ops(Protocol):
         """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: the residual, ``[N, D]`` float32."""
         ...
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
-        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``.
-
-        With ``rows`` ``[R]``, only those rows of ``x``: ``[R, D]``.
-        """
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``."""
         ...
 
     def add_rmsnorm(

@@ -129,10 +129,10 @@ class CpuOps:
         checks.indices("tokens", tokens, table.outputs)
         return reference.embedding(tokens, table)
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
         """See :func:`.reference.rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
-        return reference.rmsnorm(x if rows is None else x[rows], weight, eps=eps)
+        return reference.rmsnorm(x, weight, eps=eps)
 
     def add_rmsnorm(
         self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None

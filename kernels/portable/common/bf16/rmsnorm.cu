@@ -1,17 +1,17 @@
-// rmsnorm.cu: y[i] = x / rms(x) * weight of row i of x, or of row rows[i], one row per block.
+// rmsnorm.cu: y = x / rms(x) * weight, one row per block.
 //
-//   x : [N, D] float32, row-major     weight : [D] bf16     rows : [R] int64 or null (then R = N)     y : [R, D] bf16
+//   x : [N, D] float32, row-major     weight : [D] bf16     y : [N, D] bf16
 //   math : float32, rounded once on store; rms(x) = sqrt(mean of squares + eps)
-//   grid : (R, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B (a float a
-//   warp) needs: D % 8 == 0; D <= 4096 (rmsnorm), 8192 (rmsnorm_2), 16384 (rmsnorm_4): chunks of 8 columns a thread;
-//          16-byte aligned arrays, y apart from x (ops/cuda/norms.py checks); rows inside of x
+//   grid : (N, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B, a float a warp
+//   needs: D % 8 == 0; D <= 4096 (rmsnorm), 8192 (rmsnorm_2), 16384 (rmsnorm_4): chunks of 8 columns a thread;
+//          16-byte aligned arrays, y apart from x (ops/cuda/norms.py checks)
 //   check: tests/gpu/test_norms.py against ops/reference/dense.py, max |err| 1 bf16 ulp
 #include "rmsnorm.cuh"
 
-#define RMSNORM(name, chunks)                                                                    \
-  extern "C" __global__ void __launch_bounds__(kNormThreads)                                     \
-      name(float* x, const bf16* weight, const int64_t* rows, bf16* y, int columns, float eps) { \
-    rmsnorm_row<chunks, false>(nullptr, x, weight, rows, y, columns, eps);                       \
+#define RMSNORM(name, chunks)                                                 \
+  extern "C" __global__ void __launch_bounds__(kNormThreads)                  \
+      name(float* x, const bf16* weight, bf16* y, int columns, float eps) {   \
+    rmsnorm_row<chunks, false>(nullptr, x, weight, nullptr, y, columns, eps); \
   }
 
 RMSNORM(rmsnorm, 1)

@@ -38,9 +38,7 @@ class Norms:
         self._workspace = device.workspace
         self._plans: dict[object, _Plan] = {}
 
-    def rmsnorm(
-        self, x: Array, weight: Array, *, eps: float, out_name: str, rows: Array | None = None
-    ) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, out_name: str) -> Array:
         """Scale rows of ``x`` by the inverse of their root mean square, then by ``weight``.
 
         Args:
@@ -48,23 +46,22 @@ class Norms:
             weight: ``[D]`` bf16.
             eps: added to the mean square (no unit).
             out_name: of the workspace's buffer that the result lies in.
-            rows: ``[R]`` int64, which rows; None means all.
 
         Returns:
-            ``[R, D]`` bf16.
+            ``[N, D]`` bf16.
 
         Raises:
             ShapeError: an array differs from the above, or D is no multiple of 8 up to 16,384.
         """
-        key = x.shape, weight.shape, None if rows is None else rows.shape, eps
+        key = x.shape, weight.shape, eps
         plan = self._plans.get(key)
         if plan is None:
-            plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, rows, eps))
+            plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, None, eps))
         y = self._workspace.array(out_name, (plan.rows, x.shape[1]), BF16)
         if y.data.ptr == x.data.ptr:
             raise ShapeError(f"rmsnorm: {out_name} is the buffer of x, must be another")
         if plan.rows:
-            plan.kernel.launch((plan.rows,), plan.threads, x, weight, rows, y, plan.columns, plan.eps)
+            plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, plan.columns, plan.eps)
         return y
 
     def add_rmsnorm(

@@ -120,9 +120,9 @@ class CudaOps(Arenas):
         drawn = None if self.sampler is None else self.sampler.drawn
         return self._embedding(tokens, table, drawn, out_name="residual")
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
         """See :meth:`.norms.Norms.rmsnorm`."""
-        return self._norms.rmsnorm(x, weight, eps=eps, rows=rows, out_name="normed")
+        return self._norms.rmsnorm(x, weight, eps=eps, out_name="normed")
 
     def add_rmsnorm(
         self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
