@@ -8,7 +8,6 @@
 // How long L2 shall keep what passes through it: createpolicy's encodings, as CUTLASS has them.
 constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
-constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
 
 // `bytes` of contiguous memory; both addresses and the size are multiples of 16.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
@@ -38,15 +37,6 @@ __device__ __forceinline__ void tma_load_2d_both(uint32_t to, const void* map, i
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
       ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<uint16_t>(3)), "l"(eviction)
-      : "memory");
-}
-
-__device__ __forceinline__ void tma_load_3d(uint32_t to, const void* map, int column, int row, int plane,
-                                            uint32_t barrier, uint64_t eviction) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(plane), "l"(eviction)
       : "memory");
 }
 

@@ -12,18 +12,25 @@ import numpy as np
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _gpu():
+    """A GPU: CuPy may be there without one."""
+    pytest.importorskip("cupy")
+    from wisp_runtime.errors import GpuUnavailable
+    from wisp_runtime.ops.cuda.device import capability_of
+
+    try:
+        capability_of(0)
+    except GpuUnavailable as error:
+        pytest.skip(error.message)
+
+
 @pytest.fixture(scope="session")
 def device():
     """The first GPU, with every kernel that it would serve with compiled."""
-    pytest.importorskip("cupy")
-    from wisp_runtime.errors import GpuUnavailable
     from wisp_runtime.ops.cuda.device import capability_of, open_device
 
-    try:
-        capability = capability_of(0)
-    except GpuUnavailable as error:
-        pytest.skip(error.message)
-    _compile(capability)
+    _compile(capability_of(0))
     return open_device(0)
 
 

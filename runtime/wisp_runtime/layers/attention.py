@@ -77,7 +77,7 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
 def _qkv_order(spec: ModelSpec) -> RowOrder:
     """Return the order in which a product can turn its rows itself: all of a head turns, none is normed.
 
-    Heads of 64 fit a row tile as they are.
+    Heads of 64 fit a row tile as they are; other sizes would need half a head to be a multiple of 32 rows.
     """
     turns_all = spec.rope.rotary_size in (None, spec.head_size)
     if spec.has_qk_norm or not turns_all:

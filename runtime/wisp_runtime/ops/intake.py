@@ -66,8 +66,9 @@ def head_rows(order: RowOrder) -> int:
 def packed_row(row: Any, rows: int, order: RowOrder) -> Any:
     """Return where row ``row`` (an integer, or an array of them) of ``rows`` stacked rows lies.
 
-    ``gate_up``: eight rows of gate, the upper half, and the eight rows of up beside them alternate.
-    ``heads_<Dh>``: in each head of Dh rows, 32 of its upper half and the 32 that turn with them alternate.
+    ``gate_up``: eight rows of gate, the first half, and the eight rows of up beside them alternate.
+    ``heads_<Dh>``: in each head of Dh rows, 32 of its first half and the 32 that rotate with them alternate;
+    so Dh / 2 is a multiple of 32.
     """
     if order == "plain":
         return row
@@ -75,6 +76,7 @@ def packed_row(row: Any, rows: int, order: RowOrder) -> Any:
         half, row = divmod(row, rows // 2)
         return row // 8 * 16 + half * 8 + row % 8
     size = head_rows(order)
+    assert size % 64 == 0, f"{order}: half a head is no multiple of 32 rows"
     half, channel = divmod(row % size, size // 2)
     return row - row % size + channel // 32 * 64 + half * 32 + channel % 32
 

@@ -1,7 +1,8 @@
 // linear.cu: y = x W^T + bias, W packed; an entry linear_[tall_]n<tokens> for each tile.
 //
-//   x    : [N, in] bf16, rows apart by any multiple of 16 bytes (a tensor map, boxes of 64 columns x tokens, 128-byte
-//          swizzle, zeros outside); what lies behind row N may be NaN
+//   x    : [N, in] bf16, rows apart by any multiple of 16 bytes (a tensor map, boxes of 64 columns x the tokens
+//          of a tile, or half of them where two blocks share them, 128-byte swizzle, zeros outside); what lies behind
+//          row N may be NaN
 //   W    : [out, in] bf16, packed (kernels/README.md)     bias : [out] bf16 or null     y : [N, out] bf16, row-major
 //   math : bf16 products, float32 sums in a fixed order, bias added in float32, rounded once on store
 //   grid : (as planned, at most one a multiprocessor, 1, 1); in clusters of 2 where pairs share tiles, or

@@ -3,7 +3,8 @@
 //   1. A few threads fill a ring in shared memory: a stage is 64 columns of kTokens tokens and of kRowTiles packed
 //      row tiles, two or three. Weights are asked for before the kernel ahead has ended, X after. Two blocks that take
 //      the same tokens may share the copies: each brings half to both.
-//   2. As many warpgroups multiply (wgmma), each one row tile of 64 by all tokens: weights are A, tokens are N, so a
+//   2. As many warpgroups as row tiles multiply (wgmma), each its 64 rows by all tokens: weights are A, tokens are N,
+//   so a
 //      tile has as many columns as there are tokens, in steps of 8.
 //   3. The sums leave through an epilogue, with a small buffer of its own: the ring fills on meanwhile. Of wide tiles
 //      they are rounded and kept, and stored while the next tile is multiplied.
@@ -19,11 +20,12 @@
 #include "wgmma.cuh"
 
 constexpr int kMaxStages = 16;
-constexpr int kSharedTokens = 256;       // of a tile whose copies two blocks may share
+constexpr int kMulticastTokens = 256;    // of a tile whose copies two blocks may share
 constexpr int kLeastBesideTokens = 192;  // of a tile that is stored beside the products of the next
 
-// Up to 64 tokens a block leaves room for a second one on its multiprocessor, if its ring does: registers count, so one
-// warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg wants it.
+// Up to 64 tokens, of two row tiles, a block leaves room for a second one on its multiprocessor, if its ring does:
+// registers count, so one warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg
+// wants it.
 template <int kTokens, int kRowTiles>
 constexpr bool kIsNarrow = kTokens <= 64 && kRowTiles == 2;
 template <int kTokens, int kRowTiles>
@@ -64,7 +66,7 @@ __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const Linear
       mbarrier_wait(ring.empty + place.stage * 8, place.parity);
       mbarrier_arrive_expect(full, kTokens * 128);
       const uint32_t to = ring.data + place.stage * kStageBytes<kTokens, kRowTiles> + kRowTiles * kBlockBytes;
-      if (kTokens == kSharedTokens && args.shares_tokens) {
+      if (kTokens == kMulticastTokens && args.shares_tokens) {
         const int half = cluster_rank() * (kTokens / 2);
         tma_load_2d_both(to + half * 128, map, k * 64, tile.token_tile * kTokens + half, full, kEvictNormal);
       } else {
@@ -105,16 +107,17 @@ __device__ __forceinline__ void load_weights(const LinearArgs& args, const Ring&
   }
 }
 
-// Sums over the tile's part of K. Up to 64 tokens the memory is the limit, and a stage goes back at once; beyond, one
+// Sums over the tile's part of K. Of narrow tiles the memory is the limit, and a stage goes back at once; beyond, one
 // stage's products stay in flight while the next one's begin. `beside(i)` is called for i in [0, kBeside), while the
 // products of a step run: it has time for a chunk of the tile before.
 template <int kTokens, int kRowTiles, int kBeside, class Beside>
 __device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const LinearTile& tile, const LinearArgs& args,
-                                         const Ring& ring, RingPlace& place, int warpgroup, bool is_beside,
+                                         const Ring& ring, RingPlace& place, int warpgroup, bool is_taken,
                                          Beside beside) {
   constexpr int kInFlight = kIsNarrow<kTokens, kRowTiles> ? 0 : 1;
-  const bool is_shared = kTokens == kSharedTokens && args.shares_tokens;
+  const bool is_shared = kTokens == kMulticastTokens && args.shares_tokens;
   const bool releases = threadIdx.x % 32 < (is_shared ? 2 : 1);
+  // An address of the own shared memory is one of the cluster's too, so one kind of arrival serves both.
   const uint32_t empties = threadIdx.x % 32 == 1 && is_shared ? shared_of(ring.empty, cluster_rank() ^ 1) : ring.empty;
   uint32_t before = 0;
   int k = tile.k_begin;
@@ -138,7 +141,7 @@ __device__ __forceinline__ void multiply(float (&sums)[kTokens / 2], const Linea
     place.advance(ring.stages);
     k++;
   };
-  int chunk = is_beside ? 0 : kBeside;
+  int chunk = is_taken ? 0 : kBeside;
 #pragma unroll 1
   while (k < tile.k_end) {
     step();
@@ -232,7 +235,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   }
   __syncthreads();
   if (args.pairs > 0 || args.shares_tokens) cluster_arrive();
-  if (args.shares_tokens) cluster_wait();
+  if (args.shares_tokens) cluster_wait();  // the first copy goes to both; pairs use each other at the end alone
   if (warp >= kConsumers / 32) {
     if constexpr (kMovesRegisters) set_producer_registers<kRowTiles>();
     const int producer = lane == 0 ? warp - kConsumers / 32 : -1;

@@ -9,7 +9,7 @@
 
 // Store kCount 8 x 8 matrices of bf16, turned over: lane 8 m + i gives the address of matrix m's column i.
 template <int kCount>
-__device__ __forceinline__ void stmatrix_turned(uint32_t address, const uint32_t (&words)[kCount]) {
+__device__ __forceinline__ void stmatrix_transposed(uint32_t address, const uint32_t (&words)[kCount]) {
   if constexpr (kCount == 4) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                  "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
@@ -28,9 +28,10 @@ __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.f + __expf(-x));
 }
 
-// Where piece `piece` (16 bytes) of token `token` lies in a buffer, so that neither way round meets a bank twice.
+// Where piece `piece` (16 bytes) of token `token` lies in a buffer, so that neither stmatrix nor the reads of 16 bytes
+// meet a bank twice.
 template <int kPieces>
-__device__ __forceinline__ uint32_t turned_place(int token, int piece) {
+__device__ __forceinline__ uint32_t transposed_place(int token, int piece) {
   return (token * kPieces + (piece ^ (kPieces == 4 ? token / 2 % 4 : token % 8))) * 16;
 }
 
@@ -61,7 +62,7 @@ struct Bf16Epilogue {
 
   uint32_t words[kWords - kParked * kChunkWords];  // of the chunks that are not parked
   uint32_t buffers;                                // shared address
-  int column, token, end;                          // of the output: columns from `column`, tokens [token, end)
+  int column, token, end;                          // of the output; `column` counts 64 a row tile, 32 if gated
 
   __device__ Bf16Epilogue(uint32_t staging, int warpgroup) : buffers(staging + warpgroup * kBuffers * kBufferBytes) {}
 
@@ -122,7 +123,8 @@ struct Bf16Epilogue {
       for (int j = 0; j < kBatch; j++) matrices[j] = chunk[batch + j];
       const int matrix = batch + lane / 8 % kBatch;
       const int row = (kGated ? matrix : matrix / 2) * 8 + lane % 8;
-      stmatrix_turned<kBatch>(buffer + turned_place<kPieces>(row, kGated ? warp : warp * 2 + matrix % 2), matrices);
+      stmatrix_transposed<kBatch>(buffer + transposed_place<kPieces>(row, kGated ? warp : warp * 2 + matrix % 2),
+                                  matrices);
     }
   }
 };
@@ -142,7 +144,7 @@ struct RowsOut {
     for (int at = threadIdx.x % 128; at < kChunk * kPieces; at += 128) {
       const int row = at / kPieces, piece = at % kPieces, left = args.out_columns - (column + piece * 8);
       if (token + row >= end || left <= 0) continue;
-      const uint32_t from = buffer + turned_place<kPieces>(row, piece);
+      const uint32_t from = buffer + transposed_place<kPieces>(row, piece);
       bf16* to = out + static_cast<size_t>(token + row) * args.out_columns + column + piece * 8;
       if (kGated || args.out_columns % 8 == 0) {
         store16(to, load_shared16(from));

@@ -17,8 +17,9 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Every thread of a cluster arrives, after its barriers are initialised, and waits, before it uses the other's. At the
-// end it arrives with what it sent there before, and waits: nothing must reach a block that has ended.
+// Every thread of a cluster arrives, after its barriers are initialised, and waits, before it uses the other's. Where
+// copies are shared it arrives at the end too, after what it sent there, and waits: nothing must reach a block that has
+// ended. A pair needs no such end: each block waits for all that the other sends.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

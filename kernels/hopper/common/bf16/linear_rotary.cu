@@ -1,4 +1,4 @@
-// linear_rotary.cu: q, k, v = x W^T + bias; q and k turned by their positions, k and v put into the paged cache. An
+// linear_rotary.cu: q, k, v = x W^T + bias; q and k rotated by their positions, k and v put into the paged cache. An
 // entry linear_rotary_[tall_]n<tokens> for each tile.
 //
 //   x    : [N, in] bf16, as in linear.cu     W : [(Hq + 2 Hkv) Dh, in] bf16, packed; rows as ops/intake.py's heads_<Dh>
@@ -6,17 +6,21 @@
 //   y    : [N, out_columns] bf16, the first Hq Dh columns of a row: q. What lies behind them stays as it is
 //   cosines, sines : [S, Dh / 2] float32     positions : [N] int32     slots : [N] int64, -1 writes nothing
 //   keys, values : [P, Hkv, Tb, Dh] bf16
-//   math : bf16 products, float32 sums in a fixed order, rounded; turned in float32 and rounded once more: to the bit
-//          what linear.cu and rope_write_kv.cu give one after the other
+//   math : bf16 products, float32 sums in a fixed order, rounded; rotated in float32 and rounded once more: what
+//          linear.cu and rope_write_kv.cu give one after the other, to the bit where rows stay in their tiles (Dh <=
+//          128)
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
-//   needs: what linear.cu needs; Dh % 64 == 0; all of a head turns; 16-byte aligned arrays (ops/cuda/linear.py checks)
-//   check: tests/gpu/test_linear_rotary.py against linear.cu and rope_write_kv.cu, equal to the bit
+//   needs: what linear.cu needs; Dh % 64 == 0; all of a head rotates, without a norm; 16-byte aligned arrays,
+//          fewer than 2^31 slots (ops/cuda/linear_heads.py checks)
+//   check: tests/gpu/test_linear_rotary.py against linear.cu and rope_write_kv.cu, equal to the bit; Dh 192
+//          and 256 to 2^-7
 #include "linear.cuh"
 #include "linear_rotary.cuh"
 
 template <int kTokens>
 using Rotary = Bf16Epilogue<kTokens, RotaryOut>;
 
+// LINEAR_ENTRIES below expands this one, of three parameters.
 #undef LINEAR_ENTRY
 #define LINEAR_ENTRY(name, tokens, row_tiles, Epilogue)                                      \
   extern "C" __global__ void __launch_bounds__(kLinearThreads<tokens, row_tiles>,            \

@@ -1,20 +1,21 @@
-// linear_rotary.cuh: where Q, K and V go that a product has just made: Q and K turned by their positions, Q to the
+// linear_rotary.cuh: where Q, K and V go that a product has just made: Q and K rotated by their positions, Q to the
 // output, K and V to the paged cache.
 //
-// A head's rows lie as ops/intake.py's heads_<Dh> says: a row tile has 32 channels of the head's first half, then the
-// 32 that turn with them. So a thread finds both of a pair in what its own warpgroup has just turned over.
+// A head's rows lie as ops/intake.py's heads_<Dh> says (those of 64 do so in plain order): row tile t of a head has
+// channels 32 t to 32 t + 31 of its first half, then the 32 that rotate with them. So a row tile is of one head and has
+// as many of each half, and a thread finds both of a pair in what its own warpgroup has just transposed.
 #pragma once
 
 #include "linear_epilogue.cuh"
 
-// By value, as ops/cuda/linear.py fills it.
+// By value, as ops/cuda/linear_heads.py fills it.
 struct RotaryArgs {
-  const float *cosines, *sines;  // [positions, Dh / 2]
-  const int* token_positions;    // [tokens]
-  const int64_t* slots;          // [tokens], block * Tb + offset; -1 writes nothing
+  const float *cosines, *sines;  // [known_positions, Dh / 2]
+  const int* positions;          // [tokens]; past the table its last row counts, below 0 its first
+  const int64_t* slots;          // [tokens], block * Tb + offset, below 2^31; -1 writes nothing
   bf16 *keys, *values;           // [P, Hkv, Tb, Dh]
   int query_heads, kv_heads, head_size;
-  int positions;     // of the table; one past it takes the last row, so that nothing is read out of bounds
+  int known_positions;
   int block_tokens;  // Tb
 };
 
@@ -23,18 +24,18 @@ struct RotaryOut {
   static constexpr bool kGated = false;
 
   template <int kChunk>
-  __device__ static void store(const LinearArgs& args, const More& heads, uint32_t buffer, int column, int first_token,
-                               int end) {
-    if (column >= args.rows) return;
-    const int size = heads.head_size, head = column / size, within = column - head * size;
+  __device__ static void store(const LinearArgs& args, const More& heads, uint32_t buffer, int first_row,
+                               int first_token, int end) {
+    if (first_row >= args.rows) return;
+    const int size = heads.head_size, head = first_row / size, within = first_row - head * size;
     const bool is_query = head < heads.query_heads, is_value = head >= heads.query_heads + heads.kv_heads;
 #pragma unroll
     for (int at = threadIdx.x % 128; at < kChunk * 4; at += 128) {
-      const int row = at / 4, piece = at % 4, token = first_token + row, channel = within / 2 + piece * 8;
+      const int place = at / 4, piece = at % 4, token = first_token + place, channel = within / 2 + piece * 8;
       if (token >= end) continue;
-      uint4 first = load_shared16(buffer + turned_place<8>(row, piece));
-      uint4 second = load_shared16(buffer + turned_place<8>(row, piece + 4));
-      if (!is_value) turn(first, second, heads, heads.token_positions[token], channel);
+      uint4 first = load_shared16(buffer + transposed_place<8>(place, piece));
+      uint4 second = load_shared16(buffer + transposed_place<8>(place, piece + 4));
+      if (!is_value) rotate(first, second, heads, heads.positions[token], channel);
       bf16* to;
       if (is_query) {
         to = static_cast<bf16*>(args.out) + static_cast<size_t>(token) * args.out_columns + head * size;
@@ -43,8 +44,8 @@ struct RotaryOut {
         if (slot < 0) continue;
         const int block = slot / heads.block_tokens, offset = slot - block * heads.block_tokens;
         const int kv_head = head - heads.query_heads - (is_value ? heads.kv_heads : 0);
-        const int64_t place = (static_cast<int64_t>(block) * heads.kv_heads + kv_head) * heads.block_tokens + offset;
-        to = (is_value ? heads.values : heads.keys) + place * size;
+        const int64_t row = (static_cast<int64_t>(block) * heads.kv_heads + kv_head) * heads.block_tokens + offset;
+        to = (is_value ? heads.values : heads.keys) + row * size;
       }
       store16(to + channel, first);
       store16(to + size / 2 + channel, second);
@@ -52,12 +53,13 @@ struct RotaryOut {
   }
 
  private:
-  // Eight channels from `channel` on, and the eight that turn with them.
-  __device__ static void turn(uint4& first, uint4& second, const More& heads, int position, int channel) {
-    const int64_t row = static_cast<int64_t>(min(max(position, 0), heads.positions - 1)) * (heads.head_size / 2);
+  // Eight channels from `channel` on, and the eight that rotate with them.
+  __device__ static void rotate(uint4& first, uint4& second, const More& heads, int position, int channel) {
+    const int64_t angles =
+        static_cast<int64_t>(min(max(position, 0), heads.known_positions - 1)) * (heads.head_size / 2);
     float a[8], b[8], cosines[8], sines[8];
-    load8(heads.cosines + row + channel, cosines);
-    load8(heads.sines + row + channel, sines);
+    load8(heads.cosines + angles + channel, cosines);
+    load8(heads.sines + angles + channel, sines);
     unpack8(first, a);
     unpack8(second, b);
 #pragma unroll

@@ -40,7 +40,7 @@ struct LinearArgs {
 struct LinearTile {
   int unit, token_tile;
   int k_begin, k_end;  // of k_tiles
-  int place;           // on its line, in tiles; of no meaning where K is not cut
+  int place;           // on its line, in tiles; of no meaning where the tile lies on none
 };
 
 // Of counts; most divisors are 1, and a block's first copies wait for this.

@@ -185,7 +185,7 @@ class Linear:
         *more: Any,
     ) -> Array:
         out = self._workspace.array(out_name, (len(x), columns), dtype)
-        if len(x) > self._parts_shape[0] // (self._device.sms * 2 * UNIT_ROWS):
+        if min(len(x), TILE_TOKENS[-1]) > self._parts_shape[0] // (self._device.sms * 2 * UNIT_ROWS):
             self.ensure(len(x))
         parts, arrivals = self._scratch()
         source, storage = x.data, weight.storage.data.ptr
