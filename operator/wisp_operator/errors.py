@@ -5,7 +5,7 @@
     ├── ManifestError     files that hold no valid InferenceModels: every problem, with its line
     ├── SourceError       config.json or the safetensors headers of a model could not be read
     ├── local.template.NotLocal, local.ports.PortTaken, local.folder.FolderTaken,
-    │   local.front.GatewayFailed, local.controller.KeysMissing          `wisp up` cannot start
+    │   local.hardware.NoGpu, local.front.GatewayFailed, local.controller.KeysMissing   `wisp up` cannot start
     └── cli.gateway.GatewayUnreachable, cli.gateway.Refused, cli.demo.DemoFailed
 
 Every message says what, where, and what to do.

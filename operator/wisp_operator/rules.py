@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec.model",
         "spec.model.uri with file:// names an absolute directory on the node, for example "
-        "file:///srv/models/qwen3-0.6b (three slashes); '..' is not allowed.",
+        "file:///srv/models/qwen3-0.6b (three slashes, no spaces); '..' is not allowed.",
         _URI,
         lambda m: _uri("file", r"^file:///[^/ ][^ ]*$")(m) and _stays_inside(m, "file"),
     ),

@@ -12,6 +12,7 @@ GPU feature discovery's ``nvidia.com/gpu.product`` is the driver's name with ``-
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from wisp_plan.sizes import MIB
 
@@ -19,6 +20,14 @@ Capability = tuple[int, int]
 _TURING, _AMPERE, _AMPERE_RTX = (7, 5), (8, 0), (8, 6)
 _ADA, _HOPPER = (8, 9), (9, 0)
 _BLACKWELL, _BLACKWELL_ULTRA, _BLACKWELL_RTX = (10, 0), (10, 3), (12, 0)
+
+
+Support = Literal["runs", "untried", "refused"]
+
+TRIED = ("hopper",)
+"""Kernel folders of which a card has run models."""
+COMPILED = ("ampere", "ada")
+"""Those whose kernels are compiled for cards that have run none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,11 @@ class Card:
     def memory_bytes(self) -> int:
         """All of its memory in bytes."""
         return self.memory_mib * MIB
+
+    @property
+    def support(self) -> Support:
+        """Whether models run on it, have not been tried on it, or are refused."""
+        return "runs" if self.hardware in TRIED else "untried" if self.hardware in COMPILED else "refused"
 
 
 def hardware_of(capability: Capability) -> str:

@@ -30,7 +30,13 @@ Medians; in brackets where a tenth of the measurements lie below and above.
   ([how](../runtime/wisp_runtime/measure/floors.py)); of tokens a second, the most.
 - **beside**: another program on the same kind of GPU at the same shape
   ([how it was run](../tests/bench/peer/README.md)). More than 1.00 × is faster than it; **bold** is where
-  we lose.
+  we lose. Cards of a kind differ by 2 to 6 %, so what is closer than that is a draw.
+- **by**: `general` is an engine of ours, its kernels of any shape; `transformers, …` ran beside it.
+- A step's kernels are timed alone, each between two events: their sum is more than the step takes where they
+  overlap (decode), and less where the card grows hot (prefill).
+- In gates and parity, **parted** counts answers that differ, **gap** is the largest difference of the two
+  logits where they do, and **noise** what bf16 does to such a difference; *rounded* is float32 rounded to
+  bf16 between layers.
 """
 NO_GPU_YET = "No record of a GPU yet: `tests/bench/gpu_session.sh bench` makes them.\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wisp_plan.gpu_catalogue import CARDS
+from wisp_plan.gpu_catalogue import CARDS, COMPILED, TRIED
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import CompilerMissing
 from wisp_runtime.ops.cuda import build
@@ -139,6 +139,10 @@ def test_hardware_and_plan_know_the_same_cards():
     assert [
         name for name, (hardware, capability) in planned.items() if served_by(capability) != hardware
     ] == []
+
+
+def test_the_plan_knows_which_hardware_has_kernels():
+    assert {*TRIED, *COMPILED} == CATALOGUE.hardware.keys() - {PORTABLE}
 
 
 def served_by(capability):

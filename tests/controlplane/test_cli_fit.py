@@ -68,6 +68,9 @@ def manifest(folder, **spec):
         (["--gpu", "l4"], 0, "✓ fits"),
         (["--gpu", "l4", "--max-context", "131072"], 1, "fits with maxContext"),
         (["--gpu", "t4"], 1, "✗ does not fit"),
+        (["--gpu", "t4"], 1, "refuses the T4: there are no kernels for compute capability 7.5"),
+        (["--gpu", "b200"], 1, "refuses the B200"),
+        (["--gpu", "l4"], 0, "No model has run on the L4 yet"),
         (["--gpu", "l44"], 2, "Did you mean L4"),
         (["--gpu", "l4", "--max-context", "200000"], 2, "131072"),
     ],
@@ -95,7 +98,7 @@ def test_a_manifest_is_asked_about_the_gpu_it_names_and_a_flag_outranks_it(folde
 
 def test_json_carries_the_whole_ledger(folder):
     (answer,) = json.loads(wisp("fit", folder, "--gpu", "t4", "--json").output)
-    assert (answer["fits"], answer["device"]) == (False, "T4")
+    assert (answer["fits"], answer["device"], answer["support"]) == (False, "T4", "refused")
     assert answer["requiredBytes"] > answer["availableBytes"]
     assert sum(row["bytes"] for row in answer["rows"]) == answer["totalBytes"]
     assert answer["remedies"]

@@ -17,8 +17,9 @@ from wisp_operator.errors import InvalidModel, SourceError
 from wisp_operator.local import hardware
 from wisp_operator.local.template import Device as Choice
 from wisp_operator.manifests import read_files
-from wisp_plan.errors import PlanError
+from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit import Fit
+from wisp_plan.gpu_catalogue import Card
 from wisp_plan.gpus import find_card
 
 EXAMPLES = """\b
@@ -28,7 +29,7 @@ Examples:
   wisp fit hf://Qwen/Qwen3-8B --gpu h100 --max-context 32768
   wisp fit ./my-model --device cpu --json
 
-Exit codes: 0 everything fits, 1 something does not, 2 it cannot be known.
+Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it cannot be known.
 """
 
 
@@ -60,14 +61,42 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     except (PlanError, SourceError, InvalidModel) as error:
         click.echo(f"wisp fit: {error}", err=True)
         raise click.exceptions.Exit(2) from error
+    cards = {answer.device_name: _card(answer) for _, answer in found}
     if as_json:
         click.echo(json.dumps([_document(model, answer) for model, answer in found], indent=2))
     else:
         for model, answer in found:
             ledger.show(model.name, answer)
+        for card in filter(None, cards.values()):
+            click.echo(_caution(card), nl=False)
         if len(found) > 1:
             click.echo("Each model is judged alone, as if the others were asleep.")
-    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in found) else 1)
+    refused = any(card and card.support == "refused" for card in cards.values())
+    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in found) and not refused else 1)
+
+
+def _card(answer: Fit) -> Card | None:
+    """The card of the catalogue that was judged; None of any other device."""
+    try:
+        return find_card(answer.device_name)
+    except UnknownCard:
+        return None
+
+
+def _caution(card: Card) -> str:
+    """What to know of a card on which no model has run."""
+    major, minor = card.capability
+    if card.support == "refused":
+        return (
+            f"But the runtime refuses the {card.name}: there are no kernels for compute capability "
+            f"{major}.{minor}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
+        )
+    if card.support == "untried":
+        return (
+            f"No model has run on the {card.name} yet: "
+            "its kernels are compiled, and tested on an H200 alone.\n"
+        )
+    return ""
 
 
 def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
@@ -133,6 +162,7 @@ def _document(model: InferenceModel, answer: Fit) -> dict[str, Any]:
         "model": model.key,
         "uri": model.spec.model.uri,
         "device": answer.device_name,
+        "support": card.support if (card := _card(answer)) else None,
         "requiredBytes": answer.required_bytes,
         "quantization": answer.quantization,
         "kvCacheDtype": answer.kv_dtype,

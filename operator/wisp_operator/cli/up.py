@@ -17,7 +17,7 @@ from wisp_operator.cli.rows import read
 from wisp_operator.local import config
 from wisp_operator.local.files import ManifestFiles
 from wisp_operator.local.folder import folder
-from wisp_operator.local.hardware import Fitting
+from wisp_operator.local.hardware import Fitting, require_gpu
 from wisp_operator.local.ports import free_port, require_free
 from wisp_operator.local.session import Options, Session
 from wisp_operator.surface import Surface
@@ -71,6 +71,7 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
     The same manifests, fit check, gateway, wake and scale to zero as on a cluster; pods are processes.
     Files are read again when they change. Ctrl-C ends everything.
     """
+    require_gpu(chosen["device"])
     manifests = ManifestFiles(files)
     options = Options(
         **{**chosen, "port": chosen["port"] or free_port()}, are_logs_kept=state_dir is not None

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 from dataclasses import dataclass
 
 from wisp_operator import fit, sources
 from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.template import Device as Choice
 from wisp_plan import host_memory
 from wisp_plan.gpus import DEFAULT_FRACTION
 
+logger = logging.getLogger(__name__)
 MIB = 2**20
 DRIVER_TIMEOUT_S = 10.0
 QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
+
+
+class NoGpu(WispError):
+    """A GPU was asked for, and this machine has none that its driver tells of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,19 @@ def cards() -> list[Card]:
     return [card for line in asked.stdout.splitlines() if (card := _card(line))]
 
 
+def require_gpu(choice: Choice) -> None:
+    """Make sure that there is a GPU if ``choice`` wants one, whatever the manifests say.
+
+    Raises:
+        NoGpu: there is none.
+    """
+    if choice == "cuda" and not cards():
+        raise NoGpu(
+            "--device cuda: nvidia-smi tells of no GPU on this machine. Install NVIDIA's driver, 580 or "
+            "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
+        )
+
+
 def free_memory_bytes() -> int:
     """Memory that a process could take now, by the same count as a runtime's own check."""
     return host_memory.available_bytes()
@@ -71,9 +91,18 @@ class Fitting:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cards = cards()
+        self._told: set[str] = set()
 
     def __call__(self, model: InferenceModel) -> fit.FitReport:
         """Say whether ``model`` fits now; may read from the network."""
+        if (
+            self._choice == "auto"
+            and model.spec.gpu.count
+            and not self._cards
+            and model.key not in self._told
+        ):
+            self._told.add(model.key)
+            logger.warning("%s asks for a GPU, and nvidia-smi tells of none: it runs on the CPU.", model.key)
         return fit.check(model, files_of(model), device_for(model.spec.gpu, self._choice, self._cards))
 
 
