@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from wisp_operator.api import parse
-from wisp_operator.local.hardware import Fitting
 from wisp_plan.config import parse_config
 from wisp_plan.tensors import expected_tensors
 
@@ -144,22 +141,6 @@ def refusal(folder, text, *arguments):
         check=False,
     )
     return done.returncode, done.stderr
-
-
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine may have a GPU")
-def test_a_gpu_that_is_asked_for_and_not_there_is_said_at_once(tmp_path):
-    code, said = refusal(tmp_path, manifest(), "--device", "cuda")
-    assert (code, "--device cuda: nvidia-smi tells of no GPU" in said) == (1, True), said
-
-
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine may have a GPU")
-def test_who_asks_for_a_gpu_and_gets_the_cpu_hears_of_it(caplog):
-    fitting = Fitting("auto")
-    for count in (0, 1, 1):
-        fitting(parse(manifest(uri="file:///not/there", gpu={"count": count})))
-    assert [record.getMessage() for record in caplog.records] == [
-        "default/tiny asks for a GPU, and nvidia-smi tells of none: it runs on the CPU."
-    ]
 
 
 def test_a_request_wakes_the_model_and_silence_sends_it_back_to_zero(tmp_path):
