@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wisp_plan.shapes import SHAPES
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
     from wisp_runtime.measure.record import Row
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
+SHAPE_HELP = f"A shape with random weights ({', '.join(SHAPES)}), or a model's folder."
 
 
 class Numbers(click.ParamType[Any]):
@@ -43,7 +45,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             "--shape",
             required=True,
             metavar="NAME|DIR",
-            help="A named shape with random weights, or a model's folder.",
+            help=SHAPE_HELP,
         ),
         click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True),
         click.option(

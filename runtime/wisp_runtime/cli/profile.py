@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wisp_runtime.cli.measuring import SETTINGS, keep_record, told_failures
+from wisp_runtime.cli.measuring import SETTINGS, SHAPE_HELP, keep_record, told_failures
 
 EXAMPLES = """\b
 Examples:
@@ -22,7 +22,7 @@ Examples:
     "--shape",
     required=True,
     metavar="NAME|DIR",
-    help="A named shape with random weights, or a model's folder.",
+    help=SHAPE_HELP,
 )
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")
