@@ -1,13 +1,13 @@
 // linear_epilogue.cuh: from the sums of a warpgroup, [64 weight rows, kTokens] in registers, to rows of the output.
 //
-// A thread has two neighbouring tokens of a weight row; the output wants neighbouring rows of a token. bf16 turns over
-// through shared memory, 32 tokens at a time (stmatrix.trans), so that eight lanes store 128 contiguous bytes. float32
-// needs no turning: eight lanes have eight neighbouring rows already, a sector of 32 bytes.
+// A thread has two neighbouring tokens of a weight row; the output wants neighbouring rows of a token. bf16 is
+// transposed in shared memory, 32 tokens at a time (stmatrix.trans), so that eight lanes store 128 contiguous bytes.
+// float32 needs no transposing: eight lanes have eight neighbouring rows already, a sector of 32 bytes.
 #pragma once
 
 #include "linear_parts.cuh"
 
-// Store kCount 8 x 8 matrices of bf16, turned over: lane 8 m + i gives the address of matrix m's column i.
+// Store kCount 8 x 8 matrices of bf16, transposed: lane 8 m + i gives the address of matrix m's column i.
 template <int kCount>
 __device__ __forceinline__ void stmatrix_transposed(uint32_t address, const uint32_t (&words)[kCount]) {
   if constexpr (kCount == 4) {
@@ -44,14 +44,14 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   return v;
 }
 
-// bf16 output, through shared memory. `Out` says what a row is and where the turned tokens go (RowsOut below, RotaryOut
+// bf16 output, through shared memory. `Out` says what a row is and where its tokens go (RowsOut below, RotaryOut
 // of linear_rotary.cuh). A tile is taken when its sums are there, and put chunk by chunk, maybe beside the next one's
 // products.
 template <int kTokens, class Out>
 struct Bf16Epilogue {
   using More = typename Out::More;
   static constexpr bool kHasBias = true, kGated = Out::kGated;
-  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that turn over at a time
+  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that are transposed at a time
   static constexpr int kChunks = kTokens / kChunk;
   static constexpr int kPieces = kGated ? 4 : 8;  // 16-byte pieces of a token of a warpgroup's output
   static constexpr int kBufferBytes = kChunk * kPieces * 16;

@@ -138,7 +138,7 @@ def stage_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
 
 
 def staging_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
-    """Return the bytes in which results turn over: the most that an epilogue wants."""
+    """Return the bytes in which results are transposed: the most that an epilogue wants."""
     buffers = 4 if tile_tokens == TILE_TOKENS[-1] else 2  # linear_epilogue.cuh's kBuffers
     return buffers * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
 

@@ -38,8 +38,8 @@ _NEEDED = (
 """The ops that every model needs."""
 _NEEDED_WHERE_PRODUCTS_ROTATE = ("linear_rotary",)
 
-_MOST_TURNED = 768
-"""Tokens of a product that turns its own rows: of more, fetching angles delays it longer than a launch."""
+_MOST_ROTATED = 768
+"""Tokens of a product that rotates its own rows: of more, fetching angles delays it longer than a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +157,17 @@ class CudaOps(Arenas):
         keys: Array,
         values: Array,
     ) -> Array:
-        """Launch a product that turns its own rows; of many tokens a plain one, then :class:`.rope.Rope`."""
+        """Launch a product that rotates its own rows; of many tokens a plain one, then :class:`.rope.Rope`."""
         sizes = heads.queries, heads.keys, heads.size
         angles = rotary.cosines, rotary.sines
         where = batch.positions, batch.slots, keys, values
-        if len(x) <= _MOST_TURNED and self._turns_itself(weight, heads, rotary):
+        if len(x) <= _MOST_ROTATED and self._rotates_itself(weight, heads, rotary):
             return self._linear.rotary(x, weight, bias, sizes, *angles, *where, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
         norms, by_heads = (heads.q_norm, heads.k_norm), head_rows(weight.order) > 0
         return self._rope(qkv, sizes, *norms, heads.eps, *angles, *where, by_heads=by_heads)
 
-    def _turns_itself(self, weight: PackedMatrix, heads: Heads, rotary: Rotation) -> bool:
+    def _rotates_itself(self, weight: PackedMatrix, heads: Heads, rotary: Rotation) -> bool:
         if head_rows(weight.order):
             return True
         is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
