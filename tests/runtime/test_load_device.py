@@ -124,6 +124,21 @@ def test_a_model_is_checked_against_what_the_card_has_free():
     assert fit.to_dict()["contextBytes"] == 530 * MIB
 
 
+@pytest.mark.parametrize(
+    ("options", "alone", "mixed"),
+    [
+        ({}, 8192, 2048),
+        ({"max_step_tokens": 4096}, 4096, None),  # as was said
+        ({"max_concurrent": 1024, "max_context": 2048}, 8192, 2048),
+        ({"max_concurrent": 1500, "max_context": 512}, 8192, 3000),
+    ],
+)
+def test_a_step_beside_decodes_is_smaller_unless_somebody_said_how_large(options, alone, mixed):
+    config = ServeConfig(model="m", **options)
+    limits = startup.limits_of(LLAMA, config, startup.require_fit(LLAMA, config, H200))
+    assert (limits.max_step_tokens, limits.mixed_step_tokens) == (alone, mixed)
+
+
 def test_an_unknown_context_changes_nothing_but_its_row():
     known, unknown = (
         startup.require_fit(LLAMA, ServeConfig(model="m"), replace(H200, process_bytes=held))

@@ -97,6 +97,19 @@ def test_no_more_run_than_may_and_the_next_comes_when_one_ends():
     assert run(engine) == [[("c*", 0, 2)]]
 
 
+def test_prompts_take_less_of_a_step_beside_sequences_that_decode():
+    engine = scheduler(max_step_tokens=8, mixed_step_tokens=4)
+    submit(engine, "a", 12, max_tokens=2)
+    submit(engine, "b", 10, max_tokens=1, first=20)
+    assert run(engine, 5) == [
+        [("a", 0, 8)],  # nobody decodes
+        [("a*", 8, 4), ("b", 0, 4)],
+        [("a*", 12, 1), ("b", 4, 3)],
+        [("b*", 7, 3)],
+        [],
+    ]
+
+
 def test_a_step_smaller_than_the_concurrency_bounds_what_runs():
     engine = scheduler(max_step_tokens=2, max_concurrent=9)
     for name in "abc":

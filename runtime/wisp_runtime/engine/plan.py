@@ -22,6 +22,8 @@ class Limits:
         vocab: token ids are below it.
         eos: tokens that end an answer.
         reuses_prefixes: whether computed blocks are remembered.
+        mixed_step_tokens: tokens a step may compute in which sequences decode, their own included: they wait
+            for its prompts. None is ``max_step_tokens``.
     """
 
     blocks: int
@@ -32,6 +34,7 @@ class Limits:
     vocab: int
     eos: frozenset[int] = frozenset()
     reuses_prefixes: bool = True
+    mixed_step_tokens: int | None = None
 
     @property
     def max_running(self) -> int:

@@ -5,7 +5,8 @@ Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The
 1. A request's rank is its arrival number plus a head start per priority level. Lower ranks come
    first everywhere; because the head start is bounded, no priority is ever starved.
 2. A step takes the running sequences that decode, then prefill chunks of the others, then admits
-   from the queue, in rank order, within ``max_step_tokens``. Nobody overtakes in the queue.
+   from the queue, in rank order, within ``max_step_tokens``; within ``mixed_step_tokens`` if any decodes.
+   Nobody overtakes in the queue.
 3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that
    runs. It grows block by block; when none is left, the one of the highest rank gives up its
    blocks and waits again (preemption by recompute). The lowest rank is never stopped, so every
@@ -113,7 +114,8 @@ class Scheduler:
         if self._uncommitted and any(one.counts is not None and one.awaited_row >= 0 for one in self.running):
             return ()
         chunks = self._decodes()
-        budget = self.limits.max_step_tokens - len(chunks)
+        most = self.limits.mixed_step_tokens if chunks else None
+        budget = max(0, (most or self.limits.max_step_tokens) - len(chunks))
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start, pending = sequence.computed_tokens, sequence.pending_tokens

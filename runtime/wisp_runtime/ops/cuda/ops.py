@@ -157,7 +157,7 @@ class CudaOps(Arenas):
         keys: Array,
         values: Array,
     ) -> Array:
-        """Launch a product that rotates its own rows; of many tokens a plain one, then :class:`.rope.Rope`."""
+        """Launch a product that rotates its own rows; of many tokens a plain one and :class:`.rope.Rope`."""
         sizes = heads.queries, heads.keys, heads.size
         angles = rotary.cosines, rotary.sines
         where = batch.positions, batch.slots, keys, values
