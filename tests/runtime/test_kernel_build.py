@@ -120,7 +120,10 @@ def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
     resolve, lacking = Catalogue.resolve, Absent("linear", "hopper/common/bf16", "wants wgmma. Use another.")
     monkeypatch.setattr(Catalogue, "resolve", lambda *asked: resolve(*asked) | {"linear": lacking})
     text = run("list", WISP_KERNELS=str(tmp_path)).stdout
-    assert re.search(r"^sm_90a +hopper/common/bf16$", text, re.M)
+    assert re.search(r"^sm_90a +hopper/common/bf16: 0 of \d\d compiled$", text, re.M)
+    assert re.search(
+        r"^sm_89 +ada/common/bf16: 0 of \d\d compiled; no model has run on such a card$", text, re.M
+    )
     assert re.search(r"^  rmsnorm +not compiled +portable/common/bf16/rmsnorm\.cu", text, re.M)
     assert re.search(r"^  linear +absent: .*wgmma", text, re.M)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wisp_plan.gpu_catalogue import TRIED
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, RuntimeFailure
 
@@ -96,17 +97,25 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
 
 def _table(found: list[dict[str, Any]]) -> Iterator[str]:
     width = max((len(row["op"]) for row in found), default=0)
-    heading = ""
-    for row in found:
-        title = f"{row['arch']}  {row['hardware']}/{row['model']}/{row['quantization']}"
-        if title != heading:
-            yield from ([""] if heading else []) + [title]
-            heading = title
-        if row["source"] is None:
-            yield f"  {row['op']:{width}}  absent: {row['why']}"
-        else:
-            state = "compiled" if row["isBuilt"] else "not compiled"
-            yield f"  {row['op']:{width}}  {state:12}  {row['source']}  ({row['cubin']})"
+    titles = dict.fromkeys(map(_title, found))
+    for number, title in enumerate(titles):
+        own = [row for row in found if _title(row) == title]
+        there = [row for row in own if row["source"] is not None]
+        built, tried = sum(row["isBuilt"] for row in there), own[0]["hardware"] in TRIED
+        yield from [""] if number else []
+        yield f"{title}: {built} of {len(there)} compiled" + (
+            "" if tried else "; no model has run on such a card"
+        )
+        for row in own:
+            if row["source"] is None:
+                yield f"  {row['op']:{width}}  absent: {row['why']}"
+            else:
+                state = "compiled" if row["isBuilt"] else "not compiled"
+                yield f"  {row['op']:{width}}  {state:12}  {row['source']}  ({row['cubin']})"
+
+
+def _title(row: dict[str, Any]) -> str:
+    return f"{row['arch']}  {row['hardware']}/{row['model']}/{row['quantization']}"
 
 
 @contextmanager
@@ -114,7 +123,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except RuntimeFailure as error:
-        click.echo(f"{error.reason}: {error.message}", err=True)
+        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         click.echo("interrupted; what is compiled is kept", err=True)
