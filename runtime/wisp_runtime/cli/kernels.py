@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_plan.gpu_catalogue import TRIED
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, RuntimeFailure
 
@@ -96,6 +95,8 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
 
 
 def _table(found: list[dict[str, Any]]) -> Iterator[str]:
+    from wisp_plan.gpu_catalogue import TRIED  # the image's stage that compiles has it not, and lists nothing
+
     width = max((len(row["op"]) for row in found), default=0)
     titles = dict.fromkeys(map(_title, found))
     for number, title in enumerate(titles):
