@@ -80,6 +80,16 @@ def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
             check(logits, plain.product(dense), SUMS)
 
 
+def check_biased_and_gated(linear, plain, gated, tokens):
+    """Check the product of ``tokens`` rows with ``plain``'s matrix and bias, and that with ``gated``'s."""
+    x, dense = plain.x(tokens)
+    y = linear(x, plain.weight, plain.bias, out_name="test.y")
+    check(y, plain.product(dense), SUMS)
+    check_stable(lambda: linear(x, plain.weight, plain.bias, out_name="test.y"), y)
+    inputs, dense = gated.x(tokens)
+    check(linear.swiglu(inputs, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+
+
 @pytest.mark.parametrize("width", TALL_TOKENS)
 def test_tall_tiles_may_be_whole(device, width):
     def planner(work: Work, sms: int) -> Plan:
@@ -91,12 +101,7 @@ def test_tall_tiles_may_be_whole(device, width):
     for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
         plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 32 * outputs, 72, "gate_up")
         for tokens in few(2 * width + 7, 3):
-            x, dense = plain.x(tokens)
-            y = linear(x, plain.weight, plain.bias, out_name="test.y")
-            check(y, plain.product(dense), SUMS)
-            check_stable(lambda x=x, p=plain: linear(x, p.weight, p.bias, out_name="test.y"), y)
-            x, dense = gated.x(tokens)
-            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+            check_biased_and_gated(linear, plain, gated, tokens)
 
 
 @pytest.mark.parametrize("grid", [2, 6, 132])
@@ -110,12 +115,7 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
     for outputs in few(232, 1504):  # two units, the last not full; twelve
         plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
         for tokens in few(5 * 256 - 100, 3, 256):
-            x, dense = plain.x(tokens)
-            y = linear(x, plain.weight, plain.bias, out_name="test.y")
-            check(y, plain.product(dense), SUMS)
-            check_stable(lambda x=x, p=plain: linear(x, p.weight, p.bias, out_name="test.y"), y)
-            x, dense = gated.x(tokens)
-            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+            check_biased_and_gated(linear, plain, gated, tokens)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 300])

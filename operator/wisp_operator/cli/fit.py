@@ -63,7 +63,8 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
         raise click.exceptions.Exit(2) from error
     cards = {answer.device_name: _card(answer) for _, answer in found}
     if as_json:
-        click.echo(json.dumps([_document(model, answer) for model, answer in found], indent=2))
+        documents = [_document(model, answer, cards[answer.device_name]) for model, answer in found]
+        click.echo(json.dumps(documents, indent=2))
     else:
         for model, answer in found:
             ledger.show(model.name, answer)
@@ -154,7 +155,7 @@ def _device(model: InferenceModel, choice: Choice) -> fit.Device:
     return asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
 
 
-def _document(model: InferenceModel, answer: Fit) -> dict[str, Any]:
+def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str, Any]:
     rows = [
         {"name": row.name, "bytes": row.size_bytes, "why": row.explanation} for row in answer.ledger.rows()
     ]
@@ -162,7 +163,7 @@ def _document(model: InferenceModel, answer: Fit) -> dict[str, Any]:
         "model": model.key,
         "uri": model.spec.model.uri,
         "device": answer.device_name,
-        "support": card.support if (card := _card(answer)) else None,
+        "support": card.support if card else None,
         "requiredBytes": answer.required_bytes,
         "quantization": answer.quantization,
         "kvCacheDtype": answer.kv_dtype,

@@ -17,7 +17,7 @@ from wisp_operator.cli.rows import read
 from wisp_operator.local import config
 from wisp_operator.local.files import ManifestFiles
 from wisp_operator.local.folder import folder
-from wisp_operator.local.hardware import Fitting, require_gpu
+from wisp_operator.local.hardware import Fitting
 from wisp_operator.local.ports import free_port, require_free
 from wisp_operator.local.session import Options, Session
 from wisp_operator.surface import Surface
@@ -71,18 +71,18 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
     The same manifests, fit check, gateway, wake and scale to zero as on a cluster; pods are processes.
     Files are read again when they change. Ctrl-C ends everything.
     """
-    require_gpu(chosen["device"])
+    fitting = Fitting(chosen["device"])
     manifests = ManifestFiles(files)
     options = Options(
         **{**chosen, "port": chosen["port"] or free_port()}, are_logs_kept=state_dir is not None
     )
     require_free(options.host, options.port)
     with folder(state_dir, config.temporary_dir()) as home:
-        asyncio.run(_serve(options, manifests, home))
+        asyncio.run(_serve(options, manifests, home, fitting))
 
 
-async def _serve(options: Options, manifests: ManifestFiles, home: Path) -> None:
-    session = Session(options, manifests, home, Fitting(options.device))
+async def _serve(options: Options, manifests: ManifestFiles, home: Path, fitting: Fitting) -> None:
+    session = Session(options, manifests, home, fitting)
     on_terminal = sys.stdout.isatty()
     events = _log_to_table(session) if on_terminal else _log_to_lines(session)
     async with session.running():

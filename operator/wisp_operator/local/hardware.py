@@ -52,19 +52,6 @@ def cards() -> list[Card]:
     return [card for line in asked.stdout.splitlines() if (card := _card(line))]
 
 
-def require_gpu(choice: Choice) -> None:
-    """Make sure that there is a GPU if ``choice`` wants one, whatever the manifests say.
-
-    Raises:
-        NoGpu: there is none.
-    """
-    if choice == "cuda" and not cards():
-        raise NoGpu(
-            "--device cuda: nvidia-smi tells of no GPU on this machine. Install NVIDIA's driver, 580 or "
-            "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
-        )
-
-
 def free_memory_bytes() -> int:
     """Memory that a process could take now, by the same count as a runtime's own check."""
     return host_memory.available_bytes()
@@ -86,11 +73,20 @@ def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:
 
 
 class Fitting:
-    """Asks whether models fit this machine."""
+    """Asks whether models fit this machine.
+
+    Raises:
+        NoGpu: ``choice`` wants a GPU, whatever the manifests say, and there is none.
+    """
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cards = cards()
+        if choice == "cuda" and not self._cards:
+            raise NoGpu(
+                "--device cuda: nvidia-smi tells of no GPU on this machine. Install NVIDIA's driver, 580 or "
+                "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
+            )
         self._told: set[str] = set()
 
     def __call__(self, model: InferenceModel) -> fit.FitReport:

@@ -69,8 +69,8 @@ def prefill_floor_s(
     moved = step_weight_bytes(spec, weights) + sequences * min(cached, window) * kv_bytes_per_token(spec, kv)
     pairs, layers = _pairs(prompt, window) - _pairs(cached, window), spec.layers
     pairs_of_all = (pairs * (layers - 1) + min(prompt, window)) / layers
-    once = _last_layer_weights(spec) + spec.vocab * spec.hidden
-    each = _layer_weights(spec) - _last_layer_weights(spec)
+    last_layer = _last_layer_weights(spec)
+    once, each = last_layer + spec.vocab * spec.hidden, _layer_weights(spec) - last_layer
     done = 2 * (computed * each + once) + pairs_of_all * _pair_flops(spec)
     return max(moved / ceiling.bytes_per_s, sequences * done / ceiling.flops_per_s)
 

@@ -8,9 +8,8 @@ planned here; :func:`walk` is its twin.
 
 These mirror the kernels, and change with them: TILE_TOKENS and TALL_TOKENS (LINEAR_ENTRIES in
 ``linear.cuh``), _MOST_STAGES (kMaxStages there), the tile whose tokens are shared (kMulticastTokens
-there),
-_NARROWEST_OF_PAIR (kLeastPairTokens in ``linear_pair.cuh``), the buffers of :func:`staging_bytes` (kBuffers
-and kChunk in ``linear_epilogue.cuh``), and NARROW of ``linear_cost.py`` (kIsNarrow).
+there), _NARROWEST_OF_PAIR (kLeastPairTokens in ``linear_pair.cuh``), the buffers of :func:`staging_bytes`
+(kBuffers and kChunk in ``linear_epilogue.cuh``), and NARROW of ``linear_cost.py`` (kIsNarrow).
 """
 
 from __future__ import annotations
