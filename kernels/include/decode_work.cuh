@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "decode_tile.cuh"
 #include "reduce.cuh"
 
-constexpr int kTokens = 16;     // of a tile: what a warp copies and multiplies at once
 constexpr int kPartTiles = 4;   // a part has at least so many tiles, unless it is alone
 constexpr int kMostParts = 64;  // of a sequence: the last block to arrive reads them all
 
@@ -43,12 +43,12 @@ struct Seen {
     const bool attends = (sequence == known) & (next_row - row == 1) & (context > 0);
     end = attends ? context : 0;
     first = max(0, end - shape.window);
-    first_tile = first / kTokens;
-    tiles = (end + kTokens - 1) / kTokens - first_tile;
+    first_tile = first / kTileTokens;
+    tiles = (end + kTileTokens - 1) / kTileTokens - first_tile;
   }
   __device__ __forceinline__ bool has(int token) const { return token >= first && token < end; }
   __device__ __forceinline__ bool has_all(int tile) const {
-    return tile * kTokens >= first && (tile + 1) * kTokens <= end;
+    return tile * kTileTokens >= first && (tile + 1) * kTileTokens <= end;
   }
 };
 

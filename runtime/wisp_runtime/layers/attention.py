@@ -10,7 +10,7 @@ from wisp_runtime.layers.linear import Linear
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
 from wisp_runtime.ops.backend import Heads, Ops, Rotation
-from wisp_runtime.ops.intake import RowOrder
+from wisp_runtime.ops.intake import RowOrder, qkv_order
 
 
 class Attention:
@@ -75,12 +75,5 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
 
 
 def _qkv_order(spec: ModelSpec) -> RowOrder:
-    """Return the order in which a product can turn its rows itself: all of a head turns, none is normed.
-
-    Heads of 64 fit a row tile as they are; other sizes would need half a head to be a multiple of 32 rows.
-    """
-    turns_all = spec.rope.rotary_size in (None, spec.head_size)
-    if spec.has_qk_norm or not turns_all:
-        return "plain"
-    by_heads: dict[int, RowOrder] = {128: "heads_128", 192: "heads_192", 256: "heads_256"}
-    return by_heads.get(spec.head_size, "plain")
+    rotates_all = spec.rope.rotary_size in (0, spec.head_size)
+    return qkv_order(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)

@@ -12,9 +12,16 @@ from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.rotary import rotation
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops, Rotation
+from wisp_runtime.ops.backend import Ops, Rotation, StepLayer, StepWeights
 
 Probe = Callable[[int, Array], None]
+
+_STEP_NAMES = (
+    *("qkv.weight", "output.weight", "gate_up.weight", "down.weight"),
+    *("qkv.bias", "output.bias", "gate_up.bias", "down.bias"),
+    *("input_norm.weight", "mlp_norm.weight", "q_norm.weight", "k_norm.weight"),
+)
+"""Of a layer, in the order of :class:`StepLayer`."""
 
 
 class Block:
@@ -55,7 +62,7 @@ class Llama:
 
     def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
         self.spec = spec
-        self._ops = ops
+        self._ops, self._weights = ops, weights
         self._embeddings = weights["embeddings.weight"]
         self._rotation = rotation(ops, spec)
         self._blocks = [Block(ops, weights, spec, layer) for layer in range(spec.layers)]
@@ -85,6 +92,16 @@ class Llama:
         if rows is not wanted:
             normed = self._ops.take_rows(normed, wanted)
         return self._ops.logits(normed, self._head)
+
+    def step_weights(self) -> StepWeights:
+        """Return the weights for a device that runs a whole step at once."""
+        weights, layers = self._weights, range(self.spec.layers)
+        return StepWeights(
+            self._embeddings,
+            self._head,
+            weights["norm.weight"],
+            [StepLayer(*(weights.get(f"layers.{i}.{name}") for name in _STEP_NAMES)) for i in layers],
+        )
 
     def _show(self, probe: Probe | None, layer: int, x: Array | None, residual: Array) -> None:
         if probe is not None:

@@ -63,6 +63,18 @@ def head_rows(order: RowOrder) -> int:
     return int(order.removeprefix("heads_")) if order.startswith("heads_") else 0
 
 
+def qkv_order(head_size: int, *, rotates_all: bool, is_normed: bool) -> RowOrder:
+    """Return the order of Q, K and V in which a product can rotate its rows itself.
+
+    All of a head rotates, none is normed. Heads of 64 fit a row tile as they are; other sizes need half a
+    head to be a multiple of 32 rows.
+    """
+    if is_normed or not rotates_all:
+        return "plain"
+    by_heads: dict[int, RowOrder] = {128: "heads_128", 192: "heads_192", 256: "heads_256"}
+    return by_heads.get(head_size, "plain")
+
+
 def packed_row(row: Any, rows: int, order: RowOrder) -> Any:
     """Return where row ``row`` (an integer, or an array of them) of ``rows`` stacked rows lies.
 

@@ -118,7 +118,7 @@ __device__ __forceinline__ void gather(Gathered<kSize, kOctets>& all, unsigned c
     if (step >= 0) {
       copies_wait<kStages - 1>();
       __syncwarp();
-      attend<kSize, kOctets>(all, stage, tile, queries, shape.scale, seen);
+      attend<kSize, kOctets>(all, PaddedRows<kSize>(stage), tile, queries, shape.scale, seen);
       __syncwarp();
       tile += L::kWarps;
     }

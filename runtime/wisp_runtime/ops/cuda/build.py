@@ -66,7 +66,8 @@ def plan(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> li
     jobs = {}
     for arch in architectures or known:
         for source in catalogue.sources(known[arch].name):
-            jobs[source.path, arch] = Job(source, arch, folder / catalogue.cubin_name(source, arch))
+            cubin = folder / catalogue.cubin_name(source, arch)
+            jobs.setdefault(cubin.name, Job(source, arch, cubin))
     return list(jobs.values())
 
 
@@ -100,7 +101,7 @@ def compile_one(job: Job, nvcc: Path, include: Path) -> Built:
         files = ["-I", str(include), "-o", str(half), str(job.source.path)]
         try:
             done = subprocess.run(
-                [str(nvcc), *nvcc_flags(job.arch), *files],
+                [str(nvcc), *nvcc_flags(job.arch), *job.source.defines, *files],
                 capture_output=True,
                 text=True,
                 timeout=_COMPILATION_LIMIT_S,

@@ -1,7 +1,9 @@
 """Which kernel source serves which op on which GPU: the folders under ``kernels/``, read and resolved.
 
 A leaf ``<hardware>/<model>/<quant>`` shadows ``<hardware>/common/<quant>``, which shadows
-``portable/common/<quant>``. Only texts are read here: no GPU, no compiler.
+``portable/common/<quant>``. A template is a source of ``<hardware>/common/<quant>`` that is compiled once for
+each model that a manifest describes (``[model]``), with the model's sizes as macros. Only texts are read here:
+no GPU, no compiler.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,9 @@ from typing import Any
 from wisp_runtime.errors import KernelsMissing
 
 Capability = tuple[int, int]
+Model = Mapping[str, int]
+"""A model as templates see it: what they call WISP_HIDDEN is ``hidden``; what is not there is 0."""
+
 PORTABLE, EVERY_MODEL = "portable", "common"
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.M)
 _DIGEST_LETTERS = 16
@@ -61,6 +66,7 @@ class Source:
         path: the ``.cu`` file.
         entries: names of its ``extern "C"`` kernels.
         needs: the shapes it assumes, in words.
+        defines: macros that it is compiled with: of a template, the model's sizes.
     """
 
     op: str
@@ -68,6 +74,7 @@ class Source:
     path: Path
     entries: tuple[str, ...]
     needs: str
+    defines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +149,12 @@ class Catalogue:
 
     def sources(self, hardware: str) -> list[Source]:
         """Return every source that some kernel set of ``hardware`` has."""
-        found = {
-            chosen.path: chosen
-            for model, quant in self.sets(hardware)
-            for chosen in self.resolve(hardware, quant, model).values()
-            if isinstance(chosen, Source)
-        }
-        return [found[path] for path in sorted(found)]
+        found: dict[Any, Source] = {}
+        for model, quant in self.sets(hardware):
+            for chosen in self.resolve(hardware, quant, model).values():
+                if isinstance(chosen, Source):
+                    found.setdefault((chosen.path, chosen.defines), chosen)
+        return [found[key] for key in sorted(found)]
 
     def leaves(self) -> list[str]:
         """Return every leaf: ``<hardware>/<model>/<quant>``."""
@@ -159,9 +165,15 @@ class Catalogue:
         """Return what a leaf has and what it deliberately lacks, by op; nothing if there is no such leaf."""
         return _manifest(self.root, leaf)
 
+    def template(self, op: str, hardware: str, quant: str, model: Model) -> Source | None:
+        """Return the template ``op`` of a hardware for one model; None where there is no such template."""
+        leaf = f"{hardware}/{EVERY_MODEL}/{quant}"
+        return _templates(self.root, leaf, leaf, model).get(op)
+
     def cubin_name(self, source: Source, arch: str) -> str:
         """Return the file name of a compiled source: it holds the hash of all that goes into it."""
-        return f"{source.path.stem}-{arch}-{digest(source.path, self.root / 'include', arch)}.cubin"
+        made_of = digest(source.path, self.root / "include", arch, source.defines)
+        return f"{source.path.stem}-{arch}-{made_of}.cubin"
 
 
 def require_known(catalogue: Catalogue, architectures: Iterable[str]) -> None:
@@ -195,9 +207,9 @@ def nvcc_flags(arch: str) -> tuple[str, ...]:
     return ("-cubin", "-gencode", f"arch=compute_{number},code=sm_{number}", "-O3", "-std=c++17")
 
 
-def digest(source: Path, include: Path, arch: str) -> str:
+def digest(source: Path, include: Path, arch: str, defines: Sequence[str] = ()) -> str:
     """Hash a source, all of our headers that it includes, and the compiler's options."""
-    told = hashlib.sha256(" ".join(nvcc_flags(arch)).encode())
+    told = hashlib.sha256(" ".join((*nvcc_flags(arch), *defines)).encode())
     for path in _files(source, include):
         text = path.read_bytes()
         told.update(f"\0{path.name}\0{len(text)}\0".encode() + text)
@@ -242,7 +254,21 @@ def _manifest(root: Path, leaf: str) -> dict[str, Source | Absent]:
         op: Source(op, leaf, path.parent / f"{op}.cu", tuple(told["entries"]), told["needs"])
         for op, told in facts.get("ops", {}).items()
     }
+    if "model" in facts:
+        hardware, _, quant = leaf.split("/")
+        sources |= _templates(root, f"{hardware}/{EVERY_MODEL}/{quant}", leaf, facts["model"])
     return {**sources, **{op: Absent(op, leaf, why) for op, why in facts.get("absent", {}).items()}}
+
+
+def _templates(root: Path, home: str, leaf: str, model: Model) -> dict[str, Source]:
+    """Return the templates of leaf ``home``, for ``model``, which ``leaf`` describes."""
+    path = root / home / "manifest.toml"
+    found = _read(path).get("templates", {}) if path.is_file() else {}
+    defines = tuple(f"-DWISP_{key.upper()}={int(size)}" for key, size in sorted(model.items()) if size)
+    return {
+        op: Source(op, leaf, path.parent / f"{op}.cu", tuple(told["entries"]), told["needs"], defines)
+        for op, told in found.items()
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from wisp_runtime.errors import KernelsMissing, ShapeError
-from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue, Hardware, Source
+from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue, Hardware, Model, Source
 from wisp_runtime.ops.cuda.driver import failure_of, ok
 
 _OVERLAPS_FROM = 90  # sm_90: below it a launch cannot overlap the end of the one before
@@ -64,6 +64,18 @@ class KernelSet:
             self._kernels[key] = self._load(*key)
         return self._kernels[key]
 
+    def get_template(self, op: str, model: Model, entry: str) -> Kernel:
+        """Return a kernel of the template ``op``, compiled for ``model``.
+
+        Raises:
+            KernelsMissing: this hardware has no such template, or nobody has compiled it for this model.
+        """
+        hardware, _, quant = self.name.split("/")
+        source = self._catalogue.template(op, hardware, quant, model)
+        if source is None:
+            raise KernelsMissing(f"{hardware} has no {op}.")
+        return self._open(source, self._compiled(source), entry)
+
     def has(self, op: str) -> bool:
         """Return whether this hardware has a kernel for ``op``, compiled or not."""
         return isinstance(self.chosen.get(op), Source)
@@ -95,24 +107,29 @@ class KernelSet:
             raise KernelsMissing(f"there is no op {op}; {self.name} knows {', '.join(self.chosen)}.")
         if isinstance(source, Absent):
             raise KernelsMissing(f"{self.name} has no kernel for {op}: {source.why}")
+        return source, self._compiled(source)
+
+    def _compiled(self, source: Source) -> Path:
         path = self.folder / self._catalogue.cubin_name(source, self.arch)
         if not path.is_file():
             raise KernelsMissing(
-                f"the kernel {op} of {source.leaf} is not compiled for {self.arch}: {path} is not there. "
+                f"the kernel {source.op} of {source.leaf} is not compiled for {self.arch}: {path} is not there. "
                 f"Run `wisp-runtime kernels build --arch {self.arch}`, or use Wisp's image for NVIDIA GPUs, "
                 "which has it."
             )
-        return source, path
+        return path
 
     def _load(self, op: str, entry: str) -> Kernel:
-        source, path = self._cubin(op)
+        return self._open(*self._cubin(op), entry)
+
+    def _open(self, source: Source, path: Path, entry: str) -> Kernel:
         if entry not in source.entries:
             known = ", ".join(source.entries)
-            raise KernelsMissing(f"{source.leaf}/{op}.cu has no kernel {entry}; it has {known}.")
+            raise KernelsMissing(f"{source.leaf}/{source.op}.cu has no kernel {entry}; it has {known}.")
         doing = f"loading {entry} of {path}"
-        if op not in self._modules:
-            self._modules[op] = ok(cu.cuModuleLoadData(path.read_bytes()), doing)
-        function = ok(cu.cuModuleGetFunction(self._modules[op], entry.encode()), doing)
+        if path.name not in self._modules:
+            self._modules[path.name] = ok(cu.cuModuleLoadData(path.read_bytes()), doing)
+        function = ok(cu.cuModuleGetFunction(self._modules[path.name], entry.encode()), doing)
         number = int("".join(filter(str.isdigit, self.arch)))
         return Kernel(entry, function, self._stream, can_overlap=number >= _OVERLAPS_FROM)
 

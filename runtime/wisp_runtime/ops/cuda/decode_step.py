@@ -1,0 +1,213 @@
+"""A decode step in one launch: the persistent kernel of ``decode_step.cu``, for one model on one GPU.
+
+Every block of its grid waits for every other, so all must run at once: the driver is asked how many do, and
+a GPU that runs too few takes the general path. What the step waited for in vain is found in :attr:`report`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from wisp_plan.spec import ModelSpec
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.backend import Rotation, StepLayer, StepWeights
+from wisp_runtime.ops.cuda.arrays import BF16, to_device
+from wisp_runtime.ops.cuda.checks import require_true
+from wisp_runtime.ops.cuda.decode_step_model import MOST_SEQUENCES, step_model, why_not
+from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
+from wisp_runtime.ops.cuda.kernels import Kernel
+
+_OP = "decode_step"
+WIDTHS = (8, 16, 32, 64)
+"""Sequences that the kernels take."""
+
+MOST_BLOCKS, MOST_PARTS = 160, 32
+THREADS, SHARED_BYTES = 384, 232448
+_CLUSTER = 2
+_LEAST_WORKERS = 64
+_SEES_ALL = 1 << 30
+PATIENCE_CLOCKS = 4_000_000_000
+"""How long any wait may last: about two seconds; a step takes milliseconds."""
+
+_POINTERS = (
+    *("layers", "embeddings", "head", "final_norm", "raw", "y", "attended", "gated", "squares", "parts"),
+    *("stats", "arrived", "logits", "tokens", "drawn", "positions", "contexts", "tables", "slots"),
+    *("cosines", "sines", "keys", "values", "counters", "report", "trace"),
+)
+_COUNTS = (
+    *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
+    *("known_positions", "window"),
+)
+WAITED = {
+    1: "for weights or cached keys that never came",
+    2: "for a slot of its ring that nobody emptied",
+    3: "for activations that never came",
+    4: "for a place for activations that nobody emptied",
+    5: "for sums of the other block of its cluster",
+    6: "at the grid's barrier: a block never arrived there",
+    7: "for its own block to pass the grid's barrier",
+    8: "for the scales of a norm",
+    9: "for the step's plan of attention",
+}
+
+
+class _Arguments(ctypes.Structure):
+    """``Args`` of ``decode_step_model.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        ("patience_clocks", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in _COUNTS),
+        *((name, ctypes.c_float) for name in ("scale", "eps")),
+    )
+
+
+class DecodeStep:
+    """Run the decode steps of one model.
+
+    Args:
+        device: where.
+        spec: the model.
+        weights: its weights on the device.
+        rotation: the angles of every position.
+        max_sequences: of a step, as far as this kernel takes them.
+
+    Attributes:
+        max_sequences: that a step may have.
+
+    Raises:
+        KernelsMissing: this model cannot run so, is not compiled, or the GPU does not run enough blocks.
+    """
+
+    def __init__(
+        self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+    ) -> None:
+        self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
+        self.max_sequences = min(max_sequences, MOST_SEQUENCES)
+        self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
+        model = step_model(spec)
+        self._kernels = {
+            width: device.kernels.get_template(_OP, model, f"decode_step_n{width}") for width in self._widths
+        }
+        self.blocks = _CLUSTER * min(map(_clusters, self._kernels.values()))
+        self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // _CLUSTER * _CLUSTER)
+        refusal = why_not(spec, self.blocks)
+        if self.blocks < _LEAST_WORKERS:
+            refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_LEAST_WORKERS}"
+        if refusal:
+            raise KernelsMissing(f"no decode step in one launch: {refusal}.")
+        self._layers = _layer_table(weights.layers)
+        self.report = cp.cuda.alloc_pinned_memory(16)
+        self._report_host = np.frombuffer(self.report, np.int32, 4)
+        self._report_host[:] = 0
+        self._arguments = self._fixed()
+        self._cache_maps: tuple[int, int, tuple[Any, Any]] | None = None
+
+    def takes(self, batch: Batch) -> bool:
+        """Return whether ``batch`` is a decode step that this kernel runs."""
+        rows = len(batch.tokens)
+        return rows == len(batch.context_lengths) == len(batch.logit_rows) and rows <= self.max_sequences
+
+    def __call__(
+        self, batch: Batch, keys: Array, values: Array, drawn: Array | None, trace: Array | None = None
+    ) -> Array:
+        """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
+
+        Args:
+            batch: B sequences of one token each.
+            keys, values: ``[L, P, Hkv, Tb, Dh]``.
+            drawn: what the step before sampled; see :class:`.embedding.Embedding`.
+            trace: ``[blocks, 2048]`` int64, zeros, or None: where blocks leave clocks and what they mark.
+        """
+        rows, spec, arguments = len(batch.tokens), self._spec, self._arguments
+        width = next(width for width in self._widths if width >= rows)
+        layers, blocks, _, block_tokens, _ = keys.shape
+        require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
+        logits = self._device.workspace.array("logits", (rows, spec.vocab), np.float32)
+        arguments.logits, arguments.tokens = logits.data.ptr, batch.tokens.data.ptr
+        arguments.drawn = None if drawn is None else drawn.data.ptr
+        arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
+        arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
+        arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        arguments.trace = None if trace is None else trace.data.ptr
+        arguments.layer_count, arguments.sequences = layers, rows
+        arguments.drawn_rows = 0 if drawn is None else len(drawn)
+        arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
+        arguments.block_tokens = block_tokens
+        maps = self._cached(keys, values)
+        self._kernels[width].launch(
+            (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=_CLUSTER
+        )
+        return logits
+
+    def explain(self) -> str | None:
+        """Say what a step waited for when it gave up; None if none did."""
+        what, block, warp, phase = (int(one) for one in self._report_host)
+        if not what:
+            return None
+        layer, name = divmod(phase - 1, 5)
+        names = ("QKV", "attention", "output", "gate and up", "down")
+        where = "the head" if layer >= self._spec.layers else f"layer {max(layer, 0)}, {names[name]}"
+        return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
+
+    def _fixed(self) -> _Arguments:
+        """Fill in what every step has alike, and allocate what passes between blocks."""
+        spec, workspace, rows = self._spec, self._device.workspace, self._widths[-1]
+        width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+        made = {
+            "raw": workspace.array("step.raw", (rows, width + 2 * keys), np.float32),
+            "y": workspace.zeroed("step.y", (rows, spec.hidden), BF16),
+            "attended": workspace.zeroed("step.attended", (rows, width), BF16),
+            "gated": workspace.zeroed("step.gated", (rows, spec.mlp), BF16),
+            "squares": workspace.array("step.squares", (rows, MOST_BLOCKS), np.float32),
+            "parts": workspace.array("step.parts", (MOST_PARTS * rows, width), np.float32),
+            "stats": workspace.array("step.stats", (MOST_PARTS * rows, spec.heads, 2), np.float32),
+            "arrived": workspace.zeroed("step.arrived", (rows * spec.kv_heads,), np.uint32),
+            "counters": workspace.zeroed("step.counters", (3,), np.uint32),
+        }
+        weights, rotation = self._weights, self._rotation
+        fixed = {
+            "layers": self._layers,
+            "embeddings": weights.embeddings.storage,
+            "head": weights.head.storage,
+            "final_norm": weights.norm,
+            "cosines": rotation.cosines,
+            "sines": rotation.sines,
+        }
+        return _Arguments(
+            **{name: array.data.ptr for name, array in (made | fixed).items()},
+            report=self.report.ptr,
+            patience_clocks=PATIENCE_CLOCKS,
+            known_positions=len(rotation.cosines),
+            window=spec.sliding_window or _SEES_ALL,
+            vocab=spec.vocab,
+            scale=spec.head_size**-0.5 * math.log2(math.e),
+            eps=spec.norm_eps,
+        )
+
+    def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
+        known = self._cache_maps
+        if known is None or known[:2] != (keys.data.ptr, values.data.ptr):
+            maps = tuple(tensor_map_2d(one.reshape(-1, one.shape[-1]), 16, 64) for one in (keys, values))
+            known = self._cache_maps = (keys.data.ptr, values.data.ptr, (maps[0], maps[1]))
+        return known[2]
+
+
+def _clusters(kernel: Kernel) -> int:
+    return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=_CLUSTER)
+
+
+def _layer_table(layers: list[StepLayer]) -> Array:
+    """Return the pointers of each layer's weights, ``[L, 12]``, as ``Layer`` of ``decode_step_model.cuh``."""
+
+    def pointer(one: Any) -> int:
+        return 0 if one is None else int(getattr(one, "storage", one).data.ptr)
+
+    table = [[pointer(one) for one in layer.in_order()] for layer in layers]
+    return to_device(np.array(table, np.uint64))

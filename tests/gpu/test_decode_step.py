@@ -1,0 +1,154 @@
+"""The decode step in one launch against the general path, which is checked against transformers.
+
+The two add in different orders and round at different places, so their logits differ as two runs in bf16 do:
+cosines are compared. A request's own numbers must not depend on its company, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wisp_plan.shapes import shape_spec
+from wisp_runtime.batch import Batch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+TOKENS = 16  # of a KV block
+LEAST_COSINE = 0.9995
+
+MODELS = {
+    "llama-3-8b": {"layers": 2, "vocab": 4000},
+    "llama-3.2-3b": {"layers": 2, "vocab": 4000},
+    "qwen3-8b": {"layers": 2, "vocab": 4000},
+    "smollm2-135m": {"layers": 3},
+}
+
+
+def spec_of(name):
+    return replace(shape_spec(name), **MODELS[name], max_context=8192)
+
+
+class Subject:
+    """A model of random weights with a cache full of noise, and both ways to run a step of it."""
+
+    def __init__(self, device, spec, blocks=4200):
+        from wisp_runtime.loading import random_model
+        from wisp_runtime.measure.contexts import fill_with_noise
+        from wisp_runtime.memory.kv import allocate
+        from wisp_runtime.ops.cuda.decode_step import DecodeStep
+        from wisp_runtime.ops.cuda.ops import CudaOps
+
+        self.spec, self.device, self.ops = spec, device, CudaOps(device)
+        self.model = random_model(spec, self.ops, 7)
+        self.cache = allocate(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
+        fill_with_noise(self.cache, self.ops)
+        self.ops.reserve(spec, 64, 64)
+        self.step = DecodeStep(device, spec, self.model.step_weights(), self.model._rotation, 64)
+
+    def batch(self, contexts, seed=1):
+        """A step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
+        from wisp_runtime.ops.cuda.arrays import to_device
+
+        random = np.random.default_rng(seed)
+        contexts = np.array(contexts, np.int32)
+        counts = -(-contexts // TOKENS)
+        assert counts.sum() <= self.cache.blocks
+        free = random.permutation(self.cache.blocks)
+        tables = np.zeros((len(contexts), max(counts.max(), 1)), np.int32)
+        for row, count in enumerate(counts):
+            tables[row, :count], free = free[:count], free[count:]
+        positions = np.maximum(contexts - 1, 0)
+        slots = tables[np.arange(len(contexts)), positions // TOKENS].astype(np.int64) * TOKENS
+        slots = np.where(contexts > 0, slots + positions % TOKENS, -1)
+        tokens = random.integers(0, self.spec.vocab, len(contexts)).astype(np.int32)
+        starts = np.arange(len(contexts) + 1, dtype=np.int32)
+        arrays = tokens, positions.astype(np.int32), slots, starts, contexts, tables
+        rows = np.arange(len(contexts), dtype=np.int64)
+        on_device = [to_device(one) for one in (*arrays, rows)]
+        return Batch(*on_device, tuple(starts.tolist()), tuple(contexts.tolist()))
+
+    def general(self, batch):
+        return self.ops.to_host(self.model.forward(batch, self.cache)).copy()
+
+    def persistent(self, batch):
+        logits = self.ops.to_host(self.step(batch, self.cache.keys, self.cache.values, None)).copy()
+        assert self.step.explain() is None
+        return logits
+
+    def written(self, batch):
+        """Keys and values of the batch's new tokens, all layers."""
+        slots = batch.slots.get()
+        slots = slots[slots >= 0]
+        found = []
+        for cache in (self.cache.keys, self.cache.values):
+            for layer in range(self.spec.layers):
+                host = self.ops.to_host(cache[layer])
+                found.append(host[slots // TOKENS, :, slots % TOKENS])
+        return np.stack(found)
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def subject(request, device):
+    return Subject(device, spec_of(request.param))
+
+
+def cosines(a, b):
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+
+
+CONTEXTS = {
+    "one": [512],
+    "first token": [1],
+    "at a block's bound": [16, 17, 32, 33, 1],
+    "eight": [512, 1, 15, 16, 500, 511, 513, 640],
+    "long": [7900],
+    "nine": [513] * 9,
+    "sixteen": [512 + n for n in range(16)],
+    "seventeen, one of them long": [1024] * 16 + [7900],
+    "thirty-two": [300 + 7 * n for n in range(32)],
+    "padding": [512, 300, 0, 0],
+    "sixty-four": [512 + n for n in range(64)],
+}
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS.values(), ids=list(CONTEXTS))
+def test_a_step_gives_what_the_general_path_gives(subject, contexts):
+    batch = subject.batch(contexts)
+    live = np.array(contexts) > 0
+    expected = subject.general(batch)[live]
+    expected_cache = subject.written(batch)
+    got = subject.persistent(batch)[live]
+    got_cache = subject.written(batch)
+    found, found_cache = cosines(got, expected), cosines(got_cache, expected_cache)
+    print(f"cosines: logits {found.min():.6f}, K and V {found_cache.min():.6f}")
+    assert np.isfinite(got).all()
+    assert found.min() >= LEAST_COSINE
+    assert found_cache.min() >= LEAST_COSINE
+
+
+def test_the_same_step_gives_the_same_bits(subject):
+    batch = subject.batch([512 + n for n in range(40)])
+    first = subject.persistent(batch)
+    for _ in range(5):
+        assert np.array_equal(first, subject.persistent(batch))
+
+
+def test_a_row_does_not_depend_on_its_company(subject):
+    contexts = [700, 33, 512, 1500, 16, 90, 1025, 511] + [100 + n for n in range(56)]
+    batch = subject.batch(contexts)
+    together = subject.persistent(batch)
+    for size in (1, 5, 8, 9, 16, 17, 32, 33, 64):
+        part = replace(
+            batch,
+            tokens=batch.tokens[:size],
+            positions=batch.positions[:size],
+            slots=batch.slots[:size],
+            query_starts=batch.query_starts[: size + 1],
+            context_lengths=batch.context_lengths[:size],
+            block_tables=batch.block_tables[:size],
+            logit_rows=batch.logit_rows[:size],
+        )
+        assert np.array_equal(subject.persistent(part), together[:size]), size
