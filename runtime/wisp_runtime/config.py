@@ -26,6 +26,7 @@ OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # their keys
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
 KVCacheDtype = Literal["auto", "bf16", "fp8"]
+DecodePath = Literal["auto", "general"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
@@ -156,6 +157,11 @@ class ServeConfig:
     )
     kv_cache_dtype: KVCacheDtype = _choice(
         ("auto", "bf16", "fp8"), "auto", "How keys and values are held in memory."
+    )
+    decode_path: DecodePath = _choice(
+        ("auto", "general"),
+        "auto",
+        "On a GPU, how steps that only decode run; auto: in one launch where the model and the GPU allow it.",
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")

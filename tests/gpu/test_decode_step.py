@@ -73,7 +73,7 @@ class Subject:
         return self.ops.to_host(self.model.forward(batch, self.cache)).copy()
 
     def persistent(self, batch):
-        logits = self.ops.to_host(self.step(batch, self.cache.keys, self.cache.values, None)).copy()
+        logits = self.ops.to_host(self.step(batch, self.cache.keys, self.cache.values)).copy()
         assert self.step.explain() is None
         return logits
 

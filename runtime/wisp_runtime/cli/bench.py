@@ -188,7 +188,10 @@ def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
     from wisp_runtime.measure.subject import Wanted
 
     same = {
-        key: options[key] for key in ("shape", "device", "max_step_tokens", "block_tokens", "threads", "seed")
+        key: options[key]
+        for key in (
+            *("shape", "device", "max_step_tokens", "block_tokens", "threads", "seed", "decode_path"),
+        )
     }
     return Wanted(batch=batch, context=context, **same)
 

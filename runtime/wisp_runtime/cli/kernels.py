@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
-from wisp_runtime.errors import GpuUnavailable, RuntimeFailure
+from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
 if TYPE_CHECKING:
-    from wisp_runtime.ops.cuda.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.catalogue import Catalogue, Model
 
 EXAMPLES = """\b
 Examples:
   wisp-runtime kernels build                   for every GPU there is a folder for
   wisp-runtime kernels build --arch sm_90a     for H100 and H200 alone
+  wisp-runtime kernels build --for ./my-model  and the decode step of a model of your own
   wisp-runtime kernels list --device 0         what this machine's GPU would run
 """
 
@@ -38,19 +39,32 @@ def command() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Folder of the cubins (default: {KERNELS_VARIABLE}, or kernels in the cache).",
 )
+@click.option(
+    "--for",
+    "model",
+    metavar="DIR",
+    help="The decode step of the model in this folder too (its config.json is enough).",
+)
 @click.option("--nvcc", type=click.Path(dir_okay=False, path_type=Path), help="The compiler.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default=True, help="Sources at once."
 )
-def build(architectures: tuple[str, ...], out: Path | None, nvcc: Path | None, jobs: int) -> None:
-    """Compile what is not compiled yet, and print the folder."""
+def build(
+    architectures: tuple[str, ...], out: Path | None, model: str | None, nvcc: Path | None, jobs: int
+) -> None:
+    """Compile what is not compiled yet, and print the folder.
+
+    The decode step in one launch is compiled for each model of a manifest under kernels/; --for adds one
+    that has none. A process that serves compiles nothing: do this where the image is built, or in a Job.
+    """
     from wisp_runtime.ops.cuda import build as builder
     from wisp_runtime.ops.cuda.catalogue import Catalogue
 
     folder = (out or kernels_dir()).expanduser()
     with _failures():
         catalogue = Catalogue()
-        wanted = builder.plan(catalogue, architectures, folder)
+        extra = None if model is None else _step_of(Path(model))
+        wanted = builder.plan(catalogue, architectures, folder, extra)
         missing = [job for job in wanted if not job.cubin.is_file()]
         for job in (job for job in wanted if job not in missing):
             click.echo(f"{job.arch} {job.source.leaf}/{job.source.op}: there", err=True)
@@ -62,6 +76,19 @@ def build(architectures: tuple[str, ...], out: Path | None, nvcc: Path | None, j
                 if built.remarks:
                     click.echo(built.remarks, err=True)
     click.echo(folder)
+
+
+def _step_of(folder: Path) -> Model:
+    """Return the decode step's sizes of the model in a folder; ends with a sentence if it can have none."""
+    from wisp_runtime.loading import read_spec
+    from wisp_runtime.ops.cuda.decode_step_model import MOST_WORKERS, step_model, why_not
+
+    spec = read_spec(folder)
+    if refusal := why_not(spec, MOST_WORKERS):
+        raise ModelUnsupported(
+            f"{folder}: no decode step in one launch: {refusal}. It is served all the same, a launch an op."
+        )
+    return step_model(spec)
 
 
 @command.command("list")

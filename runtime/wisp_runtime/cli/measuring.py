@@ -55,6 +55,13 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             "--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a KV block."
         ),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all)."),
+        click.option(
+            "--decode-path",
+            type=click.Choice(["auto", "general"]),
+            default="auto",
+            show_default=True,
+            help="How decode steps run, as of serve.",
+        ),
         click.option("--seed", default=0, show_default=True, help="Of the random weights."),
         click.option(
             "--json",

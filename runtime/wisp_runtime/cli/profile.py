@@ -62,7 +62,9 @@ def _run(options: dict[str, Any]) -> None:
 
     step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
     same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads")}
-    profile, subject = profile_step(Wanted(batch=step.batch, context=step.room, **same), step)
+    profile, subject = profile_step(
+        Wanted(batch=step.batch, context=step.room, decode_path="general", **same), step
+    )
     click.echo(parts.show(profile, ceiling_of(subject.gpu)))
     if options["svg"] is not None:
         options["svg"].write_text(picture.draw(profile), encoding="utf-8")

@@ -21,7 +21,8 @@ from wisp_plan.fit import Fit, FitRequest, check
 from wisp_plan.sizes import GIB, format_size
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
-from wisp_runtime.config import ServeConfig
+from wisp_runtime.config import DecodePath, ServeConfig
+from wisp_runtime.engine.decode_path import Chosen, choose
 from wisp_runtime.engine.loop import Runs, step
 from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.engine.plan import Limits
@@ -66,7 +67,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         model = loading.load_model(path, spec, ops, progress)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
-        runner = make_runner(model, ops, fit, limits)
+        runner, chosen = make_runner(model, ops, fit, limits, config.decode_path, memory)
     with phase("firstToken", tell):
         prove(runner, limits)
     scheduler = Scheduler(limits)
@@ -76,7 +77,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         vocab_size=spec.vocab,
         eos_token_ids=spec.eos_token_ids,
         ledger=fit.to_dict() | measured(memory, ops),
-        kernels={"set": ops.kernels},
+        kernels={"set": ops.kernels} | chosen.to_dict(),
         device=ops.device,
         load=scheduler.load,
     )
@@ -197,23 +198,30 @@ def prove(runner: Runs, limits: Limits) -> None:
         raise WeightsUnreadable(f"the first step failed: {event.message}.")
 
 
-def make_runner(model: Model, ops: Ops, fit: Fit, limits: Limits) -> Runs:
+def make_runner(
+    model: Model, ops: Ops, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
+) -> tuple[Runs, Chosen]:
     """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
+
+    Args:
+        wanted: how decode steps shall run.
+        memory: of the device, before the model was loaded.
 
     Raises:
         GpuOutOfMemory: what the ledger left was taken by something else.
     """
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
     if ops.device == "cpu":
-        return Runner(model, cache, ops.sample)
+        return Runner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
     from wisp_runtime.engine.device_runner import device_runner
 
     gpu: Any = ops
     runner = device_runner(model, cache, gpu, limits)
     gpu.reserve(model.spec, limits.max_step_tokens, limits.max_running)
+    chosen = choose(wanted, model, cache, ops, limits, memory)
     runner.warm_up()
     gpu.device_state.workspace.seal()
-    return runner
+    return runner, chosen
 
 
 def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:

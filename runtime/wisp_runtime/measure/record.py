@@ -27,7 +27,8 @@ class Row:
         metric: with its unit: ``decode_step_ms``, ``first_token_ms``, ``prefill_tokens_per_s``,
             ``start_to_first_token_s``, ``memory_predicted_bytes``, ``memory_measured_bytes``.
         value: the number; a median where there were several.
-        path: what computed it: ``general``, ``reference`` (the CPU), or the name of another program.
+        path: what computed it: ``general``, ``persistent`` (a step in one launch), ``reference`` (the CPU),
+            or the name of another program.
         shape: the model.
         weights, kv: how they are held.
         batch: sequences in a step.

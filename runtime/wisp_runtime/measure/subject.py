@@ -14,8 +14,9 @@ from wisp_plan.layout import padded
 from wisp_plan.shapes import SHAPES, shape_spec
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
-from wisp_runtime.config import ServeConfig
+from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine import startup
+from wisp_runtime.engine.decode_path import Chosen
 from wisp_runtime.engine.loop import Runs
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.scheduler import Scheduler
@@ -41,6 +42,7 @@ class Wanted:
         max_step_tokens: the prefill chunk; None is what ``serve`` has.
         block_tokens, threads: as of ``serve``.
         seed: of weights and prompts.
+        decode_path: as of ``serve``.
     """
 
     shape: str
@@ -52,6 +54,7 @@ class Wanted:
     block_tokens: int = 16
     threads: int | None = None
     seed: int = 0
+    decode_path: DecodePath = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Subject:
     fit: Fit
     runner: Runs
     limits: Limits
+    chosen: Chosen
 
     def scheduler(self) -> Scheduler:
         """Return a scheduler that has seen no request."""
@@ -81,7 +85,7 @@ class Subject:
         return Row(
             metric,
             value,
-            path="general" if self.ops.device == "cuda" else "reference",
+            path=more.pop("path", "general" if self.ops.device == "cuda" else "reference"),  # type: ignore[arg-type]
             shape=self.wanted.shape if self.wanted.shape in SHAPES else Path(self.wanted.shape).name,
             weights=self.fit.quantization,
             kv=self.fit.kv_dtype,
@@ -123,15 +127,17 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
         spec = replace(spec, max_context=max(spec.max_context, wanted.context))
     config = _config(wanted, spec)
     ops = wrap(backend.load(config.device, threads=config.threads))
-    fit = startup.require_fit(spec, config, ops.memory())
+    memory = ops.memory()
+    fit = startup.require_fit(spec, config, memory)
     if is_random:
         model = loading.random_model(spec, ops, wanted.seed)
     else:
         model = loading.load_model(Path(wanted.shape), spec, ops)
     limits = startup.limits_of(spec, config, fit)
-    runner: Any = startup.make_runner(model, ops, fit, limits)
+    made = startup.make_runner(model, ops, fit, limits, config.decode_path, memory)
+    runner: Any = made[0]
     fill_with_noise(runner.cache, ops, wanted.seed)
-    return Subject(wanted, spec, ops, fit, runner, limits)
+    return Subject(wanted, spec, ops, fit, runner, limits, made[1])
 
 
 def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
@@ -149,5 +155,6 @@ def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
         device=wanted.device,  # type: ignore[arg-type]
         block_tokens=wanted.block_tokens,
         threads=wanted.threads,
+        decode_path=wanted.decode_path,
         **settings,  # type: ignore[arg-type]
     )

@@ -12,7 +12,7 @@ from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.rotary import rotation
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops, Rotation, StepLayer, StepWeights
+from wisp_runtime.ops.backend import Ops, Rotation, StepLayer, StepWeights, WholeStep
 
 Probe = Callable[[int, Array], None]
 
@@ -54,6 +54,9 @@ class Block:
 class Llama:
     """A Llama-like decoder.
 
+    Attributes:
+        whole_step: what runs decode steps in one launch, if anything does.
+
     Args:
         spec: its dimensions and switches.
         weights: holds what :meth:`parameters` lists.
@@ -63,6 +66,7 @@ class Llama:
     def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
         self.spec = spec
         self._ops, self._weights = ops, weights
+        self.whole_step: WholeStep | None = None
         self._embeddings = weights["embeddings.weight"]
         self._rotation = rotation(ops, spec)
         self._blocks = [Block(ops, weights, spec, layer) for layer in range(spec.layers)]
@@ -80,6 +84,8 @@ class Llama:
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
                 the host; for comparing with another implementation. The last layer then computes every row.
         """
+        if probe is None and self.whole_step is not None and self.whole_step.takes(batch):
+            return self.whole_step(batch, cache.keys, cache.values)
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
         rows = wanted if probe is None else None
         residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
@@ -92,6 +98,12 @@ class Llama:
         if rows is not wanted:
             normed = self._ops.take_rows(normed, wanted)
         return self._ops.logits(normed, self._head)
+
+    def use_whole_steps(self, max_sequences: int) -> str | None:
+        """Run decode steps of up to ``max_sequences`` in one launch from here on; say why not if not."""
+        made = self._ops.whole_step(self.spec, self.step_weights(), self._rotation, max_sequences)
+        self.whole_step = None if isinstance(made, str) else made
+        return made if isinstance(made, str) else None
 
     def step_weights(self) -> StepWeights:
         """Return the weights for a device that runs a whole step at once."""

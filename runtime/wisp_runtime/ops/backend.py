@@ -9,12 +9,25 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
+from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import GpuUnavailable
 from wisp_runtime.ops.cuda.early import EarlyContext
 from wisp_runtime.ops.intake import Intake, Place, RowOrder
 
-__all__ = ["EarlyContext", "Heads", "Matrix", "Memory", "Ops", "Rotation", "begin", "load"]
+__all__ = [
+    "EarlyContext",
+    "Heads",
+    "Matrix",
+    "Memory",
+    "Ops",
+    "Rotation",
+    "StepLayer",
+    "StepWeights",
+    "WholeStep",
+    "begin",
+    "load",
+]
 
 _LEAST_CAPABILITY = 8, 0  # the first that computes in bf16
 
@@ -78,6 +91,20 @@ class StepWeights:
     head: Matrix
     norm: Array
     layers: list[StepLayer]
+
+
+class WholeStep(Protocol):
+    """Runs the decode steps of one model in one launch each."""
+
+    max_sequences: int  # of a step
+
+    def takes(self, batch: Batch) -> bool:
+        """Return whether ``batch`` is such a step: one token a sequence, all logits wanted, not too many."""
+        ...
+
+    def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
+        """Write K and V of B tokens to the cache ``[L, P, Hkv, Tb, Dh]``; return ``[B, V]`` logits."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +243,12 @@ class Ops(Protocol):
         self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
     ) -> Array:
         """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
+        ...
+
+    def whole_step(
+        self, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+    ) -> WholeStep | str:
+        """Return what runs decode steps of up to ``max_sequences`` in one launch, or why nothing does."""
         ...
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:

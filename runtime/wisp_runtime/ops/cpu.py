@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wisp_plan.host_memory import available_bytes
+from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
-from wisp_runtime.ops.backend import Heads, Memory, Rotation
+from wisp_runtime.ops.backend import Heads, Memory, Rotation, StepWeights, WholeStep
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.intake import HostIntake, Intake, Place, RowOrder
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
@@ -232,6 +233,16 @@ class CpuOps:
             checks.attention(q, keys, batch)
             known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
         return known.lone
+
+    def whole_step(
+        self,
+        spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
+        weights: StepWeights,  # noqa: ARG002
+        rotation: Rotation,  # noqa: ARG002
+        max_sequences: int,  # noqa: ARG002
+    ) -> WholeStep | str:
+        """A processor has no launches to save."""
+        return "the CPU computes op by op"
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """See :func:`.reference.sample`."""

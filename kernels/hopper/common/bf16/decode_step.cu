@@ -101,7 +101,6 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       for (int layer = 0; layer < args.layer_count; layer++) {
         stream.pass();
         stream.template columns<QkvProduct>(args.y);
-        stream.pass();  // attention reads what it needs itself
         stream.pass();
         stream.template columns<OutputProduct>(args.attended);
         stream.pass();
@@ -115,10 +114,10 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       pdl_wait();
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        gather_scales(small, args, watch, layer * 5 + 1, blocks);
-        gather_scales(small, args, watch, layer * 5 + 4, blocks);
+        gather_scales(small, args, watch, layer * 4 + 1, blocks);
+        gather_scales(small, args, watch, layer * 4 + 3, blocks);
       }
-      gather_scales(small, args, watch, args.layer_count * 5 + 1, blocks);
+      gather_scales(small, args, watch, args.layer_count * 4 + 1, blocks);
     }
   }
   __syncwarp();

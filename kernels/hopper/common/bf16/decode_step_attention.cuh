@@ -1,7 +1,7 @@
 // decode_step_attention.cuh: attention of one item: up to 512 tokens of a sequence, for one KV head's query heads.
 //
-//   1. The new token's q (and of the last part k and v) are normed and rotated, once for the block; k and v go to the
-//      cache, and into the tile that came before them.
+//   1. The new token's q (and of the last part k and v) are normed and rotated, once for the block, as soon as their
+//      numbers have come; k and v go to the cache, and into the tile that came before them.
 //   2. Tile t belongs to warpgroup t % 2, warp t / 2 % 4, whatever the batch: each keeps its own softmax.
 //   3. The warps' sums are joined in order. A sequence in several parts leaves them in memory; the block that arrives
 //      last joins them in order.
@@ -62,9 +62,12 @@ struct Joined2 {
 template <int N>
 class Attention {
  public:
-  __device__ __forceinline__ Attention(const Args& args, unsigned char* shared, Small<N>& small)
+  __device__ __forceinline__ Attention(const Args& args, unsigned char* shared, Small<N>& small, const Watch& watch,
+                                       int phase)
       : args_(args),
         small_(small),
+        watch_(watch),
+        phase_(phase),
         sums_(reinterpret_cast<float*>(shared + Room<N>::kRegion)),
         stats_(reinterpret_cast<float2*>(sums_ + 8 * kGroup * kRow)),
         heads_(reinterpret_cast<bf16*>(stats_ + 8 * kGroup)) {}
@@ -104,7 +107,7 @@ class Attention {
   // Step 1: a warp takes one head at a time; lane l has channels l + 32 i and those they rotate with.
   __device__ __forceinline__ void prepare(const Item& item, const Layer& layer, int layer_index) {
     const int lane = threadIdx.x % 32, position = args_.positions[item.sequence];
-    const float* raw = args_.raw + item.sequence * kQkvRows;
+    const float* raw = args_.raw + static_cast<int64_t>(layer_index % 2 * N + item.sequence) * kQkvRows;
     const int vectors = item.is_last() ? kGroup + 2 : kGroup;
     for (int vector = threadIdx.x / 32; vector < vectors; vector += 8) {
       const bool is_query = vector < kGroup, rotates = vector <= kGroup;
@@ -112,15 +115,29 @@ class Attention {
                        : vector == kGroup ? kHeads + item.head
                                           : kHeads + kKvHeads + item.head;
       float low[kPairs / 32], high[kPairs / 32];
+      watch_.until(
+          [&] {
+            bool is_there = true;
 #pragma unroll
-      for (int i = 0; i < kPairs / 32; i++) {
-        low[i] = __ldcg(raw + head * kHeadSize + row_of_channel(lane + 32 * i));
-        high[i] = __ldcg(raw + head * kHeadSize + row_of_channel(lane + 32 * i + kPairs));
-      }
+            for (int i = 0; i < kPairs / 32; i++) {
+              is_there &= has_come(low[i], raw + head * kHeadSize + row_of_channel(lane + 32 * i));
+              is_there &= has_come(high[i], raw + head * kHeadSize + row_of_channel(lane + 32 * i + kPairs));
+            }
+            return __all_sync(kWholeWarp, is_there);
+          },
+          kRaw, phase_);
       if (kHasQkNorm && rotates) norm(low, high, is_query ? layer.q_norm : layer.k_norm);
       if (rotates) rotate(low, high, position);
       store(item, vector, low, high, layer_index);
     }
+  }
+
+  // Q, K and V come without a barrier: each float tells by itself whether it has been written.
+  static __device__ __forceinline__ bool has_come(float& value, const float* from) {
+    unsigned bits;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(from) : "memory");
+    value = __uint_as_float(bits);
+    return bits != kNotYet;
   }
 
   __device__ __forceinline__ void norm(float (&low)[kPairs / 32], float (&high)[kPairs / 32], const bf16* weight) {
@@ -267,6 +284,8 @@ class Attention {
 
   const Args& args_;
   Small<N>& small_;
+  const Watch& watch_;
+  const int phase_;
   float* const sums_;
   float2* const stats_;
   bf16* const heads_;

@@ -46,11 +46,12 @@ class Compute {
   __device__ __forceinline__ void run() {
     const Work<N> work(small_, args_.window);
     const Layer* layers = args_.layers;
+    clear_raw();
     embed(layers[0].input_norm);
 #pragma unroll 1
     for (int index = 0; index < args_.layer_count; index++) {
       const Layer layer = layers[index];
-      qkv(layer);
+      qkv(layer, index);
       attend_all(work, layer, index);
       add_to_stream<OutputProduct, kOutput, kHasOutputBias>(layer.output_bias, layer.mlp_norm);
       gate_up(layer);
@@ -222,7 +223,9 @@ class Compute {
     scaled_parity_ ^= 1;
   }
 
-  __device__ __forceinline__ void qkv(const Layer& layer) {
+  // No barrier follows: who reads a number waits for it. What is read next layer is made unwritten again here, by the
+  // thread that will write it: all have read it, since two barriers lie between.
+  __device__ __forceinline__ void qkv(const Layer& layer, int index) {
     using P = QkvProduct;
     const Share share = share_of<P>(args_, warpgroup_);
     float sums[P::kUnits][N / 2];
@@ -234,17 +237,34 @@ class Compute {
       const int row = (share.first + slice) * kSliceRows + warpgroup_ * 8 + lane() / 4;
       if (token(g) >= args_.sequences) return;
       const float bias = kHasQkvBias ? of_row(layer.qkv_bias, row, kQkvRows) : 0.f;
-      args_.raw[static_cast<int64_t>(token(g)) * kQkvRows + row] = sum * small_.scales[token(g)] + bias;
+      store_raw(index, token(g), row, __float_as_uint(sum * small_.scales[token(g)] + bias));
+      store_raw(index + 1, token(g), row, kNotYet);
     });
     trace_.mark(kQkv * 8 + kExchangedAll);
-    leave(kQkv);
+  }
+
+  __device__ __forceinline__ void store_raw(int layer, int token, int row, unsigned bits) {
+    float* to = args_.raw + static_cast<int64_t>(layer % 2 * N + token) * kQkvRows + row;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+  }
+
+  // Of the first layer, as qkv() does for the others.
+  __device__ __forceinline__ void clear_raw() {
+    const Share share = share_of<QkvProduct>(args_, warpgroup_);
+#pragma unroll 1
+    for (int slice = warp(); slice < share.count; slice += kUnitSlices) {
+      const int row = (share.first + slice) * kSliceRows + warpgroup_ * 8 + lane() / 4;
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) {
+        if (token(g) < args_.sequences) store_raw(0, token(g), row, kNotYet);
+      }
+    }
   }
 
   __device__ __forceinline__ void attend_all(const Work<N>& work, const Layer& layer, int index) {
-    const unsigned passed = shared_address(&small_.passed);
-    watch_.until([&] { return phases_passed(passed) >= phase_; }, kPassed, phase_);
+    sync_consumers();  // both warpgroups are done with the memory that sums come into
     trace_.mark(kAttend * 8 + kBegun);
-    Attention<N> attention(args_, shared_, small_);
+    Attention<N> attention(args_, shared_, small_, watch_, phase_);
     auto next_slot = [&](auto use) {
       watch_.wait(ring_full_ + ring_place_.index * 8, ring_place_.parity, kRingFull, phase_);
       use(ring_ + ring_place_.index * kSlotBytes);

@@ -57,7 +57,7 @@ struct Report {
 struct Args {
   const Layer* layers;
   const bf16 *embeddings, *head, *final_norm;
-  float* raw;         // [64, kQkvRows]: Q, K and V before norm and rotation, rows in packed order
+  float* raw;         // [2, N, kQkvRows]: Q, K and V before norm and rotation, rows in packed order; two layers in turn
   bf16 *y;            // [64, D]: the stream times the next norm's weight
   bf16 *attended;     // [64, Hq Dh]
   bf16 *gated;        // [64, F]
@@ -79,6 +79,7 @@ struct Args {
   float scale;  // of the scores, times log2(e)
   float eps;
 };
+constexpr unsigned kNotYet = 0xffffffffu;  // where a float of `raw` is not written yet: no arithmetic gives this NaN
 constexpr int kMarks = 2048;  // of a block in a trace
 
 // Sizes and places in shared memory, for batches of up to N.

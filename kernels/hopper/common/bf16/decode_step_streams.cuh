@@ -23,7 +23,7 @@ struct MemoryStream {
 
   // Wait for a slot, announce what will come; return where it goes.
   __device__ __forceinline__ uint32_t next(int bytes) {
-    watch.wait(empty + place.index * 8, place.parity, kRingEmpty, layer);
+    watch.wait(empty + place.index * 8, place.parity, kRingEmpty, layer * 4 + 1);
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expect(full + place.index * 8, bytes);
     return data + place.index * kSlotBytes;
   }

@@ -15,6 +15,7 @@ enum Waited : int {
   kPassed,
   kScaled,
   kPlanned,
+  kRaw,
 };
 
 struct Watch {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wisp_runtime.config import cuda_home
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
-from wisp_runtime.ops.cuda.catalogue import Catalogue, Source, nvcc_flags, require_known
+from wisp_runtime.ops.cuda.catalogue import Catalogue, Model, Source, nvcc_flags, require_known
 
 _PYPI_PLACE = Path("cu13", "bin", "nvcc")  # below site-packages/nvidia
 _LONGEST_COMPLAINT = 4000
@@ -55,17 +55,23 @@ class Built:
     remarks: str
 
 
-def plan(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> list[Job]:
+def plan(
+    catalogue: Catalogue, architectures: Sequence[str], folder: Path, extra: Model | None = None
+) -> list[Job]:
     """Return a job for every source that a kernel set of these architectures has.
+
+    Args:
+        extra: a model that no manifest describes, to compile the templates for as well.
 
     Raises:
         KernelsMissing: no hardware has such an architecture.
     """
     require_known(catalogue, architectures)
     known = catalogue.architectures()
-    jobs = {}
+    jobs: dict[str, Job] = {}
     for arch in architectures or known:
-        for source in catalogue.sources(known[arch].name):
+        added = catalogue.templates(known[arch].name, "bf16", extra) if extra else []
+        for source in [*catalogue.sources(known[arch].name), *added]:
             cubin = folder / catalogue.cubin_name(source, arch)
             jobs.setdefault(cubin.name, Job(source, arch, cubin))
     return list(jobs.values())

@@ -1,9 +1,9 @@
 """Which kernel source serves which op on which GPU: the folders under ``kernels/``, read and resolved.
 
 A leaf ``<hardware>/<model>/<quant>`` shadows ``<hardware>/common/<quant>``, which shadows
-``portable/common/<quant>``. A template is a source of ``<hardware>/common/<quant>`` that is compiled once for
-each model that a manifest describes (``[model]``), with the model's sizes as macros. Only texts are read here:
-no GPU, no compiler.
+``portable/common/<quant>``. A template is a source of ``<hardware>/common/<quant>`` that is compiled once
+for each model that a manifest describes (``[model]``), with the model's sizes as macros. Only texts are read
+here: no GPU, no compiler.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ class Catalogue:
         """Return what a leaf has and what it deliberately lacks, by op; nothing if there is no such leaf."""
         return _manifest(self.root, leaf)
 
-    def template(self, op: str, hardware: str, quant: str, model: Model) -> Source | None:
-        """Return the template ``op`` of a hardware for one model; None where there is no such template."""
+    def templates(self, hardware: str, quant: str, model: Model) -> list[Source]:
+        """Return the templates of a hardware, for one model."""
         leaf = f"{hardware}/{EVERY_MODEL}/{quant}"
-        return _templates(self.root, leaf, leaf, model).get(op)
+        return list(_templates(self.root, leaf, leaf, model).values())
 
     def cubin_name(self, source: Source, arch: str) -> str:
         """Return the file name of a compiled source: it holds the hash of all that goes into it."""

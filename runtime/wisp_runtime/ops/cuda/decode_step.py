@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from typing import Any
 
 import cupy as cp
@@ -21,6 +22,7 @@ from wisp_runtime.ops.cuda.arrays import BF16, to_device
 from wisp_runtime.ops.cuda.checks import require_true
 from wisp_runtime.ops.cuda.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
+from wisp_runtime.ops.cuda.driver import WITNESSES
 from wisp_runtime.ops.cuda.kernels import Kernel
 
 _OP = "decode_step"
@@ -54,6 +56,7 @@ WAITED = {
     7: "for its own block to pass the grid's barrier",
     8: "for the scales of a norm",
     9: "for the step's plan of attention",
+    10: "for the Q, K and V of its own layer",
 }
 
 
@@ -80,6 +83,7 @@ class DecodeStep:
 
     Attributes:
         max_sequences: that a step may have.
+        drawn: says what the step before sampled; see :class:`.embedding.Embedding`.
 
     Raises:
         KernelsMissing: this model cannot run so, is not compiled, or the GPU does not run enough blocks.
@@ -88,6 +92,7 @@ class DecodeStep:
     def __init__(
         self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
     ) -> None:
+        self.drawn: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
         self.max_sequences = min(max_sequences, MOST_SEQUENCES)
         self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
@@ -107,6 +112,7 @@ class DecodeStep:
         self._report_host = np.frombuffer(self.report, np.int32, 4)
         self._report_host[:] = 0
         self._arguments = self._fixed()
+        WITNESSES.append(self.explain)
         self._cache_maps: tuple[int, int, tuple[Any, Any]] | None = None
 
     def takes(self, batch: Batch) -> bool:
@@ -114,18 +120,15 @@ class DecodeStep:
         rows = len(batch.tokens)
         return rows == len(batch.context_lengths) == len(batch.logit_rows) and rows <= self.max_sequences
 
-    def __call__(
-        self, batch: Batch, keys: Array, values: Array, drawn: Array | None, trace: Array | None = None
-    ) -> Array:
+    def __call__(self, batch: Batch, keys: Array, values: Array, trace: Array | None = None) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
 
         Args:
             batch: B sequences of one token each.
             keys, values: ``[L, P, Hkv, Tb, Dh]``.
-            drawn: what the step before sampled; see :class:`.embedding.Embedding`.
             trace: ``[blocks, 2048]`` int64, zeros, or None: where blocks leave clocks and what they mark.
         """
-        rows, spec, arguments = len(batch.tokens), self._spec, self._arguments
+        rows, spec, arguments, drawn = len(batch.tokens), self._spec, self._arguments, self.drawn()
         width = next(width for width in self._widths if width >= rows)
         layers, blocks, _, block_tokens, _ = keys.shape
         require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
@@ -151,8 +154,8 @@ class DecodeStep:
         what, block, warp, phase = (int(one) for one in self._report_host)
         if not what:
             return None
-        layer, name = divmod(phase - 1, 5)
-        names = ("QKV", "attention", "output", "gate and up", "down")
+        layer, name = divmod(phase - 1, 4)
+        names = ("QKV or attention", "output", "gate and up", "down")
         where = "the head" if layer >= self._spec.layers else f"layer {max(layer, 0)}, {names[name]}"
         return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
 
@@ -161,7 +164,7 @@ class DecodeStep:
         spec, workspace, rows = self._spec, self._device.workspace, self._widths[-1]
         width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         made = {
-            "raw": workspace.array("step.raw", (rows, width + 2 * keys), np.float32),
+            "raw": workspace.array("step.raw", (2 * rows, width + 2 * keys), np.float32),
             "y": workspace.zeroed("step.y", (rows, spec.hidden), BF16),
             "attended": workspace.zeroed("step.attended", (rows, width), BF16),
             "gated": workspace.zeroed("step.gated", (rows, spec.mlp), BF16),

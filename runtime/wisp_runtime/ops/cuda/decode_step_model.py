@@ -15,6 +15,12 @@ MOST_SEQUENCES = 64
 SLICE_ROWS, UNIT_SLICES = 16, 4
 """Rows of a slice, slices that a worker multiplies at once: ``kSliceRows``, ``kUnitSlices``."""
 
+MOST_WORKERS = 132
+"""Thread blocks that the largest Hopper runs at once, one a multiprocessor."""
+
+_ONE_UNIT_ROWS = 4096
+"""Up to this hidden size a cluster has one unit of the residual stream's rows: ``OutputProduct``."""
+
 _HEAD_SIZES = (64, 128)
 _MOST_HEADS_A_GROUP = 8
 
@@ -47,10 +53,11 @@ def why_not(spec: ModelSpec, workers: int) -> str | None:
         "hidden_size": spec.hidden,
         "Q, K and V": (spec.heads + 2 * spec.kv_heads) * spec.head_size,
     }
-    most = workers * SLICE_ROWS * UNIT_SLICES
-    wide = [f"{name} has {size} rows, over {most}" for name, size in rows.items() if size > most]
-    if wide:
-        return f"{wide[0]}, which is what {workers} thread blocks hold"
+    for name, size in rows.items():
+        units = 1 if name == "hidden_size" and size <= _ONE_UNIT_ROWS else 2
+        most = workers // 2 * units * UNIT_SLICES * SLICE_ROWS
+        if size > most:
+            return f"{name} has {size} rows, over the {most} that {workers} thread blocks hold"
     if spec.head_size not in _HEAD_SIZES:
         return f"heads of {spec.head_size} channels, not 64 or 128"
     if spec.rope.rotary_size not in (0, spec.head_size):

@@ -6,7 +6,7 @@ Pure: neither CuPy nor the driver is loaded. Driver and runtime API number these
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,9 @@ _BROKEN = {
     721: "the GPU was reset, or fell off the bus",
     999: "the driver reported an error that it does not name",
 }
+WITNESSES: list[Callable[[], str | None]] = []
+"""Kernels that leave a word before they give up say it here: each returns what it found, or None."""
+
 STICKY = frozenset({*_FAULTS, *_BROKEN})
 """Codes after which nothing on this context works again: the process has to end."""
 
@@ -102,6 +105,14 @@ def failure_of(code: int, doing: str) -> RuntimeFailure:
         says = f"{_UNLOADABLE[code]} ({error}). Remove it and run `wisp-runtime kernels build` again."
         return KernelsMissing(f"{doing}: {says}", code=code)
     if code in _FAULTS:
+        for witness in WITNESSES:
+            if told := witness():
+                return KernelFault(
+                    f"{doing}: {told} (CUDA error {code}). This happens where something else holds a part of "
+                    "the GPU (MPS, another process's kernels): give the model a GPU of its own, or set "
+                    "--decode-path general. This process ends.",
+                    code=code,
+                )
         says = (
             f"a kernel, this or one before it, {_FAULTS[code]} ({error}). This is a bug of ours: nothing on "
             "the GPU can be trusted any more, so this process ends. Report it with the log."

@@ -71,9 +71,15 @@ class KernelSet:
             KernelsMissing: this hardware has no such template, or nobody has compiled it for this model.
         """
         hardware, _, quant = self.name.split("/")
-        source = self._catalogue.template(op, hardware, quant, model)
+        templates = self._catalogue.templates(hardware, quant, model)
+        source = next((one for one in templates if one.op == op), None)
         if source is None:
             raise KernelsMissing(f"{hardware} has no {op}.")
+        if not (self.folder / self._catalogue.cubin_name(source, self.arch)).is_file():
+            raise KernelsMissing(
+                f"{op} is not compiled for a model of this shape. Run `wisp-runtime kernels build --for "
+                "MODEL` where the image is built."
+            )
         return self._open(source, self._compiled(source), entry)
 
     def has(self, op: str) -> bool:
@@ -113,9 +119,9 @@ class KernelSet:
         path = self.folder / self._catalogue.cubin_name(source, self.arch)
         if not path.is_file():
             raise KernelsMissing(
-                f"the kernel {source.op} of {source.leaf} is not compiled for {self.arch}: {path} is not there. "
-                f"Run `wisp-runtime kernels build --arch {self.arch}`, or use Wisp's image for NVIDIA GPUs, "
-                "which has it."
+                f"the kernel {source.op} of {source.leaf} is not compiled for {self.arch}: {path} is not "
+                f"there. Run `wisp-runtime kernels build --arch {self.arch}`, or use Wisp's image for NVIDIA "
+                "GPUs, which has it."
             )
         return path
 

@@ -12,10 +12,12 @@ import numpy as np
 
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.ops.backend import Heads, Rotation
+from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.backend import Heads, Rotation, StepWeights, WholeStep
 from wisp_runtime.ops.cuda.arena import Arenas
 from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
 from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
+from wisp_runtime.ops.cuda.decode_step import DecodeStep
 from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.embedding import Embedding
@@ -188,6 +190,20 @@ class CudaOps(Arenas):
                 q, keys, values, batch, scale=scale, window=window, max_context=room, out=out
             )
         return out
+
+    def whole_step(
+        self, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+    ) -> WholeStep | str:
+        """See :class:`.decode_step.DecodeStep`; the reason where that is refused."""
+        device = self.device_state
+        if "MIG" in device.name:
+            return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
+        try:
+            step = DecodeStep(device, spec, weights, rotation, max_sequences)
+        except KernelsMissing as error:
+            return error.message
+        step.drawn = lambda: None if self.sampler is None else self.sampler.drawn
+        return step
 
     def _kinds(self, batch: Batch) -> _Kinds:
         known = self._known
