@@ -31,6 +31,8 @@ MOST_ALTERNATIVES = 20
 PRODUCT_ROWS = 128
 PRODUCT_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 DECODE_PART_ROWS = 16384
+STEP_WIDTHS, STEP_PARTS, STEP_BLOCKS = (8, 16, 32, 64), 16, 160
+STEP_COUNTERS, STEP_POINTERS = 3, 12
 PREFILL_ROWS = 128
 PREFILL_HEAD_SIZES = (64, 128, 192, 256)
 PREFILL_ITEM_BYTES = 32
@@ -60,6 +62,7 @@ def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
         "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),  # Linear.logits
         "linear": products(options),  # Linear.ensure
         "decode_attention": decode_attention(spec, options),  # DecodeAttention.reserve
+        "decode_step": decode_step(spec, options),  # DecodeStep
         "prefill_attention": prefill_attention(spec, options),  # PrefillAttention.reserve
         "sampling": sampling(spec, options),  # Sampler.reserve
         "inputs": inputs(options),  # engine/staging.py: Staging
@@ -83,6 +86,25 @@ def decode_attention(spec: ModelSpec, options: LedgerOptions) -> int:
     rows = DECODE_PART_ROWS
     counters = options.max_concurrent * spec.heads * 4
     return _sum(rows * spec.head_size * FLOAT32_BYTES, rows * 2 * FLOAT32_BYTES, counters)
+
+
+def decode_step(spec: ModelSpec, options: LedgerOptions) -> int:
+    """What passes between the blocks of a step in one launch, and the addresses of the weights.
+
+    Counted on every GPU, though only a Hopper runs such steps.
+    """
+    rows = next((width for width in STEP_WIDTHS if width >= options.max_concurrent), STEP_WIDTHS[-1])
+    width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    return _sum(
+        2 * rows * (width + 2 * keys) * FLOAT32_BYTES,
+        *(rows * columns * BF16_BYTES for columns in (spec.hidden, width, spec.mlp)),
+        rows * STEP_BLOCKS * FLOAT32_BYTES,
+        STEP_PARTS * rows * width * FLOAT32_BYTES,
+        STEP_PARTS * rows * spec.heads * 2 * FLOAT32_BYTES,
+        rows * spec.kv_heads * 4,
+        STEP_COUNTERS * 4,
+        spec.layers * STEP_POINTERS * 8,
+    )
 
 
 def prefill_attention(spec: ModelSpec, options: LedgerOptions) -> int:

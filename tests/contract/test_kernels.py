@@ -92,7 +92,9 @@ def test_a_kernel_compiles_for_its_gpus_and_has_the_entries_of_the_manifest(nvcc
 @pytest.mark.parametrize("leaf", sorted({path.parent for path in SOURCES}), ids=relative)
 def test_a_leafs_manifest_names_each_of_its_sources_and_no_other(leaf):
     manifest = CATALOGUE.manifest(relative(leaf))
+    hardware, _, quant = relative(leaf).split("/")
     named = {op for op, found in manifest.items() if isinstance(found, Source)}
+    named |= {found.op for found in CATALOGUE.templates(hardware, quant, {})}
     assert named == {path.stem for path in leaf.glob("*.cu")}
     assert all(found.needs and found.entries for found in manifest.values() if isinstance(found, Source))
 
@@ -112,7 +114,8 @@ def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
 def test_hopper_lacks_nothing():
     ops = CATALOGUE.resolve("hopper")
     assert {op for op, found in ops.items() if isinstance(found, Absent)} == set()
-    assert len(ops) >= len({path.stem for path in SOURCES})
+    templates = {found.op for found in CATALOGUE.templates("hopper", "bf16", {})}
+    assert ops.keys() | templates >= {path.stem for path in SOURCES}
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *HEADERS], ids=relative)

@@ -6,7 +6,11 @@ cosines are compared. A request's own numbers must not depend on its company, bi
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,15 +51,18 @@ class Subject:
         self.ops.reserve(spec, 64, 64)
         self.step = DecodeStep(device, spec, self.model.step_weights(), self.model._rotation, 64)
 
-    def batch(self, contexts, seed=1):
-        """A step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
+    def batch(self, contexts, seed=1, blocks=None):
+        """A step of sequences with so many tokens, the new one included; their blocks lie anywhere.
+
+        ``blocks`` is a range of the cache's that they may have; None is all.
+        """
         from wisp_runtime.ops.cuda.arrays import to_device
 
         random = np.random.default_rng(seed)
         contexts = np.array(contexts, np.int32)
         counts = -(-contexts // TOKENS)
-        assert counts.sum() <= self.cache.blocks
-        free = random.permutation(self.cache.blocks)
+        free = random.permutation(np.array(blocks or range(self.cache.blocks)))
+        assert counts.sum() <= len(free)
         tables = np.zeros((len(contexts), max(counts.max(), 1)), np.int32)
         for row, count in enumerate(counts):
             tables[row, :count], free = free[:count], free[count:]
@@ -152,3 +159,50 @@ def test_a_row_does_not_depend_on_its_company(subject):
             logit_rows=batch.logit_rows[:size],
         )
         assert np.array_equal(subject.persistent(part), together[:size]), size
+
+
+WITHHELD = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+import test_decode_step as tests
+from wisp_runtime.errors import KernelFault
+from wisp_runtime.ops.cuda import decode_step, kernels
+from wisp_runtime.ops.cuda.device import open_device
+from wisp_runtime.ops.cuda.driver import translate
+
+decode_step.PATIENCE_CLOCKS = 100_000_000
+real = kernels.KernelSet._compiled
+kernels.KernelSet._compiled = lambda self, source: (
+    Path({cubin!r}) if source.op == "decode_step" else real(self, source)
+)
+device = open_device(0)
+subject = tests.Subject(device, tests.spec_of("smollm2-135m"))
+try:
+    with translate("running a step"):
+        subject.persistent(subject.batch([100]))
+except KernelFault as error:
+    print(error.message)
+"""
+
+
+def test_a_block_that_never_arrives_ends_the_step_in_a_named_reason(device, tmp_path):
+    from wisp_runtime.errors import CompilerMissing
+    from wisp_runtime.ops.cuda import build
+    from wisp_runtime.ops.cuda.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.decode_step_model import step_model
+
+    catalogue = Catalogue()
+    (source,) = catalogue.templates("hopper", "bf16", step_model(spec_of("smollm2-135m")))
+    withheld = replace(source, defines=(*source.defines, "-DWISP_WITHHOLD_BLOCK=5"))
+    job = build.Job(withheld, device.arch, tmp_path / "withheld.cubin")
+    try:
+        build.compile_one(job, build.find_nvcc(), catalogue.root / "include")
+    except CompilerMissing as error:
+        pytest.skip(error.message)
+    program = WITHHELD.format(tests=str(Path(__file__).parent), cubin=str(job.cubin))
+    began_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    print(f"{time.monotonic() - began_s:.1f} s: {done.stdout.strip()}")
+    assert "at the grid's barrier: a block never arrived there (layer 1, " in done.stdout
+    assert "--decode-path general" in done.stdout

@@ -144,7 +144,7 @@ class FakeModel:
     """The toy on the device: awaited tokens are looked up where the sampler left them."""
 
     def __init__(self, lane, sampler):
-        self.lane, self.sampler = lane, sampler
+        self.lane, self.sampler, self.whole_step = lane, sampler, None
         self.toy = ToyModel()
         self.spec = self.toy.spec
         self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)

@@ -37,6 +37,7 @@ VALUES = [
     ("--max-concurrent", "1", 1),
     ("--quantization", "nvfp4", "nvfp4"),
     ("--kv-cache-dtype", "fp8", "fp8"),
+    ("--decode-path", "general", "general"),
     ("--prefix-cache", "false", False),
     ("--block-tokens", "32", 32),
     ("--max-step-tokens", "auto", None),

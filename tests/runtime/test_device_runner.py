@@ -4,6 +4,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,7 +99,23 @@ def test_padding_writes_nothing_and_shifts_nobody():
     written = np.flatnonzero(runner.cache.keys != before)
     slots = [chunk.sequence.blocks[chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
     assert set(written) <= set(slots)
-    assert len(runner._staging._decodes[8].tokens) == 8
+    assert len(runner._staging._decodes[8, False].tokens) == 8
+
+
+def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    runner.graphs.records = True
+    decoding(scheduler, runner, range(5))
+    tokens = sum(one.computed_tokens + 1 for one in scheduler.running)
+    runner.model.whole_step = SimpleNamespace(max_context_tokens=tokens + 12)
+    seen = []
+    for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
+        plan = scheduler.plan()
+        scheduler.commit(plan, runner.launch(plan).draws())
+        seen.append([one.launches for one in runner._lane.recordings])
+    assert seen == [[], [1], [2], [2], [2, 1], [2, 2]]
+    long, short = (runner._staging._decodes[8, is_long] for is_long in (True, False))
+    assert sum(long.context_lengths_host) > tokens + 12 >= sum(short.context_lengths_host)
 
 
 def test_nothing_is_allocated_on_the_device_while_it_serves():

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from wisp_plan.config import parse_config
+from wisp_plan.shapes import shape_config
 from wisp_runtime.cli import kernels as command
 from wisp_runtime.config import check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda import build
 from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue
+from wisp_runtime.ops.cuda.decode_step_model import step_model
 
 COMPILER = """#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -126,6 +129,26 @@ def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
     )
     assert re.search(r"^  rmsnorm +not compiled +portable/common/bf16/rmsnorm\.cu", text, re.M)
     assert re.search(r"^  linear +absent: .*wgmma", text, re.M)
+
+
+def test_build_for_a_model_compiles_its_decode_step_too(compiler, tmp_path):
+    compiler()
+    config = shape_config("llama-3-8b") | {"hidden_size": 3840}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    catalogue, model = Catalogue(), step_model(parse_config(config))
+    (source,) = catalogue.templates("hopper", "bf16", model)
+    assert (tmp_path / "out" / catalogue.cubin_name(source, "sm_90a")).is_file()
+    assert len(calls(tmp_path)) == len(catalogue.sources("hopper")) + 1
+
+
+def test_build_for_a_model_that_cannot_have_a_decode_step_says_why(compiler, tmp_path):
+    compiler()
+    (tmp_path / "config.json").write_text(json.dumps(shape_config("toy")))
+    done = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
+    assert done.exit_code == 1
+    assert "heads of 16 channels, not 64 or 128. It is served all the same" in done.stderr
 
 
 def test_list_as_json_says_what_is_compiled(compiler, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from wisp_plan.shapes import shape_spec
 from wisp_runtime.engine.bucket import buckets
 from wisp_runtime.engine.packing import Shape, size_bytes
 from wisp_runtime.engine.sampler import MOST_COUNTED
+from wisp_runtime.ops.backend import StepLayer
 from wisp_runtime.ops.cuda import linear_plan, prefill_plan
 from wisp_runtime.server.requests import MAX_BIASES
 
 CUDA = Path(linear_plan.__file__).parent
+KERNELS = Path(__file__).parents[2] / "kernels"
 
 
 def constants(module: str) -> dict[str, object]:
@@ -42,6 +45,16 @@ def test_matrix_products_have_the_tiles_that_are_counted():
 
 def test_decode_attention_keeps_as_many_parts_as_are_counted():
     assert constants("decode_attention")["_MOST_PART_ROWS"] == workspace.DECODE_PART_ROWS
+
+
+def test_a_step_in_one_launch_has_the_buffers_that_are_counted():
+    found = constants("decode_step")
+    assert found["WIDTHS"] == workspace.STEP_WIDTHS
+    assert (found["MOST_PARTS"], found["MOST_BLOCKS"]) == (workspace.STEP_PARTS, workspace.STEP_BLOCKS)
+    header = (KERNELS / "hopper/common/bf16/decode_step_model.cuh").read_text()
+    for constant, value in (("kMostParts", workspace.STEP_PARTS), ("kMostBlocks", workspace.STEP_BLOCKS)):
+        assert f"constexpr int {constant} = {value};" in header
+    assert len(fields(StepLayer)) == workspace.STEP_POINTERS
 
 
 def test_a_row_never_counts_and_biases_more_tokens_than_there_is_room_for():

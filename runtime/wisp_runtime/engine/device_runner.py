@@ -90,10 +90,11 @@ class DeviceRunner:
             RuntimeFailure: the device refused, or an earlier step failed.
         """
         with translate("launching a step"):
-            step = self._staging.stage(plan)
+            whole = self.model.whole_step
+            step = self._staging.stage(plan, whole.max_context_tokens if whole else None)
             found = None
             if step.bucket is not None:
-                key = (step.bucket, step.logprobs, step.greedy)
+                key = (step.bucket, step.is_long, step.logprobs, step.greedy)
                 sampled = self.graphs.run(key, lambda: self._sample(step))
                 found = self._staging.fetch(step, sampled)
             elif step.live:

@@ -65,6 +65,7 @@ class Staged:
         logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
         greedy: whether every row takes its best token, and none wants log-probabilities.
         bucket: sequences, padding included, of a step that only decodes; else None.
+        is_long: whether a step that only decodes reads more of the cache than one launch is good for.
         half: the host memory it uses.
     """
 
@@ -75,6 +76,7 @@ class Staged:
     logprobs: int
     greedy: bool
     bucket: int | None
+    is_long: bool
     half: Half
 
 
@@ -113,17 +115,23 @@ class Staging:
         self._tables = lane.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
         self._host_tables = BlockTables(*tables)
         self._sampling = SamplingRows()
-        self._decodes: dict[int, Batch] = {}
+        self._decodes: dict[tuple[int, bool], Batch] = {}
 
-    def stage(self, plan: Plan) -> Staged:
-        """Write the inputs of ``plan``'s step and ask for them to be copied."""
+    def stage(self, plan: Plan, most_context_tokens: int | None = None) -> Staged:
+        """Write the inputs of ``plan``'s step and ask for them to be copied.
+
+        Args:
+            most_context_tokens: of a decode step that is not long; None: whoever runs it does not ask.
+        """
         self._halves.reverse()
         half = self._halves[0]
         half.done.wait()
-        bucket = None
+        bucket, is_long = None, False
         if all(chunk.tokens == 1 and chunk.samples for chunk in plan):
             bucket = bucket_for(len(plan), self._buckets)
             shape = Shape(bucket, bucket, bucket)
+            if most_context_tokens is not None:
+                is_long = sum(chunk.start + 1 for chunk in plan) > most_context_tokens
         else:
             shape = shape_of(plan)
             shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is asked for nothing
@@ -134,13 +142,14 @@ class Staging:
         used = self._parameters.parameter_bytes + size_bytes(shape)
         self._lane.upload(self._inputs[:used], half.inputs[:used])
         return Staged(
-            batch=self._batch(plan, shape, bucket),
+            batch=self._batch(plan, shape, bucket, is_long),
             parameters=self._inputs[: self._parameters.parameter_bytes],
             rows=shape.rows,
             live=len(sampling.steps),
             logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
             greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
             bucket=bucket,
+            is_long=is_long,
             half=half,
         )
 
@@ -173,18 +182,18 @@ class Staging:
             half.cut[bucket] = cut(half.arrays, shape)
         return half.cut[bucket]
 
-    def _batch(self, plan: Plan, shape: Shape, bucket: int | None) -> Batch:
+    def _batch(self, plan: Plan, shape: Shape, bucket: int | None, is_long: bool) -> Batch:
         """Return the arrays on the device; a bucket's are always the same, so that they can be recorded."""
-        known = self._decodes.get(bucket or 0)
+        known = self._decodes.get((bucket or 0, is_long))
         if known is not None:
             return known
         arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
         batch = batch_of(arrays, self._tables[: shape.sequences], plan)
         if bucket is not None:
-            # What is recorded holds for every context.
-            batch = self._decodes[bucket] = replace(
+            # What is recorded holds for every context, as far as long steps are told from others.
+            batch = self._decodes[bucket, is_long] = replace(
                 batch,
                 query_starts_host=tuple(range(bucket + 1)),
-                context_lengths_host=(self._limits.max_context,) * bucket,
+                context_lengths_host=(self._limits.max_context if is_long else 1,) * bucket,
             )
         return batch

@@ -94,12 +94,18 @@ class StepWeights:
 
 
 class WholeStep(Protocol):
-    """Runs the decode steps of one model in one launch each."""
+    """Runs the decode steps of one model in one launch each.
 
-    max_sequences: int  # of a step
+    Attributes:
+        max_sequences: of a step.
+        max_context_tokens: of all its sequences together.
+    """
+
+    max_sequences: int
+    max_context_tokens: int
 
     def takes(self, batch: Batch) -> bool:
-        """Return whether ``batch`` is such a step: one token a sequence, all logits wanted, not too many."""
+        """Return whether ``batch`` is such a step: one token a sequence, all logits wanted, not too much."""
         ...
 
     def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:

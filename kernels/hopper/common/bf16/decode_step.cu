@@ -32,7 +32,7 @@ __device__ __forceinline__ void init_barriers(Small<N>& small) {
     }
   }
   for (int i = 0; i < Room<N>::kStages; i++) {
-    mbarrier_init(shared_address(&small.columns_full[i]), 32);
+    mbarrier_init(shared_address(&small.columns_full[i]), 32 * Room<N>::kCopyWarps);
     mbarrier_init(shared_address(&small.columns_empty[i]), 8);
   }
   mbarrier_init(shared_address(&small.planned), 1);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
   static_assert(sizeof(Small<N>) <= R::kSmallBytes && R::kTotal <= kSharedBytes, "too much shared memory");
   extern __shared__ __align__(1024) unsigned char shared[];
   Small<N>& small = *reinterpret_cast<Small<N>*>(shared + R::kSmall);
-  const int rank = blockIdx.x % 2, warp = threadIdx.x / 32, blocks = gridDim.x;
+  const int rank = blockIdx.x % 2, warp = threadIdx.x / 32;
   const Watch watch{args.report, args.counters + 2, args.patience_clocks};
   if (threadIdx.x == 0) init_barriers(small);
   sync_cluster();
@@ -88,7 +88,7 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
         stream.template weights<DownProduct>(of.down);
       }
       stream.template weights<HeadProduct>(args.head);
-    } else if (role == kWarpgroups) {  // columns
+    } else if (role < kWarpgroups + R::kCopyWarps) {  // columns
       pdl_wait();
       ColumnStream<N> stream{args,
                              watch,
@@ -96,7 +96,8 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
                              shared_address(small.columns_full),
                              shared_address(small.columns_empty),
                              shared_address(&small.passed),
-                             rank};
+                             rank,
+                             role - kWarpgroups};
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
         stream.pass();
@@ -110,14 +111,14 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       }
       stream.pass();
       stream.template columns<HeadProduct>(args.y);
-    } else {  // scales
+    } else if (R::kHasScaleWarp) {
       pdl_wait();
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        gather_scales(small, args, watch, layer * 4 + 1, blocks);
-        gather_scales(small, args, watch, layer * 4 + 3, blocks);
+        gather_all_scales(small, args, watch, layer * 4 + 1);
+        gather_all_scales(small, args, watch, layer * 4 + 3);
       }
-      gather_scales(small, args, watch, args.layer_count * 4 + 1, blocks);
+      gather_all_scales(small, args, watch, args.layer_count * 4 + 1);
     }
   }
   __syncwarp();

@@ -1,4 +1,4 @@
-// decode_step_attention.cuh: attention of one item: up to 512 tokens of a sequence, for one KV head's query heads.
+// decode_step_attention.cuh: attention of one item: up to 1,024 tokens of a sequence, for one KV head's query heads.
 //
 //   1. The new token's q (and of the last part k and v) are normed and rotated, once for the block, as soon as their
 //      numbers have come; k and v go to the cache, and into the tile that came before them.
@@ -70,13 +70,38 @@ class Attention {
         phase_(phase),
         sums_(reinterpret_cast<float*>(shared + Room<N>::kRegion)),
         stats_(reinterpret_cast<float2*>(sums_ + 8 * kGroup * kRow)),
-        heads_(reinterpret_cast<bf16*>(stats_ + 8 * kGroup)) {}
+        first_heads_(reinterpret_cast<bf16*>(stats_ + 8 * kGroup)),
+        heads_(first_heads_) {}
 
-  // `tile(use)` waits for the warpgroup's next slot, calls use(slot address) if the warp shall, and gives it back.
+  // The items of this block. `next_slot(use)` waits for the warpgroup's next slot, calls use(its address), and gives it
+  // back. What the next item asks of memory is asked for while this one's tiles come in.
   template <class NextSlot>
-  __device__ __forceinline__ void run(const Item& item, const Layer& layer, int layer_index, NextSlot next_slot) {
-    prepare(item, layer, layer_index);
-    sync_consumers();
+  __device__ __forceinline__ void run(const Work<N>& work, const Layer& layer, int layer_index, NextSlot next_slot) {
+    if (work.begin == work.end) return;
+    prepare(work.item(work.begin), layer, layer_index);
+#pragma unroll 1
+    for (int i = work.begin; i < work.end; i++) {
+      bool has_prepared = i + 1 == work.end;
+      run_item(work.item(i), next_slot, [&] {
+        if (has_prepared) return;
+        has_prepared = true;
+        heads_ = other_heads();
+        prepare(work.item(i + 1), layer, layer_index);
+        heads_ = other_heads();
+      });
+      heads_ = other_heads();
+    }
+  }
+
+ private:
+  static constexpr int kHeadsElements = (kGroup + 2) * (kHeadSize + 8);
+  static constexpr int kRow = kHeadSize + 4, kHeadRow = kHeadSize + 8, kPairs = kHeadSize / 2;
+
+  __device__ __forceinline__ bf16* other_heads() const { return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_; }
+
+  template <class NextSlot, class Prepare>
+  __device__ __forceinline__ void run_item(const Item& item, NextSlot next_slot, Prepare prepare_next) {
+    sync_consumers();  // what was prepared is there
 
     // The warp's queries and tiles.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;
@@ -95,14 +120,13 @@ class Attention {
         if ((tile + 1) * kTileTokens >= item.end) finish_tile(item, slot, tile);
         attend<kHeadSize, 1>(all, SwizzledRows(slot), tile, queries, args_.scale, item);
       });
+      if (t / 2 % 4 == warp % 4) prepare_next();
     }
+    prepare_next();
     gather(all);
     sync_consumers();
     leave(item);
   }
-
- private:
-  static constexpr int kRow = kHeadSize + 4, kHeadRow = kHeadSize + 8, kPairs = kHeadSize / 2;
 
   // Step 1: a warp takes one head at a time; lane l has channels l + 32 i and those they rotate with.
   __device__ __forceinline__ void prepare(const Item& item, const Layer& layer, int layer_index) {
@@ -288,5 +312,6 @@ class Attention {
   const int phase_;
   float* const sums_;
   float2* const stats_;
-  bf16* const heads_;
+  bf16* const first_heads_;
+  bf16* heads_;  // of two in turn: q, k and v of the item, and of the next
 };

@@ -219,6 +219,12 @@ class Compute {
   }
 
   __device__ __forceinline__ void wait_for_scales() {
+    if constexpr (!R::kHasScaleWarp) {
+      sync_consumers();
+      gather_scales(small_, args_, threadIdx.x / 32, kConsumers / 32);
+      sync_consumers();
+      return;
+    }
     watch_.wait(shared_address(&small_.scaled), scaled_parity_, kScaled, phase_);
     scaled_parity_ ^= 1;
   }
@@ -272,8 +278,7 @@ class Compute {
       ring_place_.advance();
       release_slot();
     };
-#pragma unroll 1
-    for (int i = work.begin; i < work.end; i++) attention.run(work.item(i), layer, index, next_slot);
+    attention.run(work, layer, index, next_slot);
     fence_async_shared();  // the copy engine brings columns where sums lay
     trace_.mark(kAttend * 8 + kMultiplied);
     leave(kAttend);

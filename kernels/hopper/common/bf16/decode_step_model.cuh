@@ -37,8 +37,8 @@ static_assert(kHidden % 8 == 0 && kMlp % 8 == 0, "rows of 16 bytes");
 constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 128;
 constexpr int kMostBlocks = 160;     // thread blocks, one a multiprocessor
 constexpr int kMostSequences = 64;   // of a step
-constexpr int kPartTiles = 32;       // tiles of 16 tokens that one block attends to at a time
-constexpr int kMostParts = 32;       // of a sequence: longer ones have longer parts
+constexpr int kPartTiles = 64;       // tiles of 16 tokens that one block attends to at a time
+constexpr int kMostParts = 16;       // of a sequence: longer ones have longer parts
 constexpr int kSlotBytes = 8192;     // of a ring: 64 rows of 64 columns
 constexpr int kSharedBytes = 232448;
 
@@ -87,6 +87,8 @@ template <int N>
 struct Room {
   static constexpr int kColumns = N * 128;                               // bytes of 64 columns of the batch
   static constexpr int kStages = N == 8 ? 16 : N == 64 ? 7 : 8;          // of these, a ring
+  static constexpr int kCopyWarps = N == 64 ? 2 : 1;                     // that bring them
+  static constexpr bool kHasScaleWarp = N < 32;                          // else those who compute gather scales: sooner
   static constexpr int kRoundUnits = N == 8 ? 4 : N == 64 ? 1 : 2;       // units that twins exchange at once
   static constexpr int kCell = N / 4;                                    // floats that a thread sends its twin of a unit
   static constexpr int kRoundBytes = kRoundUnits * 128 * kCell * 4;      // of a warpgroup
@@ -95,7 +97,7 @@ struct Room {
   static constexpr int kBufferBytes = kRoundBytes > 3 * kPartBytes ? kRoundBytes : 3 * kPartBytes;
   static constexpr int kExchangeBytes = (kWarpgroups * 2 * kBufferBytes + 1023) / 1024 * 1024;  // two in turn
   static constexpr int kJoinBytes = 8 * kGroup * ((kHeadSize + 4) * 4 + 8);
-  static constexpr int kHeadsBytes = (kGroup + 2) * (kHeadSize + 8) * 2;  // q, k and v of an item
+  static constexpr int kHeadsBytes = 2 * (kGroup + 2) * (kHeadSize + 8) * 2;  // q, k and v of an item, and of the next
   static constexpr int kAttentionBytes = (kJoinBytes + kHeadsBytes + 1023) / 1024 * 1024;
   static constexpr int kStreamBytes = kStages * kColumns + kExchangeBytes;
   static constexpr int kRegionBytes = kStreamBytes > kAttentionBytes ? kStreamBytes : kAttentionBytes;

@@ -96,6 +96,12 @@ struct MemoryStream {
   }
 };
 
+__device__ __forceinline__ unsigned phases_passed(uint32_t passed) {
+  unsigned phase;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(phase) : "r"(passed) : "memory");
+  return phase;
+}
+
 // Activations take another way than weights: the copy engine serves in order, so behind a full ring they would wait for
 // all of it. A warp copies them itself, in the order that the tensor cores read.
 template <int N>
@@ -103,12 +109,17 @@ struct ColumnStream {
   const Args& args;
   const Watch watch;
   uint32_t data, full, empty, passed;
-  int rank, phase = 0;
+  int rank, part, phase = 0;  // part: which of the warps that copy; each copies its rows
   Place<Room<N>::kStages> place{1};
+  static constexpr int kGroupsOfFour = N / 4 / Room<N>::kCopyWarps;
 
   // Wait until every block has done all phases before this one; let the others of this block know.
   __device__ __forceinline__ void pass() {
     phase++;
+    if (part > 0) {
+      watch.until([&] { return phases_passed(passed) >= phase; }, kPassed, phase);
+      return;
+    }
     const unsigned wanted = phase * gridDim.x * kWarpgroups;
     watch.until(
         [&] {
@@ -124,21 +135,22 @@ struct ColumnStream {
   template <class P>
   __device__ __forceinline__ void columns(const bf16* x) {
     const Half<P> half(rank);
-    const int passes = passes_of<P>(args), lane = threadIdx.x % 32, chunk = lane % 8;
-    const bf16* from = x + static_cast<int64_t>(lane / 8) * P::kInputs + chunk * 8;
+    const int lane = threadIdx.x % 32, chunk = lane % 8, first_row = part * 4 * kGroupsOfFour + lane / 8;
+    const int rows = args.sequences - first_row;  // that exist from the lane's first on
     // Four rows at a time: of eight, the second four have the other half of the swizzle.
-    const uint32_t low = lane / 8 * 128 + (chunk ^ (lane / 8)) * 16, high = 512 + lane / 8 * 128 + (chunk ^ (lane / 8 + 4)) * 16;
+    const uint32_t low = first_row * 128 + (chunk ^ (lane / 8)) * 16, high = first_row * 128 + 512 + (chunk ^ (lane / 8 + 4)) * 16;
 #pragma unroll 1
-    for (int pass = 0; pass < passes; pass++) {
+    for (int pass = passes_of<P>(args); pass > 0; pass--) {
+      const bf16* from = x + static_cast<int64_t>(first_row) * P::kInputs + chunk * 8 + half.begin * 64;
 #pragma unroll 1
-      for (int k = half.begin; k < half.end; k++) {
+      for (int k = half.begin; k < half.end; k++, from += 64) {
         watch.wait(empty + place.index * 8, place.parity, kColumnsEmpty, phase);
         const uint32_t to = data + place.index * Room<N>::kColumns;
         const bool is_inside = k <= half.last && (P::kInputs % 64 == 0 || k * 64 + chunk * 8 < P::kInputs);
+        const int there = is_inside ? rows : 0;
 #pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-          const bool exists = is_inside && lane / 8 + 4 * i < args.sequences;
-          copy16_async(to + i / 2 * 1024 + (i % 2 ? high : low), exists ? from + 4 * i * P::kInputs + k * 64 : x, exists);
+        for (int i = 0; i < kGroupsOfFour; i++) {
+          copy16_async(to + i / 2 * 1024 + (i % 2 ? high : low), from + 4 * i * P::kInputs, 4 * i < there);
         }
         mbarrier_arrive_after_copies(full + place.index * 8);
         place.advance();
@@ -147,21 +159,13 @@ struct ColumnStream {
   }
 };
 
-__device__ __forceinline__ unsigned phases_passed(uint32_t passed) {
-  unsigned phase;
-  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(phase) : "r"(passed) : "memory");
-  return phase;
-}
-
-// By one warp, once for each product that reads the normed stream.
+// By one warp: of every `step`th few sequences from `first` on.
 template <int N>
-__device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args, const Watch& watch, unsigned phase,
-                                              int workers) {
-  constexpr int kLoads = kMostBlocks / 32, kAtOnce = 8;
-  const int lane = threadIdx.x % 32;
-  watch.until([&] { return phases_passed(shared_address(&small.passed)) >= phase; }, kPassed, phase);
+__device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args, int first, int step) {
+  constexpr int kLoads = kMostBlocks / 32, kAtOnce = N == 64 ? 4 : 8;  // registers are few there
+  const int lane = threadIdx.x % 32, workers = gridDim.x;
 #pragma unroll 1
-  for (int base = 0; base < args.sequences; base += kAtOnce) {
+  for (int base = first * kAtOnce; base < args.sequences; base += step * kAtOnce) {
     float parts[kAtOnce][kLoads];
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
@@ -180,6 +184,13 @@ __device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args,
       if (lane == 0 && base + i < N) small.scales[base + i] = rsqrtf(sum / kHidden + args.eps);
     }
   }
+}
+
+// By one warp, once for each product that reads the normed stream.
+template <int N>
+__device__ __forceinline__ void gather_all_scales(Small<N>& small, const Args& args, const Watch& watch, unsigned phase) {
+  watch.until([&] { return phases_passed(shared_address(&small.passed)) >= phase; }, kPassed, phase);
+  gather_scales(small, args, 0, 1);
   __syncwarp();
-  if (lane == 0) mbarrier_arrive(shared_address(&small.scaled));
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&small.scaled));
 }

@@ -1,6 +1,6 @@
 // decode_step_work.cuh: which parts of which sequences a block attends to.
 //
-// A sequence is cut by its context alone, so that a request's sums never depend on its company: parts of 512 tokens, or
+// A sequence is cut by its context alone, so that a request's sums never depend on its company: parts of 1,024 tokens, or
 // kMostParts longer ones. An item is a part for one KV head; blocks have equal runs of them.
 #pragma once
 

@@ -134,8 +134,9 @@ class Catalogue:
                     chosen[op] = found
         for leaf in self.leaves():
             if leaf.endswith(f"/{quant}"):
-                for op in self.manifest(leaf):
-                    chosen.setdefault(op, Absent(op, own[-1], f"nobody has written it for {hardware}."))
+                for op, found in self.manifest(leaf).items():
+                    if not (isinstance(found, Source) and found.defines):  # no other model misses a template
+                        chosen.setdefault(op, Absent(op, own[-1], f"nobody has written it for {hardware}."))
         return dict(sorted(chosen.items()))
 
     def sets(self, hardware: str) -> list[tuple[str, str]]:

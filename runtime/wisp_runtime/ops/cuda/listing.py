@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wisp_runtime.ops.cuda.catalogue import Absent, Catalogue, Source, require_known
+from wisp_runtime.ops.cuda.catalogue import EVERY_MODEL, Absent, Catalogue, Source, require_known
 
 
 def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each op of each kernel set.
+    """Return a row for each op of the kernels that serve every model, and of those of a model its own.
 
     Args:
         catalogue: of the kernel folders.
@@ -34,6 +34,7 @@ def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> li
         for arch in architectures or known
         for model, quant in catalogue.sets(known[arch].name)
         for op, chosen in catalogue.resolve(known[arch].name, quant, model).items()
+        if model == EVERY_MODEL or (isinstance(chosen, Source) and chosen.leaf.split("/")[1] == model)
     ]
 
 
