@@ -25,7 +25,7 @@ from wisp_runtime.measure.record import Row, make_record, write_record
 from wisp_runtime.ops.cuda.device import open_device
 
 _BATCHES, _TELL_EVERY = 40, 20000
-_MOST_SEQUENCES, _MOST_CONTEXT = 64, 1400
+_MOST_SEQUENCES, _MOST_CONTEXT = 32, 1400
 _BLOCKS = _MOST_SEQUENCES * -(-_MOST_CONTEXT // 16)
 _COMPARE = cp.RawKernel(
     r"""

@@ -45,9 +45,10 @@ class Rig:
 
         self.ops = CudaOps.open()
         self.device = self.ops.device_state
+        memory = self.ops.memory()
         self.model = loading.random_model(SPEC, self.ops, seed=3)
         fit = SimpleNamespace(kv_blocks=LIMITS.blocks, block_tokens=LIMITS.block_tokens)
-        self.runner = startup.make_runner(self.model, self.ops, fit, LIMITS)
+        self.runner = startup.make_runner(self.model, self.ops, fit, LIMITS, "auto", memory)[0]
         self.cache = self.runner.cache
         self.clear_cache()
 

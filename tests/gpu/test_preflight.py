@@ -140,8 +140,9 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
         pytest.skip("the GPU has less than 22 GiB free")
     fit = startup.require_fit(spec, config, before)
     model = loading.random_model(spec, ops)
-    runner = startup.make_runner(model, ops, fit, startup.limits_of(spec, config, fit))
-    startup.prove(runner, startup.limits_of(spec, config, fit))
+    limits = startup.limits_of(spec, config, fit)
+    runner, _ = startup.make_runner(model, ops, fit, limits, "auto", before)
+    startup.prove(runner, limits)
     told = startup.measured(before, ops)["measured"]
     ledger = fit.ledger
     predicted = ledger.total_bytes - ledger.context_bytes - ledger.graphs_bytes  # nothing is recorded yet

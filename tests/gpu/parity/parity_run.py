@@ -52,6 +52,8 @@ class Ours:
         assert isinstance(model, Llama)
         if ops.device == "cuda":
             cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
+            why = model.use_whole_steps(MOST_SEQUENCES)  # what decodes is then compared as it is served
+            print("decode steps in one launch" if why is None else f"decode steps op by op: {why}")
         return cls(model, ops)
 
     def see(self, sequences: list[list[int]], steps: list[Step]) -> list[Seen]:

@@ -180,6 +180,7 @@ class DecodeStep:
             "arrived": workspace.zeroed("step.arrived", (rows * spec.kv_heads,), np.uint32),
             "counters": workspace.zeroed("step.counters", (3,), np.uint32),
         }
+        self._between = made  # kept: another model's step may replace them in the workspace
         weights, rotation = self._weights, self._rotation
         fixed = {
             "layers": self._layers,
