@@ -9,7 +9,7 @@
 #include "reduce.cuh"
 #include "warp_mma.cuh"
 
-constexpr int kTileTokens = 16;        // of a tile: what a warp multiplies at once
+constexpr int kTileTokens = 16;    // of a tile: what a warp multiplies at once
 constexpr float kLowest = -1e30f;  // below every score
 
 // What a warp has gathered for the heads 2 pair and 2 pair + 1 of each 8.
@@ -52,7 +52,8 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
   }
 
   // 2. Softmax over tokens, which lie across lanes of equal `pair`; P^T becomes the B operand.
-  const bool sees_low = seen.has(tile * kTileTokens + lane / 4), sees_high = seen.has(tile * kTileTokens + lane / 4 + 8);
+  const bool sees_low = seen.has(tile * kTileTokens + lane / 4),
+             sees_high = seen.has(tile * kTileTokens + lane / 4 + 8);
   uint32_t weights[kOctets][2];
 #pragma unroll
   for (int octet = 0; octet < kOctets; octet++) {

@@ -31,7 +31,8 @@ Medians; in brackets where a tenth of the measurements lie below and above.
 - **beside**: another program on the same kind of GPU at the same shape
   ([how it was run](../tests/bench/peer/README.md)). More than 1.00 × is faster than it; **bold** is where
   we lose. Cards of a kind differ by 2 to 6 %, so what is closer than that is a draw.
-- **by**: `general` is an engine of ours, its kernels of any shape; `transformers, …` ran beside it.
+- **by**: `persistent` is a decode step in one launch, `general` a launch an op, both ours; `transformers, …`
+  ran beside them.
 - A step's kernels are timed alone, each between two events: their sum is more than the step takes where they
   overlap (decode), and less where the card grows hot (prefill).
 - In gates and parity, **parted** counts answers that differ, **gap** is the largest difference of the two

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_llama import OPS, make
 
+from wisp_runtime.engine import decode_path
 from wisp_runtime.engine.decode_path import choose
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.memory.kv import allocate
@@ -45,6 +46,11 @@ class Step:
         return logits + self.error * np.random.default_rng(1).standard_normal(logits.shape)
 
 
+@pytest.fixture(autouse=True)
+def _any_model_is_large_enough(monkeypatch):
+    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 0)
+
+
 def chosen(error=0.0, why=None, wanted="auto", memory=MEMORY, limits=LIMITS):
     model = make()
     step = Step(model, error)
@@ -64,7 +70,13 @@ def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width()
     assert (found.path, found.up_to, found.why) == ("persistent", 32, "")
     assert model.whole_step is step
     assert step.rows == [1, 16, 32]
-    assert found.to_dict() == {"decodePath": "persistent", "upTo": 32}
+    assert found.to_dict() == {"decodePath": "persistent", "upTo": 32, "upToTokens": 1 << 20}
+    assert [found.of(*step) for step in ((1, 9), (32, 1 << 20), (33, 40), (2, 2 << 20))] == [
+        "persistent",
+        "persistent",
+        "general",
+        "general",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +96,11 @@ def test_anything_else_takes_the_general_path_and_says_why(settings, says):
     assert says in found.why
     assert model.whole_step is None
     assert found.to_dict() == {"decodePath": "general", "why": found.why}
+
+
+def test_a_small_model_takes_the_general_path(monkeypatch):
+    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 1 << 30)
+    assert chosen()[0].why.startswith("the model is small")
 
 
 def test_the_cpu_says_that_it_is_one():

@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape
 
 from wisp_runtime.measure.parts import Profile
 
-_COLOURS = {
+COLOURS = {
     "embedding": "#8d99ae",
     "norm": "#b8c0ca",
     "qkv": "#1d6fa5",
@@ -34,7 +34,7 @@ def draw(profile: Profile) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(_LEFT, 28, profile.title, size=16),
+        text(_LEFT, 28, profile.title, size=16),
         *_bar(60, f"a step: {profile.us:,.0f} µs of kernels", phases),
         *_bar(60 + _BAR + 50, f"a layer: {sum(layer.values()):,.1f} µs, the mean of {profile.layers}", layer),
         *_legend(60 + 2 * (_BAR + 50), phases, profile.us),
@@ -46,15 +46,15 @@ def draw(profile: Profile) -> str:
 def _bar(top: float, title: str, phases: dict[str, float]) -> list[str]:
     """Draw phases side by side, as wide as they are long."""
     scale = (_WIDTH - 2 * _LEFT) / (sum(phases.values()) or 1)
-    drawn, x = [_text(_LEFT, top, title)], float(_LEFT)
+    drawn, x = [text(_LEFT, top, title)], float(_LEFT)
     for phase, us in phases.items():
         width = us * scale
         place = f'x="{x:.1f}" y="{top + 8:.1f}" width="{width:.1f}" height="{_BAR}"'
         told = f"<title>{escape(phase)}: {us:,.1f} µs</title>"
-        drawn.append(f'<rect {place} fill="{_COLOURS[phase]}">{told}</rect>')
+        drawn.append(f'<rect {place} fill="{COLOURS[phase]}">{told}</rect>')
         if width > _NARROWEST_LABEL:
             fill = "#222222" if phase in _PALE else "white"
-            drawn.append(_text(x + 5, top + 8 + _BAR / 2 + 5, phase, fill=fill))
+            drawn.append(text(x + 5, top + 8 + _BAR / 2 + 5, phase, fill=fill))
         x += width
     return drawn
 
@@ -63,11 +63,12 @@ def _legend(top: float, phases: dict[str, float], total_us: float) -> list[str]:
     drawn = []
     for row, (phase, us) in enumerate(phases.items()):
         y = top + _LINE * row
-        drawn.append(f'<rect x="{_LEFT}" y="{y - 11:.1f}" width="14" height="14" fill="{_COLOURS[phase]}"/>')
-        drawn.append(_text(_LEFT + 24, y, phase))
-        drawn.append(_text(_LEFT + 130, y, f"{us:,.1f} µs a step, {100 * us / (total_us or 1):.1f} %"))
+        drawn.append(f'<rect x="{_LEFT}" y="{y - 11:.1f}" width="14" height="14" fill="{COLOURS[phase]}"/>')
+        drawn.append(text(_LEFT + 24, y, phase))
+        drawn.append(text(_LEFT + 130, y, f"{us:,.1f} µs a step, {100 * us / (total_us or 1):.1f} %"))
     return drawn
 
 
-def _text(x: float, y: float, content: str, *, size: int = 13, fill: str = "#222222") -> str:
+def text(x: float, y: float, content: str, *, size: int = 13, fill: str = "#222222") -> str:
+    """Return a line of text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}">{escape(content)}</text>'

@@ -14,6 +14,7 @@ from wisp_runtime.measure.contexts import make_prompts, place
 from wisp_runtime.measure.driver import requests_of
 from wisp_runtime.measure.floors import phase_bytes
 from wisp_runtime.measure.parts import Profile, sum_up
+from wisp_runtime.measure.step_clocks import Piece, read
 from wisp_runtime.measure.steps import decode_row, first_token_rows
 from wisp_runtime.measure.subject import Subject, Wanted, open_subject
 from wisp_runtime.measure.trace import HostClock, Span, TracedOps, Tracer
@@ -71,6 +72,25 @@ def profile_step(wanted: Wanted, step: Step) -> tuple[Profile, Subject]:
     return sum_up(title, subject.spec.layers, traced, _needed_bytes(subject, step), served_us), subject
 
 
+def profile_whole_step(wanted: Wanted, step: Step) -> tuple[str, list[Piece], Subject] | None:
+    """Bring up the engine that ``wanted`` describes, and read the clocks of a decode step in one launch.
+
+    Returns:
+        what was run, the pieces of the last step, and the engine; None if its decode steps are not so.
+    """
+    subject = open_subject(wanted)
+    whole = cast(Any, subject.runner).model.whole_step
+    path = subject.chosen.of(step.batch, step.batch * (step.context + _ROOM_TOKENS))
+    if whole is None or path != "persistent":
+        return None
+    cast(Any, subject.runner).graphs.records = False
+    scheduler = _decoding(subject, step)
+    for _ in range(WARM_UP_STEPS):
+        loop.step(scheduler, subject.runner)
+    clocks = whole.traced(lambda: loop.step(scheduler, subject.runner))
+    return f"{wanted.shape}: {step.title}, one launch", read(clocks), subject
+
+
 def _launches_seen(subject: Subject, tracer: Tracer) -> Any:
     """Give the tracer the GPU's clock and let it see launches; nothing of that on the CPU."""
     if subject.ops.device != "cuda":
@@ -82,6 +102,12 @@ def _launches_seen(subject: Subject, tracer: Tracer) -> Any:
 
 def _trace_decode(subject: Subject, tracer: Tracer, step: Step) -> list[list[Span]]:
     """Trace decode steps of sequences whose contexts are placed, not computed."""
+    scheduler = _decoding(subject, step)
+    return list(_traced_steps(subject, tracer, scheduler, step.traced))
+
+
+def _decoding(subject: Subject, step: Step) -> Scheduler:
+    """Return a scheduler whose sequences all decode."""
     scheduler = subject.scheduler()
     prompts = make_prompts(step.batch, step.context, subject.spec.vocab, seed=1)
     place(scheduler, prompts)
@@ -91,7 +117,7 @@ def _trace_decode(subject: Subject, tracer: Tracer, step: Step) -> list[list[Spa
         scheduler.submit(request)
     while len(scheduler.running) < step.batch or any(one.pending_tokens > 1 for one in scheduler.running):
         loop.step(scheduler, subject.runner)
-    return list(_traced_steps(subject, tracer, scheduler, step.traced))
+    return scheduler
 
 
 def _trace_prefill(subject: Subject, tracer: Tracer, step: Step) -> list[list[Span]]:

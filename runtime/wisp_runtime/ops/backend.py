@@ -5,6 +5,7 @@ The layers only ever see this Protocol. ``load`` picks the backend.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
@@ -106,6 +107,10 @@ class WholeStep(Protocol):
 
     def takes(self, batch: Batch) -> bool:
         """Return whether ``batch`` is such a step: one token a sequence, all logits wanted, not too much."""
+        ...
+
+    def traced(self, run: Callable[[], object]) -> Array:
+        """Return the clocks that thread blocks leave during the step that ``run`` launches, on the host."""
         ...
 
     def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:

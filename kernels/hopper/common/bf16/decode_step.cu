@@ -1,4 +1,5 @@
-// decode_step.cu: a whole decode step, from token ids to logits, in one launch: one token for each of up to 64 sequences.
+// decode_step.cu: a whole decode step, from token ids to logits, in one launch: one token for each of up to 64
+// sequences.
 //
 //   tokens, positions, contexts : [B] int32     slots : [B] int64     tables : [B, W] int32, as of wisp_runtime.batch
 //   weights : packed (kernels/README.md)     keys, values : [L, P, Hkv, Tb, Dh] bf16     logits : [B, V] float32
@@ -135,11 +136,11 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
   }
 }
 
-#define DECODE_STEP(N)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(kThreads, 1) decode_step_n##N(                                         \
-      const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values,                           \
-      const __grid_constant__ Args args) {                                                                            \
-    step<N>(keys, values, args);                                                                                      \
+#define DECODE_STEP(N)                                                                                       \
+  extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                  \
+      decode_step_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \
+                       const __grid_constant__ Args args) {                                                  \
+    step<N>(keys, values, args);                                                                             \
   }
 DECODE_STEP(8)
 DECODE_STEP(16)

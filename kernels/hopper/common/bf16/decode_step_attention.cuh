@@ -97,7 +97,9 @@ class Attention {
   static constexpr int kHeadsElements = (kGroup + 2) * (kHeadSize + 8);
   static constexpr int kRow = kHeadSize + 4, kHeadRow = kHeadSize + 8, kPairs = kHeadSize / 2;
 
-  __device__ __forceinline__ bf16* other_heads() const { return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_; }
+  __device__ __forceinline__ bf16* other_heads() const {
+    return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_;
+  }
 
   template <class NextSlot, class Prepare>
   __device__ __forceinline__ void run_item(const Item& item, NextSlot next_slot, Prepare prepare_next) {
@@ -135,7 +137,7 @@ class Attention {
     const int vectors = item.is_last() ? kGroup + 2 : kGroup;
     for (int vector = threadIdx.x / 32; vector < vectors; vector += 8) {
       const bool is_query = vector < kGroup, rotates = vector <= kGroup;
-      const int head = is_query          ? item.head * kGroup + vector
+      const int head = is_query           ? item.head * kGroup + vector
                        : vector == kGroup ? kHeads + item.head
                                           : kHeads + kKvHeads + item.head;
       float low[kPairs / 32], high[kPairs / 32];

@@ -10,7 +10,11 @@
 #include "decode_step_streams.cuh"
 #include "wgmma.cuh"
 
-// One thread of one block notes when each part of a phase was over.
+// One thread of a block notes when each part of a phase was over, in clocks of its multiprocessor; at the beginning and
+// the end, also what the whole GPU's clock (nanoseconds) says. measure/step_clocks.py reads it.
+enum Mark : int { kBegun = 0, kMultiplied = 1, kExchangedAll = 2, kSignalled = 3 };
+enum PhaseKind : int { kEmbed = 0, kQkv = 1, kAttend = 2, kOutput = 3, kGateUp = 4, kDown = 5, kHead = 6, kClocks = 7 };
+
 struct Trace {
   long long* to;
   int count = 0;
@@ -18,9 +22,13 @@ struct Trace {
   __device__ __forceinline__ void mark(int what) {
     if (to != nullptr && count < kMarks) to[count++] = clock64() << 8 | what;
   }
+  __device__ __forceinline__ void mark_both() {
+    mark(kClocks * 8);
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (to != nullptr && count < kMarks) to[count++] = static_cast<long long>(now);
+  }
 };
-enum Mark : int { kBegun = 0, kMultiplied = 1, kExchangedAll = 2, kSignalled = 3 };
-enum PhaseKind : int { kEmbed = 0, kQkv = 1, kAttend = 2, kOutput = 3, kGateUp = 4, kDown = 5, kHead = 6 };
 
 template <int N>
 class Compute {
@@ -46,6 +54,7 @@ class Compute {
   __device__ __forceinline__ void run() {
     const Work<N> work(small_, args_.window);
     const Layer* layers = args_.layers;
+    trace_.mark_both();
     clear_raw();
     embed(layers[0].input_norm);
 #pragma unroll 1
@@ -59,6 +68,7 @@ class Compute {
       add_to_stream<DownProduct, kDown, kHasMlpBias>(layer.down_bias, next);
     }
     logits();
+    trace_.mark_both();
   }
 
  private:
@@ -315,20 +325,21 @@ class Compute {
   __device__ __forceinline__ void gate_up(const Layer& layer) {
     trace_.mark(kGateUp * 8 + kBegun);
     bool has_scales = false;
-    each_pass<GateUpProduct>([&](int first, float(&sums)[4][N / 2], int slices) {
+    each_pass<GateUpProduct>([&](int first, float (&sums)[4][N / 2], int slices) {
       if (!has_scales) wait_for_scales();
       has_scales = true;
       trace_.mark(kGateUp * 8 + kMultiplied);
       exchange_.template swap<4>(sums, slices, phase_, [&](int slice, const Sums<N>& all) {
         const int row = (first + slice) * kSliceRows + lane() / 4, column = (first + slice) * 8 + lane() / 4;
         const float gate_bias = kHasMlpBias ? of_row(layer.gate_up_bias, row, 2 * kMlp) : 0.f;
-      const float up_bias = kHasMlpBias ? of_row(layer.gate_up_bias, row + 8, 2 * kMlp) : 0.f;
+        const float up_bias = kHasMlpBias ? of_row(layer.gate_up_bias, row + 8, 2 * kMlp) : 0.f;
 #pragma unroll
         for (int g = 0; g < kGroups; g++) {
           if (token(g) >= args_.sequences) break;
           const float scale = small_.scales[token(g)];
           const float gate = all.top[g] * scale + gate_bias, up = all.bottom[g] * scale + up_bias;
-          args_.gated[static_cast<int64_t>(token(g)) * kMlp + column] = __float2bfloat16(gate / (1.f + __expf(-gate)) * up);
+          args_.gated[static_cast<int64_t>(token(g)) * kMlp + column] =
+              __float2bfloat16(gate / (1.f + __expf(-gate)) * up);
         }
       });
     });
@@ -339,7 +350,7 @@ class Compute {
   __device__ __forceinline__ void logits() {
     trace_.mark(kHead * 8 + kBegun);
     bool has_scales = false;
-    each_pass<HeadProduct>([&](int first, float(&sums)[4][N / 2], int slices) {
+    each_pass<HeadProduct>([&](int first, float (&sums)[4][N / 2], int slices) {
       if (!has_scales) wait_for_scales();
       has_scales = true;
       exchange_.template swap<4>(sums, slices, phase_, [&](int slice, const Sums<N>& all) {

@@ -83,8 +83,8 @@ class Exchange {
     }
   }
 
-  // All four: `use(slice, g, sum)` gets what this thread finishes: its row of the slice, of tokens 8 g + 2 (l % 4) + rank.
-  // Parts are added in the order of rank and warpgroup.
+  // All four: `use(slice, g, sum)` gets what this thread finishes: its row of the slice, of tokens 8 g + 2 (l % 4) +
+  // rank. Parts are added in the order of rank and warpgroup.
   template <int kUnits, class Use>
   __device__ __forceinline__ void join(float (&sums)[kUnits][N / 2], int slices, int phase, Use use) {
     constexpr int kAtOnce = R::kJointGroups;
@@ -164,8 +164,12 @@ class Exchange {
     }
   }
 
-  __device__ __forceinline__ float own(const float (&sums)[N / 2], int i) const { return rank_ ? sums[i + 1] : sums[i]; }
-  __device__ __forceinline__ float twins(const float (&sums)[N / 2], int i) const { return rank_ ? sums[i] : sums[i + 1]; }
+  __device__ __forceinline__ float own(const float (&sums)[N / 2], int i) const {
+    return rank_ ? sums[i + 1] : sums[i];
+  }
+  __device__ __forceinline__ float twins(const float (&sums)[N / 2], int i) const {
+    return rank_ ? sums[i] : sums[i + 1];
+  }
 
   __device__ __forceinline__ void give(const float (&sums)[N / 2], uint32_t to, uint32_t barrier, int thread) const {
     if constexpr (N == 8) {

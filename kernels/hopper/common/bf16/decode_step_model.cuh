@@ -35,11 +35,11 @@ static_assert(kHeads % kKvHeads == 0 && kGroup <= 8, "at most 8 query heads read
 static_assert(kHidden % 8 == 0 && kMlp % 8 == 0, "rows of 16 bytes");
 
 constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 128;
-constexpr int kMostBlocks = 160;     // thread blocks, one a multiprocessor
-constexpr int kMostSequences = 64;   // of a step
-constexpr int kPartTiles = 64;       // tiles of 16 tokens that one block attends to at a time
-constexpr int kMostParts = 16;       // of a sequence: longer ones have longer parts
-constexpr int kSlotBytes = 8192;     // of a ring: 64 rows of 64 columns
+constexpr int kMostBlocks = 160;    // thread blocks, one a multiprocessor
+constexpr int kMostSequences = 64;  // of a step
+constexpr int kPartTiles = 64;      // tiles of 16 tokens that one block attends to at a time
+constexpr int kMostParts = 16;      // of a sequence: longer ones have longer parts
+constexpr int kSlotBytes = 8192;    // of a ring: 64 rows of 64 columns
 constexpr int kSharedBytes = 232448;
 
 // Of one layer, in device memory; ops/cuda/decode_step.py writes them.
@@ -58,9 +58,9 @@ struct Args {
   const Layer* layers;
   const bf16 *embeddings, *head, *final_norm;
   float* raw;         // [2, N, kQkvRows]: Q, K and V before norm and rotation, rows in packed order; two layers in turn
-  bf16 *y;            // [64, D]: the stream times the next norm's weight
-  bf16 *attended;     // [64, Hq Dh]
-  bf16 *gated;        // [64, F]
+  bf16* y;            // [64, D]: the stream times the next norm's weight
+  bf16* attended;     // [64, Hq Dh]
+  bf16* gated;        // [64, F]
   float* squares;     // [64, kMostBlocks]: each worker's part of the sum of squares of a row of the stream
   float* parts;       // [64 * kMostParts * Hkv, G, Dh] sums of V
   float2* stats;      // [64 * kMostParts * Hkv, G] (maximum, weight)
@@ -80,20 +80,20 @@ struct Args {
   float eps;
 };
 constexpr unsigned kNotYet = 0xffffffffu;  // where a float of `raw` is not written yet: no arithmetic gives this NaN
-constexpr int kMarks = 2048;  // of a block in a trace
+constexpr int kMarks = 2048;               // of a block in a trace
 
 // Sizes and places in shared memory, for batches of up to N.
 template <int N>
 struct Room {
-  static constexpr int kColumns = N * 128;                               // bytes of 64 columns of the batch
-  static constexpr int kStages = N == 8 ? 16 : N == 64 ? 7 : 8;          // of these, a ring
-  static constexpr int kCopyWarps = N == 64 ? 2 : 1;                     // that bring them
-  static constexpr bool kHasScaleWarp = N < 32;                          // else those who compute gather scales: sooner
-  static constexpr int kRoundUnits = N == 8 ? 4 : N == 64 ? 1 : 2;       // units that twins exchange at once
-  static constexpr int kCell = N / 4;                                    // floats that a thread sends its twin of a unit
-  static constexpr int kRoundBytes = kRoundUnits * 128 * kCell * 4;      // of a warpgroup
-  static constexpr int kJointGroups = N / 8 < 4 ? N / 8 : 4;             // groups of 8 tokens that four add at once
-  static constexpr int kPartBytes = 128 * kJointGroups * 4;              // that a warpgroup gets from each other one
+  static constexpr int kColumns = N * 128;                           // bytes of 64 columns of the batch
+  static constexpr int kStages = N == 8 ? 16 : N == 64 ? 7 : 8;      // of these, a ring
+  static constexpr int kCopyWarps = N == 64 ? 2 : 1;                 // that bring them
+  static constexpr bool kHasScaleWarp = N < 32;                      // else those who compute gather scales: sooner
+  static constexpr int kRoundUnits = N == 8 ? 4 : N == 64 ? 1 : 2;   // units that twins exchange at once
+  static constexpr int kCell = N / 4;                                // floats that a thread sends its twin of a unit
+  static constexpr int kRoundBytes = kRoundUnits * 128 * kCell * 4;  // of a warpgroup
+  static constexpr int kJointGroups = N / 8 < 4 ? N / 8 : 4;         // groups of 8 tokens that four add at once
+  static constexpr int kPartBytes = 128 * kJointGroups * 4;          // that a warpgroup gets from each other one
   static constexpr int kBufferBytes = kRoundBytes > 3 * kPartBytes ? kRoundBytes : 3 * kPartBytes;
   static constexpr int kExchangeBytes = (kWarpgroups * 2 * kBufferBytes + 1023) / 1024 * 1024;  // two in turn
   static constexpr int kJoinBytes = 8 * kGroup * ((kHeadSize + 4) * 4 + 8);

@@ -42,7 +42,8 @@ struct MemoryStream {
 #pragma unroll 1
         for (int unit = 0; unit * kUnitSlices < slices; unit++) {
           // Slices lie four to a block; those of a unit may begin in one and end in the next.
-          const int first = share.first + done + unit * kUnitSlices, size = min(kUnitSlices, slices - unit * kUnitSlices);
+          const int first = share.first + done + unit * kUnitSlices,
+                    size = min(kUnitSlices, slices - unit * kUnitSlices);
           const int here = min(size, kUnitSlices - first % kUnitSlices);
           const uint32_t to = next(size * kSliceBytes), barrier = full + place.index * 8;
           const char* block = reinterpret_cast<const char*>(from) +
@@ -75,7 +76,8 @@ struct MemoryStream {
         int row = 0;
         if (base + lane < tiles) {
           const int block = args.tables[item.sequence * args.table_width + token / args.block_tokens];
-          row = ((layer * args.kv_blocks + block) * kKvHeads + item.head) * args.block_tokens + token % args.block_tokens;
+          row =
+              ((layer * args.kv_blocks + block) * kKvHeads + item.head) * args.block_tokens + token % args.block_tokens;
         }
 #pragma unroll 1
         for (int i = 0; i < min(32, tiles - base); i++) {
@@ -138,7 +140,8 @@ struct ColumnStream {
     const int lane = threadIdx.x % 32, chunk = lane % 8, first_row = part * 4 * kGroupsOfFour + lane / 8;
     const int rows = args.sequences - first_row;  // that exist from the lane's first on
     // Four rows at a time: of eight, the second four have the other half of the swizzle.
-    const uint32_t low = first_row * 128 + (chunk ^ (lane / 8)) * 16, high = first_row * 128 + 512 + (chunk ^ (lane / 8 + 4)) * 16;
+    const uint32_t low = first_row * 128 + (chunk ^ (lane / 8)) * 16,
+                   high = first_row * 128 + 512 + (chunk ^ (lane / 8 + 4)) * 16;
 #pragma unroll 1
     for (int pass = passes_of<P>(args); pass > 0; pass--) {
       const bf16* from = x + static_cast<int64_t>(first_row) * P::kInputs + chunk * 8 + half.begin * 64;
@@ -188,7 +191,8 @@ __device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args,
 
 // By one warp, once for each product that reads the normed stream.
 template <int N>
-__device__ __forceinline__ void gather_all_scales(Small<N>& small, const Args& args, const Watch& watch, unsigned phase) {
+__device__ __forceinline__ void gather_all_scales(Small<N>& small, const Args& args, const Watch& watch,
+                                                  unsigned phase) {
   watch.until([&] { return phases_passed(shared_address(&small.passed)) >= phase; }, kPassed, phase);
   gather_scales(small, args, 0, 1);
   __syncwarp();

@@ -19,7 +19,7 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.backend import Rotation, StepLayer, StepWeights
-from wisp_runtime.ops.cuda.arrays import BF16, to_device
+from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, zeros
 from wisp_runtime.ops.cuda.checks import require_true
 from wisp_runtime.ops.cuda.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
@@ -30,7 +30,7 @@ _OP = "decode_step"
 WIDTHS = (8, 16, 32, 64)
 """Sequences that the kernels take."""
 
-MOST_BLOCKS, MOST_PARTS = 160, 16
+MOST_BLOCKS, MOST_PARTS, MARKS = 160, 16, 2048
 THREADS, SHARED_BYTES = 384, 232448
 _CLUSTER = 2
 _MOST_CACHE_PART = 0.4
@@ -117,6 +117,7 @@ class DecodeStep:
         self._report_host[:] = 0
         self._arguments = self._fixed()
         WITNESSES.append(self.explain)
+        self._trace: Array | None = None
         self._cache_maps: tuple[int, int, tuple[Any, Any]] | None = None
 
     def takes(self, batch: Batch) -> bool:
@@ -126,13 +127,12 @@ class DecodeStep:
         tokens = sum(batch.context_lengths_host)
         return is_decode and rows <= self.max_sequences and tokens <= self.max_context_tokens
 
-    def __call__(self, batch: Batch, keys: Array, values: Array, trace: Array | None = None) -> Array:
+    def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
 
         Args:
             batch: B sequences of one token each.
             keys, values: ``[L, P, Hkv, Tb, Dh]``.
-            trace: ``[blocks, 2048]`` int64, zeros, or None: where blocks leave clocks and what they mark.
         """
         rows, spec, arguments, drawn = len(batch.tokens), self._spec, self._arguments, self.drawn()
         width = next(width for width in self._widths if width >= rows)
@@ -144,7 +144,7 @@ class DecodeStep:
         arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
         arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
-        arguments.trace = None if trace is None else trace.data.ptr
+        arguments.trace = None if self._trace is None else self._trace.data.ptr
         arguments.layer_count, arguments.sequences = layers, rows
         arguments.drawn_rows = 0 if drawn is None else len(drawn)
         arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
@@ -154,6 +154,19 @@ class DecodeStep:
             (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=_CLUSTER
         )
         return logits
+
+    def traced(self, run: Callable[[], object]) -> Array:
+        """Return the clocks that blocks leave during the step that ``run`` launches (no graph's).
+
+        Returns:
+            ``[blocks, 2048]`` int64 of the host; :mod:`wisp_runtime.measure.step_clocks` reads them.
+        """
+        self._trace = zeros((self.blocks, MARKS), np.int64)
+        try:
+            run()
+            return to_host(self._trace)
+        finally:
+            self._trace = None
 
     def explain(self) -> str | None:
         """Say what a step waited for when it gave up; None if none did."""
