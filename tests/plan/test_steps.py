@@ -14,7 +14,7 @@ from wisp_plan.sizes import GIB, MIB
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_plan.steps import step_sizes
 
-# Its workspace is 750 MiB with steps of 8192 tokens, 430 with 4096, 270, 190, and 150 with 512.
+# Its workspace is 761 MiB with steps of 8192 tokens, 441 with 4096, 281, 201, and 161 with 512.
 LLAMA = ModelSpec(
     *("LlamaForCausalLM", "llama", 32, 4096, 14336, 128256, 32, 8, 128, 8192, 1e-5, RopeSpec(rotary_size=128))
 )
@@ -26,9 +26,9 @@ AMPLE = 64 * GIB
     ("settings", "available_bytes", "sizes"),
     [
         ({}, AMPLE, ALL),
-        ({}, 16 * 751 * MIB, ALL),
-        ({}, 16 * 749 * MIB, ALL[1:]),
-        ({}, 16 * 429 * MIB, ALL[2:]),
+        ({}, 16 * 762 * MIB, ALL),
+        ({}, 16 * 761 * MIB, ALL[1:]),
+        ({}, 16 * 441 * MIB, ALL[2:]),
         ({}, 0, (512,)),  # something must be tried
         ({"max_concurrent": 600}, AMPLE, (8192, 4096, 2048, 1024, 600)),  # a token of each sequence
         ({"max_concurrent": 600}, 0, (600,)),

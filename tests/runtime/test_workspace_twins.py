@@ -15,8 +15,8 @@ from wisp_plan.shapes import shape_spec
 from wisp_runtime.engine.bucket import buckets
 from wisp_runtime.engine.packing import Shape, size_bytes
 from wisp_runtime.engine.sampler import MOST_COUNTED
-from wisp_runtime.ops.backend import StepLayer
 from wisp_runtime.ops.cuda import linear_plan, prefill_plan
+from wisp_runtime.ops.whole_step import StepLayer
 from wisp_runtime.server.requests import MAX_BIASES
 
 CUDA = Path(linear_plan.__file__).parent

@@ -12,7 +12,8 @@ from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.rotary import rotation
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops, Rotation, StepLayer, StepWeights, WholeStep
+from wisp_runtime.ops.backend import Ops, Rotation
+from wisp_runtime.ops.whole_step import StepLayer, StepWeights, WholeStep
 
 Probe = Callable[[int, Array], None]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.memory.kv import KVCache
-from wisp_runtime.ops.backend import WholeStep
+from wisp_runtime.ops.whole_step import WholeStep
 
 
 class Model(Protocol):

@@ -15,12 +15,13 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import checks, reference
-from wisp_runtime.ops.backend import Heads, Memory, Rotation, StepWeights, WholeStep
+from wisp_runtime.ops.backend import Heads, Memory, Rotation
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
 from wisp_runtime.ops.intake import HostIntake, Intake, Place, RowOrder
 from wisp_runtime.ops.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.reference import Decode
 from wisp_runtime.ops.threads import Workers, available_threads
+from wisp_runtime.ops.whole_step import StepWeights, WholeStep
 
 _ALIGNMENT_BYTES = 64
 _NUMBERS_AT_ONCE = 1 << 20

@@ -18,13 +18,14 @@ from wisp_plan.formats import kv_bytes_per_token, weight_bytes
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import KernelsMissing
-from wisp_runtime.ops.backend import Rotation, StepLayer, StepWeights
+from wisp_runtime.ops.backend import Rotation
 from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, zeros
 from wisp_runtime.ops.cuda.checks import require_true
 from wisp_runtime.ops.cuda.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
 from wisp_runtime.ops.cuda.driver import WITNESSES
 from wisp_runtime.ops.cuda.kernels import Kernel
+from wisp_runtime.ops.whole_step import StepLayer, StepWeights
 
 _OP = "decode_step"
 WIDTHS = (8, 16, 32, 64)

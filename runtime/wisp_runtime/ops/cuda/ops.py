@@ -13,7 +13,7 @@ import numpy as np
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import KernelsMissing
-from wisp_runtime.ops.backend import Heads, Rotation, StepWeights, WholeStep
+from wisp_runtime.ops.backend import Heads, Rotation
 from wisp_runtime.ops.cuda.arena import Arenas
 from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
 from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
@@ -31,6 +31,7 @@ from wisp_runtime.ops.cuda.rope import Rope
 from wisp_runtime.ops.cuda.rows import TakeRows
 from wisp_runtime.ops.cuda.sampling import Sampler
 from wisp_runtime.ops.intake import head_rows
+from wisp_runtime.ops.whole_step import StepWeights, WholeStep
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
