@@ -28,6 +28,7 @@ class Batch:
         logit_rows: ``[R]`` int64, the rows of N whose logits are wanted, ascending, none twice.
         query_starts_host: the same as ``query_starts``, as plain integers.
         context_lengths_host: the same as ``context_lengths``, as plain integers.
+        is_prompt: in deterministic mode: all tokens are prompts', a single one of a sequence too.
     """
 
     tokens: Array
@@ -39,6 +40,7 @@ class Batch:
     logit_rows: Array
     query_starts_host: tuple[int, ...]
     context_lengths_host: tuple[int, ...]
+    is_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

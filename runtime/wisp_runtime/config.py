@@ -163,6 +163,10 @@ class ServeConfig:
         "auto",
         "On a GPU, how steps that only decode run; auto: in one launch where the model and the GPU allow it.",
     )
+    deterministic: bool = _flag(
+        False,
+        "Give a request the same tokens whatever runs beside it (Hopper; decode steps in one launch).",
+    )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
     max_step_tokens: int | None = _option(

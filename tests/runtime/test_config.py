@@ -38,6 +38,7 @@ VALUES = [
     ("--quantization", "nvfp4", "nvfp4"),
     ("--kv-cache-dtype", "fp8", "fp8"),
     ("--decode-path", "general", "general"),
+    ("--deterministic", "true", True),
     ("--prefix-cache", "false", False),
     ("--block-tokens", "32", 32),
     ("--max-step-tokens", "auto", None),
@@ -62,7 +63,8 @@ def test_the_table_has_every_flag():
 @pytest.mark.parametrize(("flag", "written", "read"), VALUES)
 def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
     name = flag.removeprefix("--").replace("-", "_")
-    from_flag = [flag, written] if name != "prefix_cache" else ["--no-prefix-cache"]
+    bare = {"prefix_cache": "--no-prefix-cache", "deterministic": flag}
+    from_flag = [bare[name]] if name in bare else [flag, written]
     for status, config, output in (parsed("m", *from_flag), parsed("m", **{variable_of(name): written})):
         assert status == 0, output
         assert getattr(config, name) == read

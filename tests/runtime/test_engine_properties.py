@@ -2,16 +2,17 @@
 
 import sys
 from collections import Counter
+from operator import le
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from wisp_runtime.engine.apart import make_scheduler
 from wisp_runtime.engine.blocks import blocks_for
 from wisp_runtime.engine.messages import SamplingParams, Submit
 from wisp_runtime.engine.plan import Draw, Limits
-from wisp_runtime.engine.scheduler import Scheduler
 from wisp_runtime.engine.sequence import Status
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,6 +33,7 @@ def limits(draw):
         vocab=VOCAB,
         eos=frozenset({EOS}),
         reuses_prefixes=draw(st.booleans()),
+        keeps_apart=draw(st.booleans()),
     )
 
 
@@ -64,7 +66,7 @@ class EngineMachine(RuleBasedStateMachine):
     @initialize(limits=limits(), runner=st.sampled_from(["cpu", "prompt device", *2 * ["late device"]]))
     def begin(self, limits, runner):
         self.limits = limits
-        self.scheduler = Scheduler(limits)
+        self.scheduler = make_scheduler(limits)
         if runner == "cpu":
             self.runner = toy_runner(limits.blocks, limits.block_tokens)
         else:
@@ -143,6 +145,12 @@ class EngineMachine(RuleBasedStateMachine):
     def check_plan(self, plan):
         assert plan or self.flying or self.scheduler.is_idle, "requests are here and nothing runs"
         assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
+        if self.limits.keeps_apart:
+            assert len({chunk.start >= chunk.sequence.prompt_tokens for chunk in plan}) <= 1, "a mixed step"
+            assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
+            shared = [one.entered_blocks * self.limits.block_tokens for one in self.scheduler.running]
+            prompts = [one.prompt_tokens for one in self.scheduler.running]
+            assert all(map(le, shared, prompts)), "generated tokens in the prefix cache"
         assert len({chunk.sequence.id for chunk in plan}) == len(plan)
         assert len(self.scheduler.running) <= self.limits.max_concurrent
         pool, size = self.scheduler.cache.pool, self.limits.block_tokens

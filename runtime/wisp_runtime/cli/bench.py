@@ -190,7 +190,16 @@ def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
     same = {
         key: options[key]
         for key in (
-            *("shape", "device", "max_step_tokens", "block_tokens", "threads", "seed", "decode_path"),
+            *(
+                "shape",
+                "device",
+                "max_step_tokens",
+                "block_tokens",
+                "threads",
+                "seed",
+                "decode_path",
+                "deterministic",
+            ),
         )
     }
     return Wanted(batch=batch, context=context, **same)

@@ -62,6 +62,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="How decode steps run, as of serve.",
         ),
+        click.option("--deterministic", is_flag=True, help="As of serve."),
         click.option("--seed", default=0, show_default=True, help="Of the random weights."),
         click.option(
             "--json",

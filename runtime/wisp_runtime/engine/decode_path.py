@@ -6,6 +6,7 @@ that is wrong on this card, or a build that is not what it says, is found here a
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.config import DecodePath
 from wisp_runtime.engine.plan import Limits
+from wisp_runtime.errors import ConfigError
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.backend import Memory, Ops
@@ -68,17 +70,25 @@ def choose(
 
     Args:
         memory: of the device, before the model was loaded.
+
+    Raises:
+        ConfigError: deterministic mode, and there is no such step.
     """
     if ops.device == "cpu":
         return Chosen("reference", "the CPU computes op by op")
-    why = _why_not(wanted, model.spec, limits, memory) or model.use_whole_steps(
-        min(limits.max_running, _FASTER_UP_TO)
-    )
+    most = limits.max_running if limits.keeps_apart else min(limits.max_running, _FASTER_UP_TO)
+    why = _why_not(wanted, model.spec, limits, memory) or model.use_whole_steps(most)
     step = model.whole_step
     if why is None and step is not None:
         why = _differs(model, cache, ops, limits, step.max_sequences)
+        if limits.keeps_apart:
+            step.max_context_tokens = sys.maxsize
+            if step.max_sequences < most:
+                why = f"a step has at most {step.max_sequences} sequences; lower --max-concurrent {most}"
         if why is None:
             return Chosen("persistent", "", step.max_sequences, step.max_context_tokens)
+    if limits.keeps_apart:
+        raise ConfigError(f"--deterministic needs decode steps in one launch: {why}.")
     model.whole_step = None
     return Chosen("general", why or "")
 
@@ -87,7 +97,8 @@ def _why_not(wanted: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory
     others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
     if wanted == "general":
         return "--decode-path general"
-    if weight_bytes(spec, "bf16", "cuda").weights < _LEAST_WEIGHT_BYTES:
+    is_small = weight_bytes(spec, "bf16", "cuda").weights < _LEAST_WEIGHT_BYTES
+    if is_small and not limits.keeps_apart:
         return "the model is small: the barriers of one launch take longer than its kernels' edges"
     if limits.block_tokens % 16:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of 16"
@@ -103,7 +114,7 @@ def _differs(model: Model, cache: KVCache, ops: Ops, limits: Limits, most: int) 
     model_step, model.whole_step = model.whole_step, None
     if tokens > 1:
         model.forward(_batch(ops, limits, ids, 0, tokens, 1), cache)
-    for rows in sorted({min(width, most) for width in (1, 16, 32)}):
+    for rows in sorted({min(width, most) for width in (1, 16, 32, 64)}):
         batch = _batch(ops, limits, ids, tokens, tokens + 1, rows)
         general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
         model.whole_step = model_step

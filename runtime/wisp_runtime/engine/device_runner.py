@@ -139,11 +139,14 @@ def warm_plans(limits: Limits) -> Iterator[Plan]:
         spare -= counts[-1] - 1
     yield tuple(_warm_chunk(limits, tokens, logprobs=0) for tokens in counts)
     for bucket in reversed(buckets(limits.max_running)):
-        yield tuple(_warm_chunk(limits, 1) for _ in range(bucket))
+        yield tuple(_warm_chunk(limits, 1, decodes=limits.keeps_apart) for _ in range(bucket))
 
 
-def _warm_chunk(limits: Limits, tokens: int, logprobs: int | None = None) -> Chunk:
-    request = Submit("warm-up", (0,) * tokens, 1, SamplingParams(logprobs=logprobs))
-    sequence = Sequence(request, rank=(0, 0), max_length=tokens + 1, eos=frozenset())
-    sequence.blocks.extend(range(blocks_for(tokens, limits.block_tokens)))
-    return Chunk(sequence, 0, tokens, samples=True)
+def _warm_chunk(limits: Limits, tokens: int, logprobs: int | None = None, *, decodes: bool = False) -> Chunk:
+    """Return a chunk that computes a prompt; or, with ``decodes``, the token after such a prompt."""
+    request = Submit("warm-up", (0,) * tokens, 2, SamplingParams(logprobs=logprobs))
+    sequence = Sequence(request, rank=(0, 0), max_length=tokens + 2, eos=frozenset())
+    sequence.blocks.extend(range(blocks_for(tokens + decodes, limits.block_tokens)))
+    if decodes:
+        sequence.tokens.append(0)
+    return Chunk(sequence, tokens if decodes else 0, 1 if decodes else tokens, samples=True)

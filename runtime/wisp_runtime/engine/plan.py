@@ -24,6 +24,7 @@ class Limits:
         reuses_prefixes: whether computed blocks are remembered.
         mixed_step_tokens: tokens a step may compute in which sequences decode, their own included: they wait
             for its prompts. None is ``max_step_tokens``.
+        keeps_apart: deterministic mode: a step is of prompts or of generated tokens (:mod:`.apart`).
     """
 
     blocks: int
@@ -35,6 +36,7 @@ class Limits:
     eos: frozenset[int] = frozenset()
     reuses_prefixes: bool = True
     mixed_step_tokens: int | None = None
+    keeps_apart: bool = False
 
     @property
     def max_running(self) -> int:

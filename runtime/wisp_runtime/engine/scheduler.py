@@ -113,17 +113,8 @@ class Scheduler:
         self._count_last()
         if self._uncommitted and any(one.counts is not None and one.awaited_row >= 0 for one in self.running):
             return ()
-        chunks = self._decodes()
-        most = self.limits.mixed_step_tokens if chunks else None
-        budget = max(0, (most or self.limits.max_step_tokens) - len(chunks))
-        prefills = self._prefills()
-        while budget and (sequence := next(prefills, None)):
-            start, pending = sequence.computed_tokens, sequence.pending_tokens
-            tokens = min(pending, budget)
-            chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
-            budget -= tokens
-        self._last = tuple(chunks)
-        self._uncommitted += bool(chunks)
+        self._last = tuple(self._chunks())
+        self._uncommitted += bool(self._last)
         return self._last
 
     def commit(self, plan: Plan, draws: Iterable[Draw]) -> list[TokenEvent]:
@@ -143,6 +134,19 @@ class Scheduler:
             for sequence, draw in zip(sampling, draws, strict=True)
             if sequence.status is not Status.FINISHED
         ]
+
+    def _chunks(self) -> list[Chunk]:
+        """Return the chunks of the next step."""
+        chunks = self._decodes()
+        most = self.limits.mixed_step_tokens if chunks else None
+        budget = max(0, (most or self.limits.max_step_tokens) - len(chunks))
+        prefills = self._prefills()
+        while budget and (sequence := next(prefills, None)):
+            start, pending = sequence.computed_tokens, sequence.pending_tokens
+            tokens = min(pending, budget)
+            chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
+            budget -= tokens
+        return chunks
 
     def _count_last(self) -> None:
         """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
@@ -172,11 +176,14 @@ class Scheduler:
 
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
-        for sequence in [one for one in self.running if one.pending_tokens > 1]:
+        for sequence in [one for one in self.running if self._is_prefill(one)]:
             self._cached_tokens += self._skip_cached(sequence)
             yield sequence
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
             yield self._start(self.waiting.pop(0))
+
+    def _is_prefill(self, sequence: Sequence) -> bool:
+        return sequence.pending_tokens > 1
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
         """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
@@ -225,7 +232,7 @@ class Scheduler:
         size, before = self.limits.block_tokens, sequence.computed_tokens
         while sequence.node is not None:
             start = sequence.entered_blocks * size
-            if start + size >= len(sequence.tokens):
+            if start + size >= len(sequence.tokens) or start + size > self._shared_tokens(sequence):
                 break
             node = self.cache.find(sequence.node, sequence.tokens, start)
             if node is None:
@@ -249,13 +256,17 @@ class Scheduler:
         size = self.limits.block_tokens
         while sequence.node is not None:
             index = sequence.entered_blocks
-            if (index + 1) * size > sequence.computed_tokens:
+            if (index + 1) * size > min(sequence.computed_tokens, self._shared_tokens(sequence)):
                 break
             tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
             sequence.node = self.cache.insert(sequence.node, tokens, sequence.blocks[index])
             if sequence.blocks[index] != sequence.node.block:
                 sequence.replace_block(index, sequence.node.block)
             sequence.entered_blocks = index + 1
+
+    def _shared_tokens(self, sequence: Sequence) -> int:
+        """Return how many leading tokens of a sequence may be in the prefix cache."""
+        return len(sequence.tokens)
 
     def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
         if draw.error:

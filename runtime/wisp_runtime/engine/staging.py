@@ -127,7 +127,7 @@ class Staging:
         half = self._halves[0]
         half.done.wait()
         bucket, is_long = None, False
-        if all(chunk.tokens == 1 and chunk.samples for chunk in plan):
+        if self._decodes_only(plan):
             bucket = bucket_for(len(plan), self._buckets)
             shape = Shape(bucket, bucket, bucket)
             if most_context_tokens is not None:
@@ -152,6 +152,12 @@ class Staging:
             is_long=is_long,
             half=half,
         )
+
+    def _decodes_only(self, plan: Plan) -> bool:
+        """Say whether a step only decodes; with ``keeps_apart`` also where some tokens are fed again."""
+        if self._limits.keeps_apart:
+            return all(chunk.start >= chunk.sequence.prompt_tokens for chunk in plan)
+        return all(chunk.tokens == 1 and chunk.samples for chunk in plan)
 
     def fetch(self, step: Staged, sampled: SampledArrays) -> tuple[Sampled, Array]:
         """Ask for a step's results to be copied; return where its live rows, and their soundness, will be."""
@@ -189,6 +195,8 @@ class Staging:
             return known
         arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
         batch = batch_of(arrays, self._tables[: shape.sequences], plan)
+        if bucket is None and self._limits.keeps_apart:
+            return replace(batch, is_prompt=True)
         if bucket is not None:
             # What is recorded holds for every context, as far as long steps are told from others.
             batch = self._decodes[bucket, is_long] = replace(

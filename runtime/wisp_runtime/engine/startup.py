@@ -22,6 +22,7 @@ from wisp_plan.sizes import GIB, format_size
 from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
 from wisp_runtime.config import DecodePath, ServeConfig
+from wisp_runtime.engine.apart import make_scheduler
 from wisp_runtime.engine.decode_path import Chosen, choose
 from wisp_runtime.engine.loop import Runs, step
 from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
@@ -62,6 +63,8 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
     spec = loading.read_spec(path)
     with phase("weights", tell) as progress:
         ops = backend.load(config.device, threads=config.threads, context=context)
+        if config.deterministic:
+            ops.fix_order()
         memory = ops.memory()
         fit = require_fit(spec, config, memory)
         model = loading.load_model(path, spec, ops, progress)
@@ -70,7 +73,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         runner, chosen = make_runner(model, ops, fit, limits, config.decode_path, memory)
     with phase("firstToken", tell):
         prove(runner, limits)
-    scheduler = Scheduler(limits)
+    scheduler = make_scheduler(limits)
     ready = Ready(
         max_context=limits.max_context,
         max_concurrent=limits.max_running,
@@ -190,7 +193,7 @@ def prove(runner: Runs, limits: Limits) -> None:
     Raises:
         WeightsUnreadable: what came out were not numbers.
     """
-    scheduler = Scheduler(limits)
+    scheduler = make_scheduler(limits)
     greedy = SamplingParams(temperature=0.0)
     scheduler.submit(Submit("first-token", (0,), 1, greedy, ignore_eos=True, use_prefix_cache=False))
     (event,) = step(scheduler, runner)
@@ -241,4 +244,5 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
         eos=frozenset(spec.eos_token_ids),
         reuses_prefixes=config.prefix_cache,
         mixed_step_tokens=min(fit.max_step_tokens, mixed) if config.max_step_tokens is None else None,
+        keeps_apart=config.deterministic,
     )

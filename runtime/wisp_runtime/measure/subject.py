@@ -16,6 +16,7 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime import loading
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine import startup
+from wisp_runtime.engine.apart import make_scheduler
 from wisp_runtime.engine.decode_path import Chosen
 from wisp_runtime.engine.loop import Runs
 from wisp_runtime.engine.plan import Limits
@@ -42,7 +43,7 @@ class Wanted:
         max_step_tokens: the prefill chunk; None is what ``serve`` has.
         block_tokens, threads: as of ``serve``.
         seed: of weights and prompts.
-        decode_path: as of ``serve``.
+        decode_path, deterministic: as of ``serve``.
     """
 
     shape: str
@@ -55,6 +56,7 @@ class Wanted:
     threads: int | None = None
     seed: int = 0
     decode_path: DecodePath = "auto"
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Subject:
 
     def scheduler(self) -> Scheduler:
         """Return a scheduler that has seen no request."""
-        return Scheduler(self.limits)
+        return make_scheduler(self.limits)
 
     @property
     def gpu(self) -> str | None:
@@ -127,6 +129,8 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
         spec = replace(spec, max_context=max(spec.max_context, wanted.context))
     config = _config(wanted, spec)
     ops = wrap(backend.load(config.device, threads=config.threads))
+    if config.deterministic:
+        ops.fix_order()
     memory = ops.memory()
     fit = startup.require_fit(spec, config, memory)
     if is_random:
@@ -156,5 +160,6 @@ def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
         block_tokens=wanted.block_tokens,
         threads=wanted.threads,
         decode_path=wanted.decode_path,
+        deterministic=wanted.deterministic,
         **settings,  # type: ignore[arg-type]
     )

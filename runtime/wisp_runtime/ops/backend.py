@@ -104,6 +104,10 @@ class Ops(Protocol):
         """Fill a whole weight with :func:`.reference.random_values`; padding stays zero."""
         ...
 
+    def fix_order(self) -> None:
+        """Let a row's results depend on nothing but itself from here on, whatever else is in a batch."""
+        ...
+
     def memory(self) -> Memory:
         """Say how much memory the device has left now."""
         ...

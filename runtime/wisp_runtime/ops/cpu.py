@@ -13,7 +13,7 @@ import numpy as np
 from wisp_plan.host_memory import available_bytes
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.errors import ShapeError
+from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import checks, reference
 from wisp_runtime.ops.backend import Heads, Memory, Rotation
 from wisp_runtime.ops.blas import has_small_products, keep_blas_single_threaded
@@ -109,6 +109,10 @@ class CpuOps:
             count = min(step, rows - first) * row_numbers
             values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
             self.store(replace(place, first=first), values.reshape(-1, *place.shape[1:]))
+
+    def fix_order(self) -> None:
+        """Refuse: how NumPy's products add up depends on how many rows they have."""
+        raise ConfigError("--deterministic: the CPU's products depend on a step's size. Use a GPU.")
 
     def memory(self) -> Memory:
         """Say what the machine and this process's cgroups have left."""

@@ -124,7 +124,7 @@ class DecodeStep:
     def takes(self, batch: Batch) -> bool:
         """Return whether ``batch`` is a decode step that this kernel runs."""
         rows = len(batch.tokens)
-        is_decode = rows == len(batch.context_lengths) == len(batch.logit_rows)
+        is_decode = rows == len(batch.context_lengths) == len(batch.logit_rows) and not batch.is_prompt
         tokens = sum(batch.context_lengths_host)
         return is_decode and rows <= self.max_sequences and tokens <= self.max_context_tokens
 

@@ -161,6 +161,13 @@ def plan(work: Work, sms: int) -> Plan:
     return _shared(min(equals, key=lambda each: (*_strain(each[0]), each[1]))[0])
 
 
+@lru_cache(maxsize=8192)
+def whole_plan(work: Work, sms: int) -> Plan:
+    """Return a plan that cuts nothing: a row's sums run over K in order, however many tokens there are."""
+    width = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
+    return _shared(_whole(work, width, 2, sms))
+
+
 def _strain(plan: Plan) -> tuple[bool, int, int, int, int]:
     """Order plans that should be equally fast: what needs less of everything comes first."""
     return plan.is_cut, plan.row_tiles, plan.pairs, -plan.tile_tokens, plan.ranges

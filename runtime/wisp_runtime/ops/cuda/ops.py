@@ -12,7 +12,7 @@ import numpy as np
 
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.backend import Heads, Rotation
 from wisp_runtime.ops.cuda.arena import Arenas
 from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
@@ -22,7 +22,7 @@ from wisp_runtime.ops.cuda.device import Device, open_device
 from wisp_runtime.ops.cuda.driver import translate
 from wisp_runtime.ops.cuda.embedding import Embedding
 from wisp_runtime.ops.cuda.linear import Linear
-from wisp_runtime.ops.cuda.linear_plan import ROW_TILE
+from wisp_runtime.ops.cuda.linear_plan import ROW_TILE, whole_plan
 from wisp_runtime.ops.cuda.norms import Norms
 from wisp_runtime.ops.cuda.packing import PackedMatrix
 from wisp_runtime.ops.cuda.portable_linear import PortableLinear
@@ -78,6 +78,7 @@ class CudaOps(Arenas):
         self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
         self._take_rows = TakeRows(device)
         self._known: _Kinds | None = None
+        self._most_rotated = _MOST_ROTATED
 
     @classmethod
     def open(cls) -> CudaOps:
@@ -108,6 +109,20 @@ class CudaOps(Arenas):
         self._linear.ensure(max_tokens)
         self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
         self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
+
+    def fix_order(self) -> None:
+        """Cut no product and no attention along what it sums over; see :class:`wisp_runtime.ops.backend.Ops`.
+
+        Raises:
+            ConfigError: the GPU is no Hopper.
+        """
+        if not self._linear.rotates:
+            raise ConfigError(
+                "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
+            )
+        self._linear.use_planner(whole_plan)
+        self._prefill_attention.fix_order()
+        self._most_rotated = 0
 
     def from_host(self, array: Array) -> Array:
         """Copy a host array to the GPU."""
@@ -164,7 +179,7 @@ class CudaOps(Arenas):
         sizes = heads.queries, heads.keys, heads.size
         angles = rotary.cosines, rotary.sines
         where = batch.positions, batch.slots, keys, values
-        if len(x) <= _MOST_ROTATED and self._rotates_itself(weight, heads, rotary):
+        if len(x) <= self._most_rotated and self._rotates_itself(weight, heads, rotary):
             return self._linear.rotary(x, weight, bias, sizes, *angles, *where, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
         norms, by_heads = (heads.q_norm, heads.k_norm), head_rows(weight.order) > 0
@@ -211,7 +226,10 @@ class CudaOps(Arenas):
         if known is None or known.batch is not batch:
             starts = np.asarray(batch.query_starts_host)
             counts = starts[1:] - starts[:-1]
-            known = self._known = _Kinds(batch, bool((counts == 1).any()), bool((counts > 1).any()))
+            kinds = (
+                (False, True) if batch.is_prompt else (bool((counts == 1).any()), bool((counts > 1).any()))
+            )
+            known = self._known = _Kinds(batch, *kinds)
         return known
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:

@@ -64,8 +64,13 @@ class PrefillAttention:
         self._device = device
         self._variants = variants or (WGMMA if device.arch.startswith("sm_90") else PORTABLE)
         self._name = self._variants[0].family  # of our buffers
+        self._splits = True
         self._known: _Known | None = None
         self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
+
+    def fix_order(self) -> None:
+        """Let tiles of one size see all their KV tiles in order, whatever else is in a batch."""
+        self._splits = False
 
     def reserve(
         self, max_step_tokens: int, max_sequences: int, heads: int, kv_heads: int, head_size: int
@@ -130,13 +135,15 @@ class PrefillAttention:
         _, kv_heads, block_tokens, _ = keys.shape
         group = heads // kv_heads
         variant = choose(self._variants, head_size, self._device.shared_bytes)
-        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host)
+        least = 1 if batch.is_prompt else 2
+        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, least)
         if not chunks:
             return _Known(batch, question, variant, variant.rows[0], None)
-        rows = prefill_plan.rows_of_tile(chunks, group, variant.rows)
+        rows = prefill_plan.rows_of_tile(chunks, group, variant.rows) if self._splits else variant.rows[-1]
         sees = min(window or _NO_WINDOW, _NO_WINDOW)
         sizes = {"group": group, "kv_heads": kv_heads, "workers": self._device.sms}
-        host = prefill_plan.plan(chunks, Tiling(rows, variant.tokens), window=sees, **sizes)
+        tiling = Tiling(rows, variant.tokens)
+        host = prefill_plan.plan(chunks, tiling, window=sees, splits=self._splits, **sizes)
         items = self._items(len(host))
         items.set(host, stream=self._device.stream)
         parts, arrivals = self._parts(variant)

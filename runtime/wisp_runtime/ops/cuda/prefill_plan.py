@@ -109,14 +109,14 @@ def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Va
     )
 
 
-def chunks_of(query_starts: Sequence[int], contexts: Sequence[int]) -> list[Chunk]:
-    """Return the sequences of a batch with more than one query; the others are decode's."""
+def chunks_of(query_starts: Sequence[int], contexts: Sequence[int], least: int = 2) -> list[Chunk]:
+    """Return the sequences of a batch with at least ``least`` queries; the others are decode's."""
     return [
         Chunk(sequence, start, end - start, context)
         for sequence, (start, end, context) in enumerate(
             zip(query_starts, query_starts[1:], contexts, strict=False)
         )
-        if end - start > 1
+        if end - start >= least and context > 0
     ]
 
 
@@ -127,7 +127,14 @@ def rows_of_tile(chunks: Sequence[Chunk], group: int, choices: Sequence[int]) ->
 
 
 def plan(
-    chunks: Sequence[Chunk], tiling: Tiling, *, group: int, kv_heads: int, window: int, workers: int
+    chunks: Sequence[Chunk],
+    tiling: Tiling,
+    *,
+    group: int,
+    kv_heads: int,
+    window: int,
+    workers: int,
+    splits: bool = True,
 ) -> Items:
     """List the work items, longest first.
 
@@ -139,6 +146,7 @@ def plan(
         tiling: the kernel's.
         group: query heads of a KV head.
         kv_heads: Hkv, thread blocks an item.
+        splits: whether items may be split at all.
         window: tokens that a query sees, its own included.
         workers: thread blocks that surely run at once.
 
@@ -150,7 +158,7 @@ def plan(
     whole = whole[np.argsort(-lengths, kind="stable")]
     lengths = whole[:, 6] - whole[:, 5]
     limit = _longest_part(lengths, workers // kv_heads)
-    if (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
+    if not splits or (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
         return whole
     return _split(whole, -(-lengths // limit))
 
