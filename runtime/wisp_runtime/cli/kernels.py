@@ -16,6 +16,7 @@ from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
 if TYPE_CHECKING:
+    from wisp_runtime.ops.cuda.build import Job
     from wisp_runtime.ops.cuda.catalogue import Catalogue, Model
 
 EXAMPLES = """\b
@@ -55,16 +56,19 @@ def build(
     """Compile what is not compiled yet, and print the folder.
 
     The decode step in one launch is compiled for each model of a manifest under kernels/; --for adds one
-    that has none. A process that serves compiles nothing: do this where the image is built, or in a Job.
+    that has none (with everything else that is not compiled yet). A process that serves compiles nothing.
     """
     from wisp_runtime.ops.cuda import build as builder
-    from wisp_runtime.ops.cuda.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.catalogue import Catalogue, defines_of
 
     folder = (out or kernels_dir()).expanduser()
     with _failures():
         catalogue = Catalogue()
         extra = None if model is None else _step_of(Path(model))
         wanted = builder.plan(catalogue, architectures, folder, extra)
+        _say_where_it_goes(
+            model, [job for job in wanted if extra and job.source.defines == defines_of(extra)]
+        )
         missing = [job for job in wanted if not job.cubin.is_file()]
         for job in (job for job in wanted if job not in missing):
             click.echo(f"{job.arch} {job.source.leaf}/{job.source.op}: there", err=True)
@@ -76,6 +80,17 @@ def build(
                 if built.remarks:
                     click.echo(built.remarks, err=True)
     click.echo(folder)
+
+
+def _say_where_it_goes(folder: str | None, jobs: list[Job]) -> None:
+    if folder is None:
+        return
+    if not jobs:
+        click.echo(
+            f"{folder}: none of these GPUs runs decode steps in one launch; see docs/decode-step.md", err=True
+        )
+    for job in jobs:
+        click.echo(f"{folder}: its decode step for {job.arch} is {job.cubin.name}", err=True)
 
 
 def _step_of(folder: Path) -> Model:

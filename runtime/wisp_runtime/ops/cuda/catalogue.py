@@ -189,6 +189,11 @@ def require_known(catalogue: Catalogue, architectures: Iterable[str]) -> None:
             raise KernelsMissing(f"nothing is compiled for {arch}; there are {', '.join(known)}.")
 
 
+def defines_of(model: Model) -> tuple[str, ...]:
+    """Return the macros that templates are compiled with for ``model``."""
+    return tuple(f"-DWISP_{key.upper()}={int(size)}" for key, size in sorted(model.items()) if size)
+
+
 def default_root() -> Path:
     """Return the kernel sources: of the installed package, or of the checkout.
 
@@ -265,7 +270,7 @@ def _templates(root: Path, home: str, leaf: str, model: Model) -> dict[str, Sour
     """Return the templates of leaf ``home``, for ``model``, which ``leaf`` describes."""
     path = root / home / "manifest.toml"
     found = _read(path).get("templates", {}) if path.is_file() else {}
-    defines = tuple(f"-DWISP_{key.upper()}={int(size)}" for key, size in sorted(model.items()) if size)
+    defines = defines_of(model)
     return {
         op: Source(op, leaf, path.parent / f"{op}.cu", tuple(told["entries"]), told["needs"], defines)
         for op, told in found.items()
