@@ -13,6 +13,8 @@
 //   check : tests/gpu/test_decode_step.py against the general path and float32
 //
 // docs/decode-step.md goes through it from the ring to the barrier.
+#include <climits>
+
 #include "decode_step_compute.cuh"
 #include "pdl.cuh"
 
@@ -78,10 +80,13 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       for (int layer = 0; layer < args.layer_count; layer++) {
         const Layer& of = args.layers[layer];
         stream.layer = layer;
+        // The first weights wait for the kernel before this one, however long that takes.
+        stream.watch.patience = layer == 0 ? LLONG_MAX : watch.patience;
         stream.template weights<QkvProduct>(of.qkv);
         if (layer == 0) {
           pdl_wait();
-          watch.wait(shared_address(&small.planned), 0, kPlanned, 0);
+          watch.wait(shared_address(&small.planned), 0, kPlanned, 1);
+          stream.watch.patience = watch.patience;
         }
         stream.cache(Work<N>(small, args.window), &keys, &values);
         stream.template weights<OutputProduct>(of.output);

@@ -116,6 +116,8 @@ class Compute {
     }
 #pragma unroll 1
     for (int k = half.begin; k < half.end; k += kStep) {
+      // A stage that the other warpgroup had in between is not waited for: its copies were begun before some of those
+      // that this one has seen, by the same threads, so its phase is over.
       watch_.wait(columns_full_ + columns.index * 8, columns.parity, kColumnsFull, phase_);
       fence_async_shared();  // threads copied the columns, the tensor cores read them
       const uint32_t tokens = columns_ + columns.index * R::kColumns;
@@ -230,6 +232,8 @@ class Compute {
 
   __device__ __forceinline__ void wait_for_scales() {
     if constexpr (!R::kHasScaleWarp) {
+      const uint32_t passed = shared_address(&small_.passed);
+      watch_.until([&] { return phases_passed(passed) >= phase_; }, kPassed, phase_);
       sync_consumers();
       gather_scales(small_, args_, threadIdx.x / 32, kConsumers / 32);
       sync_consumers();

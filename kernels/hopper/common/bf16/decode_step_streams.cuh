@@ -16,7 +16,7 @@
 template <int N>
 struct MemoryStream {
   const Args& args;
-  const Watch watch;
+  Watch watch;
   uint32_t data, full, empty;  // of the ring
   int rank, warpgroup, layer = 0;
   Place<Room<N>::kSlots> place{1};

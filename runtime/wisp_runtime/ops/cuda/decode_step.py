@@ -119,7 +119,7 @@ class DecodeStep:
         self._arguments = self._fixed()
         WITNESSES.append(self.explain)
         self._trace: Array | None = None
-        self._cache_maps: tuple[int, int, tuple[Any, Any]] | None = None
+        self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
 
     def takes(self, batch: Batch) -> bool:
         """Return whether ``batch`` is a decode step that this kernel runs."""
@@ -216,11 +216,11 @@ class DecodeStep:
         )
 
     def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
-        known = self._cache_maps
-        if known is None or known[:2] != (keys.data.ptr, values.data.ptr):
+        known, key = self._cache_maps, (keys.data.ptr, values.data.ptr, keys.shape)
+        if known is None or known[0] != key:
             maps = tuple(tensor_map_2d(one.reshape(-1, one.shape[-1]), 16, 64) for one in (keys, values))
-            known = self._cache_maps = (keys.data.ptr, values.data.ptr, (maps[0], maps[1]))
-        return known[2]
+            known = self._cache_maps = (key, (maps[0], maps[1]))
+        return known[1]
 
 
 def _most_context_tokens(spec: ModelSpec) -> int:
