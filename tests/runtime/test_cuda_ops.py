@@ -13,7 +13,8 @@ import pytest
 from wisp_plan.ledger import LedgerOptions
 from wisp_plan.shapes import shape_spec
 from wisp_plan.workspace import gpu_buffers
-from wisp_runtime.errors import GpuOutOfMemory, KernelsMissing, ShapeError
+from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
+from wisp_runtime.ops.cuda import linear_plan
 from wisp_runtime.ops.cuda.catalogue import Catalogue
 
 
@@ -191,3 +192,16 @@ def test_a_table_that_finds_no_memory_says_so(module, ops, monkeypatch):
     monkeypatch.setattr(module, "to_device", MagicMock(side_effect=OutOfMemoryError))
     with pytest.raises(GpuOutOfMemory, match="copying an array to the GPU"):
         ops.from_host(np.zeros(4, np.float32))
+
+
+def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=True))
+    ops.fix_order()
+    assert ops._linear._planner is linear_plan.whole_plan
+    assert (ops._prefill_attention._splits, ops._most_rotated) == (False, 0)
+
+
+def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=False))
+    with pytest.raises(ConfigError, match="--deterministic is for Hopper GPUs"):
+        ops.fix_order()

@@ -18,6 +18,7 @@ from wisp_runtime.ops.cuda.linear_plan import (
     stages,
     staging_bytes,
     walk,
+    whole_plan,
 )
 
 H200_SHARED_BYTES = 232448
@@ -193,3 +194,12 @@ def test_blocks_of_a_range_stream_the_same_weights_side_by_side():
             [(piece.unit, piece.k_begin, piece.k_end) for piece in walk(one, block + lane)] for lane in (0, 1)
         )
         assert left == right
+
+
+@pytest.mark.parametrize("tokens", [1, 9, 64, 65, 300, 2048, 8192])
+@pytest.mark.parametrize("shape", [(6144, 4096), (4096, 14336), (576, 576)])
+def test_a_whole_plan_sums_over_all_of_k_in_one_block(shape, tokens):
+    made = whole_plan(Work(*shape, tokens), 132)
+    pieces = [piece for block in range(made.grid) for piece in walk(made, block)]
+    assert {(piece.k_begin, piece.k_end) for piece in pieces} == {(0, made.work.k_tiles)}
+    assert len({(piece.unit, piece.token_tile) for piece in pieces}) == len(pieces) == made.tiles

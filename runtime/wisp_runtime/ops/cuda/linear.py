@@ -86,11 +86,6 @@ class Linear:
         self._checked: dict[Any, bool] = {}
         self._parts_shape = (0,)
 
-    def use_planner(self, planner: Callable[[Work, int], Plan]) -> None:
-        """Cut products by another planner from here on."""
-        self._planner = planner
-        self._launches.clear()
-
     def ensure(self, max_tokens: int) -> None:
         """Reserve what products of up to ``max_tokens`` tokens need of the workspace, before it is sealed."""
         width = next((width for width in TILE_TOKENS if width >= max_tokens), TILE_TOKENS[-1])

@@ -120,7 +120,7 @@ class CudaOps(Arenas):
             raise ConfigError(
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
-        self._linear.use_planner(whole_plan)
+        self._linear = Linear(self.device_state, whole_plan)
         self._prefill_attention.fix_order()
         self._most_rotated = 0
 
