@@ -33,14 +33,14 @@ check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format, helm li
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@sources=$$(git ls-files '*.cu' '*.cuh'); [ -z "$$sources" ] || $(BIN)/clang-format --dry-run --Werror $$sources
+	@sources=$$(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h'); [ -z "$$sources" ] || $(BIN)/clang-format --dry-run --Werror $$sources
 	@helm=$$(command -v helm || ls -d $(HOME)/.cache/wisp/node-*/helm 2>/dev/null | tail -n 1); \
 	  if [ -n "$$helm" ]; then $$helm lint --strict --quiet charts/wisp; else echo "helm lint skipped: no helm here" >&2; fi
 
 format: $(VENV)/dev  ## rewrite sources the way `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	@sources=$$(git ls-files '*.cu' '*.cuh'); [ -z "$$sources" ] || $(BIN)/clang-format -i $$sources
+	@sources=$$(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h'); [ -z "$$sources" ] || $(BIN)/clang-format -i $$sources
 
 bench: $(VENV)/dev  ## measure the gateway and the CPU engine; records go to tests/bench/records/
 	$(BIN)/python tests/bench/bench_gateway.py

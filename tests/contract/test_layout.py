@@ -17,7 +17,10 @@ TOP_LEVEL = {
     *("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
-TEST_FOLDERS = {"contract", "plan", "controlplane", "gateway", "runtime", "gpu", "cluster", "bench"}
+TEST_FOLDERS = {
+    *("contract", "plan", "controlplane", "gateway", "runtime", "emulator"),
+    *("gpu", "cluster", "bench"),
+}
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 

@@ -6,8 +6,6 @@ a GPU that runs too few takes the general path. What the step waited for in vain
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +17,20 @@ from wisp_plan.spec import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.backend import Rotation
-from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, zeros
+from wisp_runtime.ops.cuda.arrays import to_device, to_host, zeros
 from wisp_runtime.ops.cuda.checks import require_true
+from wisp_runtime.ops.cuda.decode_step_arguments import (
+    CLUSTER,
+    MARKS,
+    MOST_BLOCKS,
+    SHARED_BYTES,
+    THREADS,
+    WAITED,
+    WIDTHS,
+    Arguments,
+    fixed_by,
+    passed_between,
+)
 from wisp_runtime.ops.cuda.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.cuda.device import Device, tensor_map_2d
 from wisp_runtime.ops.cuda.driver import WITNESSES
@@ -28,50 +38,10 @@ from wisp_runtime.ops.cuda.kernels import Kernel
 from wisp_runtime.ops.whole_step import StepLayer, StepWeights
 
 _OP = "decode_step"
-WIDTHS = (8, 16, 32, 64)
-"""Sequences that the kernels take."""
-
-MOST_BLOCKS, MOST_PARTS, MARKS = 160, 16, 2048
-THREADS, SHARED_BYTES = 384, 232448
-_CLUSTER = 2
 _MOST_CACHE_PART = 0.4
 _LEAST_WORKERS = 64
-_SEES_ALL = 1 << 30
 PATIENCE_CLOCKS = 4_000_000_000
 """How long any wait may last: about two seconds; a step takes milliseconds."""
-
-_POINTERS = (
-    *("layers", "embeddings", "head", "final_norm", "raw", "y", "attended", "gated", "squares", "parts"),
-    *("stats", "arrived", "logits", "tokens", "drawn", "positions", "contexts", "tables", "slots"),
-    *("cosines", "sines", "keys", "values", "counters", "report", "trace"),
-)
-_COUNTS = (
-    *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
-    *("known_positions", "window"),
-)
-WAITED = {
-    1: "for weights or cached keys that never came",
-    2: "for a slot of its ring that nobody emptied",
-    3: "for activations that never came",
-    4: "for a place for activations that nobody emptied",
-    5: "for sums of the other block of its cluster",
-    6: "at the grid's barrier: a block never arrived there",
-    7: "for its own block to pass the grid's barrier",
-    8: "for the scales of a norm",
-    9: "for the step's plan of attention",
-    10: "for the Q, K and V of its own layer",
-}
-
-
-class _Arguments(ctypes.Structure):
-    """``Args`` of ``decode_step_model.cuh``."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("patience_clocks", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in _COUNTS),
-        *((name, ctypes.c_float) for name in ("scale", "eps")),
-    )
 
 
 class DecodeStep:
@@ -104,8 +74,8 @@ class DecodeStep:
         self._kernels = {
             width: device.kernels.get_template(_OP, model, f"decode_step_n{width}") for width in self._widths
         }
-        self.blocks = _CLUSTER * min(map(_clusters, self._kernels.values()))
-        self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // _CLUSTER * _CLUSTER)
+        self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
+        self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // CLUSTER * CLUSTER)
         refusal = why_not(spec, self.blocks)
         if self.blocks < _LEAST_WORKERS:
             refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_LEAST_WORKERS}"
@@ -152,7 +122,7 @@ class DecodeStep:
         arguments.block_tokens = block_tokens
         maps = self._cached(keys, values)
         self._kernels[width].launch(
-            (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=_CLUSTER
+            (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=CLUSTER
         )
         return logits
 
@@ -179,21 +149,10 @@ class DecodeStep:
         where = "the head" if layer >= self._spec.layers else f"layer {max(layer, 0)}, {names[name]}"
         return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
 
-    def _fixed(self) -> _Arguments:
+    def _fixed(self) -> Arguments:
         """Fill in what every step has alike, and allocate what passes between blocks."""
-        spec, workspace, rows = self._spec, self._device.workspace, self._widths[-1]
-        width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
-        made = {
-            "raw": workspace.array("step.raw", (2 * rows, width + 2 * keys), np.float32),
-            "y": workspace.zeroed("step.y", (rows, spec.hidden), BF16),
-            "attended": workspace.zeroed("step.attended", (rows, width), BF16),
-            "gated": workspace.zeroed("step.gated", (rows, spec.mlp), BF16),
-            "squares": workspace.array("step.squares", (rows, MOST_BLOCKS), np.float32),
-            "parts": workspace.array("step.parts", (MOST_PARTS * rows, width), np.float32),
-            "stats": workspace.array("step.stats", (MOST_PARTS * rows, spec.heads, 2), np.float32),
-            "arrived": workspace.zeroed("step.arrived", (rows * spec.kv_heads,), np.uint32),
-            "counters": workspace.zeroed("step.counters", (3,), np.uint32),
-        }
+        workspace, between = self._device.workspace, passed_between(self._spec, self._widths[-1])
+        made = {name: workspace.zeroed(f"step.{name}", *as_what) for name, as_what in between.items()}
         self._between = made  # kept: another model's step may replace them in the workspace
         weights, rotation = self._weights, self._rotation
         fixed = {
@@ -204,15 +163,12 @@ class DecodeStep:
             "cosines": rotation.cosines,
             "sines": rotation.sines,
         }
-        return _Arguments(
+        return Arguments(
             **{name: array.data.ptr for name, array in (made | fixed).items()},
             report=self.report.ptr,
             patience_clocks=PATIENCE_CLOCKS,
             known_positions=len(rotation.cosines),
-            window=spec.sliding_window or _SEES_ALL,
-            vocab=spec.vocab,
-            scale=spec.head_size**-0.5 * math.log2(math.e),
-            eps=spec.norm_eps,
+            **fixed_by(self._spec),
         )
 
     def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
@@ -235,7 +191,7 @@ def _most_context_tokens(spec: ModelSpec) -> int:
 
 
 def _clusters(kernel: Kernel) -> int:
-    return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=_CLUSTER)
+    return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=CLUSTER)
 
 
 def _layer_table(layers: list[StepLayer]) -> Array:

@@ -1,0 +1,93 @@
+"""What the host passes ``decode_step.cu``, byte for byte, and the numbers that both sides know.
+
+The other side is ``kernels/hopper/common/bf16/decode_step_model.cuh``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from wisp_plan.spec import ModelSpec
+
+WIDTHS = (8, 16, 32, 64)
+"""Sequences that the kernels take."""
+
+MOST_BLOCKS, MOST_PARTS, MARKS = 160, 16, 2048
+THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
+
+WAITED = {
+    1: "for weights or cached keys that never came",
+    2: "for a slot of its ring that nobody emptied",
+    3: "for activations that never came",
+    4: "for a place for activations that nobody emptied",
+    5: "for sums of the other block of its cluster",
+    6: "at the grid's barrier: a block never arrived there",
+    7: "for its own block to pass the grid's barrier",
+    8: "for the scales of a norm",
+    9: "for the step's plan of attention",
+    10: "for the Q, K and V of its own layer",
+}
+"""``Waited`` of ``decode_step_watch.cuh``."""
+
+_POINTERS = (
+    *("layers", "embeddings", "head", "final_norm", "raw", "y", "attended", "gated", "squares", "parts"),
+    *("stats", "arrived", "logits", "tokens", "drawn", "positions", "contexts", "tables", "slots"),
+    *("cosines", "sines", "keys", "values", "counters", "report", "trace"),
+)
+_COUNTS = (
+    *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
+    *("known_positions", "window"),
+)
+
+
+_SEES_ALL = 1 << 30
+
+
+class Arguments(ctypes.Structure):
+    """``Args`` of ``decode_step_model.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        ("patience_clocks", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in _COUNTS),
+        *((name, ctypes.c_float) for name in ("scale", "eps")),
+    )
+
+
+Shape = tuple[int, ...]
+
+
+def passed_between(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+    """Return the arrays that blocks pass each other: name, shape and dtype. All begin as zeros.
+
+    Args:
+        rows: sequences of the widest kernel.
+    """
+    width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    bf16, f32, u32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.uint32)
+    return {
+        "raw": ((2 * rows, width + 2 * keys), f32),
+        "y": ((rows, spec.hidden), bf16),
+        "attended": ((rows, width), bf16),
+        "gated": ((rows, spec.mlp), bf16),
+        "squares": ((rows, MOST_BLOCKS), f32),
+        "parts": ((MOST_PARTS * rows, width), f32),
+        "stats": ((MOST_PARTS * rows, spec.heads, 2), f32),
+        "arrived": ((rows * spec.kv_heads,), u32),
+        "counters": ((3,), u32),
+    }
+
+
+def fixed_by(spec: ModelSpec) -> dict[str, int | float]:
+    """Return the arguments that the model alone decides."""
+    return {
+        "window": spec.sliding_window or _SEES_ALL,
+        "vocab": spec.vocab,
+        "scale": spec.head_size**-0.5 * math.log2(math.e),
+        "eps": spec.norm_eps,
+    }

@@ -1,0 +1,201 @@
+"""A small model whose decode steps run on the emulated GPU, and by the general path on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from emulated_kernel import KERNELS, Emulated, tensor_map
+
+from wisp_plan.shapes import shape_spec
+from wisp_plan.spec import ModelSpec
+from wisp_runtime.batch import Batch
+from wisp_runtime.loading import random_model
+from wisp_runtime.measure.contexts import fill_with_noise
+from wisp_runtime.memory.kv import allocate
+from wisp_runtime.ops.cpu import CpuOps
+from wisp_runtime.ops.cuda.catalogue import defines_of
+from wisp_runtime.ops.cuda.decode_step_arguments import (
+    CLUSTER,
+    THREADS,
+    WIDTHS,
+    Arguments,
+    fixed_by,
+    passed_between,
+)
+from wisp_runtime.ops.cuda.decode_step_model import step_model
+from wisp_runtime.ops.intake import qkv_order
+from wisp_runtime.ops.reference.packing import pack, packed_rows
+
+BF16 = ml_dtypes.bfloat16
+TOKENS = 16  # of a KV block
+_KV_BLOCKS = 320
+SOURCE = KERNELS / "hopper/common/bf16/decode_step.cu"
+_BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
+
+
+def small(name: str, **sizes: int) -> ModelSpec:
+    """Return the spec of a named shape with other sizes."""
+    spec = replace(shape_spec(name), max_context=4096, **sizes)
+    return replace(spec, rope=replace(spec.rope, rotary_size=spec.head_size))
+
+
+class EmulatedStep:
+    """A model of random weights, a cache full of noise, and both ways to run a step of it.
+
+    Args:
+        spec: the model.
+        blocks: thread blocks of the grid.
+        options: more for the kernel's compiler.
+        source: the kernel.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, blocks: int, options: tuple[str, ...] = (), source: Path = SOURCE
+    ) -> None:
+        self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
+        self.kernels = Emulated(source, [*defines_of(step_model(spec)), *options])
+        self.model = random_model(spec, self.ops, 7)
+        self.cache = allocate(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
+        fill_with_noise(self.cache, self.ops)
+        for array in (self.cache.keys, self.cache.values):
+            array[:] = array.astype(BF16)
+        self.keys, self.values = (array.astype(BF16) for array in (self.cache.keys, self.cache.values))
+        self.report = np.zeros(4, np.int32)
+        self._kept: list[np.ndarray] = []
+        self._fixed = self._weights()
+
+    def _weights(self) -> dict[str, int]:
+        weights, rotation = self.model.step_weights(), self.model._rotation
+        spec = self.spec
+        order = qkv_order(spec.head_size, rotates_all=True, is_normed=spec.has_qk_norm)
+        orders = {"qkv": order, "gate_up": "gate_up"}
+
+        def matrix(packed, order="plain"):
+            plain = packed.tiles.transpose(0, 2, 1).reshape(-1, packed.tiles.shape[1])[: packed.outputs]
+            return self._pointer(pack(plain.astype(BF16), order))
+
+        def vector(values, order="plain"):
+            if values is None:
+                return 0
+            placed = np.zeros(len(values), BF16)
+            placed[packed_rows(len(values), order)] = values
+            return self._pointer(placed)
+
+        table = [
+            [
+                (matrix if i < 4 else vector)(part, orders.get(name.removesuffix("_bias"), "plain"))
+                for i, (name, part) in enumerate(zip(layer.__slots__, layer.in_order(), strict=True))
+            ]
+            for layer in weights.layers
+        ]
+        embeddings = matrix(weights.embeddings)
+        return {
+            "layers": self._pointer(np.array(table, np.uint64)),
+            "embeddings": embeddings,
+            "head": embeddings if spec.ties_embeddings else matrix(weights.head),
+            "final_norm": vector(weights.norm),
+            "cosines": self._pointer(np.ascontiguousarray(rotation.cosines)),
+            "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
+            "known_positions": len(rotation.cosines),
+        } | self._between()
+
+    def _between(self) -> dict[str, int]:
+        made = passed_between(self.spec, WIDTHS[-1])
+        self.between = {name: _aligned(shape, dtype) for name, (shape, dtype) in made.items()}
+        return {name: self._pointer(array) for name, array in self.between.items()}
+
+    def _pointer(self, array: np.ndarray) -> int:
+        aligned = _aligned(array.shape, array.dtype)
+        aligned[...] = array
+        if array.ctypes.data % 1024 == 0:
+            aligned = array
+        self._kept.append(aligned)
+        return aligned.ctypes.data
+
+    def batch(self, contexts: list[int], seed: int = 1) -> Batch:
+        """Make a step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
+        random = np.random.default_rng(seed)
+        contexts = np.array(contexts, np.int32)
+        counts = -(-contexts // TOKENS)
+        free = random.permutation(self.cache.blocks)
+        assert counts.sum() <= len(free)
+        tables = np.zeros((len(contexts), max(counts.max(), 1)), np.int32)
+        for row, count in enumerate(counts):
+            tables[row, :count], free = free[:count], free[count:]
+        positions = np.maximum(contexts - 1, 0)
+        slots = tables[np.arange(len(contexts)), positions // TOKENS].astype(np.int64) * TOKENS
+        slots = np.where(contexts > 0, slots + positions % TOKENS, -1)
+        tokens = random.integers(0, self.spec.vocab, len(contexts)).astype(np.int32)
+        starts = np.arange(len(contexts) + 1, dtype=np.int32)
+        rows = np.arange(len(contexts), dtype=np.int64)
+        arrays = tokens, positions.astype(np.int32), slots, starts, contexts, tables, rows
+        return Batch(*arrays, tuple(starts.tolist()), tuple(contexts.tolist()))
+
+    def rows(self, batch: Batch, rows: np.ndarray) -> Batch:
+        """Return a step of some of the sequences of another."""
+        starts = np.arange(len(rows) + 1, dtype=np.int32)
+        return replace(
+            batch,
+            **{name: getattr(batch, name)[rows] for name in _BY_ROW},
+            query_starts=starts,
+            query_starts_host=tuple(starts.tolist()),
+            logit_rows=np.arange(len(rows)),
+            context_lengths_host=tuple(batch.context_lengths[rows].tolist()),
+        )
+
+    def general(self, batch: Batch) -> np.ndarray:
+        """Compute the step by the general path, rows of padding left out; K and V go to the CPU's cache."""
+        live = self.rows(batch, np.flatnonzero(batch.context_lengths))
+        return self.model.forward(live, self.cache).copy()
+
+    def launch(
+        self, batch: Batch, seed: int, patience: int = 3_000_000, width: int | None = None
+    ) -> np.ndarray:
+        """Compute the step on the emulated GPU; new keys and values go to its own cache."""
+        rows, spec = len(batch.tokens), self.spec
+        width = width or next(width for width in WIDTHS if width >= rows)
+        logits = np.full((rows, spec.vocab), np.nan, np.float32)
+        self.report[:] = 0
+        arrays = {
+            "logits": logits,
+            "tokens": batch.tokens,
+            "positions": batch.positions,
+            "contexts": batch.context_lengths,
+            "tables": batch.block_tables,
+            "slots": batch.slots,
+            "keys": self.keys,
+            "values": self.values,
+            "report": self.report,
+        }
+        arguments = Arguments(
+            **self._fixed,
+            **{name: array.ctypes.data for name, array in arrays.items()},
+            patience_clocks=patience,
+            layer_count=spec.layers,
+            sequences=rows,
+            table_width=batch.block_tables.shape[1],
+            kv_blocks=self.cache.blocks,
+            block_tokens=TOKENS,
+            **fixed_by(spec),
+        )
+        maps = [tensor_map(one.reshape(-1, spec.head_size), TOKENS, 64) for one in (self.keys, self.values)]
+        self.kernels.launch(
+            f"decode_step_n{width}",
+            [*maps, arguments],
+            blocks=self.blocks,
+            threads=THREADS,
+            cluster=CLUSTER,
+            seed=seed,
+        )
+        return logits
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return zeros that begin at a multiple of 1,024 bytes, as a GPU's allocations do."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 1024, np.uint8)
+    start = -memory.ctypes.data % 1024
+    return memory[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,31 @@
+// cuda_bf16.h: what our kernels use of CUDA's header of this name.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline float __bfloat162float(__nv_bfloat16 value) {
+  const uint32_t bits = uint32_t(value.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, 4);
+  return wide;
+}
+
+inline __nv_bfloat16 __float2bfloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if (std::isnan(value)) return {0x7fff};
+  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
+  return {__float2bfloat16(low), __float2bfloat16(high)};
+}

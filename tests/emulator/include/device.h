@@ -1,0 +1,147 @@
+// device.h: CUDA C++ as the kernels write it, in terms of the machine. translate.py includes it before each kernel.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "machine.h"
+
+#define __device__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+#define __restrict__
+#define __expf(x) std::exp(x)
+
+#define threadIdx (emulator::machine.current->thread)
+#define blockIdx (emulator::machine.current->block->index)
+#define blockDim (emulator::machine.block_shape)
+#define gridDim (emulator::machine.grid)
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+inline int min(int a, int b) {
+  return a < b ? a : b;
+}
+inline int max(int a, int b) {
+  return a > b ? a : b;
+}
+inline unsigned min(unsigned a, unsigned b) {
+  return a < b ? a : b;
+}
+
+inline float rsqrtf(float x) {
+  return 1.f / std::sqrt(x);
+}
+inline unsigned __float_as_uint(float x) {
+  unsigned bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(unsigned x) {
+  float value;
+  std::memcpy(&value, &x, 4);
+  return value;
+}
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
+
+inline size_t __cvta_generic_to_shared(const void* address) {
+  return size_t(static_cast<const std::byte*>(address) - emulator::machine.current->block->shared);
+}
+
+inline void __syncthreads() {
+  emulator::machine.order_stores();
+  emulator::machine.wait_for(emulator::machine.current->block->barriers[0], int(blockDim.x));
+}
+
+// Warps: a lane shows its words, all come together, then each looks.
+namespace emulator {
+
+struct Shown {
+  const uint64_t (*words)[8];
+};
+
+template <class... T>
+Shown show_to_warp(const T&... values) {
+  Fiber& self = *machine.current;
+  Warp& warp = self.block->warps[self.warp];
+  auto& buffer = warp.words[warp.barrier.generation % 2];
+  int i = 0;
+  ((buffer[self.lane][i] = 0, std::memcpy(&buffer[self.lane][i++], &values, sizeof(T))), ...);
+  machine.order_stores();
+  machine.wait_for(warp.barrier, warp.live);
+  return {buffer};
+}
+
+template <class T>
+T shown(const uint64_t& word) {
+  T value;
+  std::memcpy(&value, &word, sizeof(T));
+  return value;
+}
+
+}  // namespace emulator
+
+inline void __syncwarp() {
+  emulator::show_to_warp();
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return emulator::shown<T>(emulator::show_to_warp(value).words[lane][0]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  const int lane = emulator::machine.current->lane ^ mask;
+  return emulator::shown<T>(emulator::show_to_warp(value).words[lane][0]);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  const int own = emulator::machine.current->lane, lane = own < distance ? own : own - distance;
+  return emulator::shown<T>(emulator::show_to_warp(value).words[lane][0]);
+}
+inline bool __all_sync(unsigned, bool claim) {
+  const emulator::Shown all = emulator::show_to_warp(claim);
+  bool holds = true;
+  for (int lane = 0; lane < 32; lane++) holds = holds && emulator::shown<bool>(all.words[lane][0]);
+  return holds;
+}
+
+inline unsigned atomicExch(unsigned* at, unsigned value) {
+  const unsigned before = *at;
+  *at = value;
+  return before;
+}
+inline void __threadfence_system() {
+  emulator::machine.release();
+}
+inline void __nanosleep(unsigned) {
+  emulator::machine.poll();
+}
+inline long long clock64() {
+  emulator::machine.poll();
+  return emulator::machine.clock;
+}
+[[noreturn]] inline void __trap() {
+  emulator::machine.fault("trap");
+}

@@ -1,0 +1,32 @@
+// launch.h: how a kernel is launched on the emulated machine. translate.py puts it before each kernel.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "ptx.h"
+
+namespace emulator {
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(machine.current->block->shared);
+}
+
+template <class... A, size_t... kIndex>
+void call(void (*kernel)(A...), void** arguments, std::index_sequence<kIndex...>) {
+  kernel(*static_cast<A*>(arguments[kIndex])...);
+}
+
+// Returns why the grid did not come to its end, or "".
+template <class... A>
+const char* launch(void (*kernel)(A...), int blocks, int threads, int cluster, unsigned seed, void** arguments) {
+  static std::string ended;
+  machine.grid = {unsigned(blocks), 1, 1}, machine.block_shape = {unsigned(threads), 1, 1};
+  machine.cluster_size = cluster;
+  machine.seed(seed);
+  ended = machine.run([&] { call(kernel, arguments, std::index_sequence_for<A...>{}); });
+  return ended.c_str();
+}
+
+}  // namespace emulator

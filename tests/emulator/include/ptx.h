@@ -1,0 +1,323 @@
+// ptx.h: the PTX instructions of our kernels. translate.py names a function after its opcode; operands come
+// as in the text.
+#pragma once
+
+#include "cuda.h"
+#include "cuda_bf16.h"
+#include "device.h"
+
+namespace emulator {
+
+// An mbarrier in its eight bytes.
+struct Mbarrier {
+  uint16_t expected, pending;
+  int32_t bytes_and_phase;  // bytes that are announced and have not come (or the other way round) * 2 + parity
+
+  uint32_t phase() const { return bytes_and_phase & 1; }
+  void settle() {
+    if (pending > 0 || bytes_and_phase >> 1 != 0) return;
+    pending = expected, bytes_and_phase ^= 1;
+  }
+  void arrive(uint32_t count) {
+    if (pending < count) machine.fault("an mbarrier of " + std::to_string(expected) + " has more arrivals");
+    pending = uint16_t(pending - count);
+    settle();
+  }
+  void expect(uint32_t bytes) { bytes_and_phase += int32_t(bytes) * 2; }
+  void complete(uint32_t bytes) {
+    bytes_and_phase -= int32_t(bytes) * 2;
+    settle();
+  }
+};
+
+inline Mbarrier& mbarrier(uint32_t address) {
+  return machine.at<Mbarrier>(address);
+}
+
+// Copies run when nobody is current: they find their places beforehand.
+inline void land_later(uint32_t to, uint32_t barrier, std::vector<std::byte> bytes) {
+  std::byte* const place = machine.resolve(to);
+  Mbarrier* const of = &mbarrier(barrier);
+  machine.later([place, of, bytes = std::move(bytes)] {
+    std::memcpy(place, bytes.data(), bytes.size());
+    of->complete(uint32_t(bytes.size()));
+  });
+}
+
+template <class... T>
+void send_later(uint32_t to, uint32_t barrier, T... words) {
+  const uint32_t all[] = {words...};
+  std::vector<std::byte> bytes(sizeof(all));
+  std::memcpy(bytes.data(), all, sizeof(all));
+  land_later(to, barrier, std::move(bytes));
+}
+
+inline uint32_t swizzled(uint32_t address) {
+  return address ^ ((address >> 7 & 7) << 4);
+}
+
+inline void land_box_later(std::byte* shared, uint32_t to, const void* map, int column, int row, Mbarrier* barrier) {
+  const CUtensorMap& of = *static_cast<const CUtensorMap*>(map);
+  if (to % 1024) machine.fault("a box goes to no multiple of 1,024");
+  machine.later([=] {
+    for (int r = 0; r < of.box_rows; r++) {
+      for (int c = 0; c < of.box_columns; c++) {
+        const bool is_inside = row + r >= 0 && row + r < of.rows && column + c >= 0 && column + c < of.columns;
+        const int64_t element = (int64_t(row) + r) * of.columns + column + c;
+        std::byte* const place = shared + swizzled(to + uint32_t(r) * 128 + uint32_t(c) * 2);
+        std::memset(place, 0, 2);
+        if (is_inside) std::memcpy(place, of.base + element * 2, 2);
+      }
+    }
+    barrier->complete(uint32_t(of.box_rows * of.box_columns * 2));
+  });
+}
+
+inline float half_at(uint32_t address) {
+  return __bfloat162float(machine.at<__nv_bfloat16>(address));
+}
+
+// The sum over 16 of K for element (row, column) of a warpgroup's product; both operands have K contiguous.
+inline float product(uint64_t a, uint64_t b, int row, int column) {
+  const auto place = [](uint64_t descriptor, int r, int k) {
+    const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+    return swizzled(start + r / 8 * stride + r % 8 * 128 + k * 2);
+  };
+  float sum = 0.f;
+  for (int k = 0; k < 16; k++) sum += half_at(place(a, row, k)) * half_at(place(b, column, k));
+  return sum;
+}
+
+template <int N>
+void wgmma_later(float* sums, uint64_t a, uint64_t b) {
+  Fiber& self = *machine.current;
+  self.products.back().push_back([=] {
+    const int lane = machine.current->lane, first = machine.current->warp % 4 * 16 + lane / 4;
+    for (int i = 0; i < N / 2; i++) {
+      sums[i] += product(a, b, first + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
+    }
+  });
+}
+
+}  // namespace emulator
+
+// Barriers, and what only hardware knows.
+inline void ptx_barrier_cluster_arrive_aligned() {}
+inline void ptx_barrier_cluster_wait_aligned() {
+  using emulator::machine;
+  const int threads = int(machine.block_shape.x) * machine.cluster_size;
+  machine.order_stores();
+  machine.wait_for(machine.current->block->cluster->cluster_barrier, threads);
+}
+inline void ptx_bar_sync(int barrier, int threads) {
+  emulator::machine.order_stores();
+  emulator::machine.wait_for(emulator::machine.current->block->barriers[barrier], threads);
+}
+inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}
+inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
+inline void ptx_griddepcontrol_launch_dependents() {}
+inline void ptx_griddepcontrol_wait() {}
+inline void ptx_fence_mbarrier_init_release_cluster() {}
+inline void ptx_fence_proxy_async_shared__cta() {}
+inline void ptx_prefetch_tensormap(const void*) {}
+inline void ptx_mov_u64(unsigned long long& now) {
+  now = uint64_t(emulator::machine.clock);
+}
+inline void ptx_mapa_shared__cluster_u32(uint32_t& there, uint32_t address, int rank) {
+  there = (address & ((1u << emulator::kRankShift) - 1)) | uint32_t(rank + 1) << emulator::kRankShift;
+}
+
+// mbarriers.
+inline void ptx_mbarrier_init_shared__cta_b64(uint32_t barrier, uint32_t arrivals) {
+  emulator::mbarrier(barrier) = {uint16_t(arrivals), uint16_t(arrivals), 0};
+}
+inline void ptx_mbarrier_arrive_shared__cta_b64(uint32_t barrier, uint32_t count = 1) {
+  emulator::machine.order_stores();
+  emulator::mbarrier(barrier).arrive(count);
+}
+inline void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(uint32_t barrier, uint32_t bytes) {
+  emulator::machine.order_stores();
+  emulator::mbarrier(barrier).expect(bytes);
+  emulator::mbarrier(barrier).arrive(1);
+}
+inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(uint32_t barrier) {
+  emulator::Mbarrier* const of = &emulator::mbarrier(barrier);
+  emulator::machine.copy_async([of] { of->arrive(1); });
+}
+inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity) {
+  while (emulator::mbarrier(barrier).phase() == parity) emulator::machine.poll();
+}
+inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long patience,
+                                                               void* report, unsigned* has_given_up, int what,
+                                                               int phase) {
+  const int64_t begin = emulator::machine.clock;
+  while (emulator::mbarrier(barrier).phase() == parity) {
+    emulator::machine.poll();
+    if (emulator::machine.clock - begin <= patience) continue;
+    const int found[4] = {what, int(blockIdx.x), int(threadIdx.x / 32), phase};
+    if (atomicExch(has_given_up, 1u) == 0) std::memcpy(report, found, sizeof(found));
+    emulator::machine.fault("trap");
+  }
+}
+
+// Copies.
+inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t, uint32_t bytes) {
+  std::byte* const place = emulator::machine.resolve(to);
+  emulator::machine.copy_async([=] {
+    std::memset(place, 0, 16);
+    std::memcpy(place, from, bytes);
+  });
+}
+inline void ptx_cp_async_cg_shared_global_L2__128B(uint32_t to, const void* from, uint32_t most, uint32_t bytes) {
+  ptx_cp_async_cg_shared_global(to, from, most, bytes);
+}
+inline void ptx_cp_async_commit_group() {}
+inline void ptx_cp_async_wait_group(int pending) {
+  if (pending > 0) emulator::machine.fault("cp.async.wait_group of more than none is not emulated");
+  while (!emulator::machine.current->copies.empty()) emulator::machine.poll();
+}
+inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes_L2__cache_hint(
+    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) {
+  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) {
+    emulator::machine.fault("a bulk copy from or to no multiple of 16");
+  }
+  std::byte* const place = emulator::machine.resolve(to);
+  emulator::Mbarrier* const of = &emulator::mbarrier(barrier);
+  emulator::machine.later([=] {
+    std::memcpy(place, from, bytes);
+    of->complete(bytes);
+  });
+}
+inline void ptx_cp_async_bulk_tensor_2d_shared__cluster_global_tile_mbarrier__complete_tx__bytes_L2__cache_hint(
+    uint32_t to, const void* map, int column, int row, uint32_t barrier, uint64_t) {
+  emulator::land_box_later(emulator::machine.resolve(0), to, map, column, row, &emulator::mbarrier(barrier));
+}
+inline void
+ptx_cp_async_bulk_tensor_2d_shared__cluster_global_tile_mbarrier__complete_tx__bytes_multicast__cluster_L2__cache_hint(
+    uint32_t to, const void* map, int column, int row, uint32_t barrier, uint16_t ranks, uint64_t) {
+  for (uint32_t rank = 0; rank < 16; rank++) {
+    const uint32_t there = (rank + 1) << emulator::kRankShift;
+    if (!(ranks >> rank & 1)) continue;
+    emulator::land_box_later(emulator::machine.resolve(there), to, map, column, row,
+                             &emulator::mbarrier(barrier | there));
+  }
+}
+inline void ptx_st_async_shared__cluster_mbarrier__complete_tx__bytes_b32(uint32_t to, uint32_t a, uint32_t barrier) {
+  emulator::send_later(to, barrier, a);
+}
+inline void ptx_st_async_shared__cluster_mbarrier__complete_tx__bytes_v2_b32(uint32_t to, uint32_t a, uint32_t b,
+                                                                             uint32_t barrier) {
+  emulator::send_later(to, barrier, a, b);
+}
+inline void ptx_st_async_shared__cluster_mbarrier__complete_tx__bytes_v4_b32(uint32_t to, uint32_t a, uint32_t b,
+                                                                             uint32_t c, uint32_t d, uint32_t barrier) {
+  emulator::send_later(to, barrier, a, b, c, d);
+}
+
+// Loads, stores, atomics.
+inline void ptx_ld_shared_f32(float& value, uint32_t from) {
+  value = emulator::machine.at<float>(from);
+}
+inline void ptx_ld_shared_v2_f32(float& a, float& b, uint32_t from) {
+  a = emulator::machine.at<float>(from), b = emulator::machine.at<float>(from + 4);
+}
+inline void ptx_ld_shared_v4_f32(float& a, float& b, float& c, float& d, uint32_t from) {
+  ptx_ld_shared_v2_f32(a, b, from), ptx_ld_shared_v2_f32(c, d, from + 8);
+}
+inline void ptx_st_shared_u32(uint32_t to, uint32_t word) {
+  emulator::machine.at<uint32_t>(to) = word;
+}
+inline void ptx_ld_acquire_cta_shared__cta_u32(unsigned& value, uint32_t from) {
+  value = emulator::machine.at<unsigned>(from);
+}
+inline void ptx_st_release_cta_shared__cta_u32(uint32_t to, unsigned value) {
+  emulator::machine.order_stores();
+  emulator::machine.at<unsigned>(to) = value;
+}
+inline void ptx_ld_relaxed_gpu_global_u32(unsigned& value, const void* from) {
+  value = emulator::machine.load(static_cast<const uint32_t*>(from));
+}
+inline void ptx_ld_acquire_gpu_global_u32(unsigned& value, const void* from) {
+  ptx_ld_relaxed_gpu_global_u32(value, from);
+}
+inline void ptx_st_relaxed_gpu_global_u32(void* to, unsigned value) {
+  emulator::machine.store_relaxed(static_cast<uint32_t*>(to), value);
+}
+inline void ptx_red_release_gpu_global_add_u32(unsigned* to, unsigned more) {
+  emulator::machine.release();
+  *to += more;
+}
+inline void ptx_atom_acq_rel_gpu_global_inc_u32(unsigned& before, unsigned* at, unsigned most) {
+  emulator::machine.release();
+  before = *at;
+  *at = before >= most ? 0 : before + 1;
+}
+
+// A warp's matrices.
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
+                                                         uint32_t row) {
+  const emulator::Shown rows = emulator::show_to_warp(row);
+  uint32_t* const to[] = {&a, &b, &c, &d};
+  const uint32_t lane = uint32_t(emulator::machine.current->lane);
+  for (uint32_t i = 0; i < 4; i++) {
+    *to[i] = emulator::machine.at<uint32_t>(uint32_t(rows.words[i * 8 + lane / 4][0]) + lane % 4 * 4);
+  }
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
+                                                               uint32_t row) {
+  const emulator::Shown rows = emulator::show_to_warp(row);
+  uint32_t* const to[] = {&a, &b, &c, &d};
+  const uint32_t lane = uint32_t(emulator::machine.current->lane);
+  const auto half = [&](uint32_t i, uint32_t r) {
+    return uint32_t(emulator::machine.at<uint16_t>(uint32_t(rows.words[i * 8 + r][0]) + lane / 4 * 2));
+  };
+  for (uint32_t i = 0; i < 4; i++) *to[i] = half(i, lane % 4 * 2) | half(i, lane % 4 * 2 + 1) << 16;
+}
+inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& column, uint32_t row) {
+  const emulator::Shown rows = emulator::show_to_warp(row);
+  const uint32_t lane = uint32_t(emulator::machine.current->lane), from = lane / 4;  // the column that becomes a row
+  const auto half = [&](uint32_t r) { return uint32_t(rows.words[r * 4 + from / 2][0]) >> (from % 2 * 16) & 0xffff; };
+  column = half(lane % 4 * 2) | half(lane % 4 * 2 + 1) << 16;
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, float& c1, float& c2, float& c3,
+                                                                    uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                                    uint32_t b0, uint32_t b1, float, float, float,
+                                                                    float) {
+  const emulator::Shown all = emulator::show_to_warp(a0, a1, a2, a3, b0, b1);
+  const int lane = emulator::machine.current->lane;
+  const auto half = [](uint64_t word, int which) { return __bfloat162float({uint16_t(word >> (which * 16))}); };
+  float* const sums[] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; i++) {
+    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+    float sum = 0.f;
+    for (int k = 0; k < 16; k++) {
+      const int pair = k % 8 / 2;
+      const uint64_t a = all.words[row * 4 + pair][i / 2 + k / 8 * 2], b = all.words[column * 4 + pair][4 + k / 8];
+      sum += half(a, k % 2) * half(b, k % 2);
+    }
+    *sums[i] += sum;
+  }
+}
+
+// A warpgroup's products, done when they are waited for.
+inline void ptx_wgmma_fence_sync_aligned() {}
+inline void ptx_wgmma_commit_group_sync_aligned() {
+  emulator::machine.current->products.emplace_back();
+}
+inline void ptx_wgmma_wait_group_sync_aligned(int pending) {
+  auto& groups = emulator::machine.current->products;
+  // The last group is still open.
+  while (groups.size() > size_t(pending) + 1) {
+    for (auto& product : groups.front()) product();
+    groups.erase(groups.begin());
+  }
+}
+template <int N>
+void ptx_wgmma(float& sums, uint64_t a, uint64_t b, int, int, int, int, int is_transposed) {
+  if (is_transposed) emulator::machine.fault("a transposed operand is not emulated");
+  emulator::wgmma_later<N>(&sums, a, b);
+}
+template <int N>
+void ptx_wgmma(float&, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, int, int, int, int) {
+  emulator::machine.fault("an operand in registers is not emulated");
+}

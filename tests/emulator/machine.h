@@ -1,0 +1,120 @@
+// machine.h: a Hopper GPU in one thread of a CPU: grids of fibers, shared memory, barriers, and copies that come late.
+//
+// Every CUDA thread is a fiber that runs until it waits. Who runs next, and when a copy or a relaxed store lands, is
+// drawn from a seed: a kernel that forgets to wait for something fails under some of them. It counts no time and knows
+// nothing of caches: the clock is a count of turns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace emulator {
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+constexpr uint32_t kSharedBytes = 256 * 1024;  // of a block: what 18 bits can name
+constexpr int kRankShift = 24;                 // mapa's addresses: rank + 1 above this bit
+
+struct Block;
+
+struct Fiber {
+  Dim3 thread;
+  Block* block;
+  int lane, warp;
+  void* stack_pointer = nullptr;
+  std::unique_ptr<std::byte[]> stack;
+  bool is_done = false;
+  const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for
+  unsigned waits_for = 0;
+  // Warpgroup products that are asked for and not done, in groups; the last is not committed yet.
+  std::vector<std::vector<std::function<void()>>> products;
+  std::deque<std::function<void()>> copies;  // cp.async, and what shall follow it
+  bool polls = false;                        // it looked in vain
+};
+
+struct Barrier {  // of bar.sync, of a warp, of a cluster
+  unsigned generation = 0, arrived = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  int live = 0;
+  uint64_t words[2][32][8];  // what lanes show each other, in turns
+};
+
+struct Block {
+  Dim3 index;
+  int rank;  // in its cluster
+  Block* cluster;
+  std::byte* shared;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Warp> warps;
+  Barrier barriers[16], cluster_barrier;  // the latter of rank 0 counts
+};
+
+struct Store {  // relaxed, not yet seen by others
+  Fiber* by;
+  uint32_t* to;
+  uint32_t value;
+  bool is_ordered;  // a barrier of the block has passed: a release of any of its threads shows it
+};
+
+class Machine {
+ public:
+  Dim3 grid, block_shape;
+  int cluster_size = 1;
+  Fiber* current = nullptr;
+  int64_t clock = 0;
+
+  void seed(unsigned value) { random_.seed(value); }
+  // Run a grid to its end; returns why it did not come to one, or "".
+  std::string run(const std::function<void()>& kernel);
+
+  void yield();                                   // let others run
+  void poll();                                    // the same, by who waits for a change
+  void wait_for(Barrier& barrier, int expected);  // arrive, and wait for the others
+  [[noreturn]] void fault(std::string why);
+  bool chance(unsigned one_in) { return random_() % one_in == 0; }
+
+  // An address of this block's shared memory, or of another's that mapa has named.
+  std::byte* resolve(uint32_t address);
+  template <class T>
+  T& at(uint32_t address) {
+    return *reinterpret_cast<T*>(resolve(address));
+  }
+  Block& block_at(uint32_t address);
+
+  void later(std::function<void()> copy) { copies_.push_back(std::move(copy)); }
+  void copy_async(std::function<void()> copy);  // after those that this thread has asked for
+  void store_relaxed(uint32_t* to, uint32_t value);
+  uint32_t load(const uint32_t* from);  // with this thread's own stores
+  void order_stores();                  // before a barrier of the block: who passes it and releases, shows them
+  void release();
+
+ private:
+  void make_grid();
+  bool turn(Block& block, int warp);
+  void land_some();
+  void show(size_t index);
+
+  std::mt19937 random_;
+  std::string fault_;
+  unsigned lateness_ = 1;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::byte> shared_;
+  std::vector<std::function<void()>> copies_;
+  std::vector<Fiber*> copiers_;
+  std::vector<Store> stores_;
+};
+
+extern Machine machine;
+
+}  // namespace emulator

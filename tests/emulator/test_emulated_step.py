@@ -1,0 +1,181 @@
+"""The decode step in one launch, on an emulated GPU: against the general path, whoever runs and lands first.
+
+A seed draws which warp runs next, and when a copy or a relaxed store is seen. What a GPU alone can show (its
+memory model, its speed, the sizes of real models) is in ``tests/gpu/test_decode_step.py``.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from emulated_kernel import DidNotEnd
+from emulated_step import SOURCE, EmulatedStep, small
+
+from wisp_runtime.ops.cuda.decode_step_arguments import WAITED
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or platform.machine() != "x86_64",
+    reason="the emulated GPU is compiled by g++, for x86-64",
+)
+
+BLOCKS = 8
+HEADS_OF_64 = {
+    "hidden": 256,
+    "mlp": 400,
+    "heads": 4,
+    "kv_heads": 2,
+    "layers": 2,
+    "vocab": 300,
+    "head_size": 64,
+}
+HEADS_OF_128 = HEADS_OF_64 | {"heads": 2, "kv_heads": 1, "head_size": 128}
+MODELS = {
+    "smollm2-135m": HEADS_OF_64,
+    "llama-3-8b": HEADS_OF_128,  # rows by heads, a head of its own
+    "qwen3-8b": HEADS_OF_128,  # Q and K are normed
+    "qwen2.5-0.5b": HEADS_OF_64,  # biases
+}
+LONGER_THAN_RINGS = 2600  # an mlp; all other products are over before a ring is full
+CONTEXTS = {
+    "one": [20],
+    "padding": [0, 16, 17, 33, 0, 5, 64, 100],
+    "in parts": [1100, 3, 2049],
+    "16": [30] * 9 + [1200],
+    "32": [20 + n for n in range(30)],
+    "64": [7 + n for n in range(64)],
+}
+
+
+@cache
+def step_of(name: str, window: int | None = None, source: Path = SOURCE, mlp: int = 400) -> EmulatedStep:
+    spec = replace(small(name, **MODELS[name] | {"mlp": mlp}), sliding_window=window)
+    return EmulatedStep(spec, BLOCKS, source=source)
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # what is not finite is not equal
+        return (one * other).sum(-1) / np.linalg.norm(one, axis=-1) / np.linalg.norm(other, axis=-1)
+
+
+def equals_general(step: EmulatedStep, contexts: list[int], seed: int) -> bool:
+    batch, live = step.batch(contexts), np.array(contexts) > 0
+    step.keys[:], step.values[:] = step.cache.keys, step.cache.values
+    expected, got = step.general(batch), step.launch(batch, seed)[live]
+    places = batch.slots[live] // 16, slice(None), batch.slots[live] % 16
+    new = [
+        cosines(theirs[:, places[0], :, places[2]], ours[:, places[0], :, places[2]]).min()
+        for theirs, ours in ((step.cache.keys, step.keys), (step.cache.values, step.values))
+    ]
+    return bool(min(cosines(expected, got).min(), *new) > 0.9995) and not step.between["counters"].any()
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_equals_the_general_path(name: str, contexts: str) -> None:
+    assert equals_general(step_of(name), CONTEXTS[contexts], seed=1)
+
+
+@pytest.mark.parametrize("contexts", ["padding", "16", "32", "64"])
+def test_a_step_equals_the_general_path_where_rings_go_round(contexts: str) -> None:
+    assert equals_general(step_of("smollm2-135m", mlp=LONGER_THAN_RINGS), CONTEXTS[contexts], seed=1)
+
+
+@pytest.mark.parametrize("contexts", ["padding", "in parts", "16"])
+def test_a_query_sees_no_further_than_its_window(contexts: str) -> None:
+    assert equals_general(step_of("smollm2-135m", 1040), CONTEXTS[contexts], seed=2)
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS)
+def test_who_runs_first_changes_no_bit(contexts: str) -> None:
+    step = step_of("smollm2-135m")
+    batch = step.batch(CONTEXTS[contexts])
+    logits = step.launch(batch, seed=0)
+    for seed in range(1, 5):
+        assert np.array_equal(step.launch(batch, seed), logits, equal_nan=True), f"seed {seed}"
+
+
+@pytest.mark.parametrize("contexts", ["in parts", "16", "32", "64"])
+def test_a_row_does_not_depend_on_its_company(contexts: str) -> None:
+    step = step_of("llama-3-8b")
+    batch = step.batch(CONTEXTS[contexts])
+    logits = step.launch(batch, seed=3)
+    order = np.random.default_rng(1).permutation(len(logits))
+    assert np.array_equal(step.launch(step.rows(batch, order), seed=4), logits[order])
+    for row in order[:3]:
+        assert np.array_equal(step.launch(step.rows(batch, row[None]), seed=5), logits[row[None]])
+
+
+def test_a_step_leaves_what_the_next_needs() -> None:
+    step = step_of("smollm2-135m")
+    for turn, contexts in enumerate(("16", "one", "64", "in parts", "one", "32", "padding")):
+        assert equals_general(step, CONTEXTS[contexts], seed=10 + turn), contexts
+
+
+def test_a_block_that_never_arrives_ends_the_step_with_a_report() -> None:
+    spec = small("smollm2-135m", **HEADS_OF_64)
+    step = EmulatedStep(spec, BLOCKS, options=("-DWISP_WITHHOLD_BLOCK=5",))
+    with pytest.raises(DidNotEnd, match="trap"):
+        step.launch(step.batch([20]), seed=1, patience=50_000)
+    what, _, _, phase = step.report
+    assert WAITED[what] in (WAITED[6], WAITED[7])
+    assert phase == 8
+
+
+FORGOTTEN = {
+    "the grid's barrier": ("decode_step_streams.cuh", "return arrived >= wanted;", "return true;"),
+    "a slot of the ring": (
+        "decode_step_streams.cuh",
+        "watch.wait(empty + place.index * 8, place.parity, kRingEmpty",
+        "//",
+    ),
+    "a place for columns": (
+        "decode_step_streams.cuh",
+        "watch.wait(empty + place.index * 8, place.parity, kColumnsEmpty, phase);",
+        "",
+    ),
+    "weights that come": (
+        "decode_step_compute.cuh",
+        "if (exists) watch_.wait(ring_full_",
+        "if (false) watch_.wait(ring_full_",
+    ),
+    "sums of others": ("decode_step_exchange.cuh", "watch_.wait(joined_", "if (false) watch_.wait(joined_"),
+    "scales": (
+        "decode_step_compute.cuh",
+        "watch_.wait(shared_address(&small_.scaled)",
+        "if (false) watch_.wait(0",
+    ),
+    "Q, K and V of the layer before": (
+        "decode_step_compute.cuh",
+        "store_raw(index + 1, token(g), row, kNotYet);",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGOTTEN)
+def test_the_emulator_finds_a_wait_that_was_forgotten(what: str, tmp_path: Path) -> None:
+    for file in SOURCE.parent.glob("decode_step*"):
+        shutil.copy(file, tmp_path)
+    file, wait, without = FORGOTTEN[what]
+    text = (tmp_path / file).read_text()
+    assert wait in text
+    (tmp_path / file).write_text(text.replace(wait, without))
+    step = step_of("smollm2-135m", source=tmp_path / SOURCE.name, mlp=LONGER_THAN_RINGS)
+
+    def ends_well(seed: int) -> bool:
+        try:
+            return equals_general(step, CONTEXTS["16" if seed % 2 else "padding"], seed)
+        except DidNotEnd:
+            return False
+
+    assert not all(ends_well(seed) for seed in range(12))
