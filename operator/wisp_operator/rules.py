@@ -247,9 +247,23 @@ RULES: tuple[Rule, ...] = (
         lambda m: _on_gpu(m.spec) or m.spec.runtime.kv_cache_dtype in ("auto", "bf16"),
     ),
     Rule(
+        "spec",
+        "spec.runtime.deterministic needs a GPU, and spec.gpu.count 0 means the CPU, whose products depend "
+        "on a step's size: remove it, or set count to 1.",
+        ("spec.gpu.count", "spec.runtime.deterministic"),
+        lambda m: _on_gpu(m.spec) or not m.spec.runtime.deterministic,
+    ),
+    Rule(
+        "spec",
+        "spec.runtime.deterministic needs decode steps in one launch, which decodePath general turns off: "
+        "remove one of the two.",
+        ("spec.runtime.deterministic", "spec.runtime.decodePath"),
+        lambda m: not m.spec.runtime.deterministic or m.spec.runtime.decode_path != "general",
+    ),
+    Rule(
         "spec.runtime",
-        "spec.runtime.env must not set WISP_* variables: they belong to the runtime's own flags, which "
-        "are typed fields of spec.runtime.",
+        "spec.runtime.env must not set WISP_* variables, which are the runtime's own flags: set the fields "
+        "of spec.runtime; flags that have none there stay at their defaults.",
         ("spec.runtime.env",),
         lambda m: all(not variable.name.startswith("WISP_") for variable in m.spec.runtime.env),
     ),
