@@ -199,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec.gpu",
         "spec.gpu.count above 1 needs tensor parallelism, which this version does not have: use 1, and a "
-        "smaller spec.runtime.quantization or a larger GPU if the model does not fit.",
+        "shorter spec.runtime.maxContext or a larger GPU if the model does not fit.",
         ("spec.gpu.count",),
         lambda m: m.spec.gpu.count <= 1,
     ),
@@ -235,14 +235,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.runtime.quantization must be auto or bf16 on the CPU (spec.gpu.count 0): the other formats "
-        "need a GPU's kernels.",
+        "need kernels, which no GPU has in this version either.",
         ("spec.gpu.count", "spec.runtime.quantization"),
         lambda m: _on_gpu(m.spec) or m.spec.runtime.quantization in ("auto", "bf16"),
     ),
     Rule(
         "spec",
-        "spec.runtime.kvCacheDtype must be auto or bf16 on the CPU (spec.gpu.count 0): fp8 needs a GPU's "
-        "kernels.",
+        "spec.runtime.kvCacheDtype must be auto or bf16 on the CPU (spec.gpu.count 0): fp8 needs kernels, "
+        "which no GPU has in this version either.",
         ("spec.gpu.count", "spec.runtime.kvCacheDtype"),
         lambda m: _on_gpu(m.spec) or m.spec.runtime.kv_cache_dtype in ("auto", "bf16"),
     ),
