@@ -14,6 +14,7 @@ from wisp_gateway.errors import GatewayError
 from wisp_gateway.fleet import Fleet
 from wisp_gateway.metrics import Metrics
 from wisp_operator import api
+from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster import failures
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import DemandBook
@@ -24,6 +25,8 @@ from wisp_operator.status import Progress, State, Status
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Fatal
+from wisp_runtime.ops.cuda.catalogue import Catalogue
+from wisp_runtime.ops.cuda.listing import rows
 from wisp_runtime.server.api_errors import ApiError
 from wisp_runtime.server.body import parse_json
 from wisp_runtime.server.report import last_words
@@ -50,6 +53,12 @@ def test_the_gateway_and_a_pod_refuse_a_body_that_is_no_json_with_the_same_code(
     with pytest.raises(ApiError) as at_the_pod:
         parse_json(body)
     assert at_the_gateway.value.code == at_the_pod.value.code == "invalid_json"
+
+
+def test_the_doctor_reads_what_the_runtime_lists_of_kernels(tmp_path):
+    check = kernels_of(rows(Catalogue(), ["sm_90a"], tmp_path), str(tmp_path))
+    assert check.standing == "warn"
+    assert re.match(r"0 of \d\d for sm_90a compiled", check.found)
 
 
 class FakePod:
