@@ -2,14 +2,15 @@
 
 GatewayError                    an answer: HTTP status, OpenAI's error body, headers
 ├── BadRequest           400    the request cannot be right
-│   └── AmbiguousModel   400    the bare name exists in several namespaces
+│   ├── AmbiguousModel   400    the bare name exists in several namespaces
+│   └── NotJson          400    the body is said to be JSON, and is not
 ├── Unauthorized         401    no key, or not one of ours
 ├── NotFound             404    no such path
 │   └── ModelNotFound    404    no such model
 ├── MethodNotAllowed     405    the path exists, for another method
 ├── RequestTimeout       408    the body did not come within --body-timeout-s
 ├── BodyTooLarge         413    over --max-body-bytes
-├── UnsupportedMedia     415    the body is not JSON
+├── UnsupportedMedia     415    the body is said to be something else than JSON
 ├── QueueFull            429    as many wait as coldStart.queueLimit allows
 ├── HeadersTooLarge      431    over --max-header-bytes
 ├── InternalError        500    a bug of ours
@@ -81,6 +82,12 @@ class AmbiguousModel(BadRequest):
     code = "model_ambiguous"
 
 
+class NotJson(BadRequest):
+    """The body is said to be JSON, and is not."""
+
+    code = "invalid_json"
+
+
 class Unauthorized(GatewayError):
     """No key, or not one of ours."""
 
@@ -94,7 +101,7 @@ class Unauthorized(GatewayError):
 class NotFound(GatewayError):
     """No such path."""
 
-    status, type, code = 404, "invalid_request_error", "not_found"
+    status, type, code = 404, "invalid_request_error", "unknown_path"
 
 
 class ModelNotFound(NotFound):
@@ -130,7 +137,7 @@ class BodyTooLarge(GatewayError):
 
 
 class UnsupportedMedia(GatewayError):
-    """The body is not JSON."""
+    """The body is said to be something else than JSON."""
 
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 

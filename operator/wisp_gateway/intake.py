@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import BadRequest, UnsupportedMedia
+from .errors import BadRequest, NotJson, UnsupportedMedia
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Intake:
         try:
             return json.dumps({**self.fields, "model": served_name}, allow_nan=False).encode()
         except ValueError as error:
-            raise BadRequest(f"The body has a number that JSON cannot hold: {error}.") from error
+            raise NotJson(f"The body has a number that JSON cannot hold: {error}.") from error
 
 
 def read(raw: bytes, content_type: str) -> Intake:
@@ -54,7 +54,8 @@ def read(raw: bytes, content_type: str) -> Intake:
 
     Raises:
         UnsupportedMedia: the content type is given and not JSON.
-        BadRequest: it is not a JSON object.
+        NotJson: it is not JSON.
+        BadRequest: it is JSON, but no object.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
@@ -63,7 +64,7 @@ def read(raw: bytes, content_type: str) -> Intake:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadRequest(f"The body is not JSON: {reason}.") from error
+        raise NotJson(f"The body is not JSON: {reason}.") from error
     if not isinstance(fields, dict):
         raise BadRequest(f"The body must be a JSON object, not {type(fields).__name__}.")
     return Intake(fields, raw)

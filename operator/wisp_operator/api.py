@@ -82,6 +82,8 @@ class Runtime:
     max_concurrent: Annotated[int, Range(1, 1024)] = 32
     quantization: Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"] = "auto"
     kv_cache_dtype: Literal["auto", "bf16", "fp8"] = "auto"
+    decode_path: Literal["auto", "general"] = "auto"
+    deterministic: bool = False
     prefix_cache: bool = True
     speculative: Literal["Off"] = "Off"
     env: Annotated[tuple[EnvVar, ...], Items(64, unique="name")] = ()

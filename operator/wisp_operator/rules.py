@@ -199,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec.gpu",
         "spec.gpu.count above 1 needs tensor parallelism, which this version does not have: use 1, and a "
-        "smaller spec.runtime.quantization or a larger GPU if the model does not fit.",
+        "shorter spec.runtime.maxContext or a larger GPU if the model does not fit.",
         ("spec.gpu.count",),
         lambda m: m.spec.gpu.count <= 1,
     ),
@@ -235,21 +235,35 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.runtime.quantization must be auto or bf16 on the CPU (spec.gpu.count 0): the other formats "
-        "need a GPU's kernels.",
+        "need kernels, which no GPU has in this version either.",
         ("spec.gpu.count", "spec.runtime.quantization"),
         lambda m: _on_gpu(m.spec) or m.spec.runtime.quantization in ("auto", "bf16"),
     ),
     Rule(
         "spec",
-        "spec.runtime.kvCacheDtype must be auto or bf16 on the CPU (spec.gpu.count 0): fp8 needs a GPU's "
-        "kernels.",
+        "spec.runtime.kvCacheDtype must be auto or bf16 on the CPU (spec.gpu.count 0): fp8 needs kernels, "
+        "which no GPU has in this version either.",
         ("spec.gpu.count", "spec.runtime.kvCacheDtype"),
         lambda m: _on_gpu(m.spec) or m.spec.runtime.kv_cache_dtype in ("auto", "bf16"),
     ),
     Rule(
+        "spec",
+        "spec.runtime.deterministic needs a GPU, and spec.gpu.count 0 means the CPU, whose products depend "
+        "on a step's size: remove it, or set count to 1.",
+        ("spec.gpu.count", "spec.runtime.deterministic"),
+        lambda m: _on_gpu(m.spec) or not m.spec.runtime.deterministic,
+    ),
+    Rule(
+        "spec",
+        "spec.runtime.deterministic needs decode steps in one launch, which decodePath general turns off: "
+        "remove one of the two.",
+        ("spec.runtime.deterministic", "spec.runtime.decodePath"),
+        lambda m: not m.spec.runtime.deterministic or m.spec.runtime.decode_path != "general",
+    ),
+    Rule(
         "spec.runtime",
-        "spec.runtime.env must not set WISP_* variables: they belong to the runtime's own flags, which "
-        "are typed fields of spec.runtime.",
+        "spec.runtime.env must not set WISP_* variables, which are the runtime's own flags: set the fields "
+        "of spec.runtime; flags that have none there stay at their defaults.",
         ("spec.runtime.env",),
         lambda m: all(not variable.name.startswith("WISP_") for variable in m.spec.runtime.env),
     ),

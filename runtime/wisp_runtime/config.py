@@ -153,10 +153,14 @@ class ServeConfig:
     )
     max_concurrent: int = _option(32, parse_integer(1, 65536), "N", "Sequences in one step.")
     quantization: Quantization = _choice(
-        ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"), "auto", "How weights are held in memory."
+        ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
+        "auto",
+        "How weights are held in memory. Served yet: bf16, which auto takes; the others are refused.",
     )
     kv_cache_dtype: KVCacheDtype = _choice(
-        ("auto", "bf16", "fp8"), "auto", "How keys and values are held in memory."
+        ("auto", "bf16", "fp8"),
+        "auto",
+        "How keys and values are held in memory. Served yet: bf16, which auto takes; fp8 is refused.",
     )
     decode_path: DecodePath = _choice(
         ("auto", "general"),

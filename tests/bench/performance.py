@@ -31,8 +31,8 @@ Medians; in brackets where a tenth of the measurements lie below and above.
 - **beside**: another program on the same kind of GPU at the same shape
   ([how it was run](../tests/bench/peer/README.md)). More than 1.00 × is faster than it; **bold** is where
   we lose. Cards of a kind differ by 2 to 6 %, so what is closer than that is a draw.
-- **by**: `persistent` is a decode step in one launch, `general` a launch an op, both ours; `transformers, …`
-  ran beside them.
+- **by**: `persistent` is a decode step in one launch, `general` a launch an op, both ours, as the record's
+  commit chose (notes say where it is chosen otherwise now); `transformers, …` ran beside them.
 - A step's kernels are timed alone, each between two events: their sum is more than the step takes where they
   overlap (decode), and less where the card grows hot (prefill).
 - In gates and parity, **parted** counts answers that differ, **gap** is the largest difference of the two
@@ -128,10 +128,18 @@ def _card(card: str, found: list[Found]) -> Iterator[str]:
                 "record",
             )
             yield _table(heads, (_compared(one, family) for one in sorted(rows, key=_place)))
+            yield from _notes(rows)
     yield from _start_phases([one for one in found if one["metric"] == PHASES])
     yield from _memory([one for one in found if one["metric"] in MEMORY])
     yield from _kernels([one for one in found if one["metric"] in KERNELS])
     yield from _rest([one for one in found if one["metric"] not in TOLD])
+
+
+def _notes(found: list[Found]) -> Iterator[str]:
+    """What else must be known of the records that the rows above are from."""
+    notes = {one.link: one.record["note"] for one in found if one.record.get("note")}
+    if notes:
+        yield "\n".join(f"- {link}: {note}." for link, note in sorted(notes.items())) + "\n"
 
 
 def _place(one: Found) -> tuple[Any, ...]:

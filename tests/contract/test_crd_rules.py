@@ -138,6 +138,8 @@ NO_SHAPE = [
     ({"runtime": {"maxContext": 0}}, "spec.runtime.maxContext"),
     ({"runtime": {"quantization": "int3"}}, "spec.runtime.quantization"),
     ({"runtime": {"prefixCache": "yes"}}, "spec.runtime.prefixCache"),
+    ({"runtime": {"decodePath": "persistent"}}, "spec.runtime.decodePath"),
+    ({"runtime": {"deterministic": "true"}}, "spec.runtime.deterministic"),
     ({"runtime": {"env": [{"name": "1A", "value": ""}]}}, "spec.runtime.env[0].name"),
     ({"runtime": {"env": [{"name": "A", "value": 1}]}}, "spec.runtime.env[0].value"),
     ({"runtime": {"env": [{"value": "x"}]}}, "spec.runtime.env[0].name"),
@@ -190,6 +192,11 @@ BROKEN = [
     ({"gpu": {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}}, ["spec.gpu.tolerations: tolerationS"]),
     ({"gpu": {"count": 0}, "runtime": {"quantization": "int8"}}, ["spec.runtime.quantization must be"]),
     ({"gpu": {"count": 0}, "runtime": {"kvCacheDtype": "fp8"}}, ["spec.runtime.kvCacheDtype must be"]),
+    ({"gpu": {"count": 0}, "runtime": {"deterministic": True}}, ["spec.runtime.deterministic needs a GPU"]),
+    (
+        {"runtime": {"deterministic": True, "decodePath": "general"}},
+        ["spec.runtime.deterministic needs decode steps"],
+    ),
     ({"runtime": {"env": [{"name": "WISP_PORT", "value": "1"}]}}, ["spec.runtime.env must not set WISP_*"]),
     ({"runtime": {"env": [{"name": "A"}]}}, ["spec.runtime.env: give each"]),
     (
@@ -216,6 +223,8 @@ GOOD = [
     {"gpu": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}]}},
     {"runtime": {"maxContext": 8192, "env": [{"name": "A", "value": ""}]}},
     {"runtime": {"env": [{"name": "A", "secretRef": {"name": "s", "key": "k"}}]}},
+    {"runtime": {"deterministic": True, "decodePath": "auto"}},
+    {"gpu": {"count": 0}, "runtime": {"deterministic": False, "decodePath": "general"}},
     {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
     {"cache": {"type": "PVC", "prefetch": True}},
     {**uri("oci://ghcr.io/acme/qwen3-0.6b:1.0"), "cache": {"type": "Image", "prefetch": True}},
@@ -339,6 +348,8 @@ specs = st.fixed_dictionaries(
         "runtime": some(
             quantization=["auto", "bf16", "fp8"],
             kvCacheDtype=["auto", "bf16", "fp8"],
+            decodePath=["auto", "general"],
+            deterministic=[True, False],
             env=[
                 [],
                 *([variable] for variable in VARIABLES),

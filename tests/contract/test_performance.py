@@ -73,6 +73,13 @@ def test_a_row_stands_beside_its_floor_and_its_peer_and_losing_is_bold(row, said
     assert said in performance.page(record(row))
 
 
+def test_a_record_s_note_stands_below_each_table_of_its_rows():
+    rows = [{"metric": "decode_step_ms", "value": float(batch), "batch": batch} for batch in (1, 8)]
+    page = performance.page(record(*rows, note="of a version before"))
+    assert page.count("- [made](../tests/bench/records/made.json): of a version before.") == 1
+    assert "of a version" not in performance.page(record(*rows))
+
+
 def test_memory_is_shown_as_predicted_and_measured():
     rows = [
         {"metric": "memory_predicted_bytes", "value": 100 << 30},

@@ -81,6 +81,8 @@ def served(found: api.InferenceModel) -> ServeConfig:
         # A step must hold a token of each sequence; auto sees to it.
         (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
+        (model(runtime={"decodePath": "general"}), {"decode_path": "general", "deterministic": False}),
+        (model(runtime={"deterministic": True}), {"decode_path": "auto", "deterministic": True}),
         (model(runtime={"prefixCache": False}), {"prefix_cache": False}),
         (model(), {"prefix_cache": True, "termination_log": Path("/dev/termination-log")}),
         (model(rollout={"drainTimeout": "1m30s"}), {"drain_timeout_s": 90.0}),
@@ -95,7 +97,8 @@ def test_the_runtime_reads_what_the_operator_wrote(found, expect):
 
 def test_every_flag_the_operator_writes_is_in_the_map_of_the_house():
     documented = set(re.findall(r"--[a-z-]+", ARCHITECTURE.read_text()))
-    arguments = deployment(model(source={"revision": "main"}), 1, BuildSettings())["spec"]["template"]["spec"]
+    everything = model(source={"revision": "main"}, runtime={"deterministic": True})
+    arguments = deployment(everything, 1, BuildSettings())["spec"]["template"]["spec"]
     written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
     assert written <= documented
 
@@ -103,6 +106,11 @@ def test_every_flag_the_operator_writes_is_in_the_map_of_the_house():
 @pytest.mark.parametrize("quantization", ["auto", "bf16", "fp8", "int8", "int4", "nvfp4"])
 def test_every_quantization_of_the_api_is_one_of_the_runtime(quantization):
     assert served(model(runtime={"quantization": quantization})).quantization == quantization
+
+
+@pytest.mark.parametrize("path", ["auto", "general"])
+def test_every_decode_path_of_the_api_is_one_of_the_runtime(path):
+    assert served(model(runtime={"decodePath": path})).decode_path == path
 
 
 def test_what_the_api_leaves_open_stays_with_the_runtime_s_defaults():

@@ -7,12 +7,14 @@ from typing import get_args
 import pytest
 
 import wisp_plan.fit as plan
-from wisp_gateway import directory
+from wisp_gateway import directory, intake
 from wisp_gateway.demand import report
 from wisp_gateway.directory import MODES, POLICIES, STATES
+from wisp_gateway.errors import GatewayError
 from wisp_gateway.fleet import Fleet
 from wisp_gateway.metrics import Metrics
 from wisp_operator import api
+from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster import failures
 from wisp_operator.conditions import Condition
 from wisp_operator.demand import DemandBook
@@ -23,6 +25,10 @@ from wisp_operator.status import Progress, State, Status
 from wisp_plan.spec import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Fatal
+from wisp_runtime.ops.cuda.catalogue import Catalogue
+from wisp_runtime.ops.cuda.listing import rows
+from wisp_runtime.server.api_errors import ApiError
+from wisp_runtime.server.body import parse_json
 from wisp_runtime.server.report import last_words
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +44,21 @@ MANIFEST = {
     },
 }
 SPEC = ModelSpec("LlamaForCausalLM", "llama", 2, 64, 128, 256, 4, 2, 16, 512, 1e-5, RopeSpec(rotary_size=16))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[" * 200_000, b'{"n": NaN}'])
+def test_the_gateway_and_a_pod_refuse_a_body_that_is_no_json_with_the_same_code(body):
+    with pytest.raises(GatewayError) as at_the_gateway:
+        intake.read(body, "application/json").addressed_to("chat")
+    with pytest.raises(ApiError) as at_the_pod:
+        parse_json(body)
+    assert at_the_gateway.value.code == at_the_pod.value.code == "invalid_json"
+
+
+def test_the_doctor_reads_what_the_runtime_lists_of_kernels(tmp_path):
+    check = kernels_of(rows(Catalogue(), ["sm_90a"], tmp_path), str(tmp_path))
+    assert check.standing == "warn"
+    assert re.match(r"0 of \d\d for sm_90a compiled", check.found)
 
 
 class FakePod:

@@ -13,7 +13,7 @@ import pytest
 from wisp_operator.cli import checks
 from wisp_operator.cli.checks import Check
 from wisp_operator.cli.doctor import show
-from wisp_operator.local import config, hardware
+from wisp_operator.local import config, hardware, ports
 from wisp_operator.local.hardware import Card
 
 GIB = 2**30
@@ -69,6 +69,65 @@ def test_a_driver_that_fails_or_hangs_is_no_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(hardware, "DRIVER_TIMEOUT_S", 0.2)
     assert hardware.cards() == []
+
+
+def kernel(model, is_built, source="x.cu"):
+    return {"arch": "sm_90a", "model": model, "op": "rmsnorm", "source": source, "isBuilt": is_built}
+
+
+@pytest.mark.parametrize(
+    ("rows", "standing", "says"),
+    [
+        ([kernel("common", True), kernel("qwen3-8b", True)], "ok", "2 of 2 for sm_90a compiled in /k"),
+        ([kernel("common", False), kernel("qwen3-8b", False)], "warn", "no model starts"),
+        ([kernel("common", True), kernel("qwen3-8b", False)], "note", "in one launch: qwen3-8b"),
+        ([kernel("common", True), {**kernel("common", None, None), "why": "none"}], "ok", "1 of 1"),
+    ],
+)
+def test_kernels_that_are_not_compiled_are_worth_a_look(rows, standing, says):
+    check = checks.kernels_of(rows, "/k")
+    assert (check.standing, says in check.found) == (standing, True)
+    assert check.advice == ("" if standing == "ok" else "wisp-runtime kernels build --arch sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("script", "expect"),
+    [
+        (f"echo '{json.dumps([kernel('common', True)])}'", ("ok", "1 of 1 for sm_90a compiled in /k")),
+        (
+            "echo 'wisp-runtime: KernelsMissing: none for 7.5' >&2; exit 1",
+            ("warn", "KernelsMissing: none for 7.5"),
+        ),
+        ("echo nonsense", ("warn", "not known")),
+        ("exec sleep 60", ("warn", "not known")),
+    ],
+)
+def test_the_runtime_is_asked_which_kernels_the_first_gpu_finds(monkeypatch, tmp_path, script, expect):
+    program = tmp_path / "wisp-runtime"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "kernels list --device 0 --json" ] || exit 9\n{script}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(checks, "KERNELS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(config, "program", lambda name: str(program))
+    monkeypatch.setattr(hardware, "cards", lambda: [Card("NVIDIA H200", 140 * GIB, 139 * GIB, "580.1")])
+    monkeypatch.setenv("WISP_KERNELS", "/k")
+    (check,) = found(checks._kernels)
+    assert (check.standing, check.found) == expect
+
+
+def test_without_a_gpu_nothing_is_said_of_kernels(monkeypatch):
+    monkeypatch.setattr(hardware, "cards", lambda: [])
+    assert found(checks._kernels) == []
+
+
+@pytest.mark.parametrize(("models", "says"), [({"a": {}}, "with 1 model answers"), ({}, "with 0 models")])
+def test_a_gateway_on_the_port_is_named_with_its_models(monkeypatch, models, says):
+    def taken(host, port):
+        raise ports.PortTaken("8080 is in use. By a gateway.")
+
+    monkeypatch.setattr(ports, "require_free", taken)
+    monkeypatch.setattr(checks.Gateway, "state", lambda self: {"models": models})
+    (check,) = found(checks._port)
+    assert says in check.found
 
 
 @pytest.mark.parametrize(("free", "standing"), [(100 * GIB, "ok"), (GIB, "warn")])

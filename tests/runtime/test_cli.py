@@ -36,6 +36,14 @@ def test_every_command_named_can_be_loaded():
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
+@pytest.mark.parametrize("group", [[], ["kernels"], ["bench"]])
+def test_every_command_is_told_in_one_whole_sentence(group):
+    listing = CliRunner().invoke(main, [*group, "--help"], terminal_width=80).output
+    lines = listing.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert lines
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_an_unknown_command_is_misuse_with_the_nearest_name():
     result = CliRunner().invoke(main, ["sevre"])
     assert result.exit_code == 2

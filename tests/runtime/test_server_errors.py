@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,10 +120,13 @@ def test_a_completion_request_that_cannot_be_served_is_refused_by_name(api, chan
         (
             COMPLETE,
             GO_ON | {"max_tokens": 511},
-            ["512 tokens", "513 (2 in the prompt, 511 in the completion)"],
+            ["512 tokens", "513 (2 in the prompt, 511 in the completion)", "Ask for at most 510"],
         ),
         (CHAT, ASK | {"messages": [{"role": "user", "content": "x" * 600}]}, ["512 tokens", "in the prompt"]),
-        (CHAT, ASK | {"max_completion_tokens": 9999}, ["512 tokens", "9999 in the completion"]),
+        (CHAT, ASK | {"max_completion_tokens": 9999}, ["512 tokens", "9999 in the completion", "at most"]),
+        # The prompt alone is too long: fewer tokens to generate would not help.
+        (COMPLETE, GO_ON | {"prompt": [1] * 512}, ["512 in the prompt", "Shorten the prompt by at least 1:"]),
+        (COMPLETE, GO_ON | {"prompt": [1] * 600, "max_tokens": 9}, ["609 (", "prompt by at least 89:"]),
     ],
 )
 def test_a_request_longer_than_the_context_is_told_the_numbers(api, path, body, numbers):
@@ -217,7 +221,13 @@ def test_a_body_over_the_limit_is_refused(api, is_chunked):
 def test_paths_that_do_not_exist_answer_in_the_same_shape(api, method, path, status, code):
     response = api.request(method, path)
     assert (response.status_code, error_of(response)["code"]) == (status, code)
-    assert status != 405 or response.headers["allow"]
+    assert status != 405 or response.headers["allow"] in error_of(response)["message"]
+
+
+def test_a_path_that_does_not_exist_is_told_which_do(api):
+    told = re.findall(r"/v1/[a-z/]*[a-z]", error_of(api.get("/models"))["message"])
+    assert [path for path in told if api.head(path).status_code == 404] == []
+    assert {CHAT, COMPLETE, "/v1/models"} <= set(told)
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), (COMPLETE, GO_ON)])

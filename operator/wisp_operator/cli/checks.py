@@ -12,12 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
 from wisp_operator.errors import WispError
@@ -26,6 +26,7 @@ from wisp_plan.sizes import GIB, MIB, format_size
 
 Standing = Literal["ok", "note", "warn", "fail"]
 OUTSIDE_TIMEOUT_S = 5.0
+KERNELS_TIMEOUT_S = 20.0  # Python and CUDA's libraries, read from a disk for the first time
 PORT = 8080
 DRIVER_NEEDED = 580
 EXTRAS = ("operator", "runtime", "cuda")
@@ -104,6 +105,47 @@ def _gpus() -> Iterator[Check]:
         yield Check("gpu", "warn" if is_old else "ok", f"{memory}, driver {card.driver}", advice)
 
 
+def _kernels() -> Iterator[Check]:
+    """Whether the kernels are compiled that the first GPU wants, as the runtime itself finds them."""
+    program = config.program("wisp-runtime")
+    if program is None or not hardware.cards():
+        return
+    command = [program, "kernels", "list", "--device", "0", "--json"]
+    environment = config.inherited_environment() | config.kernels_environment()
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=KERNELS_TIMEOUT_S, env=environment, check=False
+        )
+        if asked.returncode:
+            said = (asked.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix(
+                "wisp-runtime: "
+            )
+            yield Check("kernels", "warn", said, "models need the CPU, or do as it says")
+        else:
+            yield kernels_of(json.loads(asked.stdout), environment["WISP_KERNELS"])
+    except (OSError, subprocess.SubprocessError, ValueError):
+        yield Check("kernels", "warn", "not known", f"run it to see why: {' '.join(command)}")
+
+
+def kernels_of(rows: Sequence[Mapping[str, Any]], folder: str) -> Check:
+    """Judge what ``wisp-runtime kernels list --json`` says of one GPU: rows of ops, compiled or not.
+
+    Without those of ``common`` no model starts; without its own, a model decodes a launch an op.
+    """
+    wanted = [row for row in rows if row["source"] is not None]
+    missing = [row["model"] for row in wanted if not row["isBuilt"]]
+    arch = rows[0]["arch"]
+    advice = f"wisp-runtime kernels build --arch {arch}" if missing else ""
+    found = f"{len(wanted) - len(missing)} of {len(wanted)} for {arch} compiled in {folder}"
+    if "common" in missing:
+        return Check("kernels", "warn", f"{found}: no model starts on the GPU", advice)
+    if missing:
+        return Check(
+            "kernels", "note", f"{found}: without decode steps in one launch: {', '.join(missing)}", advice
+        )
+    return Check("kernels", "ok", found)
+
+
 def _memory() -> Iterator[Check]:
     free = hardware.free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
@@ -137,8 +179,9 @@ def _port() -> Iterator[Check]:
         yield Check(f"port {PORT}", "ok", "free for wisp up")
     except ports.PortTaken as error:
         try:
-            models = len(Gateway(DEFAULT_URL).state()["models"])
-            yield Check(f"port {PORT}", "ok", f"a Wisp gateway with {models} models answers; see wisp get")
+            count = len(Gateway(DEFAULT_URL).state()["models"])
+            models = f"{count} model{'' if count == 1 else 's'}"
+            yield Check(f"port {PORT}", "ok", f"a Wisp gateway with {models} answers; see wisp get")
         except WispError:
             yield Check(f"port {PORT}", "warn", str(error).split(". ")[0], "wisp up FILE --port 8081")
 
@@ -211,6 +254,7 @@ LOOKS: tuple[Callable[[], Iterator[Check]], ...] = (
     _extras,
     _programs,
     _gpus,
+    _kernels,
     _memory,
     _disk,
     _port,

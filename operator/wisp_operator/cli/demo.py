@@ -131,7 +131,8 @@ async def _play(session: Session, question: str) -> None:
     _tell(row, "and after 3 s without a request …")
     await _until_asleep(gateway)
     _tell(await _row(gateway), "its memory is free again")
-    _say("\nNext:  wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml\n       wisp chat smollm2")
+    _say("\nNext:  wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml")
+    _say("       wisp chat smollm2 --temperature 0")
 
 
 def _ask(gateway: Gateway, question: str) -> float:

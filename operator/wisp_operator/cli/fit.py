@@ -48,7 +48,11 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
     "--max-context", type=click.IntRange(1), help="Tokens a sequence may hold, instead of the manifest's."
 )
 @click.option("--max-concurrent", type=click.IntRange(1, 1024), help="Sequences at a time.")
-@click.option("--quantization", type=click.Choice(["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]))
+@click.option(
+    "--quantization",
+    type=click.Choice(["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]),
+    help="Of the weights. Served yet: bf16, which auto takes; the others are refused.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
     """Say whether the model of TARGET fits: a manifest, a folder, or hf://ORG/NAME.

@@ -17,7 +17,7 @@ SUMMARIES = {
     "chat": "Talk to a model in the terminal.",
     "fit": "Ask whether a model fits a GPU, without starting it.",
     "doctor": "Check what is installed, and say what to do about what is not.",
-    "demo": "Serve a small example model, ask it a question, show it asleep again.",
+    "demo": "Serve a small example model, and ask it a question.",
 }
 EXAMPLES = """\b
 Examples:

@@ -20,6 +20,8 @@ def arguments(model: InferenceModel) -> list[str]:
     found += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
     found += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
     found += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
+    found += ["--decode-path", runtime.decode_path]
+    found += ["--deterministic"] if runtime.deterministic else []
     found += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
     found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
     return [*found, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]

@@ -141,7 +141,7 @@ def prefill(**options: Any) -> None:
 @click.option("--cached", is_flag=True, help="All but the last 16 tokens are in the prefix cache.")
 @click.option("--repeats", type=click.IntRange(1), default=7, show_default=True)
 def first_token(**options: Any) -> None:
-    """Time a request on an idle engine, from its arrival to its first token."""
+    """Time a request on an idle engine, up to its first token."""
 
     def rows() -> Iterator[Row]:
         from wisp_runtime.measure import steps as measure
@@ -161,7 +161,10 @@ def first_token(**options: Any) -> None:
     "--context", type=click.IntRange(16), default=4096, show_default=True, help="Tokens a sequence may hold."
 )
 def memory(**options: Any) -> None:
-    """Compare the ledger's prediction with what the driver says once the largest steps have run."""
+    """Compare the ledger's prediction with the driver's count.
+
+    The driver is asked once the largest steps have run.
+    """
 
     def rows() -> Iterator[Row]:
         from wisp_runtime.measure.memory import memory_rows

@@ -49,10 +49,10 @@ def server_options(function: Callable[..., None]) -> Callable[..., None]:
     help="Starts that count, after one that does not.",
 )
 def startup(**options: Any) -> None:
-    """Time `wisp-runtime serve` from the process's start to the first streamed token.
+    """Time a server's start, up to its first streamed token.
 
-    Of a named shape a checkpoint of its real size is written first, with a tokenizer of as many tokens; its
-    files are then in the page cache.
+    From the process's start. Of a named shape a checkpoint of its real size is written first, with a
+    tokenizer of as many tokens; its files are then in the page cache.
     """
 
     def rows() -> Iterator[Row]:
@@ -77,10 +77,10 @@ def startup(**options: Any) -> None:
     help="A server that runs already (a gateway, say) instead of one that is started; the shape names it.",
 )
 def serving(**options: Any) -> None:
-    """Stream to clients over HTTP, as many side by side as --clients says.
+    """Stream over HTTP to many clients side by side.
 
-    Shown are the gap between two tokens of a stream while all run, the time to the first token when all
-    arrive at once, and tokens a second, in all and of each.
+    As many as --clients says. Shown are the gap between two tokens of a stream while all run, the time to
+    the first token when all arrive at once, and tokens a second, in all and of each.
     """
 
     def rows() -> Iterator[Row]:

@@ -111,7 +111,10 @@ def _step_of(folder: Path) -> Model:
 @click.option("--device", type=click.IntRange(0), metavar="N", help="Only for this machine's GPU N.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> None:
-    """Show which source serves each op on each GPU, whether it is compiled, and what is absent and why."""
+    """Show which source serves each op, and whether it is compiled.
+
+    For each GPU there is a folder for, or those named; what is absent is shown with its reason.
+    """
     from wisp_runtime.ops.cuda.catalogue import Catalogue
     from wisp_runtime.ops.cuda.listing import rows
 

@@ -61,13 +61,15 @@ def unknown_model(wanted: str, served: str) -> ApiError:
 
 def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: int, param: str) -> ApiError:
     """Prompt and answer together are longer than a sequence may be."""
-    asked = f"{prompt_tokens} in the prompt"
+    asked, room = f"{prompt_tokens} in the prompt", max_context - prompt_tokens
     if max_tokens is not None:
         asked = f"{prompt_tokens + max_tokens} ({asked}, {max_tokens} in the completion)"
+    remedy = f"Ask for at most {room} in the completion, or shorten the prompt."
+    if room < 1:
+        remedy = f"Shorten the prompt by at least {1 - room}: fewer in the completion would not do."
     return bad_request(
         f"This model's maximum context length is {max_context} tokens, and the request needs {asked}"
-        f"{'' if max_tokens is not None else ' and at least 1 for the completion'}. "
-        "Shorten the prompt or lower the number of tokens to generate.",
+        f"{'' if max_tokens is not None else ' and at least 1 for the completion'}. {remedy}",
         param,
         "context_length_exceeded",
     )

@@ -24,6 +24,7 @@ from wisp_runtime.server.sse import ClientLeft
 
 log = logging.getLogger(__name__)
 
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models")
 CLIENT_LEFT = 499  # nginx's word for it; nobody reads it but the metrics
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -93,10 +94,11 @@ async def _on_api_error(_: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
+    where = f"{request.method} {request.url.path[:200]}"
+    allowed = (error.headers or {}).get("Allow", "another")
     messages = {
-        HTTPStatus.NOT_FOUND: f"No such path: {where}. The API is under /v1.",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",
+        HTTPStatus.NOT_FOUND: f"No such path: {where}. There are {', '.join(PATHS)} and /v1/models/NAME.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}. The path takes {allowed}.",
     }
     codes = {HTTPStatus.NOT_FOUND: "unknown_path", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
     status = HTTPStatus(error.status_code)
@@ -151,4 +153,4 @@ class Admission:
 
 def _known_path(path: str) -> str:
     """Return a path that is ours, or ``other``: clients must not make up label values."""
-    return path if path in {"/v1/models", "/v1/chat/completions", "/v1/completions"} else "other"
+    return path if path in PATHS else "other"

@@ -40,7 +40,7 @@ async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
 def _parse(data: bytes, model: type[AnyModel]) -> AnyModel:
     value = parse_json(data)
     if not isinstance(value, dict):
-        raise bad_request("The body must be a JSON object.")
+        raise bad_request("The body must be a JSON object.", code="invalid_request")
     try:
         return model.model_validate(value)
     except ValidationError as error:
