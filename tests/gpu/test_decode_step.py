@@ -26,6 +26,7 @@ MODELS = {
     "llama-3-8b": {"layers": 2, "vocab": 4000},
     "llama-3.2-3b": {"layers": 2, "vocab": 4000},
     "qwen3-8b": {"layers": 2, "vocab": 4000},
+    "qwen2.5-7b": {"layers": 2, "vocab": 4000},  # biases by heads; groups of 7
     "smollm2-135m": {"layers": 3},
 }
 
