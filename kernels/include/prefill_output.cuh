@@ -101,9 +101,9 @@ __device__ void join_parts(const PrefillRows& rows, int work, int thread, Sync s
           rows.a.parts + static_cast<long long>(first + p * rows.a.kv_heads) * kPrefillPartFloats<kDh, kRows>;
       const float2 weight = __ldcg(reinterpret_cast<const float2*>(part + kRows * kDh) + row);
       const float4 add = __ldcg(reinterpret_cast<const float4*>(part + row * kDh + column));
-      const float peak = fmaxf(most, weight.x), zero = peak == kHidden ? 0.f : peak * rows.a.log2_scale;
-      const float old = exp2_fast(most * rows.a.log2_scale - zero);
-      const float now = exp2_fast(weight.x * rows.a.log2_scale - zero);
+      const float peak = fmaxf(most, weight.x), zero = softmax_zero(peak, rows.a.log2_scale);
+      const float old = softmax_factor(most, rows.a.log2_scale, zero);
+      const float now = softmax_factor(weight.x, rows.a.log2_scale, zero);
       most = peak;
       sum = sum * old + weight.y * now;
       o[0] = o[0] * old + add.x * now, o[1] = o[1] * old + add.y * now;

@@ -16,6 +16,18 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// A maximum times the scale, by which weights are measured; zero before there is a score. The product is rounded by
+// itself: contracted with the subtraction that follows, a maximum that stays would give a factor that is not 1, and a
+// row's bits would depend on the tiles of which it sees nothing, hence on where its prompt is cut.
+__device__ __forceinline__ float softmax_zero(float peak, float log2_scale) {
+  return peak == kHidden ? 0.f : __fmul_rn(peak, log2_scale);
+}
+
+// What weights relative to the maximum `most` are multiplied by to be relative to `zero`.
+__device__ __forceinline__ float softmax_factor(float most, float log2_scale, float zero) {
+  return exp2_fast(__fmul_rn(most, log2_scale) - zero);
+}
+
 // The most of the four lanes that share a row.
 __device__ __forceinline__ float row_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
@@ -74,8 +86,8 @@ struct PrefillSoftmax {
 #pragma unroll
       for (int g = 0; g < kCount / 4; g++) peak = fmaxf(peak, fmaxf(scores[4 * g + 2 * h], scores[4 * g + 2 * h + 1]));
       peak = row_max(peak);
-      const float zero = peak == kHidden ? 0.f : peak * log2_scale;  // a row that has seen nothing yet
-      factor[h] = exp2_fast(most[h] * log2_scale - zero);
+      const float zero = softmax_zero(peak, log2_scale);
+      factor[h] = softmax_factor(most[h], log2_scale, zero);
       most[h] = peak;
       float added = 0.f;
 #pragma unroll

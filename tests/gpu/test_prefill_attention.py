@@ -218,6 +218,28 @@ def test_the_same_bits_every_time(attend):
         assert bool((found[turn] == found[turn % 2]).all())
 
 
+@pytest.mark.parametrize("shape", [SMALL, (6, 2, 64)])  # heads of a token in one tile, and in two
+@pytest.mark.parametrize("cut", [16, 48, 112, 2031])  # the last leaves a single token
+def test_in_a_fixed_order_the_bits_do_not_depend_on_where_a_prompt_is_cut(attend, shape, cut):
+    """Scores are large, so that a row's maximum is far from zero in the tiles of which it sees nothing."""
+    attend.fix_order()
+    case = make([(2032, 2032)], shape)
+    tokens = len(case.q)
+    whole = scored(attend, case, 0, tokens)
+    cut = min(cut, tokens - 1)
+    parts = cp.concatenate([scored(attend, case, 0, cut), scored(attend, case, cut, tokens)])
+    differing = cp.flatnonzero((parts != whole).any(axis=1))
+    assert len(differing) == 0, f"{len(differing)} tokens, the first is {int(differing[0])}"
+
+
+def scored(attend, case, begin, end):
+    """Attend with the queries from ``begin`` to ``end`` of the one sequence; return the bits."""
+    batch = replace(batch_of((0, end - begin), [end], cp.asnumpy(case.batch.block_tables)), is_prompt=True)
+    out = full_nan((end - begin, case.out().shape[1]), BF16)
+    attend(case.q[begin:end], case.keys, case.values, batch, scale=3.0, window=None, out=out)
+    return out.view(cp.uint16)
+
+
 def test_a_plan_is_made_once_for_all_layers(attend):
     first, second = make([(40, 90)], seed=1), make([(40, 90)], seed=2)
     second = replace(second, batch=first.batch)
