@@ -1,22 +1,20 @@
 """How steps that only decode run on a GPU: in one launch each, if that gives what the general path gives.
 
-The model's own kernels are asked for, and then tried on a real step, before the server says ready: a kernel
-that is wrong on this card, or a build that is not what it says, is found here and not in an answer.
+The model's own kernels are asked for, and then tried (:mod:`.decode_trial`) before the server says ready: a
+kernel that is wrong on this card, or a build that is not what it says, is found here and not in an answer.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from wisp_plan.formats import weight_bytes
 from wisp_plan.sizes import GIB
 from wisp_plan.spec import ModelSpec
-from wisp_runtime.batch import Array, Batch
 from wisp_runtime.config import DecodePath
+from wisp_runtime.engine.decode_trial import differs
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.memory.kv import KVCache
@@ -29,10 +27,6 @@ _FASTER_UP_TO = 32
 _LEAST_WEIGHT_BYTES = GIB
 """SmolLM2-135M on an H200: one launch 0.70 ms of GPU time, the general path 0.66; Llama-3.2-3B 1.94 and 1.99
 as served."""
-
-_PROMPT_TOKENS = 37
-_LEAST_COSINE = 0.99
-"""Of the logits of the two paths; bf16 alone leaves 0.999 of random weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +74,12 @@ def choose(
     why = _why_not(wanted, model.spec, limits, memory) or model.use_whole_steps(most)
     step = model.whole_step
     if why is None and step is not None:
-        why = _differs(model, cache, ops, limits, step.max_sequences)
-        if limits.keeps_apart:
-            step.max_context_tokens = sys.maxsize
-            if step.max_sequences < most:
-                why = f"a step has at most {step.max_sequences} sequences; lower --max-concurrent {most}"
+        best_up_to, step.max_context_tokens = step.max_context_tokens, sys.maxsize
+        if limits.keeps_apart and step.max_sequences < most:
+            why = f"a step has at most {step.max_sequences} sequences; lower --max-concurrent {most}"
+        why = why or differs(model, step, cache, ops, limits)
+        if not limits.keeps_apart:
+            step.max_context_tokens = best_up_to
         if why is None:
             return Chosen("persistent", "", step.max_sequences, step.max_context_tokens)
     if limits.keeps_apart:
@@ -105,42 +100,3 @@ def _why_not(wanted: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory
     if memory.process_bytes is not None and others_bytes >= GIB:
         return "another process uses the GPU, so not all thread blocks of a step may run at once"
     return None
-
-
-def _differs(model: Model, cache: KVCache, ops: Ops, limits: Limits, most: int) -> str | None:
-    """Run a prompt, then a step of it both ways, in every width; say by how much they differ if they do."""
-    tokens = min(_PROMPT_TOKENS, limits.max_context - 1, limits.blocks * limits.block_tokens - 1)
-    ids = np.arange(1, tokens + 2) % limits.vocab
-    model_step, model.whole_step = model.whole_step, None
-    if tokens > 1:
-        model.forward(_batch(ops, limits, ids, 0, tokens, 1), cache)
-    for rows in sorted({min(width, most) for width in (1, 16, 32, 64)}):
-        batch = _batch(ops, limits, ids, tokens, tokens + 1, rows)
-        general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
-        model.whole_step = model_step
-        whole = ops.to_host(model.forward(batch, cache)).astype(np.float64)
-        model.whole_step = None
-        sizes = np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)
-        cosine = float(((general * whole).sum(axis=1) / sizes).min())
-        if not cosine >= _LEAST_COSINE:
-            return f"a step of {rows} in one launch differs from the general path: cosine {cosine:.4f}"
-    model.whole_step = model_step
-    return None
-
-
-def _batch(ops: Ops, limits: Limits, ids: Array, first: int, end: int, rows: int) -> Batch:
-    """Tokens ``first`` to ``end`` of one sequence, in ``rows`` sequences that share its blocks."""
-    blocks = np.arange(-(-end // limits.block_tokens), dtype=np.int32)
-    count = end - first
-    arrays: tuple[Any, ...] = (
-        np.tile(ids[first:end], rows).astype(np.int32),
-        np.tile(np.arange(first, end), rows).astype(np.int32),
-        np.tile(np.arange(first, end), rows).astype(np.int64),
-        np.arange(0, rows * count + 1, count, dtype=np.int32),
-        np.full(rows, end, np.int32),
-        np.tile(blocks, (rows, 1)),
-        np.arange(count - 1, rows * count, count, dtype=np.int64),
-    )
-    starts, contexts = (tuple(one.tolist()) for one in arrays[3:5])
-    tokens, positions, slots, query_starts, lengths, tables, wanted = map(ops.from_host, arrays)
-    return Batch(tokens, positions, slots, query_starts, lengths, tables, wanted, starts, contexts)
