@@ -173,11 +173,12 @@ def test_a_step_is_tried_also_beyond_the_context_up_to_which_it_is_best():
 DETERMINISTIC = replace(LIMITS, keeps_apart=True, max_concurrent=24)
 
 
-def test_in_deterministic_mode_a_step_has_no_limit_of_context():
+def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so():
     found, _, step = chosen(limits=DETERMINISTIC, best_up_to=500)
     assert step.rows == [1, 16, 24]
     assert step.max_context_tokens == sys.maxsize
     assert found.of(24, 1 << 40) == "persistent"
+    assert found.to_dict() == {"decodePath": "persistent", "deterministic": True, "upTo": 24}
 
 
 @pytest.mark.parametrize(

@@ -37,23 +37,28 @@ class Chosen:
         path: ``persistent`` is one launch a step, ``general`` a launch an op, ``reference`` the CPU.
         why: why it is not persistent; empty if it is.
         up_to: sequences of a persistent step; steps of more are general.
-        up_to_tokens: of all their contexts together; steps that read more are general.
+        up_to_tokens: of all their contexts together; steps that read more are general. None: none are.
+        is_deterministic: whether every decode step is computed so, whatever its size.
     """
 
     path: Literal["persistent", "general", "reference"]
     why: str = ""
     up_to: int = 0
-    up_to_tokens: int = 0
+    up_to_tokens: int | None = 0
+    is_deterministic: bool = False
 
     def of(self, sequences: int, context_tokens: int) -> str:
         """Return the path of a step that decodes ``sequences`` with so many tokens of context in all."""
-        is_persistent = sequences <= self.up_to and context_tokens <= self.up_to_tokens
+        is_short = self.up_to_tokens is None or context_tokens <= self.up_to_tokens
+        is_persistent = sequences <= self.up_to and is_short
         return "general" if self.path == "persistent" and not is_persistent else self.path
 
     def to_dict(self) -> dict[str, object]:
         """Return it for ``/state``."""
         if self.why:
             return {"decodePath": self.path, "why": self.why}
+        if self.is_deterministic:
+            return {"decodePath": self.path, "deterministic": True, "upTo": self.up_to}
         return {"decodePath": self.path, "upTo": self.up_to, "upToTokens": self.up_to_tokens}
 
 
@@ -81,7 +86,8 @@ def choose(
         if not limits.keeps_apart:
             step.max_context_tokens = best_up_to
         if why is None:
-            return Chosen("persistent", "", step.max_sequences, step.max_context_tokens)
+            most_tokens = None if limits.keeps_apart else best_up_to
+            return Chosen("persistent", "", step.max_sequences, most_tokens, limits.keeps_apart)
     if limits.keeps_apart:
         raise ConfigError(f"--deterministic needs decode steps in one launch: {why}.")
     model.whole_step = None
