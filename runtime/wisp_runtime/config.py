@@ -29,6 +29,8 @@ KVCacheDtype = Literal["auto", "bf16", "fp8"]
 DecodePath = Literal["auto", "general"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+STEP_SEQUENCES, STEP_BLOCK_TOKENS = 64, 16
+"""Of decode steps in one launch: most sequences, and what tokens of a KV block must be a multiple of."""
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
 KERNELS_VARIABLE = "WISP_KERNELS"
 """Names the folder of compiled kernels; images set it. No flag of ``serve``: it is of the installation."""
@@ -165,11 +167,14 @@ class ServeConfig:
     decode_path: DecodePath = _choice(
         ("auto", "general"),
         "auto",
-        "On a GPU, how steps that only decode run; auto: in one launch where the model and the GPU allow it.",
+        "On a GPU, how steps that only decode run; auto: in one launch where the model and the GPU allow it. "
+        "--deterministic wants auto.",
     )
     deterministic: bool = _flag(
         False,
-        "Give a request the same tokens whatever runs beside it (Hopper; decode steps in one launch).",
+        "Give a request the same tokens whatever runs beside it. Wants a Hopper GPU, a model that decodes "
+        f"in one launch, --max-concurrent up to {STEP_SEQUENCES}, and "
+        f"--block-tokens a multiple of {STEP_BLOCK_TOKENS}.",
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
@@ -218,6 +223,22 @@ class ServeConfig:
                 f"{self.max_concurrent}; a step must hold one token of each sequence. "
                 "Raise the first, lower the second, or leave the first to auto."
             )
+        if self.deterministic and (why := self._why_not_deterministic()):
+            raise ConfigError(f"--deterministic cannot be had with {why}, or leave out --deterministic.")
+
+    def _why_not_deterministic(self) -> str:
+        """Return the setting that deterministic mode cannot do with, and what to do about it; or nothing."""
+        if self.device == "cpu":
+            return "--device cpu: its products depend on how much is in a step. Serve on a Hopper GPU"
+        if self.decode_path == "general":
+            return "--decode-path general: it needs decode steps in one launch. Use --decode-path auto"
+        if self.max_concurrent > STEP_SEQUENCES:
+            most = f"a step in one launch has at most {STEP_SEQUENCES} sequences. Lower it to that"
+            return f"--max-concurrent {self.max_concurrent}: {most}"
+        if self.block_tokens % STEP_BLOCK_TOKENS:
+            tiles = f"a step in one launch wants a multiple of {STEP_BLOCK_TOKENS}"
+            return f"--block-tokens {self.block_tokens}: {tiles}. Use {STEP_BLOCK_TOKENS}"
+        return ""
 
     @property
     def name(self) -> str:

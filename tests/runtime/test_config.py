@@ -92,6 +92,15 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
             {},
             "--max-step-tokens 512 is less than --max-concurrent 600",
         ),
+        (["--deterministic", "--device", "cpu"], {}, "--device cpu: its products depend on"),
+        (["--deterministic", "--decode-path", "general"], {}, "Use --decode-path auto"),
+        (["--deterministic"], {"WISP_DECODE_PATH": "general"}, "Use --decode-path auto"),
+        (
+            ["--deterministic", "--max-concurrent", "65"],
+            {},
+            "--max-concurrent 65: a step in one launch has at most 64 sequences. Lower it to that, or",
+        ),
+        (["--deterministic", "--block-tokens", "24"], {}, "--block-tokens 24: a step in one launch wants"),
         (["--max-contxt", "5"], {}, "--max-context"),
         ([], {"WISP_MAX_CONTXT": "5"}, "WISP_MAX_CONTEXT"),
         ([], {"WISP_MODEL": "x"}, "no setting of wisp-runtime"),
@@ -108,6 +117,12 @@ def test_the_width_of_a_step_that_is_left_open_never_contradicts_the_sequences(p
     status, config, output = parsed("m", "--max-concurrent", "600")
     assert status == 0, output
     assert (config.max_concurrent, config.max_step_tokens) == (600, None)
+
+
+def test_deterministic_mode_takes_as_many_sequences_as_a_step_in_one_launch(parsed):
+    status, config, output = parsed("m", "--deterministic", "--max-concurrent", "64", "--block-tokens", "32")
+    assert status == 0, output
+    assert (config.deterministic, config.max_concurrent, config.device) == (True, 64, "auto")
 
 
 @pytest.mark.parametrize("key", ["WISP_GATEWAY_PORT", "WISP_OPERATOR_X", "WISPY", "PATH", "WISP_PORT"])

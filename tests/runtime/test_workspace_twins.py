@@ -12,6 +12,7 @@ import pytest
 from wisp_plan import ledger, workspace
 from wisp_plan.ledger import LedgerOptions
 from wisp_plan.shapes import shape_spec
+from wisp_runtime.config import STEP_SEQUENCES
 from wisp_runtime.engine.bucket import buckets
 from wisp_runtime.engine.packing import Shape, size_bytes
 from wisp_runtime.engine.sampler import MOST_COUNTED
@@ -55,6 +56,10 @@ def test_a_step_in_one_launch_has_the_buffers_that_are_counted():
     for constant, value in (("kMostParts", workspace.STEP_PARTS), ("kMostBlocks", workspace.STEP_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
     assert len(fields(StepLayer)) == workspace.STEP_POINTERS
+
+
+def test_deterministic_mode_refuses_more_sequences_than_a_step_in_one_launch_has():
+    assert workspace.STEP_WIDTHS[-1] == STEP_SEQUENCES
 
 
 def test_a_row_never_counts_and_biases_more_tokens_than_there_is_room_for():

@@ -13,7 +13,7 @@ from typing import Literal
 from wisp_plan.formats import weight_bytes
 from wisp_plan.sizes import GIB
 from wisp_plan.spec import ModelSpec
-from wisp_runtime.config import DecodePath
+from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath
 from wisp_runtime.engine.decode_trial import differs
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.errors import ConfigError
@@ -101,8 +101,8 @@ def _why_not(wanted: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _LEAST_WEIGHT_BYTES
     if is_small and not limits.keeps_apart:
         return "the model is small: the barriers of one launch take longer than its kernels' edges"
-    if limits.block_tokens % 16:
-        return f"KV blocks of {limits.block_tokens} tokens, not a multiple of 16"
+    if limits.block_tokens % STEP_BLOCK_TOKENS:
+        return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"
     if memory.process_bytes is not None and others_bytes >= GIB:
         return "another process uses the GPU, so not all thread blocks of a step may run at once"
     return None
