@@ -110,7 +110,7 @@ def decode_step(spec: ModelSpec, options: LedgerOptions) -> int:
 def prefill_attention(spec: ModelSpec, options: LedgerOptions) -> int:
     """The list of tiles of a step, and a partial result for each SM with its counter."""
     tokens, sequences = options.max_step_tokens, options.max_concurrent
-    tiles = tokens * (spec.heads // spec.kv_heads) // PREFILL_ROWS + min(sequences, tokens // 2)
+    tiles = tokens * (spec.heads // spec.kv_heads) // PREFILL_ROWS + min(sequences, tokens)
     tiles = max(tiles, options.processors // spec.kv_heads, 1)
     size = next((size for size in PREFILL_HEAD_SIZES if size >= spec.head_size), spec.head_size)
     parts = options.processors * PREFILL_ROWS * (size + 2) * FLOAT32_BYTES

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.prefill_plan import (
@@ -115,6 +117,39 @@ def test_no_step_has_more_items_than_were_reserved(rows, tokens, sequences, grou
             tiling = Tiling(rows_of_tile(chunks, group, (64, rows)), 128)
             items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=ALL, workers=SMS)
             assert len(items) <= most
+
+
+@st.composite
+def steps(draw):
+    """Return the most tokens and sequences of a step, and the queries of one that is no larger."""
+    sequences = draw(st.integers(1, 64))
+    tokens = draw(st.integers(sequences, 4 * sequences))
+    cuts = draw(st.sets(st.integers(1, tokens), max_size=sequences))
+    return tokens, sequences, np.diff((0, *sorted(cuts | {tokens})[-sequences:])).tolist()
+
+
+@given(
+    step=steps(),
+    prefix=st.sampled_from([0, 9000]),
+    rows=st.sampled_from([64, 128]),
+    group=st.integers(1, 16),
+    kv_heads=st.sampled_from([1, 2, 8]),
+    splits=st.booleans(),
+)
+@example(step=(105, 55, [1] * 53 + [26, 26]), prefix=0, rows=128, group=5, kv_heads=8, splits=False)
+def test_no_step_of_short_prompts_has_more_items_than_were_reserved(
+    step, prefix, rows, group, kv_heads, splits
+):
+    """In deterministic mode a chunk of one token is a prompt's too, in a tile of the largest kind."""
+    tokens, sequences, queries = step
+    starts = (0, *np.cumsum(queries).tolist())
+    chunks = chunks_of(starts, [prefix + n for n in queries], least=2 if splits else 1)
+    if not chunks:
+        return
+    tiling = Tiling(rows_of_tile(chunks, group, (64, rows)) if splits else rows, 128)
+    sizes = {"group": group, "kv_heads": kv_heads, "workers": SMS}
+    items = plan(chunks, tiling, window=ALL, splits=splits, **sizes)
+    assert len(items) <= most_items(tokens, sequences, rows, **sizes)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_prefill_attention_has_the_tiles_that_are_counted():
     assert prefill_plan.FIELDS * 4 == workspace.PREFILL_ITEM_BYTES
 
 
-@pytest.mark.parametrize("settings", [(512, 32), (8192, 1), (64, 64)])
+@pytest.mark.parametrize("settings", [(512, 32), (8192, 1), (64, 64), (105, 55)])
 def test_prefill_attention_has_as_many_tiles_as_are_counted(settings):
     spec, (tokens, sequences) = shape_spec("llama-3-8b"), settings
     tiles = prefill_plan.most_items(tokens, sequences, 128, group=4, kv_heads=8, workers=132)

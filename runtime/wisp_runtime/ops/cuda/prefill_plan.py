@@ -166,9 +166,10 @@ def plan(
 def most_items(tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, workers: int) -> int:
     """Return how many items a step of ``tokens`` in at most ``sequences`` can have, in tiles of ``rows``.
 
-    Every chunk may end with a tile that is not full. Where few rows suffice, a chunk is one tile of those.
+    Every chunk may end with a tile that is not full, and in deterministic mode a chunk may be a single token.
+    Where few rows suffice, a chunk is one tile of those.
     """
-    return max(tokens * group // rows + min(sequences, tokens // 2), workers // kv_heads, 1)
+    return max(tokens * group // rows + min(sequences, tokens), workers // kv_heads, 1)
 
 
 def _tiles(chunk: Chunk, tiling: Tiling, group: int, window: int) -> Any:
