@@ -143,9 +143,9 @@ class FakeSampler:
 class FakeModel:
     """The toy on the device: awaited tokens are looked up where the sampler left them."""
 
-    def __init__(self, lane, sampler):
+    def __init__(self, lane, sampler, toy):
         self.lane, self.sampler, self.whole_step = lane, sampler, None
-        self.toy = ToyModel()
+        self.toy = toy
         self.spec = self.toy.spec
         self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)
 
@@ -165,9 +165,9 @@ class FakeModel:
         return logits
 
 
-def fake_device_runner(limits: Limits, *, is_late: bool = True) -> DeviceRunner:
+def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | None = None) -> DeviceRunner:
     """The real runner of a device, on a lane that runs late or at once."""
     lane = FakeLane(is_late=is_late)
     sampler = FakeSampler(lane, limits.max_running)
     cache = toy_runner(limits.blocks, limits.block_tokens).cache
-    return DeviceRunner(FakeModel(lane, sampler), cache, sampler, lane, limits)
+    return DeviceRunner(FakeModel(lane, sampler, toy or ToyModel()), cache, sampler, lane, limits)

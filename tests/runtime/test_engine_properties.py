@@ -63,15 +63,20 @@ class EngineMachine(RuleBasedStateMachine):
     the draws of the one before are taken, whose work may only then be done.
     """
 
+    answer = staticmethod(answer)
+
     @initialize(limits=limits(), runner=st.sampled_from(["cpu", "prompt device", *2 * ["late device"]]))
     def begin(self, limits, runner):
-        self.limits = limits
-        self.scheduler = make_scheduler(limits)
         if runner == "cpu":
-            self.runner = toy_runner(limits.blocks, limits.block_tokens)
+            self.begin_with(limits, toy_runner(limits.blocks, limits.block_tokens))
         else:
-            self.runner = fake_device_runner(limits, is_late=runner == "late device")
-            self.runner.warm_up()
+            self.begin_with(limits, fake_device_runner(limits, is_late=runner == "late device"))
+
+    def begin_with(self, limits, runner):
+        self.limits, self.runner = limits, runner
+        self.scheduler = make_scheduler(limits)
+        if runner.overlaps:
+            runner.warm_up()
         self.flying = None
         self.requests, self.got, self.finish = {}, {}, {}
         self.spoiled = set()
@@ -199,7 +204,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.scheduler.is_idle, "a request never ended"
         assert not self.alive()
         for name, request in self.requests.items():
-            expected = answer(request, MAX_CONTEXT)
+            expected = self.answer(request, MAX_CONTEXT)
             if self.finish[name] in ("abort", "error"):
                 expected = expected[: len(self.got[name])]
             assert self.got[name] == expected, f"{name} got other tokens than alone"
