@@ -279,6 +279,17 @@ def test_unsound_logits_end_one_request_and_nothing_of_it_is_reused():
     assert run(engine) == [[("good*", 3, 1), ("again*", 0, 9)]]
 
 
+def test_unsound_logits_of_a_request_that_was_aborted_meanwhile_are_not_reused_either():
+    engine = scheduler()
+    submit(engine, "bad", 11)
+    engine.commit(engine.plan(), [])
+    plan = engine.plan()  # its first eight tokens are in the prefix cache by now
+    engine.abort("bad")
+    assert engine.commit(plan, [Draw(-1, error="not finite")]) == []
+    submit(engine, "again", 11)
+    assert run(engine) == [[("again", 0, 8)]]
+
+
 def test_the_first_event_says_how_much_was_cached_and_the_others_do_not():
     engine = scheduler(max_step_tokens=64)
     submit(engine, "a", 9, max_tokens=1)

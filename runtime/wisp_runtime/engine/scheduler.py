@@ -129,11 +129,13 @@ class Scheduler:
         self._steps += 1
         self._uncommitted -= 1
         sampling = [chunk.sequence for chunk in plan if chunk.samples]
-        return [
-            self._take_draw(sequence, draw)
-            for sequence, draw in zip(sampling, draws, strict=True)
-            if sequence.status is not Status.FINISHED
-        ]
+        events = list[TokenEvent]()
+        for sequence, draw in zip(sampling, draws, strict=True):
+            if sequence.status is not Status.FINISHED:
+                events.append(self._take_draw(sequence, draw))
+            elif draw.error:  # nobody waits for it, but what it computed before may have been entered
+                self.cache.forget()
+        return events
 
     def _chunks(self) -> list[Chunk]:
         """Return the chunks of the next step."""
