@@ -9,11 +9,18 @@ import pytest
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent / "products"))
-from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, check, check_stable, few  # noqa: E402
+from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, as_bits, check, check_stable, few  # noqa: E402
 from linear_checks import check_chain  # noqa: E402
 
 from wisp_runtime.ops.cuda.linear import Linear  # noqa: E402
-from wisp_runtime.ops.cuda.linear_plan import TALL_TOKENS, TILE_TOKENS, Plan, Work, plan  # noqa: E402
+from wisp_runtime.ops.cuda.linear_plan import (  # noqa: E402
+    TALL_TOKENS,
+    TILE_TOKENS,
+    Plan,
+    Work,
+    plan,
+    whole_plan,
+)
 
 
 def in_ranges(width, ranges, lanes):
@@ -116,6 +123,28 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
         plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
         for tokens in few(5 * 256 - 100, 3, 256):
             check_biased_and_gated(linear, plain, gated, tokens)
+
+
+ALONE_AND_BESIDE = (1, *(width - spare for width in TILE_TOKENS for spare in (0, 3)), 257, 700)
+SHARED = 3000  # tokens: enough for whole tiles that share their copies
+
+
+@pytest.mark.parametrize("op", ["linear", "swiglu", "logits"])
+def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
+    """However many tokens are beside it and wherever it stands: what deterministic mode builds on."""
+    case = Case(device, 6144, 1096, "gate_up" if op == "swiglu" else "plain", has_bias=op != "logits")
+    linear, bias = Linear(device, planner=whole_plan), () if op == "logits" else (case.bias,)
+    multiply = linear if op == "linear" else getattr(linear, op)
+    x, _ = case.x(SHARED)
+
+    def bits(begin, end):
+        return as_bits(multiply(x[begin:end], case.weight, *bias, out_name=f"test.{op}")).copy()
+
+    together = bits(0, SHARED)
+    for count in ALONE_AND_BESIDE:
+        for begin in (0, 5, SHARED - count):
+            beside = together[begin : begin + count]
+            assert bool((bits(begin, begin + count) == beside).all()), f"{count} tokens from {begin} on"
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 300])
