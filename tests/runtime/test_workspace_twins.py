@@ -49,7 +49,7 @@ def test_decode_attention_keeps_as_many_parts_as_are_counted():
 
 
 def test_a_step_in_one_launch_has_the_buffers_that_are_counted():
-    found = constants("decode_step")
+    found = constants("decode_step_arguments")
     assert found["WIDTHS"] == workspace.STEP_WIDTHS
     assert (found["MOST_PARTS"], found["MOST_BLOCKS"]) == (workspace.STEP_PARTS, workspace.STEP_BLOCKS)
     header = (KERNELS / "hopper/common/bf16/decode_step_model.cuh").read_text()
