@@ -100,7 +100,7 @@ def test_who_runs_first_changes_no_bit(contexts: str) -> None:
     step = step_of("smollm2-135m")
     batch = step.batch(CONTEXTS[contexts])
     logits = step.launch(batch, seed=0)
-    for seed in range(1, 5):
+    for seed in range(1, 3 if contexts == "64" else 5):
         assert np.array_equal(step.launch(batch, seed), logits, equal_nan=True), f"seed {seed}"
 
 
@@ -131,45 +131,31 @@ def test_a_block_that_never_arrives_ends_the_step_with_a_report() -> None:
     assert phase == 8
 
 
-FORGOTTEN = {
-    "the grid's barrier": ("decode_step_streams.cuh", "return arrived >= wanted;", "return true;"),
-    "a slot of the ring": (
-        "decode_step_streams.cuh",
-        "watch.wait(empty + place.index * 8, place.parity, kRingEmpty",
-        "//",
-    ),
+FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
+    "the grid's barrier": ("streams", "return arrived >= wanted;", "return true;"),
+    "a slot of the ring": ("streams", "watch.wait(empty + place.index * 8, place.parity, kRingEmpty", "//"),
     "a place for columns": (
-        "decode_step_streams.cuh",
+        "streams",
         "watch.wait(empty + place.index * 8, place.parity, kColumnsEmpty, phase);",
         "",
     ),
-    "weights that come": (
-        "decode_step_compute.cuh",
-        "if (exists) watch_.wait(ring_full_",
-        "if (false) watch_.wait(ring_full_",
-    ),
-    "sums of others": ("decode_step_exchange.cuh", "watch_.wait(joined_", "if (false) watch_.wait(joined_"),
-    "scales": (
-        "decode_step_compute.cuh",
-        "watch_.wait(shared_address(&small_.scaled)",
-        "if (false) watch_.wait(0",
-    ),
-    "Q, K and V of the layer before": (
-        "decode_step_compute.cuh",
-        "store_raw(index + 1, token(g), row, kNotYet);",
-        "",
-    ),
+    "weights": ("compute", "if (exists) watch_.wait(ring_full_", "if (false) watch_.wait(ring_full_"),
+    "sums of others": ("exchange", "watch_.wait(joined_", "if (false) watch_.wait(joined_"),
+    "scales": ("compute", "watch_.wait(shared_address(&small_.scaled)", "if (false) watch_.wait(0"),
+    "to make Q, K and V unwritten": ("compute", "store_raw(index + 1, token(g), row, kNotYet);", ""),
+    "to clear": ("compute", "    clear_raw();\n", ""),
 }
 
 
 @pytest.mark.parametrize("what", FORGOTTEN)
-def test_the_emulator_finds_a_wait_that_was_forgotten(what: str, tmp_path: Path) -> None:
+def test_the_emulator_finds_what_was_forgotten(what: str, tmp_path: Path) -> None:
     for file in SOURCE.parent.glob("decode_step*"):
         shutil.copy(file, tmp_path)
-    file, wait, without = FORGOTTEN[what]
-    text = (tmp_path / file).read_text()
+    part, wait, without = FORGOTTEN[what]
+    file = tmp_path / f"decode_step_{part}.cuh"
+    text = file.read_text()
     assert wait in text
-    (tmp_path / file).write_text(text.replace(wait, without))
+    file.write_text(text.replace(wait, without))
     step = step_of("smollm2-135m", source=tmp_path / SOURCE.name, mlp=LONGER_THAN_RINGS)
 
     def ends_well(seed: int) -> bool:

@@ -85,7 +85,7 @@ CASES = {
     "all at once, no prefix cache": {"reuses_prefixes": False},
     "three more a step, in another order": {"at_once": 3, "order": 5},
     "in other company": {"at_once": 17, "order": 8, "max_concurrent": 9},
-    "with few blocks, so that some are preempted": {"blocks": 420, "order": 2},
+    "with few blocks, so that some are preempted": {"blocks": 70, "order": 7},
     "prompts cut into small steps": {"max_step_tokens": 200, "mixed_step_tokens": 96},
 }
 

@@ -5,8 +5,8 @@
 //   weights : packed (kernels/README.md)     keys, values : [L, P, Hkv, Tb, Dh] bf16     logits : [B, V] float32
 //   keys, values : tensor maps of the cache, [L P Hkv Tb, Dh], boxes of 16 rows of 64 columns
 //   math  : bf16 products into float32; stream, Q, K, V before rotation and scores float32; probabilities rounded to
-//           bf16. K is added in two halves, each in order, and a sequence's attention in parts that its context alone
-//           decides: a request's numbers depend on nothing that shares the step
+//           bf16. K is added in two parts (gate and up, head) or four (Q, K and V, output, down), each in order, and a
+//           sequence's attention in parts that its context alone decides: a row's numbers depend on no other row
 //   grid  : (2 * clusters, 1, 1), clusters of 2; all run at once, or nothing (cuOccupancyMaxActiveClusters)
 //   block : (384, 1, 1)     shared : Room<N>::kTotal
 //   needs : a model of decode_step_model.cuh; B <= N; Tb % 16 == 0; 16-byte aligned arrays (ops/cuda/decode_step.py)
@@ -76,9 +76,10 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
                              shared_address(small.ring_empty[role]),
                              rank,
                              role};
+      StreamedLayer of(args.layers[0]);
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        const Layer& of = args.layers[layer];
+        const StreamedLayer next(args.layers[min(layer + 1, args.layer_count - 1)]);  // asked for a layer ahead
         stream.layer = layer;
         // The first weights wait for the kernel before this one, however long that takes.
         stream.watch.patience = layer == 0 ? LLONG_MAX : watch.patience;
@@ -92,6 +93,7 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
         stream.template weights<OutputProduct>(of.output);
         stream.template weights<GateUpProduct>(of.gate_up);
         stream.template weights<DownProduct>(of.down);
+        of = next;
       }
       stream.template weights<HeadProduct>(args.head);
     } else if (role < kWarpgroups + R::kCopyWarps) {  // columns
@@ -117,14 +119,14 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       }
       stream.pass();
       stream.template columns<HeadProduct>(args.y);
-    } else if (R::kHasScaleWarp) {
+    } else {  // scales
       pdl_wait();
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        gather_all_scales(small, args, watch, layer * 4 + 1);
-        gather_all_scales(small, args, watch, layer * 4 + 3);
+        if (has_scale_warp<N>(true)) gather_all_scales(small, args, watch, layer * 4 + 1);
+        if (has_scale_warp<N>(false)) gather_all_scales(small, args, watch, layer * 4 + 3);
       }
-      gather_all_scales(small, args, watch, args.layer_count * 4 + 1);
+      if (has_scale_warp<N>(false)) gather_all_scales(small, args, watch, args.layer_count * 4 + 1);
     }
   }
   __syncwarp();
