@@ -76,10 +76,9 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
                              shared_address(small.ring_empty[role]),
                              rank,
                              role};
-      StreamedLayer of(args.layers[0]);
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        const StreamedLayer next(args.layers[min(layer + 1, args.layer_count - 1)]);  // asked for a layer ahead
+        const Layer& of = args.layers[layer];
         stream.layer = layer;
         // The first weights wait for the kernel before this one, however long that takes.
         stream.watch.patience = layer == 0 ? LLONG_MAX : watch.patience;
@@ -93,7 +92,6 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
         stream.template weights<OutputProduct>(of.output);
         stream.template weights<GateUpProduct>(of.gate_up);
         stream.template weights<DownProduct>(of.down);
-        of = next;
       }
       stream.template weights<HeadProduct>(args.head);
     } else if (role < kWarpgroups + R::kCopyWarps) {  // columns
@@ -119,14 +117,14 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
       }
       stream.pass();
       stream.template columns<HeadProduct>(args.y);
-    } else {  // scales
+    } else if (R::kHasScaleWarp) {
       pdl_wait();
 #pragma unroll 1
       for (int layer = 0; layer < args.layer_count; layer++) {
-        if (has_scale_warp<N>(true)) gather_all_scales(small, args, watch, layer * 4 + 1);
-        if (has_scale_warp<N>(false)) gather_all_scales(small, args, watch, layer * 4 + 3);
+        gather_all_scales(small, args, watch, layer * 4 + 1);
+        gather_all_scales(small, args, watch, layer * 4 + 3);
       }
-      if (has_scale_warp<N>(false)) gather_all_scales(small, args, watch, args.layer_count * 4 + 1);
+      gather_all_scales(small, args, watch, args.layer_count * 4 + 1);
     }
   }
   __syncwarp();

@@ -1,5 +1,4 @@
-// decode_step_attention.cuh: attention of one item: a part of a sequence (decode_step_work.cuh), for one KV head's
-// query heads.
+// decode_step_attention.cuh: attention of one item: a part of a sequence, for the query heads of one KV head.
 //
 //   1. The new token's q (and of the last part k and v) are normed and rotated, once for the block, as soon as their
 //      numbers have come; k and v go to the cache, and into the tile that came before them.
@@ -131,10 +130,9 @@ class Attention {
     leave(item);
   }
 
-  // Step 1: a warp takes one head at a time; lane l has channels l + 32 i and those they rotate with. All that does not
-  // depend on the numbers is asked for before they come: a miss takes microseconds while weights stream.
+  // Step 1: a warp takes one head at a time; lane l has channels l + 32 i and those they rotate with.
   __device__ __forceinline__ void prepare(const Item& item, const Layer& layer, int layer_index) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, position = args_.positions[item.sequence];
     const float* raw = args_.raw + static_cast<int64_t>(layer_index % 2 * N + item.sequence) * kQkvRows;
     const int vectors = item.is_last() ? kGroup + 2 : kGroup;
     for (int vector = threadIdx.x / 32; vector < vectors; vector += 8) {
@@ -142,8 +140,6 @@ class Attention {
       const int head = is_query           ? item.head * kGroup + vector
                        : vector == kGroup ? kHeads + item.head
                                           : kHeads + kKvHeads + item.head;
-      const Angles angles(args_, small_.positions[item.sequence], lane);
-      const Norm norm(is_query ? layer.q_norm : layer.k_norm, lane);
       float low[kPairs / 32], high[kPairs / 32];
       watch_.until(
           [&] {
@@ -156,50 +152,11 @@ class Attention {
             return __all_sync(kWholeWarp, is_there);
           },
           kRaw, phase_);
-      if (kHasQkNorm && rotates) norm.apply(low, high, args_.eps);
-      if (rotates) angles.rotate(low, high);
+      if (kHasQkNorm && rotates) norm(low, high, is_query ? layer.q_norm : layer.k_norm);
+      if (rotates) rotate(low, high, position);
       store(item, vector, low, high, layer_index);
     }
   }
-
-  struct Norm {
-    float low[kPairs / 32], high[kPairs / 32];
-
-    __device__ __forceinline__ Norm(const bf16* weight, int lane) {
-#pragma unroll
-      for (int i = 0; kHasQkNorm && i < kPairs / 32; i++) {
-        low[i] = __bfloat162float(weight[lane + 32 * i]), high[i] = __bfloat162float(weight[lane + 32 * i + kPairs]);
-      }
-    }
-    __device__ __forceinline__ void apply(float (&x)[kPairs / 32], float (&y)[kPairs / 32], float eps) const {
-      float squares = 0.f;
-#pragma unroll
-      for (int i = 0; i < kPairs / 32; i++) squares += x[i] * x[i] + y[i] * y[i];
-      const float scale = rsqrtf(warp_sum(squares) / kHeadSize + eps);
-#pragma unroll
-      for (int i = 0; i < kPairs / 32; i++) x[i] *= scale * low[i], y[i] *= scale * high[i];
-    }
-  };
-
-  struct Angles {
-    float cosine[kPairs / 32], sine[kPairs / 32];
-
-    __device__ __forceinline__ Angles(const Args& args, int position, int lane) {
-      const int64_t row = static_cast<int64_t>(min(max(position, 0), args.known_positions - 1)) * kPairs;
-#pragma unroll
-      for (int i = 0; i < kPairs / 32; i++) {
-        cosine[i] = args.cosines[row + lane + 32 * i], sine[i] = args.sines[row + lane + 32 * i];
-      }
-    }
-    __device__ __forceinline__ void rotate(float (&low)[kPairs / 32], float (&high)[kPairs / 32]) const {
-#pragma unroll
-      for (int i = 0; i < kPairs / 32; i++) {
-        const float x = low[i];
-        low[i] = x * cosine[i] - high[i] * sine[i];
-        high[i] = high[i] * cosine[i] + x * sine[i];
-      }
-    }
-  };
 
   // Q, K and V come without a barrier: each float tells by itself whether it has been written.
   static __device__ __forceinline__ bool has_come(float& value, const float* from) {
@@ -209,10 +166,34 @@ class Attention {
     return bits != kNotYet;
   }
 
+  __device__ __forceinline__ void norm(float (&low)[kPairs / 32], float (&high)[kPairs / 32], const bf16* weight) {
+    const int lane = threadIdx.x % 32;
+    float squares = 0.f;
+#pragma unroll
+    for (int i = 0; i < kPairs / 32; i++) squares += low[i] * low[i] + high[i] * high[i];
+    const float scale = rsqrtf(warp_sum(squares) / kHeadSize + args_.eps);
+#pragma unroll
+    for (int i = 0; i < kPairs / 32; i++) {
+      low[i] *= scale * __bfloat162float(weight[lane + 32 * i]);
+      high[i] *= scale * __bfloat162float(weight[lane + 32 * i + kPairs]);
+    }
+  }
+
+  __device__ __forceinline__ void rotate(float (&low)[kPairs / 32], float (&high)[kPairs / 32], int position) {
+    const int64_t angles = static_cast<int64_t>(min(max(position, 0), args_.known_positions - 1)) * kPairs;
+#pragma unroll
+    for (int i = 0; i < kPairs / 32; i++) {
+      const int64_t at = angles + threadIdx.x % 32 + 32 * i;
+      const float cosine = args_.cosines[at], sine = args_.sines[at], x = low[i];
+      low[i] = x * cosine - high[i] * sine;
+      high[i] = high[i] * cosine + x * sine;
+    }
+  }
+
   __device__ __forceinline__ void store(const Item& item, int vector, const float (&low)[kPairs / 32],
                                         const float (&high)[kPairs / 32], int layer_index) {
     const int lane = threadIdx.x % 32;
-    const int64_t slot = small_.slots[item.sequence], tokens = args_.block_tokens;
+    const int64_t slot = args_.slots[item.sequence], tokens = args_.block_tokens;
     const int64_t block = static_cast<int64_t>(layer_index) * args_.kv_blocks + slot / tokens;
     const int64_t row = (block * kKvHeads + item.head) * tokens + slot % tokens;
     bf16* cached = (vector == kGroup ? args_.keys : args_.values) + row * kHeadSize;

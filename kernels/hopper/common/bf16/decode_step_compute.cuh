@@ -230,17 +230,17 @@ class Compute {
     phase_++;
   }
 
-  __device__ __forceinline__ void wait_for_scales(bool are_of_qkv) {
-    if (has_scale_warp<N>(are_of_qkv)) {
-      watch_.wait(shared_address(&small_.scaled), scaled_parity_, kScaled, phase_);
-      scaled_parity_ ^= 1;
+  __device__ __forceinline__ void wait_for_scales() {
+    if constexpr (!R::kHasScaleWarp) {
+      const uint32_t passed = shared_address(&small_.passed);
+      watch_.until([&] { return phases_passed(passed) >= phase_; }, kPassed, phase_);
+      sync_consumers();
+      gather_scales(small_, args_, threadIdx.x / 32, kConsumers / 32);
+      sync_consumers();
       return;
     }
-    const uint32_t passed = shared_address(&small_.passed);
-    watch_.until([&] { return phases_passed(passed) >= phase_; }, kPassed, phase_);
-    sync_consumers();
-    gather_scales(small_, args_, threadIdx.x / 32, kConsumers / 32);
-    sync_consumers();
+    watch_.wait(shared_address(&small_.scaled), scaled_parity_, kScaled, phase_);
+    scaled_parity_ ^= 1;
   }
 
   // No barrier follows: who reads a number waits for it. What is read next layer is made unwritten again here, by the
@@ -248,23 +248,16 @@ class Compute {
   __device__ __forceinline__ void qkv(const Layer& layer, int index) {
     using P = QkvProduct;
     const Share share = share_of<P>(args_, warpgroup_);
-    const auto row_of = [&](int slice) {
-      return slice < share.count ? (share.first + slice) * kSliceRows + warpgroup_ * 8 + lane() / 4 : kQkvRows;
-    };
-    float bias[P::kUnits], sums[P::kUnits][N / 2];
-#pragma unroll
-    for (int unit = 0; unit < P::kUnits; unit++) {
-      bias[unit] = kHasQkvBias ? of_row(layer.qkv_bias, row_of(unit * kUnitSlices + warp()), kQkvRows) : 0.f;
-    }
+    float sums[P::kUnits][N / 2];
     trace_.mark(kQkv * 8 + kBegun);
     multiply<P>(sums, share.count);
     trace_.mark(kQkv * 8 + kMultiplied);
-    wait_for_scales(true);
+    wait_for_scales();
     exchange_.template join<P::kUnits>(sums, share.count, phase_, [&](int slice, int g, float sum) {
-      const int row = row_of(slice);
+      const int row = (share.first + slice) * kSliceRows + warpgroup_ * 8 + lane() / 4;
       if (token(g) >= args_.sequences) return;
-      const float added = slice < kUnitSlices ? bias[0] : bias[P::kUnits - 1];
-      store_raw(index, token(g), row, __float_as_uint(sum * small_.scales[token(g)] + added));
+      const float bias = kHasQkvBias ? of_row(layer.qkv_bias, row, kQkvRows) : 0.f;
+      store_raw(index, token(g), row, __float_as_uint(sum * small_.scales[token(g)] + bias));
       store_raw(index + 1, token(g), row, kNotYet);
     });
     trace_.mark(kQkv * 8 + kExchangedAll);
@@ -337,7 +330,7 @@ class Compute {
     trace_.mark(kGateUp * 8 + kBegun);
     bool has_scales = false;
     each_pass<GateUpProduct>([&](int first, float (&sums)[4][N / 2], int slices) {
-      if (!has_scales) wait_for_scales(false);
+      if (!has_scales) wait_for_scales();
       has_scales = true;
       trace_.mark(kGateUp * 8 + kMultiplied);
       exchange_.template swap<4>(sums, slices, phase_, [&](int slice, const Sums<N>& all) {
@@ -362,7 +355,7 @@ class Compute {
     trace_.mark(kHead * 8 + kBegun);
     bool has_scales = false;
     each_pass<HeadProduct>([&](int first, float (&sums)[4][N / 2], int slices) {
-      if (!has_scales) wait_for_scales(false);
+      if (!has_scales) wait_for_scales();
       has_scales = true;
       exchange_.template swap<4>(sums, slices, phase_, [&](int slice, const Sums<N>& all) {
         const int row = (first + slice) * kSliceRows + lane() / 4;

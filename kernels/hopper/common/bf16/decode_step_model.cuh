@@ -88,10 +88,12 @@ struct Room {
   static constexpr int kColumns = N * 128;                           // bytes of 64 columns of the batch
   static constexpr int kStages = N == 8 ? 16 : N == 64 ? 7 : 8;      // of these, a ring
   static constexpr int kCopyWarps = N == 64 ? 2 : 1;                 // that bring them
+  static constexpr bool kHasScaleWarp = N < 32;                      // else those who compute gather scales: sooner
   static constexpr int kRoundUnits = N == 8 ? 4 : N == 64 ? 1 : 2;   // units that twins exchange at once
   static constexpr int kCell = N / 4;                                // floats that a thread sends its twin of a unit
   static constexpr int kRoundBytes = kRoundUnits * 128 * kCell * 4;  // of a warpgroup
-  static constexpr int kPartBytes = 128 * N / 8 * 4;                 // that a warpgroup gets from each other one
+  static constexpr int kJointGroups = N / 8 < 4 ? N / 8 : 4;         // groups of 8 tokens that four add at once
+  static constexpr int kPartBytes = 128 * kJointGroups * 4;          // that a warpgroup gets from each other one
   static constexpr int kBufferBytes = kRoundBytes > 3 * kPartBytes ? kRoundBytes : 3 * kPartBytes;
   static constexpr int kExchangeBytes = (kWarpgroups * 2 * kBufferBytes + 1023) / 1024 * 1024;  // two in turn
   static constexpr int kJoinBytes = 8 * kGroup * ((kHeadSize + 4) * 4 + 8);
@@ -116,8 +118,7 @@ struct Small {
   uint64_t planned, scaled;
   unsigned passed;  // phases whose barrier this block has passed
   int is_last;      // the block's part of a sequence is the last to arrive
-  int64_t slots[N];
-  int contexts[N], positions[N], parts_before[N + 1];
+  int contexts[N], parts_before[N + 1];
   float scales[N];  // 1 / rms of each row of the stream
   float squares[kWarpgroups][4][N];
 };

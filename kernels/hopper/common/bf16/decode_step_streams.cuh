@@ -5,7 +5,7 @@
 //                      stays busy while the block waits for others.
 //   ColumnStream       one warp, two for 64 sequences: waits at the grid's barrier before each phase, then brings what
 //                      other blocks computed.
-//   gather_all_scales  one warp, for up to 32 sequences: 1 / rms of each row of the stream, which is needed only when
+//   gather_all_scales  one warp, for up to 16 sequences: 1 / rms of each row of the stream, which is needed only when
 //                      its product is done.
 #pragma once
 
@@ -15,19 +15,12 @@
 #include "decode_step_work.cuh"
 #include "tma.cuh"
 
-// What MemoryStream reads of a layer.
-struct StreamedLayer {
-  const bf16 *qkv, *output, *gate_up, *down;
-  __device__ __forceinline__ explicit StreamedLayer(const Layer& layer)
-      : qkv(layer.qkv), output(layer.output), gate_up(layer.gate_up), down(layer.down) {}
-};
-
 template <int N>
 struct MemoryStream {
   const Args& args;
   Watch watch;
   uint32_t data, full, empty;  // of the ring
-  int rank, warpgroup, layer = 0, first_block = 0;
+  int rank, warpgroup, layer = 0;
   Place<Room<N>::kSlots> place{1};
 
   // Wait for a slot, announce what will come; return where it goes.
@@ -75,25 +68,19 @@ struct MemoryStream {
   __device__ __forceinline__ void cache(const Work<N>& work, const CUtensorMap* keys, const CUtensorMap* values) {
     constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64;
     const int lane = threadIdx.x % 32;
-    // Lane l's block of the cache, of the 32 tiles from `base` on. Asked for one item ahead.
-    const auto block_of = [&](const Item& item, int base) {
-      const int tile = warpgroup + 2 * (base + lane), token = (item.first_tile + tile) * kTileTokens;
-      return tile < item.tiles ? args.tables[item.sequence * args.table_width + token / args.block_tokens] : 0;
-    };
-    if (layer == 0 && work.begin < work.end) first_block = block_of(work.item(work.begin), 0);
-    int next_block = first_block;
 #pragma unroll 1
     for (int index = work.begin; index < work.end; index++) {
       const Item item = work.item(index);
       const int tiles = (item.tiles - warpgroup + 1) / 2;
-      int block = next_block;
-      if (index + 1 < work.end) next_block = block_of(work.item(index + 1), 0);
 #pragma unroll 1
       for (int base = 0; base < tiles; base += 32) {
-        if (base > 0) block = block_of(item, base);
         const int token = (item.first_tile + warpgroup + 2 * (base + lane)) * kTileTokens;
-        const int row =
-            ((layer * args.kv_blocks + block) * kKvHeads + item.head) * args.block_tokens + token % args.block_tokens;
+        int row = 0;
+        if (base + lane < tiles) {
+          const int block = args.tables[item.sequence * args.table_width + token / args.block_tokens];
+          row =
+              ((layer * args.kv_blocks + block) * kKvHeads + item.head) * args.block_tokens + token % args.block_tokens;
+        }
 #pragma unroll 1
         for (int i = 0; i < min(32, tiles - base); i++) {
           const int from = __shfl_sync(kWholeWarp, row, i);
@@ -177,13 +164,6 @@ struct ColumnStream {
   }
 };
 
-// Whether a warp of its own gathers scales, while the product that wants them is computed. Of many rows that takes
-// longer than the product of Q, K and V; then those who compute do it together.
-template <int N>
-__device__ __forceinline__ bool has_scale_warp(bool are_of_qkv) {
-  return N < 32 || (N == 32 && !are_of_qkv);
-}
-
 // By one warp: of every `step`th few sequences from `first` on.
 template <int N>
 __device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args, int first, int step) {
@@ -211,7 +191,7 @@ __device__ __forceinline__ void gather_scales(Small<N>& small, const Args& args,
   }
 }
 
-// By a warp of its own, once for each product that reads the normed stream.
+// By one warp, once for each product that reads the normed stream.
 template <int N>
 __device__ __forceinline__ void gather_all_scales(Small<N>& small, const Args& args, const Watch& watch,
                                                   unsigned phase) {
