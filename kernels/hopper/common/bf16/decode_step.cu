@@ -38,7 +38,7 @@ __device__ __forceinline__ void init_barriers(Small<N>& small) {
     mbarrier_init(shared_address(&small.columns_full[i]), 32 * Room<N>::kCopyWarps);
     mbarrier_init(shared_address(&small.columns_empty[i]), 8);
   }
-  mbarrier_init(shared_address(&small.planned), 1);
+  mbarrier_init(shared_address(&small.planned), 32);
   mbarrier_init(shared_address(&small.scaled), 1);
   small.passed = 0;
   mbarrier_init_fence();
@@ -60,8 +60,7 @@ __device__ __forceinline__ void step(const CUtensorMap& keys, const CUtensorMap&
     pdl_wait();
     if (warp == 0) {
       Work<N>::plan(small, args);
-      __syncwarp();
-      if (threadIdx.x == 0) mbarrier_arrive(shared_address(&small.planned));
+      mbarrier_arrive(shared_address(&small.planned));
     }
     sync_consumers();
     Compute<N>(args, shared, small, watch, rank).run();
