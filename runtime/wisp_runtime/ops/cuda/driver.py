@@ -110,7 +110,7 @@ def failure_of(code: int, doing: str) -> RuntimeFailure:
                 return KernelFault(
                     f"{doing}: {told} (CUDA error {code}). This happens where something else holds a part of "
                     "the GPU (MPS, another process's kernels): give the model a GPU of its own, or set "
-                    "--decode-path general. This process ends.",
+                    "--decode-path general (spec.runtime.decodePath). This process ends.",
                     code=code,
                 )
         says = (
