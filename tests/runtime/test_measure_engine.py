@@ -14,6 +14,7 @@ from wisp_runtime.cli.bench import command as bench
 from wisp_runtime.cli.profile import command as profile
 from wisp_runtime.loading import load_model, read_spec
 from wisp_runtime.measure.checkpoint import is_written, write_checkpoint
+from wisp_runtime.measure.start import row_maker
 from wisp_runtime.measure.subject import Wanted, open_subject
 from wisp_runtime.ops.backend import load
 from wisp_runtime.server.tokenizer import load_tokenizer
@@ -91,6 +92,25 @@ def test_start_up_is_timed_to_the_first_token_phase_by_phase(tmp_path):
     assert total["metric"] == "start_to_first_token_s"
     assert 0 < total["ready_s"] < total["value"] == pytest.approx(total["runs_s"][0], abs=1e-3)
     assert {"import", "weights", "firstToken"} <= {row["phase"] for row in phases}
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "batch", "path"),
+    [
+        (
+            "cuda",
+            {"kernels": {"decodePath": "persistent", "upTo": 32, "upToTokens": 50000}},
+            32,
+            "persistent",
+        ),
+        ("cuda", {"kernels": {"decodePath": "persistent", "upTo": 32, "upToTokens": 50000}}, 33, "general"),
+        ("cuda", {"kernels": {"decodePath": "general", "why": "the model is small"}}, 1, "general"),
+        ("cuda", None, 1, "general"),
+        ("cpu", {"kernels": None}, 1, "reference"),
+    ],
+)
+def test_rows_of_a_server_name_the_path_its_state_names(device, state, batch, path):
+    assert row_maker("toy", device, state)("served_gap_ms", 1.0, batch=batch).path == path
 
 
 def test_clients_stream_side_by_side_from_a_server_of_its_own(tmp_path):

@@ -46,7 +46,7 @@ def serving_rows(
     vocab = read_spec(folder).vocab
     with serve(folder, device=device, flags=flags, within_s=within_s) as served:
         load = Load(HOST, served.port, NAME, 1, prompt, tokens, vocab)
-        yield from _rows(load, clients, row_maker(shape, device))
+        yield from _rows(load, clients, row_maker(shape, device, served.state()))
 
 
 def rows_of_url(

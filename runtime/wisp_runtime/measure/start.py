@@ -6,7 +6,7 @@ import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -55,7 +55,7 @@ def start_rows(
     """
     starts = [start_once(folder, device=device, flags=flags, within_s=within_s) for _ in range(repeats + 1)]
     first, *counted = starts
-    row = row_maker(shape, device)
+    row = row_maker(shape, device, first.state)
     card = nvml.card() if device == "cuda" else None
     total = row(
         "start_to_first_token_s",
@@ -72,12 +72,23 @@ def start_rows(
     yield from _memory_rows(counted[-1], row)
 
 
-def row_maker(shape: str, device: str) -> Callable[..., Row]:
-    """Return what makes rows about a server: ``make(metric, value, batch=1, context=0, **more)``."""
-    path, held = ("general", "bf16") if device == "cuda" else ("reference", "float32")
+def row_maker(shape: str, device: str, state: Mapping[str, Any] | None = None) -> Callable[..., Row]:
+    """Return what makes rows about a server: ``make(metric, value, batch=1, context=0, **more)``.
+
+    Args:
+        shape, device: of the rows.
+        state: what the server's ``/state`` says, for the path of its decode steps.
+    """
+    kernels = (state or {}).get("kernels") or {}
+    held = "bf16" if device == "cuda" else "float32"
+
+    def path(batch: int) -> str:
+        if device != "cuda":
+            return "reference"
+        return "persistent" if batch <= kernels.get("upTo", 0) else "general"
 
     def make(metric: str, value: float, *, batch: int = 1, context: int = 0, **more: object) -> Row:
-        return Row(metric, value, path, shape, held, held, batch, context, more=more)
+        return Row(metric, value, path(batch), shape, held, held, batch, context, more=more)
 
     return make
 
