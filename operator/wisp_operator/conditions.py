@@ -23,6 +23,7 @@ FAILURES: dict[str, str] = {
     "SourceUnreachable": "The hub or bucket gives no answer, or breaks off; later it may.",
     "AccessDenied": "The hub or bucket wants a token or credentials, or others than these.",
     "CacheUnusable": "The directory that keeps downloads cannot be written or locked.",
+    "ConfigError": "A setting cannot be had where the pod runs.",
     "KernelsMissing": "There are no kernels for this GPU, model and quantization.",
     "GpuUnavailable": "There is no GPU that the pod may use, or its driver is too old.",
     "GpuOutOfMemory": "The GPU has less free memory than the pod asked for.",

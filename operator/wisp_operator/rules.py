@@ -261,6 +261,13 @@ RULES: tuple[Rule, ...] = (
         lambda m: not m.spec.runtime.deterministic or m.spec.runtime.decode_path != "general",
     ),
     Rule(
+        "spec",
+        "spec.runtime.deterministic takes at most 64 sequences in a step: lower spec.runtime.maxConcurrent "
+        "to 64, or remove deterministic.",
+        ("spec.runtime.deterministic", "spec.runtime.maxConcurrent"),
+        lambda m: not m.spec.runtime.deterministic or m.spec.runtime.max_concurrent <= 64,
+    ),
+    Rule(
         "spec.runtime",
         "spec.runtime.env must not set WISP_* variables, which are the runtime's own flags: set the fields "
         "of spec.runtime; flags that have none there stay at their defaults.",

@@ -197,6 +197,10 @@ BROKEN = [
         {"runtime": {"deterministic": True, "decodePath": "general"}},
         ["spec.runtime.deterministic needs decode steps"],
     ),
+    (
+        {"runtime": {"deterministic": True, "maxConcurrent": 65}},
+        ["spec.runtime.deterministic takes at most 64 sequences"],
+    ),
     ({"runtime": {"env": [{"name": "WISP_PORT", "value": "1"}]}}, ["spec.runtime.env must not set WISP_*"]),
     ({"runtime": {"env": [{"name": "A"}]}}, ["spec.runtime.env: give each"]),
     (

@@ -1,7 +1,7 @@
 """Turn a CUDA C++ kernel into C++ for the emulated machine.
 
 The preprocessor runs first, so that macros are gone. Then assembly statements become calls of functions of
-``include/ptx.h``, named after their opcodes; shared arrays become references into the block's memory; each
+``include/ptx.h``, named after their opcodes; shared arrays become pointers into the block's memory; each
 kernel gets a function that launches it.
 """
 

@@ -1,6 +1,7 @@
 """The command ``wisp-runtime``: fast to answer, and clear about what it does not know."""
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def test_an_unknown_command_is_misuse_with_the_nearest_name():
     result = CliRunner().invoke(main, ["sevre"])
     assert result.exit_code == 2
     assert "did you mean 'serve'" in result.output
+
+
+def test_settings_that_cannot_be_are_in_the_termination_log_too(tmp_path):
+    log = tmp_path / "end.json"
+    flags = ["--deterministic", "--max-concurrent", "100", "--termination-log", str(log)]
+    result = CliRunner().invoke(main, ["serve", "x", *flags])
+    assert result.exit_code == 2
+    told = json.loads(log.read_text())
+    assert told["reason"] == "ConfigError"
+    assert "--max-concurrent 100" in told["message"]
 
 
 def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path, capsys):

@@ -53,6 +53,7 @@ def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Lim
         model.whole_step = None
         general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
         model.whole_step = step
+        assert step.takes(batch), "the trial would compare the general path with itself"
         whole = ops.to_host(model.forward(batch, cache)).astype(np.float64)
         cosines = (general * whole).sum(axis=1)
         cosines /= np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)

@@ -112,7 +112,10 @@ class CpuOps:
 
     def fix_order(self) -> None:
         """Refuse: how NumPy's products add up depends on how many rows they have."""
-        raise ConfigError("--deterministic: the CPU's products depend on a step's size. Use a GPU.")
+        raise ConfigError(
+            "--deterministic cannot be had on the CPU, whose products depend on a step's size (--device auto "
+            "takes it where there is no GPU). Serve on a Hopper GPU, or leave out --deterministic."
+        )
 
     def memory(self) -> Memory:
         """Say what the machine and this process's cgroups have left."""

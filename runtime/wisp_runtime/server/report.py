@@ -55,6 +55,11 @@ def failure_of(error: RuntimeFailure) -> Fatal:
 def report_failure(failure: Fatal, termination_log: Path | None) -> None:
     """Say why the process ends; write it to ``termination_log`` too, if there is one."""
     say(f"{failure.reason}: {failure.message}")
+    leave_words(failure, termination_log)
+
+
+def leave_words(failure: Fatal, termination_log: Path | None) -> None:
+    """Write why the process ends to ``termination_log``, if there is one."""
     if termination_log is None:
         return
     try:

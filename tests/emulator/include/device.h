@@ -1,4 +1,4 @@
-// device.h: CUDA C++ as the kernels write it, in terms of the machine. translate.py includes it before each kernel.
+// device.h: CUDA C++ as the kernels write it, in terms of the machine. launch.h includes it before each kernel.
 #pragma once
 
 #include <cmath>

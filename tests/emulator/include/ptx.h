@@ -115,8 +115,6 @@ inline void ptx_bar_sync(int barrier, int threads) {
 }
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
-inline void ptx_griddepcontrol_launch_dependents() {}
-inline void ptx_griddepcontrol_wait() {}
 inline void ptx_fence_mbarrier_init_release_cluster() {}
 inline void ptx_fence_proxy_async_shared__cta() {}
 inline void ptx_prefetch_tensormap(const void*) {}

@@ -35,11 +35,10 @@ static_assert(kHeads % kKvHeads == 0 && kGroup <= 8, "at most 8 query heads read
 static_assert(kHidden % 8 == 0 && kMlp % 8 == 0, "rows of 16 bytes");
 
 constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 128;
-constexpr int kMostBlocks = 160;    // thread blocks, one a multiprocessor
-constexpr int kMostSequences = 64;  // of a step
-constexpr int kPartTiles = 64;      // tiles of 16 tokens that one block attends to at a time
-constexpr int kMostParts = 16;      // of a sequence: longer ones have longer parts
-constexpr int kSlotBytes = 8192;    // of a ring: 64 rows of 64 columns
+constexpr int kMostBlocks = 160;  // thread blocks, one a multiprocessor
+constexpr int kPartTiles = 64;    // tiles of 16 tokens that one block attends to at a time
+constexpr int kMostParts = 16;    // of a sequence: longer ones have longer parts
+constexpr int kSlotBytes = 8192;  // of a ring: 64 rows of 64 columns
 constexpr int kSharedBytes = 232448;
 
 // Of one layer, in device memory; ops/cuda/decode_step.py writes them.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from wisp_plan.spec import ModelSpec
 from wisp_runtime.ops.cuda.catalogue import Model
+from wisp_runtime.ops.cuda.decode_step_arguments import WIDTHS
 from wisp_runtime.ops.intake import head_rows, qkv_order
 
-MOST_SEQUENCES = 64
-"""Of a step: ``kMostSequences``."""
+MOST_SEQUENCES = WIDTHS[-1]
+"""Of a step."""
 
 SLICE_ROWS, UNIT_SLICES = 16, 4
 """Rows of a slice, slices that a worker multiplies at once: ``kSliceRows``, ``kUnitSlices``."""
