@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from decode_batch import decode_batch
 from emulated_kernel import KERNELS, Emulated, tensor_map
 
 from wisp_plan.shapes import shape_spec
@@ -32,6 +33,7 @@ from wisp_runtime.ops.reference.packing import pack, packed_rows
 BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
 _KV_BLOCKS = 320
+_ALIGNMENT_BYTES = 1024
 SOURCE = KERNELS / "hopper/common/bf16/decode_step.cu"
 _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
@@ -108,31 +110,16 @@ class EmulatedStep:
         return {name: self._pointer(array) for name, array in self.between.items()}
 
     def _pointer(self, array: np.ndarray) -> int:
-        aligned = _aligned(array.shape, array.dtype)
-        aligned[...] = array
-        if array.ctypes.data % 1024 == 0:
-            aligned = array
-        self._kept.append(aligned)
-        return aligned.ctypes.data
+        if array.ctypes.data % _ALIGNMENT_BYTES:
+            place = _aligned(array.shape, array.dtype)
+            place[...] = array
+            array = place
+        self._kept.append(array)
+        return array.ctypes.data
 
     def batch(self, contexts: list[int], seed: int = 1) -> Batch:
         """Make a step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
-        random = np.random.default_rng(seed)
-        contexts = np.array(contexts, np.int32)
-        counts = -(-contexts // TOKENS)
-        free = random.permutation(self.cache.blocks)
-        assert counts.sum() <= len(free)
-        tables = np.zeros((len(contexts), max(counts.max(), 1)), np.int32)
-        for row, count in enumerate(counts):
-            tables[row, :count], free = free[:count], free[count:]
-        positions = np.maximum(contexts - 1, 0)
-        slots = tables[np.arange(len(contexts)), positions // TOKENS].astype(np.int64) * TOKENS
-        slots = np.where(contexts > 0, slots + positions % TOKENS, -1)
-        tokens = random.integers(0, self.spec.vocab, len(contexts)).astype(np.int32)
-        starts = np.arange(len(contexts) + 1, dtype=np.int32)
-        rows = np.arange(len(contexts), dtype=np.int64)
-        arrays = tokens, positions.astype(np.int32), slots, starts, contexts, tables, rows
-        return Batch(*arrays, tuple(starts.tolist()), tuple(contexts.tolist()))
+        return decode_batch(contexts, self.spec.vocab, range(self.cache.blocks), TOKENS, seed)
 
     def rows(self, batch: Batch, rows: np.ndarray) -> Batch:
         """Return a step of some of the sequences of another."""
@@ -151,12 +138,10 @@ class EmulatedStep:
         live = self.rows(batch, np.flatnonzero(batch.context_lengths))
         return self.model.forward(live, self.cache).copy()
 
-    def launch(
-        self, batch: Batch, seed: int, patience: int = 3_000_000, width: int | None = None
-    ) -> np.ndarray:
+    def launch(self, batch: Batch, seed: int, patience: int = 3_000_000) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""
         rows, spec = len(batch.tokens), self.spec
-        width = width or next(width for width in WIDTHS if width >= rows)
+        width = next(width for width in WIDTHS if width >= rows)
         logits = np.full((rows, spec.vocab), np.nan, np.float32)
         self.report[:] = 0
         arrays = {
@@ -196,6 +181,6 @@ class EmulatedStep:
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return zeros that begin at a multiple of 1,024 bytes, as a GPU's allocations do."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + 1024, np.uint8)
-    start = -memory.ctypes.data % 1024
+    memory = np.zeros(size + _ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT_BYTES
     return memory[start : start + size].view(dtype).reshape(shape)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 from emulated_kernel import DidNotEnd
 from emulated_step import SOURCE, EmulatedStep, small

@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from decode_batch import decode_batch
+
 from wisp_plan.shapes import shape_spec
-from wisp_runtime.batch import Batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 TOKENS = 16  # of a KV block
@@ -59,23 +61,8 @@ class Subject:
         """
         from wisp_runtime.ops.cuda.arrays import to_device
 
-        random = np.random.default_rng(seed)
-        contexts = np.array(contexts, np.int32)
-        counts = -(-contexts // TOKENS)
-        free = random.permutation(np.array(blocks or range(self.cache.blocks)))
-        assert counts.sum() <= len(free)
-        tables = np.zeros((len(contexts), max(counts.max(), 1)), np.int32)
-        for row, count in enumerate(counts):
-            tables[row, :count], free = free[:count], free[count:]
-        positions = np.maximum(contexts - 1, 0)
-        slots = tables[np.arange(len(contexts)), positions // TOKENS].astype(np.int64) * TOKENS
-        slots = np.where(contexts > 0, slots + positions % TOKENS, -1)
-        tokens = random.integers(0, self.spec.vocab, len(contexts)).astype(np.int32)
-        starts = np.arange(len(contexts) + 1, dtype=np.int32)
-        arrays = tokens, positions.astype(np.int32), slots, starts, contexts, tables
-        rows = np.arange(len(contexts), dtype=np.int64)
-        on_device = [to_device(one) for one in (*arrays, rows)]
-        return Batch(*on_device, tuple(starts.tolist()), tuple(contexts.tolist()))
+        own = blocks or range(self.cache.blocks)
+        return decode_batch(contexts, self.spec.vocab, own, TOKENS, seed, to_device)
 
     def general(self, batch):
         return self.ops.to_host(self.model.forward(batch, self.cache)).copy()

@@ -7,8 +7,9 @@ kernel that is wrong on this card, or a build that is not what it says, is found
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from wisp_plan.formats import weight_bytes
 from wisp_plan.sizes import GIB
@@ -52,6 +53,17 @@ class Chosen:
         is_short = self.up_to_tokens is None or context_tokens <= self.up_to_tokens
         is_persistent = sequences <= self.up_to and is_short
         return "general" if self.path == "persistent" and not is_persistent else self.path
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Chosen:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(
+            told["decodePath"],
+            told.get("why", ""),
+            told.get("upTo", 0),
+            told.get("upToTokens"),
+            told.get("deterministic", False),
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return it for ``/state``."""

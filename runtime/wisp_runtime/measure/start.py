@@ -12,6 +12,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+from wisp_runtime.engine.decode_path import Chosen
 from wisp_runtime.measure import nvml
 from wisp_runtime.measure.peers import with_peer
 from wisp_runtime.measure.record import Row
@@ -79,16 +80,13 @@ def row_maker(shape: str, device: str, state: Mapping[str, Any] | None = None) -
         shape, device: of the rows.
         state: what the server's ``/state`` says, for the path of its decode steps.
     """
-    kernels = (state or {}).get("kernels") or {}
     held = "bf16" if device == "cuda" else "float32"
-
-    def path(batch: int) -> str:
-        if device != "cuda":
-            return "reference"
-        return "persistent" if batch <= kernels.get("upTo", 0) else "general"
+    told = (state or {}).get("kernels")
+    chosen = Chosen.from_dict(told) if told else Chosen("general" if device == "cuda" else "reference")
 
     def make(metric: str, value: float, *, batch: int = 1, context: int = 0, **more: object) -> Row:
-        return Row(metric, value, path(batch), shape, held, held, batch, context, more=more)
+        path = chosen.of(batch, batch * context)
+        return Row(metric, value, path, shape, held, held, batch, context, more=more)
 
     return make
 

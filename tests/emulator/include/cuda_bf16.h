@@ -1,9 +1,9 @@
 // cuda_bf16.h: what our kernels use of CUDA's header of this name.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 struct __nv_bfloat16 {
   uint16_t bits;
@@ -13,16 +13,12 @@ struct __nv_bfloat162 {
 };
 
 inline float __bfloat162float(__nv_bfloat16 value) {
-  const uint32_t bits = uint32_t(value.bits) << 16;
-  float wide;
-  std::memcpy(&wide, &bits, 4);
-  return wide;
+  return std::bit_cast<float>(uint32_t(value.bits) << 16);
 }
 
 inline __nv_bfloat16 __float2bfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
   if (std::isnan(value)) return {0x7fff};
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 

@@ -1,6 +1,7 @@
 // device.h: CUDA C++ as the kernels write it, in terms of the machine. launch.h includes it before each kernel.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -52,14 +53,10 @@ inline float rsqrtf(float x) {
   return 1.f / std::sqrt(x);
 }
 inline unsigned __float_as_uint(float x) {
-  unsigned bits;
-  std::memcpy(&bits, &x, 4);
-  return bits;
+  return std::bit_cast<unsigned>(x);
 }
 inline float __uint_as_float(unsigned x) {
-  float value;
-  std::memcpy(&value, &x, 4);
-  return value;
+  return std::bit_cast<float>(x);
 }
 template <class T>
 T __ldcg(const T* from) {
