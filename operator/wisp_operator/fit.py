@@ -13,11 +13,11 @@ from typing import Any, Literal
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.errors import SourceError
 from wisp_operator.sources import Files
-from wisp_plan import fit
 from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
-from wisp_plan.gpu_catalogue import Card
-from wisp_plan.gpus import DEFAULT_FRACTION, find_card, usable_bytes
-from wisp_plan.request import FitRequest
+from wisp_plan.fit import verdict
+from wisp_plan.fit.request import FitRequest
+from wisp_plan.hardware.catalogue import Card
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def of_card(card: Card) -> Device:
     return Device("cuda", card.name, usable_bytes(card))
 
 
-def plan(model: InferenceModel, files: Files, device: Device) -> fit.Fit:
+def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
     """Compute the whole ledger of a model on a device.
 
     Raises:
@@ -102,7 +102,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> fit.Fit:
         kv_dtype=runtime.kv_cache_dtype,
         device=device.kind,
     )
-    return fit.check(
+    return verdict.check(
         files.config(),
         request,
         available_bytes=device.available_bytes,
@@ -138,7 +138,7 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
     return _report(found)
 
 
-def _report(found: fit.Fit) -> FitReport:
+def _report(found: verdict.Fit) -> FitReport:
     return FitReport(
         verdict="Fits" if found.fits else "DoesNotFit",
         message=found.message[:1].upper() + found.message[1:] + ".",

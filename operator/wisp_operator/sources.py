@@ -18,11 +18,11 @@ from urllib.parse import quote, urlsplit
 
 from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
-from wisp_plan import checkpoint
-from wisp_plan.config import parse_config
+from wisp_plan.checkpoint import directory
+from wisp_plan.checkpoint.index import INDEX_FILE, Inventory, Source, read_inventory
 from wisp_plan.errors import ConfigInvalid
-from wisp_plan.inventory import INDEX_FILE, Inventory, Source, read_inventory
-from wisp_plan.spec import ModelSpec
+from wisp_plan.families.config import parse_config
+from wisp_plan.spec.model import ModelSpec
 
 HUB = "https://huggingface.co"
 TIMEOUT_S = 15.0
@@ -57,11 +57,11 @@ class LocalFolder:
                 f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: three "
                 "slashes and its absolute path, file:///srv/models/NAME."
             )
-        return checkpoint.read_config(self.folder)
+        return directory.read_config(self.folder)
 
     def inventory(self) -> Inventory:
         """Read the headers of the weights."""
-        return checkpoint.read_directory(self.folder)
+        return directory.read_directory(self.folder)
 
 
 class HubRepository:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wisp_plan.errors import SizeInvalid
-from wisp_plan.sizes import parse_size
+from wisp_plan.units import parse_size
 from wisp_runtime.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "WISP_"

@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from test_decode_step import Subject
 
-from wisp_plan.shapes import shape_spec
+from wisp_plan.presets import shape_spec
 from wisp_runtime.measure.record import Row, make_record, write_record
 from wisp_runtime.ops.cuda.device import open_device
 

@@ -9,8 +9,8 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from wisp_plan.config import parse_config
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],

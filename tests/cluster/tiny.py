@@ -6,8 +6,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from wisp_plan.config import parse_config
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wisp_plan.gpu_catalogue import CARDS, COMPILED, TRIED
+from wisp_plan.hardware.catalogue import CARDS, COMPILED, TRIED
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import CompilerMissing
 from wisp_runtime.ops.cuda import build

@@ -15,9 +15,9 @@ from wisp_operator.cli.demo import example_arguments
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.fit import Device, plan
-from wisp_plan.gpus import DEFAULT_FRACTION
-from wisp_plan.sizes import GIB
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION
+from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.units import GIB
 from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options

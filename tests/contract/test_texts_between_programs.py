@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-import wisp_plan.fit as plan
+import wisp_plan.fit.verdict as plan
 from wisp_gateway import directory, intake
 from wisp_gateway.demand import report
 from wisp_gateway.directory import MODES, POLICIES, STATES
@@ -22,7 +22,7 @@ from wisp_operator.fit import measured
 from wisp_operator.local.directory import DirectoryFile, entry
 from wisp_operator.local.hardware import device_for
 from wisp_operator.status import Progress, State, Status
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Fatal
 from wisp_runtime.ops.cuda.catalogue import Catalogue
@@ -133,7 +133,7 @@ def test_the_operator_takes_over_the_ledger_that_a_pod_measured():
 
 
 def test_a_machine_and_the_pod_on_it_count_the_same_memory(monkeypatch):
-    monkeypatch.setattr("wisp_plan.host_memory.available_bytes", lambda: 10 << 30)
+    monkeypatch.setattr("wisp_plan.hardware.host.available_bytes", lambda: 10 << 30)
     device = device_for(api.Gpu(count=0), "auto", [])
     assert device.available_bytes == int((10 << 30) * ServeConfig(model="/srv/chat").memory_fraction)
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from wisp_operator.cli.main import SUMMARIES, main
-from wisp_plan.config import parse_config
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",

@@ -14,9 +14,9 @@ import pytest
 from wisp_operator import api, fit
 from wisp_operator.errors import SourceError
 from wisp_operator.sources import HubRepository, LocalFolder, files_of
-from wisp_plan.config import parse_config
 from wisp_plan.errors import UnknownArchitecture, UnknownCard
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

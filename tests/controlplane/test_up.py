@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from wisp_plan.config import parse_config
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 
 FAKE = Path(__file__).with_name("fake_runtime.py")
 WISP = Path(sys.executable).with_name("wisp")

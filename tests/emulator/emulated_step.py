@@ -10,8 +10,8 @@ import numpy as np
 from decode_batch import decode_batch
 from emulated_kernel import KERNELS, Emulated, tensor_map
 
-from wisp_plan.shapes import shape_spec
-from wisp_plan.spec import ModelSpec
+from wisp_plan.presets import shape_spec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.loading import random_model
 from wisp_runtime.measure.contexts import fill_with_noise

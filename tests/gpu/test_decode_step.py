@@ -18,7 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from decode_batch import decode_batch
 
-from wisp_plan.shapes import shape_spec
+from wisp_plan.presets import shape_spec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 TOKENS = 16  # of a KV block

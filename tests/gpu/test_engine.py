@@ -17,7 +17,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-from wisp_plan.spec import ModelSpec, RopeSpec  # noqa: E402
+from wisp_plan.spec.model import ModelSpec, RopeSpec  # noqa: E402
 from wisp_runtime import loading  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.engine.graphs import Graphs  # noqa: E402

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.gpu
 
 from safetensors.numpy import save_file  # noqa: E402
 
-from wisp_plan.config import parse_config  # noqa: E402
-from wisp_plan.formats import weight_bytes  # noqa: E402
-from wisp_plan.tensors import expected_tensors  # noqa: E402
+from wisp_plan.families.config import parse_config  # noqa: E402
+from wisp_plan.weights.formats import weight_bytes  # noqa: E402
+from wisp_plan.weights.tensors import expected_tensors  # noqa: E402
 from wisp_runtime.errors import GpuOutOfMemory, ShapeError, WeightsUnreadable  # noqa: E402
 from wisp_runtime.loading import open_checkpoint  # noqa: E402
 from wisp_runtime.loading.feed import Feed, Files, plan  # noqa: E402
@@ -225,7 +225,7 @@ def test_random_weights_are_the_cpus_to_the_bit(ops, config):
 def test_sixteen_gigabytes_of_random_weights_take_less_than_a_second(device, ops):
     import time
 
-    from wisp_plan.shapes import shape_spec
+    from wisp_plan.presets import shape_spec
 
     spec = shape_spec("llama-3-8b")
     if device.free_bytes() < 18 << 30:

@@ -14,10 +14,10 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
-from wisp_plan.ledger import compute_ledger  # noqa: E402
-from wisp_plan.shapes import shape_spec  # noqa: E402
-from wisp_plan.sizes import GIB, MIB, format_size  # noqa: E402
-from wisp_plan.workspace import gpu_buffers  # noqa: E402
+from wisp_plan.memory.buffers import gpu_buffers  # noqa: E402
+from wisp_plan.memory.ledger import compute_ledger  # noqa: E402
+from wisp_plan.presets import shape_spec  # noqa: E402
+from wisp_plan.units import GIB, MIB, format_size  # noqa: E402
 from wisp_runtime import loading  # noqa: E402
 from wisp_runtime.config import ServeConfig  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from wisp_plan.config import parse_config
-from wisp_plan.spec import ModelSpec
+from wisp_plan.families.config import parse_config
+from wisp_plan.spec.model import ModelSpec
 
 Config = dict[str, Any]
 

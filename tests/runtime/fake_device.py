@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
 
-from wisp_plan.workspace import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.device_runner import DeviceRunner
 from wisp_runtime.engine.plan import Limits

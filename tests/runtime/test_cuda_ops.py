@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from wisp_plan.ledger import LedgerOptions
-from wisp_plan.shapes import shape_spec
-from wisp_plan.workspace import gpu_buffers
+from wisp_plan.memory.buffers import gpu_buffers
+from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.presets import shape_spec
 from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda import linear_plan
 from wisp_runtime.ops.cuda.catalogue import Catalogue

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from wisp_plan.shapes import SHAPES, shape_spec
+from wisp_plan.presets import SHAPES, shape_spec
 from wisp_runtime.ops.cuda.catalogue import Catalogue, Source
 from wisp_runtime.ops.cuda.decode_step_model import MOST_WORKERS, step_model, why_not
 

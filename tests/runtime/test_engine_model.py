@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from wisp_plan.config import parse_config
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.loop import step

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from wisp_plan.config import parse_config
-from wisp_plan.shapes import shape_config
+from wisp_plan.families.config import parse_config
+from wisp_plan.presets import shape_config
 from wisp_runtime.cli import kernels as command
 from wisp_runtime.config import check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.layers.rotary import rope_frequencies

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from wisp_plan.sizes import GIB, MIB
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.units import GIB, MIB
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.errors import ConfigError, DoesNotFit, GpuUnavailable, ModelUnsupported

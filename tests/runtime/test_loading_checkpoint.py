@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.loading import load_model, read_spec, resolve
 from wisp_runtime.ops.cpu import CpuOps

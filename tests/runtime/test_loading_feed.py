@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from wisp_plan.config import parse_config
-from wisp_plan.formats import weight_bytes
-from wisp_plan.header import TensorInfo
-from wisp_plan.layout import packed_elements, padded
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.formats import weight_bytes
+from wisp_plan.weights.layout import packed_elements, padded
+from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ShapeError, WeightsUnreadable
 from wisp_runtime.loading.feed import Feed, Files, Piece, plan
 from wisp_runtime.memory.weights import Weights

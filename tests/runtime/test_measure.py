@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from wisp_plan.shapes import shape_spec
+from wisp_plan.presets import shape_spec
 from wisp_runtime.engine.messages import Load, Shutdown, StepOutput, TokenEvent
 from wisp_runtime.engine.plan import Limits
 from wisp_runtime.engine.scheduler import Scheduler

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from wisp_plan.shapes import shape_spec
+from wisp_plan.presets import shape_spec
 from wisp_runtime.cli.bench import command as bench
 from wisp_runtime.cli.profile import command as profile
 from wisp_runtime.loading import load_model, read_spec

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wisp_plan.layout import packed_elements
+from wisp_plan.weights.layout import packed_elements
 from wisp_runtime.ops.intake import head_rows
 from wisp_runtime.ops.reference.packing import pack, packed_rows, unpack
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wisp_plan import ledger, workspace
-from wisp_plan.ledger import LedgerOptions
-from wisp_plan.shapes import shape_spec
+from wisp_plan.memory import buffers, ledger
+from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.presets import shape_spec
 from wisp_runtime.config import STEP_SEQUENCES
 from wisp_runtime.engine.bucket import buckets
 from wisp_runtime.engine.packing import Shape, size_bytes
@@ -40,26 +40,26 @@ def constants(module: str) -> dict[str, object]:
 
 
 def test_matrix_products_have_the_tiles_that_are_counted():
-    assert linear_plan.UNIT_ROWS == workspace.PRODUCT_ROWS
-    assert linear_plan.TILE_TOKENS == workspace.PRODUCT_TOKENS
+    assert linear_plan.UNIT_ROWS == buffers.PRODUCT_ROWS
+    assert linear_plan.TILE_TOKENS == buffers.PRODUCT_TOKENS
 
 
 def test_decode_attention_keeps_as_many_parts_as_are_counted():
-    assert constants("decode_attention")["_MOST_PART_ROWS"] == workspace.DECODE_PART_ROWS
+    assert constants("decode_attention")["_MOST_PART_ROWS"] == buffers.DECODE_PART_ROWS
 
 
 def test_a_step_in_one_launch_has_the_buffers_that_are_counted():
     found = constants("decode_step_arguments")
-    assert found["WIDTHS"] == workspace.STEP_WIDTHS
-    assert (found["MOST_PARTS"], found["MOST_BLOCKS"]) == (workspace.STEP_PARTS, workspace.STEP_BLOCKS)
+    assert found["WIDTHS"] == buffers.STEP_WIDTHS
+    assert (found["MOST_PARTS"], found["MOST_BLOCKS"]) == (buffers.STEP_PARTS, buffers.STEP_BLOCKS)
     header = (KERNELS / "hopper/common/bf16/decode_step_model.cuh").read_text()
-    for constant, value in (("kMostParts", workspace.STEP_PARTS), ("kMostBlocks", workspace.STEP_BLOCKS)):
+    for constant, value in (("kMostParts", buffers.STEP_PARTS), ("kMostBlocks", buffers.STEP_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
-    assert len(fields(StepLayer)) == workspace.STEP_POINTERS
+    assert len(fields(StepLayer)) == buffers.STEP_POINTERS
 
 
 def test_deterministic_mode_refuses_more_sequences_than_a_step_in_one_launch_has():
-    assert workspace.STEP_WIDTHS[-1] == STEP_SEQUENCES
+    assert buffers.STEP_WIDTHS[-1] == STEP_SEQUENCES
 
 
 def test_a_row_never_counts_and_biases_more_tokens_than_there_is_room_for():
@@ -67,9 +67,9 @@ def test_a_row_never_counts_and_biases_more_tokens_than_there_is_room_for():
 
 
 def test_prefill_attention_has_the_tiles_that_are_counted():
-    assert tuple(one.head_size for one in prefill_plan.WGMMA) == workspace.PREFILL_HEAD_SIZES
-    assert max(max(one.rows) for one in prefill_plan.WGMMA) == workspace.PREFILL_ROWS
-    assert prefill_plan.FIELDS * 4 == workspace.PREFILL_ITEM_BYTES
+    assert tuple(one.head_size for one in prefill_plan.WGMMA) == buffers.PREFILL_HEAD_SIZES
+    assert max(max(one.rows) for one in prefill_plan.WGMMA) == buffers.PREFILL_ROWS
+    assert prefill_plan.FIELDS * 4 == buffers.PREFILL_ITEM_BYTES
 
 
 @pytest.mark.parametrize("settings", [(512, 32), (8192, 1), (64, 64), (105, 55)])
@@ -78,26 +78,26 @@ def test_prefill_attention_has_as_many_tiles_as_are_counted(settings):
     tiles = prefill_plan.most_items(tokens, sequences, 128, group=4, kv_heads=8, workers=132)
     options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, sequences, tokens, 0, 132)
     parts = 132 * 128 * 130 * 4 + 768
-    counted = workspace.prefill_attention(spec, options) - parts
+    counted = buffers.prefill_attention(spec, options) - parts
     assert 0 <= counted - tiles * prefill_plan.FIELDS * 4 < 256
 
 
 def test_sampling_has_the_buffers_that_are_counted():
     found = constants("sampling")
     assert (found["_BINS"], found["_CANDIDATES"]) == (
-        workspace.SAMPLING_BINS,
-        workspace.SAMPLING_CANDIDATES,
+        buffers.SAMPLING_BINS,
+        buffers.SAMPLING_CANDIDATES,
     )
-    assert found["_ENTRIES_A_ROW"] == workspace.SAMPLING_ENTRIES_A_ROW
-    assert found["_HEADER_BYTES"] == workspace.SAMPLING_HEADER_BYTES
+    assert found["_ENTRIES_A_ROW"] == buffers.SAMPLING_ENTRIES_A_ROW
+    assert found["_HEADER_BYTES"] == buffers.SAMPLING_HEADER_BYTES
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(512, 32), (64, 1), (8192, 256)])
 def test_the_inputs_of_a_step_take_what_is_counted(tokens, rows):
     options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, rows, tokens)
-    parameters = workspace.SAMPLING_HEADER_BYTES + rows * workspace.SAMPLING_ROW_BYTES
+    parameters = buffers.SAMPLING_HEADER_BYTES + rows * buffers.SAMPLING_ROW_BYTES
     real = parameters + size_bytes(Shape(tokens, rows, rows)) + rows * 512 * np.dtype(np.int32).itemsize
-    assert 0 <= workspace.inputs(options) - real <= 512
+    assert 0 <= buffers.inputs(options) - real <= 512
 
 
 def test_graphs_are_counted_for_every_size_that_decode_steps_are_rounded_to():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.messages import Phase, Ready, Submit

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
 from wisp_operator.errors import WispError
 from wisp_operator.local import config, hardware, ports
-from wisp_plan.sizes import GIB, MIB, format_size
+from wisp_plan.units import GIB, MIB, format_size
 
 Standing = Literal["ok", "note", "warn", "fail"]
 OUTSIDE_TIMEOUT_S = 5.0

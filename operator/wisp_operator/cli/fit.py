@@ -18,9 +18,9 @@ from wisp_operator.local import hardware
 from wisp_operator.local.template import Device as Choice
 from wisp_operator.manifests import read_files
 from wisp_plan.errors import PlanError, UnknownCard
-from wisp_plan.fit import Fit
-from wisp_plan.gpu_catalogue import Card
-from wisp_plan.gpus import find_card
+from wisp_plan.fit.verdict import Fit
+from wisp_plan.hardware.catalogue import Card
+from wisp_plan.hardware.gpus import find_card
 
 EXAMPLES = """\b
 Examples:

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wisp_plan.fit import Fit
-from wisp_plan.sizes import format_size
+from wisp_plan.fit.verdict import Fit
+from wisp_plan.units import format_size
 
 BAR_CELLS = 16
 PIPED_COLUMNS = 160

@@ -15,7 +15,7 @@ from wisp_operator.desired.placement import HOST_LABEL, MEMORY_LABEL, PRODUCT_LA
 from wisp_operator.fit import Device, of_card
 from wisp_operator.quantities import bytes_of
 from wisp_plan.errors import UnknownCard
-from wisp_plan.gpus import DEFAULT_FRACTION, card_of_labels
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, card_of_labels
 
 Node = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.template import Device as Choice
-from wisp_plan import host_memory
-from wisp_plan.gpus import DEFAULT_FRACTION
+from wisp_plan.hardware import host
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION
 
 logger = logging.getLogger(__name__)
 MIB = 2**20
@@ -54,7 +54,7 @@ def cards() -> list[Card]:
 
 def free_memory_bytes() -> int:
     """Memory that a process could take now, by the same count as a runtime's own check."""
-    return host_memory.available_bytes()
+    return host.available_bytes()
 
 
 def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:

@@ -100,7 +100,7 @@ def serving(**options: Any) -> None:
 @contextmanager
 def _folder(options: dict[str, Any]) -> Iterator[Path]:
     """Give the folder of the model: the one named, or a checkpoint of the shape, written if need be."""
-    from wisp_plan.shapes import SHAPES
+    from wisp_plan.presets import SHAPES
 
     if options["shape"] not in SHAPES:
         yield Path(options["shape"])

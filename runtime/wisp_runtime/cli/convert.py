@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 from wisp_runtime.cli.progress import progress
 from wisp_runtime.errors import ModelNotFound, RuntimeFailure
 

@@ -140,7 +140,9 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
 
 
 def _table(found: list[dict[str, Any]]) -> Iterator[str]:
-    from wisp_plan.gpu_catalogue import TRIED  # the image's stage that compiles has it not, and lists nothing
+    from wisp_plan.hardware.catalogue import (
+        TRIED,  # the image's stage that compiles has it not, and lists nothing
+    )
 
     width = max((len(row["op"]) for row in found), default=0)
     titles = dict.fromkeys(map(_title, found))

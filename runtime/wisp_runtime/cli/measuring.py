@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_plan.shapes import SHAPES
+from wisp_plan.presets import SHAPES
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import click
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 
 SAY_EVERY_S = 5.0
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wisp_plan.inventory import SINGLE_FILE
+from wisp_plan.checkpoint.index import SINGLE_FILE
 from wisp_runtime.convert.gguf_config import config, generation_config
 from wisp_runtime.convert.gguf_file import GGUFFile
 from wisp_runtime.convert.gguf_tensors import pending_tensors

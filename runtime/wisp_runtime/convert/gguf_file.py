@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import gguf
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.formats import weight_bytes
-from wisp_plan.sizes import GIB
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.units import GIB
+from wisp_plan.weights.formats import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath
 from wisp_runtime.engine.decode_trial import differs
 from wisp_runtime.engine.plan import Limits

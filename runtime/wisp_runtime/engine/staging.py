@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wisp_plan.workspace import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.blocks import blocks_for
 from wisp_runtime.engine.bucket import bucket_for, buckets

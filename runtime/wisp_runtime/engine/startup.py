@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.fit import Fit, FitRequest, check
-from wisp_plan.sizes import GIB, format_size
-from wisp_plan.spec import ModelSpec
+from wisp_plan.fit.verdict import Fit, FitRequest, check
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.units import GIB, format_size
 from wisp_runtime import loading
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine.apart import make_scheduler

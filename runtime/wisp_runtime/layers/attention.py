@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.memory.kv import KVCache

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from wisp_plan.spec import ModelSpec, RopeSpec
+from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.backend import Ops, Rotation
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from wisp_plan.checkpoint import read_config, read_directory
+from wisp_plan.checkpoint.directory import read_config, read_directory
+from wisp_plan.checkpoint.index import Inventory
 from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
-from wisp_plan.inventory import Inventory
-from wisp_plan.spec import ModelSpec
-from wisp_plan.tensors import check_tensors
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.tensors import check_tensors
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.loading.feed import Feed, Files, OnProgress, plan
 from wisp_runtime.memory.weights import Weights

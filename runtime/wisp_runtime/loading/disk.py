@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 from wisp_runtime.errors import DiskFull
 
 

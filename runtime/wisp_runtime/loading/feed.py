@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wisp_plan.header import TensorInfo
+from wisp_plan.checkpoint.header import TensorInfo
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.memory.weights import Weights

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from wisp_plan.shapes import SHAPES, shape_config
+from wisp_plan.presets import SHAPES, shape_config
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.measure import torch_peer
 from wisp_runtime.measure.record import Row
@@ -35,7 +35,7 @@ def torch_rows(
     """Measure transformers' decode step and first token, in a process that ends before ours begins.
 
     Args:
-        shape: a name of :mod:`wisp_plan.shapes`.
+        shape: a name of :mod:`wisp_plan.presets`.
         batches, contexts: every pair of them.
         steps: decode steps that are timed.
         python: one that has torch and transformers.

@@ -17,10 +17,10 @@ import ml_dtypes
 import numpy as np
 from tokenizers.pre_tokenizers import ByteLevel
 
-from wisp_plan.config import parse_config
-from wisp_plan.inventory import INDEX_FILE
-from wisp_plan.shapes import shape_config
-from wisp_plan.tensors import ExpectedTensor, expected_tensors
+from wisp_plan.checkpoint.index import INDEX_FILE
+from wisp_plan.families.config import parse_config
+from wisp_plan.presets import shape_config
+from wisp_plan.weights.tensors import ExpectedTensor, expected_tensors
 from wisp_runtime.batch import Array
 from wisp_runtime.convert.writer import PendingTensor, write_safetensors
 from wisp_runtime.loading.disk import require_space
@@ -34,7 +34,7 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
     """Write config, tokenizer and safetensors of ``shape`` into ``folder``; return the bytes of the weights.
 
     Args:
-        shape: a name of :mod:`wisp_plan.shapes`.
+        shape: a name of :mod:`wisp_plan.presets`.
         folder: made if it is not there.
         on_progress: ``on_progress(bytes_done, total_bytes)``.
         seed: of the weights.

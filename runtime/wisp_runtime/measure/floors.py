@@ -10,9 +10,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from wisp_plan.formats import FORMATS, kv_bytes_per_token
-from wisp_plan.spec import ModelSpec
-from wisp_plan.tensors import expected_tensors
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.formats import FORMATS, kv_bytes_per_token
+from wisp_plan.weights.tensors import expected_tensors
 
 
 @dataclass(frozen=True, slots=True)

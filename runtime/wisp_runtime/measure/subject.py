@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from wisp_plan.errors import PlanError
-from wisp_plan.fit import Fit
-from wisp_plan.formats import kv_bytes_per_token
-from wisp_plan.layout import padded
-from wisp_plan.shapes import SHAPES, shape_spec
-from wisp_plan.spec import ModelSpec
+from wisp_plan.fit.verdict import Fit
+from wisp_plan.presets import SHAPES, shape_spec
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.formats import kv_bytes_per_token
+from wisp_plan.weights.layout import padded
 from wisp_runtime import loading
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine import startup
@@ -34,7 +34,7 @@ class Wanted:
     """What shall be measured, and the room that the measurement needs.
 
     Attributes:
-        shape: a name of :mod:`wisp_plan.shapes` (random weights), or a model's folder.
+        shape: a name of :mod:`wisp_plan.presets` (random weights), or a model's folder.
         device: ``cuda`` or ``cpu``.
         batch: sequences at a time, at most.
         context: tokens of a sequence, prompt and answer, at most.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 from wisp_runtime.measure.record import Row
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.backend import Ops
 

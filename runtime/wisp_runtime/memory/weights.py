@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from wisp_plan.layout import ALIGNMENT_ELEMENTS, padded
+from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.backend import Matrix, Ops
 from wisp_runtime.ops.intake import Place, RowOrder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.models.llama import Llama
 

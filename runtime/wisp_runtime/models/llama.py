@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.attention import Attention, attention_parameters
 from wisp_runtime.layers.mlp import GatedMLP, mlp_parameters

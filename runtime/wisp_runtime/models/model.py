@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.memory.kv import KVCache
 from wisp_runtime.ops.whole_step import WholeStep

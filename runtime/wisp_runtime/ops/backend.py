@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import GpuUnavailable
 from wisp_runtime.ops.cuda.early import EarlyContext

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wisp_plan.host_memory import available_bytes
-from wisp_plan.spec import ModelSpec
+from wisp_plan.hardware.host import available_bytes
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import checks, reference

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
 from wisp_runtime.engine.client import Engine
 from wisp_runtime.engine.messages import Fatal, Phase
 from wisp_runtime.errors import RuntimeFailure

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from wisp_plan.workspace import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.server.api_errors import unsupported
 
 MAX_STOPS = 16

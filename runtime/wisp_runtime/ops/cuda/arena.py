@@ -11,8 +11,8 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from wisp_plan.layout import packed_elements
-from wisp_plan.sizes import format_size
+from wisp_plan.units import format_size
+from wisp_plan.weights.layout import packed_elements
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.backend import Memory

@@ -12,8 +12,8 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from wisp_plan.formats import kv_bytes_per_token, weight_bytes
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.formats import kv_bytes_per_token, weight_bytes
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.backend import Rotation

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 
 WIDTHS = (8, 16, 32, 64)
 """Sequences that the kernels take."""

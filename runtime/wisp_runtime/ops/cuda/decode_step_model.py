@@ -5,7 +5,7 @@ Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build
 
 from __future__ import annotations
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.ops.cuda.catalogue import Model
 from wisp_runtime.ops.cuda.decode_step_arguments import WIDTHS
 from wisp_runtime.ops.intake import head_rows, qkv_order

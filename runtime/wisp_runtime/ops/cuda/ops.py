@@ -1,7 +1,7 @@
 """The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
 
 The names of buffers are chosen here, for all: two results that live at once have different names.
-:mod:`wisp_plan.workspace` counts each; ``tests/gpu/test_preflight.py`` compares the total, within 2 %.
+:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/test_preflight.py`` compares the total, within 2 %.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wisp_plan.spec import ModelSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.backend import Heads, Rotation

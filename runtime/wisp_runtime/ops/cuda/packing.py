@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import cupy as cp
 import numpy as np
 
-from wisp_plan.layout import BLOCK, packed_elements
+from wisp_plan.weights.layout import BLOCK, packed_elements
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.arrays import BF16

@@ -14,7 +14,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from wisp_plan.workspace import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.batch import Array, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.checks import remember, require, require_true

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wisp_plan.layout import BLOCK, packed_shape
+from wisp_plan.weights.layout import BLOCK, packed_shape
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.intake import RowOrder, packed_row
 

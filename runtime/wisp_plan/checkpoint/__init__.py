@@ -1,0 +1,1 @@
+"""Checkpoint files: safetensors headers, the index over them, a directory on disk."""

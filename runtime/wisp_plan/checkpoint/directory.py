@@ -1,0 +1,110 @@
+"""Read a model's folder on this machine: its ``config.json`` and its safetensors headers.
+
+It reads no weights.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from wisp_plan.checkpoint.index import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    Inventory,
+    Source,
+    combine,
+    parse_index,
+    read_source,
+)
+from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing
+from wisp_plan.families.config import parse_config
+from wisp_plan.spec.model import ModelSpec
+
+
+def read_config(folder: Path) -> ModelSpec:
+    """Parse ``folder/config.json``.
+
+    Raises:
+        ConfigMissing: it is not there or cannot be opened.
+        ConfigInvalid: it is not JSON, or describes what we cannot run.
+    """
+    path = folder / "config.json"
+    try:
+        parsed = json.loads(path.read_bytes().decode())
+    except FileNotFoundError as error:
+        raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigInvalid(f"{path} is not JSON ({error}). Download it again.") from error
+    except OSError as error:
+        raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        return parse_config(parsed)
+    except ConfigInvalid as error:
+        raise error.at(str(folder)) from error
+
+
+def read_file(path: Path) -> Inventory:
+    """Read the header of one safetensors file.
+
+    Raises:
+        CheckpointMissing: it is not there or cannot be opened.
+        HeaderInvalid, FileTruncated: it is damaged.
+    """
+    try:
+        return Inventory((read_source(_source(path), path.name),))
+    except OSError as error:
+        raise CheckpointMissing(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_directory(folder: Path) -> Inventory:
+    """Read the headers of a folder's checkpoint: ``model.safetensors``, the shards of its index, or its
+    only ``*.safetensors`` file.
+
+    Raises:
+        CheckpointMissing: there is none, or the index names a shard that is not there.
+        HeaderInvalid, FileTruncated: a file is damaged, or files contradict each other.
+    """
+    if (folder / SINGLE_FILE).is_file():
+        return read_file(folder / SINGLE_FILE)
+    if (folder / INDEX_FILE).is_file():
+        return _read_shards(folder)
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return read_file(found[0])
+    raise CheckpointMissing(_nothing_to_read(folder, found))
+
+
+def _read_shards(folder: Path) -> Inventory:
+    expected = parse_index((folder / INDEX_FILE).read_bytes())
+    files = sorted(set(expected.values()))
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        raise CheckpointMissing(
+            f"{folder}: {len(missing)} of {len(files)} files that {INDEX_FILE} names are missing: "
+            f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Download the model again."
+        )
+    return combine((read_file(folder / file).headers[0] for file in files), expected)
+
+
+def _source(path: Path) -> Source:
+    def read(offset: int, length: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    return Source(read, path.stat().st_size)
+
+
+def _nothing_to_read(folder: Path, found: list[Path]) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder. Point at a folder that holds a model."
+    if found:
+        return f"{folder} has {len(found)} .safetensors files but no {INDEX_FILE}. Download the model again."
+    others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf"})
+    if others:
+        return (
+            f"{folder} has no safetensors file, only {', '.join(others[:3])}. Use a repository with "
+            "safetensors weights, or convert a .gguf file with: wisp-runtime convert FILE DIR."
+        )
+    return f"{folder} has no safetensors file. Point at a folder that holds a model."

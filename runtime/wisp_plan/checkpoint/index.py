@@ -1,0 +1,175 @@
+"""Say which tensors a checkpoint has, over one file or many, from the files' first bytes alone.
+
+Bytes come from a ``read(offset, length) -> bytes`` that the caller provides, so that the same code serves
+a local file (:mod:`.checkpoint`), an HTTP range request, and a test. No network, no array library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from wisp_plan.checkpoint.header import LENGTH_BYTES, Header, TensorInfo, parse_header, parse_header_length
+from wisp_plan.checkpoint.json_object import parse_object, shorten
+from wisp_plan.errors import CheckpointMissing, FileTruncated, HeaderInvalid
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+FIRST_READ_BYTES = 256 << 10
+"""Read at once before the header's length is known: one round trip suffices for most files."""
+
+ReadBytes = Callable[[int, int], bytes]
+"""``read(offset, length)``: that many bytes of a file, fewer only at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A safetensors file that can be read in parts.
+
+    Attributes:
+        read: gives bytes of it.
+        file_bytes: its length, or None when that is not known (then it cannot be checked).
+    """
+
+    read: ReadBytes
+    file_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The tensors of a checkpoint.
+
+    Attributes:
+        headers: one per file, in the order of the files' names.
+    """
+
+    headers: tuple[Header, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, TensorInfo]:
+        """Every tensor by its name."""
+        return {tensor.name: tensor for tensor in self}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files, without their folder."""
+        return tuple(header.file for header in self.headers)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        return sum(tensor.size_bytes for tensor in self)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files, headers included: what a download fetches."""
+        return sum(header.file_bytes for header in self.headers)
+
+    @property
+    def elements(self) -> int:
+        """Numbers in all tensors: the parameter count, where nothing is stored twice."""
+        return sum(tensor.elements for tensor in self)
+
+    def __iter__(self) -> Iterator[TensorInfo]:
+        for header in self.headers:
+            yield from header.tensors
+
+    def __len__(self) -> int:
+        return sum(len(header.tensors) for header in self.headers)
+
+
+def read_source(source: Source, file: str = SINGLE_FILE) -> Header:
+    """Read the header of one file.
+
+    Raises:
+        HeaderInvalid, FileTruncated: see :func:`wisp_plan.checkpoint.header.parse_header`.
+    """
+    first = source.read(0, FIRST_READ_BYTES)
+    length = parse_header_length(first, file)
+    end = LENGTH_BYTES + length
+    text = first[LENGTH_BYTES:end]
+    if len(text) < length:
+        text += source.read(LENGTH_BYTES + len(text), length - len(text))[: length - len(text)]
+    if len(text) != length:
+        missing = length - len(text)
+        raise FileTruncated(
+            f"{file}: {missing} bytes of its header are missing; the file is truncated. Download it again.",
+            missing_bytes=missing,
+        )
+    return parse_header(text, file, source.file_bytes)
+
+
+def read_inventory(open_file: Callable[[str], Source], index: bytes | None = None) -> Inventory:
+    """Read the headers of a whole checkpoint.
+
+    Args:
+        open_file: gives a file of the checkpoint by its name; raises FileNotFoundError when there is none.
+        index: contents of ``model.safetensors.index.json``; None for a checkpoint of one file.
+
+    Raises:
+        CheckpointMissing: a file is not there.
+        HeaderInvalid, FileTruncated: a file or the index is damaged, or they contradict each other.
+    """
+    if index is None:
+        return Inventory((read_source(_open(open_file, SINGLE_FILE)),))
+    expected = parse_index(index)
+    files = sorted(set(expected.values()))
+    headers = tuple(read_source(_open(open_file, file), file) for file in files)
+    return combine(headers, expected)
+
+
+def _open(open_file: Callable[[str], Source], file: str) -> Source:
+    try:
+        return open_file(file)
+    except FileNotFoundError as error:
+        raise CheckpointMissing(
+            f"{file} is not there, although the checkpoint needs it. Download the model again."
+        ) from error
+
+
+def parse_index(text: bytes) -> dict[str, str]:
+    """Parse ``model.safetensors.index.json``: the file of each tensor, by the tensor's name.
+
+    Raises:
+        HeaderInvalid: not such an index, or it names a file outside its own folder.
+    """
+    weight_map = parse_object(text, INDEX_FILE).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise HeaderInvalid(f"{INDEX_FILE} has no weight_map. Download it again.")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not file.endswith(".safetensors") or "/" in file or "\\" in file:
+            raise HeaderInvalid(
+                f"{INDEX_FILE}: {shorten(name)} lies in '{shorten(file)}'; expected the name of a "
+                ".safetensors file in the same folder. Download the index again."
+            )
+    return weight_map
+
+
+def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -> Inventory:
+    """Make one inventory of several files.
+
+    Args:
+        headers: of the files.
+        expected: the file of each tensor, as the index says, when there is one.
+
+    Raises:
+        HeaderInvalid: a tensor lies in two files, or not in the one that the index names.
+    """
+    found: dict[str, str] = {}
+    headers = tuple(headers)
+    for tensor in Inventory(headers):
+        if tensor.name in found:
+            raise HeaderInvalid(
+                f"tensor {tensor.name} is in both {found[tensor.name]} and {tensor.file}. Files of two "
+                "checkpoints are mixed: download the model into an empty folder."
+            )
+        found[tensor.name] = tensor.file
+    for name, file in (expected or {}).items():
+        if found.get(name) != file:
+            where = f"it is in {found[name]}" if name in found else "it is in none of the files"
+            raise HeaderInvalid(
+                f"{INDEX_FILE} says that {name} is in {file}, but {where}. Files of two checkpoints are "
+                "mixed: download the model into an empty folder."
+            )
+    return Inventory(headers)

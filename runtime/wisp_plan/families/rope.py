@@ -1,0 +1,81 @@
+"""Read the rotary position embedding out of a ``config.json``, in its old and its new spelling.
+
+Old (transformers 4): ``rope_theta`` beside ``rope_scaling: null | {rope_type | type, factor, ...}``.
+New (transformers 5): everything in ``rope_parameters``, ``rope_theta`` included. Where both are given,
+``rope_parameters`` wins and ``rope_theta`` beside it is its fallback.
+"""
+
+from __future__ import annotations
+
+from wisp_plan.errors import ConfigInvalid
+from wisp_plan.families.reader import ConfigReader
+from wisp_plan.spec.model import RopeSpec
+
+DEFAULT_THETA = 10000.0
+SUPPORTED = ("default", "linear", "llama3")
+
+
+def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
+    """Name the rotary embedding of a model with heads of ``head_size`` channels.
+
+    Raises:
+        ConfigInvalid: a kind we cannot run (yarn, dynamic, longrope, ...), or an impossible number.
+    """
+    section = config.section("rope_parameters") or config.section("rope_scaling")
+    scaling = section or ConfigReader({}, "rope_scaling.")
+    theta = scaling.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+    rotary_size = _rotary_size(config, scaling, head_size)
+    kind = _kind(scaling)
+    if kind == "linear":
+        return RopeSpec(theta, "linear", _factor(scaling), rotary_size=rotary_size)
+    if kind == "llama3":
+        return _llama3(scaling, theta, rotary_size)
+    return RopeSpec(theta, rotary_size=rotary_size)
+
+
+def _kind(scaling: ConfigReader) -> str:
+    key = "type" if scaling.has("type") and not scaling.has("rope_type") else "rope_type"
+    if not scaling.values or (not scaling.has(key) and scaling.has("rope_theta")):
+        return "default"
+    kind = scaling.text(key)
+    if kind not in SUPPORTED:
+        raise ConfigInvalid(
+            f"config.json: {scaling.path}{key} is '{kind}'; supported: {', '.join(SUPPORTED)}. "
+            "Choose a model without this scaling of positions, or remove it to serve the context it was "
+            "trained for (set max_position_embeddings to that).",
+            key=scaling.path + key,
+        )
+    return kind
+
+
+def _llama3(scaling: ConfigReader, theta: float, rotary_size: int) -> RopeSpec:
+    low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+    if low >= high:
+        raise scaling.bad("low_freq_factor", f"a number below high_freq_factor ({high:g})")
+    return RopeSpec(
+        theta=theta,
+        kind="llama3",
+        factor=_factor(scaling),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_context=scaling.integer("original_max_position_embeddings"),
+        rotary_size=rotary_size,
+    )
+
+
+def _factor(scaling: ConfigReader) -> float:
+    factor = scaling.number("factor")
+    if factor < 1:
+        raise scaling.bad("factor", "a number of at least 1")
+    return factor
+
+
+def _rotary_size(config: ConfigReader, scaling: ConfigReader, head_size: int) -> int:
+    reader = scaling if scaling.has("partial_rotary_factor") else config
+    share = reader.number("partial_rotary_factor", 1.0)
+    size = int(head_size * share)
+    if share > 1 or size < 2 or size % 2:
+        raise reader.bad(
+            "partial_rotary_factor", f"a share of the head's {head_size} channels that is even, at most 1"
+        )
+    return size

@@ -1,0 +1,1 @@
+"""Pre-flight: does a model fit a device, with which settings, and what would make it fit."""

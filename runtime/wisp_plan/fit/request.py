@@ -1,0 +1,111 @@
+"""What a user asks of a model on a device, before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_plan.errors import RequestInvalid
+from wisp_plan.memory.buffers import MOST_PROCESSORS
+from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.formats import FORMATS, Device
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """The settings that decide how much memory a model needs; defaults as on the command line.
+
+    Attributes:
+        max_context: tokens a sequence may hold; None is auto.
+        max_concurrent: sequences in one step.
+        quantization: of the weights, or auto.
+        kv_dtype: of keys and values, or auto.
+        block_tokens: Tb, tokens per KV block.
+        max_step_tokens: tokens a step may compute; None is auto (:mod:`.steps`).
+        device: where it runs; on ``cpu`` weights, keys and values are held in float32.
+        kv_cache_bytes: for the KV cache; None is auto.
+        context_bytes: of the CUDA context, when the available bytes were measured with (then its size) or
+            without it (then 0); None takes the ledger's estimate.
+        processors: SMs of the GPU; None is not known yet.
+        formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
+        kv_dtypes_available: likewise for keys and values.
+    """
+
+    max_context: int | None = None
+    max_concurrent: int = 32
+    quantization: str = "auto"
+    kv_dtype: str = "auto"
+    block_tokens: int = 16
+    max_step_tokens: int | None = None
+    device: Device = "cuda"
+    kv_cache_bytes: int | None = None
+    context_bytes: int | None = None
+    processors: int | None = None
+    formats_available: tuple[str, ...] = ("bf16",)
+    kv_dtypes_available: tuple[str, ...] = ("bf16",)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The weight formats to try, the most faithful first."""
+        if self.quantization != "auto":
+            return (self.quantization,)
+        return tuple(name for name in FORMATS if name in self.formats_available)
+
+    @property
+    def kv_format(self) -> str:
+        """How keys and values are held."""
+        if self.device == "cpu":
+            return "float32"
+        return self.kv_dtypes_available[0] if self.kv_dtype == "auto" else self.kv_dtype
+
+    def ledger_options(
+        self, quantization: str, max_context: int, kv_blocks: int, max_step_tokens: int
+    ) -> LedgerOptions:
+        """Put this request and what was decided about it into the ledger's terms."""
+        return LedgerOptions(
+            device=self.device,
+            quantization=quantization,
+            kv_dtype=self.kv_format,
+            kv_blocks=kv_blocks,
+            block_tokens=self.block_tokens,
+            max_context=max_context,
+            max_concurrent=self.max_concurrent,
+            max_step_tokens=max_step_tokens,
+            context_bytes=self.context_bytes,
+            processors=self.processors or MOST_PROCESSORS,
+        )
+
+    def check(self, spec: ModelSpec) -> None:
+        """Refuse what no amount of memory would satisfy.
+
+        Raises:
+            RequestInvalid: names the setting, its value and what is possible.
+        """
+        for name in ("max_concurrent", "block_tokens", "max_step_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestInvalid(f"{_both(name)} is {value}; it must be at least 1.")
+        if self.max_context is not None and not 1 <= self.max_context <= spec.max_context:
+            raise RequestInvalid(
+                f"{_both('max_context')} is {self.max_context}; this model can hold 1 to {spec.max_context} "
+                "tokens. Set it within that, or to auto."
+            )
+        _check_choice(_both("quantization"), self.quantization, self.formats_available)
+        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_dtypes_available)
+
+
+def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:
+    if not available:
+        raise RequestInvalid(f"{name}: this runtime offers no format at all for this device.")
+    if value not in ("auto", *available):
+        raise RequestInvalid(
+            f"{name}: {value} cannot be served by this runtime yet; available: {', '.join(available)}. "
+            "Set it to one of these, or to auto."
+        )
+
+
+def _both(name: str) -> str:
+    """A setting as an InferenceModel and as the command line name it: ``maxContext (--max-context)``."""
+    first, *rest = name.split("_")
+    camel = first + "".join(word.capitalize() for word in rest)
+    return f"{camel} (--{name.replace('_', '-')})"

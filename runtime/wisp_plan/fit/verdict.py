@@ -1,0 +1,162 @@
+"""Decide whether a model fits a device, and say so in one sentence with numbers and the remedy.
+
+The operator asks before a pod exists (on a card of the catalogue), the runtime before it reads a weight (on
+the memory that is really free); both call :func:`check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.fit.remedies import Remedy, find_remedies
+from wisp_plan.fit.request import FitRequest
+from wisp_plan.fit.resolve import Trial, allocate, attempt
+from wisp_plan.memory.ledger import Ledger
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.units import format_size
+from wisp_plan.weights.tensors import check_tensors
+
+__all__ = ["Fit", "FitRequest", "Remedy", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The verdict, and every ``auto`` resolved.
+
+    Attributes:
+        fits: whether at least one sequence of ``max_context`` tokens can be served.
+        message: one sentence; when it does not fit it ends in what would.
+        ledger: what the process will occupy, all KV blocks included; when it does not fit, the least that
+            would serve.
+        required_bytes: the least that serves: one sequence of ``max_context`` tokens, in such steps.
+        available_bytes: what there is.
+        device_name: e.g. ``L4``.
+        max_context: tokens a sequence may hold, prompt and answer together.
+        max_concurrent: sequences in one step.
+        max_step_tokens: tokens a step may compute.
+        quantization: of the weights (``float32`` on the CPU).
+        kv_dtype: of keys and values.
+        kv_blocks: P, blocks to allocate; 0 when it does not fit.
+        block_tokens: Tb.
+        remedies: changes that were tried and make it fit; empty when it fits.
+        basis: what the verdict rests on: the checkpoint's headers, or config.json alone.
+    """
+
+    fits: bool
+    message: str
+    ledger: Ledger
+    required_bytes: int
+    available_bytes: int
+    device_name: str
+    max_context: int
+    max_concurrent: int
+    max_step_tokens: int
+    quantization: str
+    kv_dtype: str
+    kv_blocks: int
+    block_tokens: int
+    remedies: tuple[Remedy, ...]
+    basis: Literal["checkpoint", "config"]
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What is left beside the least that serves; negative is what is missing."""
+        return self.available_bytes - self.required_bytes
+
+    @property
+    def max_concurrent_at_context(self) -> int:
+        """Sequences of full ``max_context`` that run at a time."""
+        blocks_a_sequence = -(-self.max_context // self.block_tokens)
+        return min(self.max_concurrent, self.kv_blocks // blocks_a_sequence)
+
+    @property
+    def context_at_max_concurrent(self) -> int:
+        """Tokens that each of ``max_concurrent`` sequences can hold at a time."""
+        return min(self.max_context, self.kv_blocks // self.max_concurrent * self.block_tokens)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the ledger as ``/state`` shows it (docs/architecture.md)."""
+        return {
+            "weightsBytes": self.ledger.weights_bytes + self.ledger.scales_bytes,
+            "kvCacheBytes": self.ledger.kv_cache_bytes,
+            "workspaceBytes": self.ledger.workspace_bytes,
+            "graphsBytes": self.ledger.graphs_bytes,
+            "contextBytes": self.ledger.context_bytes,
+            "totalBytes": self.ledger.total_bytes,
+            "availableBytes": self.available_bytes,
+            "kvBytesPerToken": self.ledger.kv_bytes_per_token,
+            "maxContext": self.max_context,
+            "maxConcurrent": self.max_concurrent,
+            "maxStepTokens": self.max_step_tokens,
+            "maxConcurrentAtContext": self.max_concurrent_at_context,
+            "headroomBytes": self.headroom_bytes,
+            "fits": self.fits,
+            "message": self.message,
+        }
+
+
+def check(
+    spec: ModelSpec,
+    request: FitRequest,
+    *,
+    available_bytes: int,
+    device_name: str,
+    inventory: Inventory | None = None,
+) -> Fit:
+    """Decide whether ``spec`` can be served as requested within ``available_bytes``.
+
+    Args:
+        available_bytes: what the process may take in all (``gpus.usable_bytes``, or free memory times
+            ``--memory-fraction``).
+        device_name: for messages: ``L4``, or ``this machine``.
+        inventory: the checkpoint's tensors; given, they must be those that the model needs.
+
+    Raises:
+        RequestInvalid: the request cannot be satisfied by any amount of memory.
+        TensorsMismatch: the checkpoint lacks tensors or has them in other shapes.
+    """
+    request.check(spec)
+    if inventory is not None:
+        check_tensors(spec, inventory.by_name)
+    trial = attempt(spec, request, available_bytes)
+    remedies = () if trial.fits else find_remedies(spec, request, trial)
+    ledger = allocate(spec, request, trial)
+    return Fit(
+        fits=trial.fits,
+        message=_message(spec, request, trial, remedies, device_name),
+        ledger=ledger,
+        required_bytes=trial.required.total_bytes,
+        available_bytes=available_bytes,
+        device_name=device_name,
+        max_context=trial.max_context,
+        max_concurrent=request.max_concurrent,
+        max_step_tokens=ledger.options.max_step_tokens,
+        quantization="float32" if request.device == "cpu" else ledger.options.quantization,
+        kv_dtype=ledger.options.kv_dtype,
+        kv_blocks=ledger.options.kv_blocks if trial.fits else 0,
+        block_tokens=request.block_tokens,
+        remedies=remedies,
+        basis="config" if inventory is None else "checkpoint",
+    )
+
+
+def _message(
+    spec: ModelSpec, request: FitRequest, trial: Trial, remedies: tuple[Remedy, ...], device_name: str
+) -> str:
+    device = device_name if device_name.startswith(("the ", "this ")) else f"the {device_name}"
+    needs = f"needs {format_size(trial.required.total_bytes)}"
+    has = f"{device} has {format_size(trial.available_bytes)} free"
+    if trial.fits:
+        is_shortened = trial.max_context < spec.max_context and request.max_context is None
+        limit = f" (of the model's {spec.max_context}, which would need more)" if is_shortened else ""
+        return f"{needs} for a context of {trial.max_context} tokens{limit}, {has}"
+    advice = ", or ".join(remedy.text for remedy in remedies)
+    if trial.headroom_bytes >= 0 and trial.kv_limit_bytes is not None:
+        cache, allowed = format_size(trial.required.kv_cache_bytes), format_size(trial.kv_limit_bytes)
+        return (
+            f"a context of {trial.max_context} tokens needs a KV cache of {cache}, the limit set for it "
+            f"is {allowed}; fits with {advice}"
+        )
+    return f"{needs}, {has}; fits with {advice}"

@@ -1,0 +1,1 @@
+"""Memory ledger of a served model, and the buffers it counts."""

@@ -1,0 +1,148 @@
+"""The byte ledger: what serving a model occupies, row by row.
+
+Pure: a :class:`~wisp_plan.spec.model.ModelSpec` and settings in, numbers out. Whether that fits is decided in
+:mod:`.fit`. Weights, KV cache and, on a GPU, workspace are what the runtime allocates; graphs and CUDA
+context are estimates on the safe side, the latter replaced by what a runtime measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_plan.memory.buffers import MOST_PROCESSORS, cpu_bytes, gpu_buffers
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.units import MIB
+from wisp_plan.weights.formats import Device, kv_bytes_per_token, weight_bytes
+
+CONTEXT_BYTES = 640 * MIB
+"""CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
+
+GRAPH_NODE_BYTES = 4 << 10
+"""Device memory of a kernel in a CUDA graph; an H200 (driver 580.159) takes 2 to 3 KiB, without arguments."""
+
+GRAPH_KERNELS_A_LAYER = 8
+GRAPH_KERNELS_BESIDE = 12
+GRAPH_KINDS = ("greedy", "drawn", "logprobs")
+"""Graphs of each size: all rows take their best token, some are drawn, some report log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """What the ledger depends on besides the model; everything is decided, nothing is ``auto``.
+
+    Attributes:
+        device: where the model runs.
+        quantization: of the projections (ignored on ``cpu``).
+        kv_dtype: of keys and values: bf16, fp8, or float32 on ``cpu``.
+        kv_blocks, block_tokens: P, Tb.
+        max_context: tokens a sequence may hold.
+        max_concurrent: sequences in one step.
+        max_step_tokens: tokens a step may compute.
+        context_bytes: of the CUDA context, when it was measured; None takes the estimate.
+        processors: SMs of the GPU.
+    """
+
+    device: Device
+    quantization: str
+    kv_dtype: str
+    kv_blocks: int
+    block_tokens: int
+    max_context: int
+    max_concurrent: int
+    max_step_tokens: int
+    context_bytes: int | None = None
+    processors: int = MOST_PROCESSORS
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the ledger: what, how much, and how that came about."""
+
+    name: str
+    size_bytes: int
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All that a serving process occupies on its device.
+
+    Attributes:
+        weights_bytes: the weights as they are held in memory, without scales.
+        scales_bytes: the scales of quantized weights.
+        kv_cache_bytes: P blocks of Tb tokens.
+        workspace_bytes: activations, logits and attention's partial results of one step.
+        graphs_bytes: captured CUDA graphs.
+        context_bytes: CUDA's own.
+        kv_bytes_per_token: of one sequence's token, over all layers.
+        options: what it was computed for.
+    """
+
+    weights_bytes: int
+    scales_bytes: int
+    kv_cache_bytes: int
+    workspace_bytes: int
+    graphs_bytes: int
+    context_bytes: int
+    kv_bytes_per_token: int
+    options: LedgerOptions
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all rows."""
+        return sum(row.size_bytes for row in self.rows())
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return the ledger line by line, as a table shows it; rows of 0 bytes are included."""
+        o = self.options
+        held = "float32" if o.device == "cpu" else o.quantization
+        tokens = o.kv_blocks * o.block_tokens
+        return (
+            Row("weights", self.weights_bytes, f"held as {held}"),
+            Row("scales", self.scales_bytes, f"of {held} weights"),
+            Row(
+                "KV cache",
+                self.kv_cache_bytes,
+                f"{tokens} tokens of {self.kv_bytes_per_token} B, {o.kv_dtype}",
+            ),
+            Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
+            Row("graphs", self.graphs_bytes, f"captured steps of up to {o.max_concurrent} sequences"),
+            Row("CUDA context", self.context_bytes, "driver and kernels"),
+        )
+
+
+def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
+    """Count what serving ``spec`` under ``options`` occupies."""
+    weights = weight_bytes(spec, options.quantization, options.device)
+    per_token = kv_bytes_per_token(spec, options.kv_dtype)
+    is_cuda = options.device == "cuda"
+    context = CONTEXT_BYTES if options.context_bytes is None else options.context_bytes
+    return Ledger(
+        weights_bytes=weights.weights,
+        scales_bytes=weights.scales,
+        kv_cache_bytes=options.kv_blocks * options.block_tokens * per_token,
+        workspace_bytes=workspace_bytes(spec, options),
+        graphs_bytes=graphs_bytes(spec, options.max_concurrent) if is_cuda else 0,
+        context_bytes=context if is_cuda else 0,
+        kv_bytes_per_token=per_token,
+        options=options,
+    )
+
+
+def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
+    """Count the scratch memory of the largest step."""
+    if options.device == "cpu":
+        return cpu_bytes(spec, options)
+    return sum(gpu_buffers(spec, options).values())
+
+
+def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
+    """Estimate captured CUDA graphs: one per size of a decode step and kind of sampling."""
+    kernels = spec.layers * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
+    return len(GRAPH_KINDS) * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
+
+
+def decode_sizes(max_concurrent: int) -> int:
+    """Count the sizes that decode steps are rounded up to (``wisp_runtime.engine.bucket`` lists them)."""
+    small = sum(size < max_concurrent for size in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128))
+    return small + max(0, -(-(max_concurrent - 128) // 64) - 1) + 1

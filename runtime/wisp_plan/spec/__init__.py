@@ -1,0 +1,1 @@
+"""Dimensions of a model, as frozen dataclasses."""

@@ -1,0 +1,1 @@
+"""Weights of a model: required tensors, formats, layout in memory."""

@@ -1,0 +1,329 @@
+"""The verdict: what fits where, with which numbers, in which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wisp_plan.checkpoint.header import Header
+from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.errors import RequestInvalid, TensorsMismatch
+from wisp_plan.fit.verdict import FitRequest, check
+from wisp_plan.hardware.gpus import find_card, usable_bytes
+from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.units import GIB, MIB
+
+ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
+EVERYTHING = FitRequest(formats_available=ALL_FORMATS, kv_dtypes_available=("bf16", "fp8"))
+DEFAULT = FitRequest()
+CPU = FitRequest(device="cpu")
+
+
+def on(card: str, spec: ModelSpec, request: FitRequest = DEFAULT):
+    return check(
+        spec, request, available_bytes=usable_bytes(find_card(card)), device_name=find_card(card).name
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "fits"),
+    [
+        ("llama-3-8b", "t4", False),
+        ("llama-3-8b", "l4", True),
+        ("llama-3-8b", "h100", True),
+        ("qwen2.5-7b", "t4", False),
+        ("qwen2.5-7b", "a10g", True),
+        ("qwen3-8b", "l4", True),
+        ("mistral-7b-v0.3", "rtx4090", True),
+        ("llama-3.2-3b", "t4", True),
+        ("smollm2-135m", "t4", True),
+    ],
+)
+def test_real_models_fit_the_cards_that_people_run_them_on(spec_of, model, card, fits):
+    assert on(card, spec_of(model)).fits is fits
+
+
+@pytest.mark.parametrize(
+    ("card", "max_context", "expect"),
+    [
+        ("l4", None, range(25_000, 30_000)),  # what 19.7 GiB leave beside 15 GiB of weights, 128 KiB a token
+        ("a100-40gb", None, range(131_072, 131_073)),
+        ("l4", 8192, range(8192, 8193)),
+    ],
+)
+def test_max_context_is_what_was_asked_or_as_long_as_fits(spec_of, card, max_context, expect):
+    fit = on(card, spec_of("llama-3.1-8b"), FitRequest(max_context=max_context))
+    assert fit.fits
+    assert fit.max_context in expect
+    assert fit.max_context % 16 == 0
+
+
+def test_the_sentence_of_a_model_that_fits(spec_of):
+    fit = on("l4", spec_of("llama-3.1-8b"))
+    context = fit.max_context
+    assert fit.message == (
+        f"needs 19.7 GiB for a context of {context} tokens (of the model's 131072, which would need more), "
+        "the L4 has 19.7 GiB free"
+    )
+    assert on("h100", spec_of("smollm2-135m")).message == (
+        "needs 1.2 GiB for a context of 8192 tokens, the H100 has 71.1 GiB free"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "request_", "advice"),
+    [
+        # a shorter context is enough
+        ("llama-3.1-8b", "l4", FitRequest(max_context=131072), ["maxContext"]),
+        # either is enough, and what keeps the context comes first
+        (
+            "llama-3.1-8b",
+            "l4",
+            replace(EVERYTHING, quantization="bf16", max_context=57344),
+            ["quantization: fp8", "kvCacheDtype: fp8", "maxContext"],
+        ),
+        # no context at all with bf16, and only another format helps
+        ("llama-3-8b", "t4", replace(EVERYTHING, quantization="bf16"), ["quantization: fp8"]),
+        # neither alone, but both together
+        (
+            "llama-3.1-8b",
+            "t4",
+            replace(EVERYTHING, quantization="bf16", max_context=131072, kv_dtypes_available=("bf16",)),
+            ["quantization: fp8 and maxContext"],
+        ),
+        # formats that the runtime lacks are never proposed
+        ("llama-3-8b", "t4", FitRequest(quantization="bf16"), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
+        ("llama-3-8b", "t4", FitRequest(), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
+        # fewer sequences need less workspace for logits
+        ("llama-3-8b", "l4", FitRequest(max_context=8192, max_concurrent=8192), ["maxConcurrent 2048"]),
+    ],
+)
+def test_what_does_not_fit_is_told_what_would(spec_of, model, card, request_, advice):
+    fit = on(card, spec_of(model), request_)
+    assert not fit.fits
+    assert fit.message.startswith(f"needs {fit.required_bytes / GIB:.1f} GiB, the {fit.device_name} has ")
+    said = fit.message.split("fits with ")[1].split(", or ")
+    assert len(said) == len(advice)
+    assert all(text.startswith(start) for text, start in zip(said, advice, strict=True))
+
+
+def test_the_designs_own_example_reads_like_it(spec_of):
+    request = replace(EVERYTHING, quantization="bf16", kv_dtypes_available=("bf16",), max_context=65536)
+    fit = on("l4", spec_of("llama-3.1-8b"), request)
+    context = fit.remedies[1].value
+    assert fit.message == (
+        f"needs 23.8 GiB, the L4 has 19.7 GiB free; fits with quantization: fp8, or maxContext {context}"
+    )
+
+
+def test_a_model_beyond_every_card_is_told_so(spec_of):
+    spec = spec_of("llama-3-8b", num_hidden_layers=600)
+    assert "more than any card we know" in on("b300", spec).message
+
+
+def test_a_model_beyond_this_machine_is_told_how_much_memory_it_needs(spec_of):
+    fit = check(spec_of("smollm2-135m"), CPU, available_bytes=400 * MIB, device_name="this machine")
+    assert fit.message == "needs 579.8 MiB, this machine has 400.0 MiB free; fits with 1 GiB of free memory"
+
+
+def test_auto_quantization_leaves_bf16_only_when_a_useful_context_does_not_fit(spec_of):
+    spec = spec_of("llama-3.1-8b")
+    assert on("l4", spec, EVERYTHING).quantization == "bf16"
+    assert on("t4", spec, EVERYTHING).quantization == "fp8"
+    assert on("l4", spec, replace(EVERYTHING, max_context=131072)).quantization == "int4"
+
+
+def test_the_cpu_computes_in_float32_and_takes_no_more_than_it_needs(spec_of):
+    fit = check(spec_of("smollm2-135m"), CPU, available_bytes=64 * GIB, device_name="this machine")
+    assert (fit.quantization, fit.kv_dtype, fit.max_context) == ("float32", "float32", 8192)
+    assert fit.ledger.weights_bytes == 4 * 134_515_008
+    assert GIB - 16 * 46080 < fit.ledger.kv_cache_bytes <= GIB
+
+
+def test_a_model_fits_to_the_byte(spec_of):
+    spec, request = spec_of("llama-3-8b"), FitRequest(max_context=8192, max_step_tokens=512)
+    needed = on("h100", spec, request).required_bytes
+    exact, short = (check(spec, request, available_bytes=n, device_name="L4") for n in (needed, needed - 1))
+    assert (exact.fits, exact.headroom_bytes) == (True, 0)
+    assert (short.fits, short.headroom_bytes) == (False, -1)
+
+
+def test_the_context_that_all_sequences_can_have_at_a_time_is_told(spec_of):
+    fit = on("l4", spec_of("llama-3-8b"))
+    assert fit.context_at_max_concurrent == fit.kv_blocks // 32 * 16 < 8192
+    assert on("h100", spec_of("llama-3-8b")).context_at_max_concurrent == 8192
+
+
+def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
+    fit = on("h100", spec_of("llama-3-8b"))
+    left = fit.available_bytes - fit.ledger.total_bytes
+    assert 0 <= left < fit.block_tokens * fit.ledger.kv_bytes_per_token
+    assert fit.max_concurrent_at_context == 32  # bounded by max_concurrent, not by memory
+    assert on("l4", spec_of("llama-3-8b")).max_concurrent_at_context == 3
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_bytes", "max_context", "blocks"),
+    [(2 * GIB, None, 1024), (GIB, None, 512), (GIB, 8192, 512), (10 * MIB, None, None), (GIB, 8193, None)],
+)
+def test_the_kv_cache_may_be_given_its_size(spec_of, kv_cache_bytes, max_context, blocks):
+    spec = spec_of("llama-3.1-8b")  # 2 MiB a block
+    fit = on("h100", spec, FitRequest(kv_cache_bytes=kv_cache_bytes, max_context=max_context))
+    assert fit.fits is (blocks is not None)
+    if blocks is not None:
+        assert fit.kv_blocks == blocks
+        assert fit.max_context == min(8192, blocks * 16) if max_context else blocks * 16
+
+
+@pytest.mark.parametrize(
+    ("request_", "advice"),
+    [
+        (FitRequest(kv_cache_bytes=10 * MIB), "a KV cache of 64MiB"),
+        (FitRequest(kv_cache_bytes=GIB, max_context=16384), "maxContext 8192, or a KV cache of 2048MiB"),
+    ],
+)
+def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, request_, advice):
+    fit = on("h100", spec_of("llama-3.1-8b"), request_)
+    assert "needs a KV cache of" in fit.message
+    assert fit.message.endswith(f"fits with {advice}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_context": 8193}, "maxContext (--max-context) is 8193; this model can hold 1 to 8192 tokens"),
+        ({"max_context": 0}, "maxContext (--max-context) is 0"),
+        ({"max_concurrent": 0}, "maxConcurrent (--max-concurrent) is 0; it must be at least 1"),
+        ({"block_tokens": -1}, "blockTokens (--block-tokens) is -1"),
+        ({"max_step_tokens": 0}, "maxStepTokens (--max-step-tokens) is 0"),
+        (
+            {"quantization": "fp8"},
+            "(--quantization): fp8 cannot be served by this runtime yet; available: bf16",
+        ),
+        ({"quantization": "q4_k_m"}, "q4_k_m"),
+        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served by this runtime yet"),
+        ({"formats_available": ()}, "no format at all"),
+    ],
+)
+def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
+    with pytest.raises(RequestInvalid) as caught:
+        on("h100", spec_of("smollm2-135m"), replace(FitRequest(), **change))
+    assert said in caught.value.message
+
+
+def test_a_checkpoint_that_lacks_tensors_is_refused_before_the_arithmetic(spec_of):
+    empty = Inventory((Header("model.safetensors", (), 16),))
+    with pytest.raises(TensorsMismatch):
+        check(spec_of("smollm2-135m"), CPU, available_bytes=GIB, device_name="this machine", inventory=empty)
+
+
+def test_state_shows_the_ledger_with_the_keys_of_the_architecture_page(spec_of):
+    fit = on("l4", spec_of("llama-3-8b"), replace(EVERYTHING, quantization="fp8"))
+    shown = fit.to_dict()
+    parts = ("weightsBytes", "kvCacheBytes", "workspaceBytes", "graphsBytes", "contextBytes")
+    assert sum(shown[part] for part in parts) == shown["totalBytes"]  # scales are part of the weights
+    assert shown["headroomBytes"] == fit.available_bytes - fit.required_bytes > 0
+    assert (shown["maxContext"], shown["maxConcurrent"], shown["fits"]) == (8192, 32, True)
+    assert list(shown)[5:] == [
+        "totalBytes",
+        "availableBytes",
+        "kvBytesPerToken",
+        "maxContext",
+        "maxConcurrent",
+        "maxStepTokens",
+        "maxConcurrentAtContext",
+        "headroomBytes",
+        "fits",
+        "message",
+    ]
+
+
+TINY = ModelSpec(
+    *("LlamaForCausalLM", "llama", 4, 256, 512, 1000, 4, 2, 64, 20_000, 1e-6, RopeSpec(rotary_size=64))
+)
+requests = st.builds(
+    FitRequest,
+    max_context=st.none() | st.integers(1, 20_000),
+    max_concurrent=st.integers(1, 40),
+    quantization=st.sampled_from(["auto", *ALL_FORMATS]),
+    kv_dtype=st.sampled_from(["auto", "bf16", "fp8"]),
+    block_tokens=st.integers(1, 700),
+    max_step_tokens=st.none() | st.integers(1, 2048),
+    device=st.sampled_from(["cuda", "cpu"]),
+    kv_cache_bytes=st.none() | st.integers(1, 64 * MIB),
+    context_bytes=st.none() | st.integers(0, 64 * MIB),
+    formats_available=st.just(ALL_FORMATS),
+    kv_dtypes_available=st.just(("bf16", "fp8")),
+)
+memory = st.integers(0, 700 * MIB)
+
+
+def tiny(request: FitRequest, available_bytes: int):
+    return check(TINY, request, available_bytes=available_bytes, device_name="L4")
+
+
+@given(requests, memory)
+def test_what_fits_really_fits_and_what_does_not_really_does_not(request, available_bytes):
+    fit = tiny(request, available_bytes)
+    if fit.fits:
+        assert fit.required_bytes <= fit.ledger.total_bytes <= available_bytes
+        assert fit.kv_blocks * request.block_tokens >= fit.max_context
+        assert fit.max_concurrent_at_context >= 1
+        assert request.kv_cache_bytes is None or fit.ledger.kv_cache_bytes <= request.kv_cache_bytes
+        assert not fit.remedies
+    else:
+        limit = request.kv_cache_bytes
+        too_much_cache = limit is not None and fit.ledger.kv_cache_bytes > limit
+        assert fit.ledger.total_bytes > available_bytes or too_much_cache
+        assert fit.kv_blocks == fit.max_concurrent_at_context == fit.context_at_max_concurrent == 0
+        assert fit.remedies
+    assert fit.max_context == request.max_context or request.max_context is None
+
+
+FIELDS = {
+    "quantization": ("quantization", str),
+    "kvCacheDtype": ("kv_dtype", str),
+    "maxContext": ("max_context", int),
+    "maxConcurrent": ("max_concurrent", int),
+    "kvCacheMemory": ("kv_cache_bytes", lambda text: int(text.removesuffix("MiB")) * MIB),
+}
+
+
+@given(requests, memory)
+def test_every_remedy_that_is_proposed_works(request, available_bytes):
+    for remedy in tiny(request, available_bytes).remedies:
+        if remedy.setting in ("gpu", "memory"):
+            continue
+        field, read = FIELDS[remedy.setting]
+        changed = replace(request, **{field: read(remedy.value)})
+        if " and maxContext " in remedy.text:
+            changed = replace(changed, max_context=int(remedy.text.rpartition(" ")[2]))
+        assert tiny(changed, available_bytes).fits, remedy
+
+
+@given(requests, memory, st.integers(0, 200 * MIB))
+def test_more_memory_never_makes_a_model_fit_worse(request, available_bytes, more_bytes):
+    request = replace(
+        request, quantization="bf16" if request.quantization == "auto" else request.quantization
+    )
+    less, more = tiny(request, available_bytes), tiny(request, available_bytes + more_bytes)
+    assert more.fits or not less.fits
+    if less.fits and request.max_step_tokens is not None:  # auto may prefer wider steps to a longer context
+        assert more.max_context >= less.max_context
+
+
+@given(requests, st.integers(0, 45 * MIB))
+def test_an_automatic_context_is_the_longest_that_fits(request, spare_bytes):
+    request = replace(request, max_context=None, quantization="bf16")
+    shortest = tiny(replace(request, max_context=512, kv_cache_bytes=None), GIB).required_bytes
+    available_bytes = shortest + spare_bytes
+    fit = tiny(request, available_bytes)
+    assert fit.fits or request.kv_cache_bytes is not None
+    if fit.fits and fit.max_context < TINY.max_context:
+        longer = (fit.max_context // request.block_tokens + 1) * request.block_tokens
+        longer = min(longer, TINY.max_context)
+        request = replace(request, max_context=longer, max_step_tokens=fit.max_step_tokens)
+        assert not tiny(request, available_bytes).fits

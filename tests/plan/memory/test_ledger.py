@@ -1,0 +1,163 @@
+"""The byte ledger, row by row, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wisp_plan.memory.buffers import gpu_buffers
+from wisp_plan.memory.ledger import (
+    CONTEXT_BYTES,
+    LedgerOptions,
+    compute_ledger,
+    graphs_bytes,
+    workspace_bytes,
+)
+from wisp_plan.units import MIB
+from wisp_plan.weights.formats import FORMATS, weight_bytes
+
+CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
+CPU = replace(CUDA, device="cpu", kv_dtype="float32")
+
+# Llama-3-8B: what is quantized is 32 layers of q, k, v, o, gate, up and down.
+PROJECTIONS = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
+ROWS = 32 * (4096 + 1024 + 1024 + 4096 + 14336 + 14336 + 4096)
+OTHERS = 8_030_261_248 - PROJECTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "scales"),
+    [
+        ("bf16", 2 * 8_030_261_248, 0),
+        ("fp8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
+        ("int8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
+        ("int4", PROJECTIONS // 2 + 2 * OTHERS, 2 * PROJECTIONS // 128),
+        ("nvfp4", PROJECTIONS // 2 + 2 * OTHERS, PROJECTIONS // 16 + 4 * 7 * 32),
+    ],
+)
+def test_weights_are_exact_in_every_format(spec_of, name, weights, scales):
+    counted = weight_bytes(spec_of("llama-3-8b"), name, "cuda")
+    assert (counted.weights, counted.scales) == (weights, scales)
+
+
+def test_every_format_is_in_the_table_above_and_narrower_ones_come_later():
+    assert list(FORMATS) == ["bf16", "fp8", "int8", "int4", "nvfp4"]
+    bits = [weight_format.bits for weight_format in FORMATS.values()]
+    assert bits == sorted(bits, reverse=True)
+
+
+def test_a_gpu_holds_stacked_matrices_padded_to_blocks_of_64_and_aligned_vectors(spec_of):
+    spec = spec_of("smollm2-135m", hidden_size=72, num_attention_heads=9, head_dim=8, num_hidden_layers=1)
+    spec = replace(spec, vocab=130, mlp=40, kv_heads=3, has_qkv_bias=True)
+    matrices = (
+        192 * 128,  # embeddings [130, 72]
+        128 * 128,  # Q, K and V: [72 + 24 + 24, 72]
+        128 * 128,  # attention's output [72, 72]
+        128 * 128,  # gate and up [80, 72]
+        128 * 64,  # down [72, 40]
+    )
+    vectors = 3 * 128 + 128  # three norms of 72, and 120 biases of Q, K and V
+    assert weight_bytes(spec, "bf16", "cuda").weights == 2 * (sum(matrices) + vectors)
+
+
+def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
+    spec, tokens = spec_of("llama-3-8b"), 512
+    buffers = gpu_buffers(spec, replace(CUDA, processors=132))
+    assert buffers["residual"] == tokens * 4096 * 4
+    assert buffers["normed"] == buffers["attention"] == buffers["output"] == tokens * 4096 * 2
+    assert buffers["qkv"] == tokens * 6144 * 2
+    assert buffers["swiglu"] == tokens * 14336 * 2
+    assert buffers["rows"] == 32 * 4096 * 2
+    assert buffers["logits"] == 32 * 128256 * 4
+    assert buffers["rotation"] == 8192 * 128 * 4
+    assert workspace_bytes(spec, replace(CUDA, processors=132)) == sum(buffers.values())
+    assert 100 * MIB < sum(buffers.values()) < 150 * MIB
+
+
+@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+def test_the_stored_dtype_does_not_change_what_is_held(spec_of, stored):
+    spec = replace(spec_of("smollm2-135m"), dtype=stored)
+    assert weight_bytes(spec, "bf16", "cuda").weights == 2 * 134_515_008
+    assert weight_bytes(spec, "bf16", "cpu").weights == 4 * 134_515_008
+
+
+def test_a_row_that_is_no_multiple_of_the_group_gets_a_scale_for_its_rest():
+    assert FORMATS["int4"].scales_bytes(10, 129) == 10 * 2 * 2
+    assert FORMATS["int4"].weight_bytes(10, 129) == 10 * 65  # rows end on whole bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "per_token"),
+    [(CUDA, 131_072), (replace(CUDA, kv_dtype="fp8"), 65_536), (CPU, 262_144)],
+)
+def test_the_kv_cache_is_blocks_of_tokens(spec_of, options, per_token):
+    ledger = compute_ledger(spec_of("llama-3-8b"), options)
+    assert ledger.kv_bytes_per_token == per_token
+    assert ledger.kv_cache_bytes == 100 * 16 * per_token
+
+
+def test_the_cpu_has_neither_graphs_nor_a_context(spec_of):
+    ledger = compute_ledger(spec_of("smollm2-135m"), CPU)
+    assert (ledger.graphs_bytes, ledger.context_bytes, ledger.scales_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("measured", "expect"), [(None, CONTEXT_BYTES), (0, 0), (300 * MIB, 300 * MIB)])
+def test_a_measured_cuda_context_replaces_the_estimate(spec_of, measured, expect):
+    ledger = compute_ledger(spec_of("smollm2-135m"), replace(CUDA, context_bytes=measured))
+    assert ledger.context_bytes == expect
+
+
+def test_the_total_is_the_sum_of_the_rows_and_each_row_says_how_it_came_about(spec_of):
+    ledger = compute_ledger(spec_of("llama-3-8b"), replace(CUDA, quantization="fp8"))
+    rows = {row.name: row for row in ledger.rows()}
+    assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context"]
+    assert ledger.total_bytes == sum(row.size_bytes for row in rows.values())
+    assert rows["weights"].explanation == "held as fp8"
+    assert rows["KV cache"].explanation == "1600 tokens of 131072 B, bf16"
+    assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
+
+
+def test_the_workspace_of_a_step_is_what_lives_at_the_same_time(spec_of):
+    spec = spec_of("llama-3-8b")
+    activations = 512 * (2 * 4096 + 3 * 14336) * 2
+    logits = 32 * (2 * 128256 * 4 + 128256 // 8)
+    tables = 32 * 512 * 4 + 8192 * 128 * 4  # of blocks, and of cosines and sines
+    one_context = 2 * 8192 * 8 * 128 * 4
+    scores = 2 * (8 << 20) * 4  # as many queries at once as fit into 8 Mi scores
+    assert workspace_bytes(spec, CPU) == 2 * activations + logits + tables + one_context + scores
+
+
+@pytest.mark.parametrize(
+    ("max_context", "max_step_tokens", "scores"),
+    [(1024, 64, 32 * 64 * 1024), (8192, 512, 8 << 20), (131072, 512, 64 * 131072), (1 << 20, 8, 32 << 20)],
+)
+def test_the_cpu_computes_so_many_scores_at_once(spec_of, max_context, max_step_tokens, scores):
+    spec = spec_of("llama-3-8b", max_position_embeddings=1 << 20)
+    options = replace(CPU, max_context=max_context, max_step_tokens=max_step_tokens)
+    shorter = replace(options, max_context=1, max_step_tokens=max_step_tokens)
+    grown = workspace_bytes(spec, options) - workspace_bytes(spec, shorter)
+    one_context = 2 * (max_context - 1) * 8 * 128 * 4
+    tables = 32 * (-(-max_context // 16) - 1) * 4
+    assert grown == 2 * (scores - 32 * max_step_tokens) * 4 + one_context + tables
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_context": 16384},
+        {"max_concurrent": 64},
+        {"max_step_tokens": 1024},
+    ],
+)
+@pytest.mark.parametrize("options", [CUDA, CPU])
+def test_a_larger_step_needs_a_larger_workspace(spec_of, options, more):
+    spec = spec_of("qwen3-0.6b")
+    assert workspace_bytes(spec, replace(options, **more)) > workspace_bytes(spec, options)
+
+
+@pytest.mark.parametrize(("max_concurrent", "graphs"), [(1, 1), (2, 2), (8, 4), (9, 5), (32, 7), (200, 13)])
+def test_there_are_graphs_for_every_size_that_decode_steps_are_rounded_to(spec_of, max_concurrent, graphs):
+    spec = spec_of("smollm2-135m")
+    assert graphs_bytes(spec, max_concurrent) == graphs * graphs_bytes(spec, 1)
+    assert graphs_bytes(spec, 1) == 3 * (30 * 8 + 12) * 4096  # greedy, drawn, with log-probabilities

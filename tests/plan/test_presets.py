@@ -1,0 +1,65 @@
+"""Named shapes: each is the model its name says, to the parameter."""
+
+import pytest
+
+from wisp_plan.errors import UnknownShape
+from wisp_plan.presets import SHAPES, shape_config, shape_spec
+from wisp_plan.weights.formats import parameters
+
+# What the model's page on the Hugging Face Hub counts in its safetensors files; tied embeddings once.
+PARAMETERS = {
+    "llama-3-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-7b": 7_615_616_512,
+    "mistral-7b": 7_241_732_096,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "smollm2-1.7b": 1_711_376_384,
+}
+
+
+def test_every_published_shape_is_counted():
+    assert set(SHAPES) - {"toy"} == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_shape_has_the_parameters_of_the_model_it_is_named_after(name):
+    assert parameters(shape_spec(name)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "expect"),
+    [
+        ("llama-3.2-1b", {"ties_embeddings": True, "head_size": 64, "max_context": 131072}),
+        ("qwen3-0.6b", {"has_qk_norm": True, "has_qkv_bias": False, "head_size": 128, "hidden": 1024}),
+        ("qwen2.5-0.5b", {"has_qkv_bias": True, "has_output_bias": False, "sliding_window": None}),
+        ("mistral-7b", {"sliding_window": 4096, "family": "mistral", "norm_eps": 1e-5}),
+        ("smollm2-135m", {"heads": 9, "kv_heads": 3, "hidden": 576}),
+    ],
+)
+def test_a_shape_has_the_switches_of_its_family(name, expect):
+    spec = shape_spec(name)
+    assert {key: getattr(spec, key) for key in expect} == expect
+
+
+def test_llama_3_2_scales_its_positions_and_llama_3_does_not():
+    assert shape_spec("llama-3-8b").rope.kind == "none"
+    rope = shape_spec("llama-3.2-3b").rope
+    assert (rope.kind, rope.factor, rope.original_max_context) == ("llama3", 32.0, 8192)
+
+
+def test_a_caller_cannot_change_a_shape_for_others():
+    shape_config("toy")["hidden_size"] = 1
+    assert shape_config("toy")["hidden_size"] == 64
+
+
+def test_an_unknown_name_is_told_with_the_nearest():
+    with pytest.raises(UnknownShape, match="did you mean 'llama-3-8b'"):
+        shape_spec("lama-3-8b")
