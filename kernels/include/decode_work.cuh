@@ -12,7 +12,7 @@
 constexpr int kPartTiles = 4;   // a part has at least so many tiles, unless it is alone
 constexpr int kMostParts = 64;  // of a sequence: the last block to arrive reads them all
 
-// By value, as ops/cuda/decode_attention.py fills it.
+// By value, as ops/cuda/attention/decode_attention.py fills it.
 struct Shape {
   int64_t q_stride;
   int sequences, kv_heads, group, head_size;

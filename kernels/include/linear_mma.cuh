@@ -14,7 +14,7 @@ namespace portable {
 
 enum class Store { kPlain, kGated, kFloat32 };
 
-// ops/cuda/portable_linear.py has the same.
+// ops/cuda/gemm/portable_linear.py has the same.
 struct LinearArguments {
   const unsigned char* weight;
   const bf16* bias;  // of the packed rows, or null

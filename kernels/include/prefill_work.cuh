@@ -2,7 +2,7 @@
 //
 // A row is a (token, query head) pair of one KV head: row r of a chunk is token r / group, head r % group of the group.
 // So a tile of rows holds all heads of its tokens, and K and V are read once for them. Work items come from the host
-// (ops/cuda/prefill_plan.py); each is done for every KV head.
+// (ops/cuda/attention/prefill_plan.py); each is done for every KV head.
 #pragma once
 
 #include "bf16.cuh"

@@ -10,7 +10,7 @@
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kCandidates = 4096;  // what one block sorts; a search that leaves more goes the long way
 
-// The parameters of a step: a header, then max_rows rows. ops/cuda/sampling.py has the same 64 bytes of each.
+// The parameters of a step: a header, then max_rows rows. ops/cuda/sampling/sampler.py has the same 64 bytes of each.
 struct Header {
   int live;  // rows that count; those after them are padding
   int reserved[15];
@@ -32,7 +32,7 @@ struct Entry {
   int value;  // how often it was generated, or the bits of its float32 bias
 };
 
-// Device memory of one sampler, by value; ops/cuda/sampling.py fills it. T tasks, at most 2 * max_rows.
+// Device memory of one sampler, by value; ops/cuda/sampling/sampler.py fills it. T tasks, at most 2 * max_rows.
 struct Arena {
   const Entry* entries;   // penalties and biases of all rows
   const uint32_t* masks;  // [max_rows, ceil(V / 32)], bit set = token allowed

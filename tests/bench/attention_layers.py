@@ -14,8 +14,8 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.batch import Batch
-from wisp_runtime.ops.cuda.arrays import BF16, to_device
-from wisp_runtime.ops.cuda.device import Device
+from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
+from wisp_runtime.ops.cuda.device.device import Device
 
 HEADS, KV_HEADS, SIZE, BLOCK_TOKENS = 32, 8, 128, 16  # Llama-3-8B
 L2_BYTES = 64 << 20

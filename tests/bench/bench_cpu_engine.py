@@ -27,14 +27,14 @@ import click
 import numpy as np
 
 from wisp_runtime.convert.example import example_model
+from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
-from wisp_runtime.engine.messages import SamplingParams, Submit
-from wisp_runtime.engine.plan import Limits
-from wisp_runtime.engine.runner import Runner
-from wisp_runtime.engine.scheduler import Scheduler
-from wisp_runtime.loading import load_model, read_spec
-from wisp_runtime.memory.kv import KVCache
-from wisp_runtime.ops.backend import load
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import SamplingParams, Submit
+from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.ops.protocol.backend import load
 
 RECORD = Path(__file__).parent / "records/cpu_engine.json"
 CASES = ((1, 128), (8, 128), (1, 1024), (8, 1024))  # sequences, tokens each holds when the clock starts

@@ -21,9 +21,9 @@ import cupy as cp
 import numpy as np
 from attention_layers import BLOCK_TOKENS, HEADS, SIZE
 
-from wisp_runtime.ops.cuda.arrays import BF16
-from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
-from wisp_runtime.ops.cuda.device import Device, open_device
+from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.device import Device, open_device
 
 CASES = {  # contexts, and the microseconds we want on an H200
     "1 x 512": ([512], 5),

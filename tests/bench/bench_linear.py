@@ -22,13 +22,13 @@ import click
 import cupy as cp
 import numpy as np
 
-from wisp_runtime.ops.cuda import linear_plan
-from wisp_runtime.ops.cuda.arrays import BF16
-from wisp_runtime.ops.cuda.device import Device, open_device
-from wisp_runtime.ops.cuda.linear import Linear
-from wisp_runtime.ops.cuda.linear_plan import Plan, Work, estimate_us
-from wisp_runtime.ops.cuda.packing import PackedMatrix, pack_rows
-from wisp_runtime.ops.cuda.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.gemm import linear_plan
+from wisp_runtime.ops.cuda.gemm.linear import Linear
+from wisp_runtime.ops.cuda.gemm.linear_plan import Plan, Work, estimate_us
+from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix, pack_rows
 
 SHAPES = {  # Llama-3-8B
     "qkv": (6144, 4096),

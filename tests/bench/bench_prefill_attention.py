@@ -21,10 +21,10 @@ import cupy as cp
 import numpy as np
 from attention_layers import BLOCK_TOKENS, HEADS, KV_HEADS, SIZE
 
-from wisp_runtime.ops.cuda.arrays import BF16
-from wisp_runtime.ops.cuda.device import Device, open_device
-from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
-from wisp_runtime.ops.cuda.prefill_plan import PORTABLE, WGMMA
+from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
+from wisp_runtime.ops.cuda.attention.prefill_plan import PORTABLE, WGMMA
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.device import Device, open_device
 
 CASES = ((512, 0), (2048, 0), (8192, 0), (16, 7900))  # tokens, cached before them
 MOST_LAYERS = 16

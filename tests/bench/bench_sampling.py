@@ -23,11 +23,11 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.batch import SamplingBatch
-from wisp_runtime.ops.cuda.arrays import to_device
-from wisp_runtime.ops.cuda.device import Device, open_device
-from wisp_runtime.ops.cuda.sampling import Sampler
+from wisp_runtime.ops.cuda.device.arrays import to_device
+from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime/support"))
 from sampling_rows import batch
 
 STEPS = 20  # a graph

@@ -57,10 +57,10 @@ sanitized() {  # tool, test: of our kernels; the references, CuPy's and cuBLAS's
   for other in cupy gemm gemv cublas cutlass splitK nvjet widened is_wrong random_bf16_bits; do
     flags="$flags --kernel-name-exclude kns=$other"
   done
-  [ "$1" = memcheck ] && flags="$flags --report-api-errors no"  # the driver's noes are answers: ops/cuda/kernels.py
+  [ "$1" = memcheck ] && flags="$flags --report-api-errors no"  # the driver's noes are answers: ops/cuda/device/kernels.py
   # shellcheck disable=SC2086  # flags are words
   compute-sanitizer --tool "$1" --target-processes all --error-exitcode 86 --print-limit 20 $flags \
-    "$PYTHON" -m pytest -q -p no:cacheprovider -p under_sanitizer "tests/gpu/test_$2.py"
+    "$PYTHON" -m pytest -q -p no:cacheprovider -p under_sanitizer tests/gpu/*/"test_$2.py"
 }
 stamp() { "$PYTHON" tests/bench/stamp_record.py "$1" "$2" "bash tests/bench/gpu_session.sh $1"; }  # name, file
 kernel_bench() {  # name
@@ -70,7 +70,7 @@ kernel_bench() {  # name
 }
 compared() {  # name, test: with transformers; what they found is a record too
   local lines=$WORK/records/$1.jsonl status
-  WISP_TEST_PARITY_JSON=$lines tested -s "tests/gpu/test_$2.py"
+  WISP_TEST_PARITY_JSON=$lines tested -s tests/gpu/*/"test_$2.py"
   status=$?
   [ -s "$lines" ] && stamp "$1" "$lines" && rm "$lines"
   return $status
@@ -121,7 +121,7 @@ run() {
     profile-prefill) profile profile-prefill --prompt 2048 ;;
     profile-*) profile "$1" --batch "${1#profile-}" --context 512 ;;
     *)
-      if [ -f "tests/gpu/test_$1.py" ]; then tested "tests/gpu/test_$1.py"
+      if compgen -G "tests/gpu/*/test_$1.py" >/dev/null; then tested tests/gpu/*/"test_$1.py"
       elif [ -f "tests/bench/bench_${1#kernel-}.py" ]; then kernel_bench "${1#kernel-}"
       else echo "no stage $1; see --list" >&2; return 2; fi ;;
   esac
@@ -129,7 +129,7 @@ run() {
 
 if [ "${1:-}" = --list ] || [ $# = 0 ]; then
   for group in env build tests parity bench profile kernels sanitizer; do echo "$group: $(expand "$group" | tr '\n' ' ')"; done
-  echo "also: decode-sampled, any tests/gpu/test_NAME.py as NAME, any tests/bench/bench_NAME.py as kernel-NAME"
+  echo "also: decode-sampled, any tests/gpu/*/test_NAME.py as NAME, any tests/bench/bench_NAME.py as kernel-NAME"
   exit 0
 fi
 if [ "${1:-}" = --run ]; then run "$2"; exit; fi  # one stage, in a process of its own that timeout can end

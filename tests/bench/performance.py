@@ -27,7 +27,7 @@ every number is one of a record, which names the commit, the machine and the com
 Medians; in brackets where a tenth of the measurements lie below and above.
 
 - **floor**: the least that the machine's measured ceilings allow
-  ([how](../runtime/wisp_runtime/measure/floors.py)); of tokens a second, the most.
+  ([how](../runtime/wisp_runtime/bench/roofline.py)); of tokens a second, the most.
 - **beside**: another program on the same kind of GPU at the same shape
   ([how it was run](../tests/bench/peer/README.md)). More than 1.00 × is faster than it; **bold** is where
   we lose. Cards of a kind differ by 2 to 6 %, so what is closer than that is a draw.

@@ -17,12 +17,12 @@ from pathlib import Path
 import cupy as cp
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu/persistent"))
 from test_decode_step import Subject
 
 from wisp_plan.presets import shape_spec
-from wisp_runtime.measure.record import Row, make_record, write_record
-from wisp_runtime.ops.cuda.device import open_device
+from wisp_runtime.bench.record import Row, make_record, write_record
+from wisp_runtime.ops.cuda.device.device import open_device
 
 _BATCHES, _TELL_EVERY = 40, 20000
 _MOST_SEQUENCES, _MOST_CONTEXT = 32, 1400

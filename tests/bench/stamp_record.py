@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from wisp_runtime.measure import nvml
+from wisp_runtime.bench import nvml
 
 
 def stamp(name: str, path: Path, command: str) -> Path:

@@ -1,7 +1,7 @@
 """A pytest plugin for runs under compute-sanitizer: fewer cases, and memory that is checked to the byte.
 
     PYTHONPATH=tests/bench compute-sanitizer --tool memcheck \\
-        python3 -m pytest -p under_sanitizer tests/gpu/test_norms.py
+        python3 -m pytest -p under_sanitizer tests/gpu/elementwise/test_norms.py
 
 CuPy's pool hands out pieces of large allocations, in which a kernel may run over its array unseen: without
 the pool each array is an allocation of its own. A sanitizer makes kernels ten to a hundred times slower: of

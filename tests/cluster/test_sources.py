@@ -44,7 +44,7 @@ def image(tiny):
 def hub(tiny):
     """A hub in a pod that answers only to TOKEN, and the Secret that has it; gives the hub's address."""
     put_weights(ROOM, tiny=tiny)
-    script = (HERE.parents[1] / "tests/runtime/hub_server.py").read_text()
+    script = (HERE.parents[1] / "tests/runtime/support/hub_server.py").read_text()
     url = f"http://hub.{ROOM}.svc"
     spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
     apply(

@@ -52,7 +52,7 @@ def rendered(*settings, release="wisp"):
 METRICS = (
     "operator/wisp_operator/cluster/metrics.py",
     "operator/wisp_gateway/metrics.py",
-    "runtime/wisp_runtime/server/telemetry.py",
+    "runtime/wisp_runtime/server/metrics.py",
 )
 EVERYTHING = (
     "nodeCache.prepare=true",

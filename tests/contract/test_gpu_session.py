@@ -22,7 +22,7 @@ def stages() -> dict[str, list[str]]:
 
 def test_every_test_of_the_gpu_is_a_stage(stages):
     named = {*stages["tests"], *(name.removeprefix("test_") for name in stages["parity"])}
-    there = {path.stem.removeprefix("test_") for path in (ROOT / "tests/gpu").glob("test_*.py")}
+    there = {path.stem.removeprefix("test_") for path in (ROOT / "tests/gpu").rglob("test_*.py")}
     assert there == named
 
 

@@ -15,8 +15,8 @@ import pytest
 from wisp_plan.hardware.catalogue import CARDS, COMPILED, TRIED
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import CompilerMissing
-from wisp_runtime.ops.cuda import build
-from wisp_runtime.ops.cuda.catalogue import PORTABLE, Absent, Catalogue, Source
+from wisp_runtime.ops.cuda.device import build
+from wisp_runtime.ops.cuda.device.catalogue import PORTABLE, Absent, Catalogue, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"

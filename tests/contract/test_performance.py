@@ -102,7 +102,7 @@ def test_kernels_and_phases_get_tables_of_their_own():
 
 
 def test_what_bench_writes_is_what_the_page_reads(tmp_path):
-    from wisp_runtime.measure.record import Row, make_record, write_record
+    from wisp_runtime.bench.record import Row, make_record, write_record
 
     row = Row("decode_step_ms", 4.0, "general", "llama-3-8b", "bf16", "bf16", 8, 512, floor=3.5)
     made = make_record("decode", [row], device="cpu", command=["bench"], commit="abc")

@@ -22,7 +22,7 @@ from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options
 from wisp_runtime.engine.startup import require_fit
-from wisp_runtime.ops.backend import Memory
+from wisp_runtime.ops.protocol.backend import Memory
 
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 

@@ -24,12 +24,12 @@ from wisp_operator.local.hardware import device_for
 from wisp_operator.status import Progress, State, Status
 from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.messages import Fatal
-from wisp_runtime.ops.cuda.catalogue import Catalogue
-from wisp_runtime.ops.cuda.listing import rows
-from wisp_runtime.server.api_errors import ApiError
-from wisp_runtime.server.body import parse_json
-from wisp_runtime.server.report import last_words
+from wisp_runtime.engine.transport.messages import Fatal
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.listing import rows
+from wisp_runtime.server.api.errors import ApiError
+from wisp_runtime.server.parsing.body import parse_json
+from wisp_runtime.server.startup_log import last_words
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {

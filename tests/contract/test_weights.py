@@ -20,9 +20,9 @@ from wisp_operator.judgement import FETCH_FAILURES
 from wisp_operator.sources import files_of
 from wisp_runtime import errors
 from wisp_runtime.cli.pull import command as pull
-from wisp_runtime.loading import resolve
-from wisp_runtime.loading.bucket import BucketSource
-from wisp_runtime.loading.resolve import source_of
+from wisp_runtime.sources import resolve
+from wisp_runtime.sources.resolve import source_of
+from wisp_runtime.sources.s3 import BucketSource
 
 FETCHED = ("hf://acme/tiny", "s3://models/tiny")
 MOUNTED = ("file:///srv/models/tiny", "pvc://claim", "pvc://claim/a/b", "oci://ghcr.io/acme/tiny:1")

@@ -13,12 +13,12 @@ from emulated_kernel import KERNELS, Emulated, tensor_map
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
-from wisp_runtime.loading import random_model
-from wisp_runtime.measure.contexts import fill_with_noise
-from wisp_runtime.memory.kv import allocate
-from wisp_runtime.ops.cpu import CpuOps
-from wisp_runtime.ops.cuda.catalogue import defines_of
-from wisp_runtime.ops.cuda.decode_step_arguments import (
+from wisp_runtime.bench.contexts import fill_with_noise
+from wisp_runtime.layers.cache import allocate
+from wisp_runtime.models.load import random_model
+from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.cuda.device.catalogue import defines_of
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     CLUSTER,
     THREADS,
     WIDTHS,
@@ -26,8 +26,8 @@ from wisp_runtime.ops.cuda.decode_step_arguments import (
     fixed_by,
     passed_between,
 )
-from wisp_runtime.ops.cuda.decode_step_model import step_model
-from wisp_runtime.ops.intake import qkv_order
+from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
+from wisp_runtime.ops.protocol.upload import qkv_order
 from wisp_runtime.ops.reference.packing import pack, packed_rows
 
 BF16 = ml_dtypes.bfloat16

@@ -1,7 +1,7 @@
 """The decode step in one launch, on an emulated GPU: against the general path, whoever runs and lands first.
 
 A seed draws which warp runs next, and when a copy or a relaxed store is seen. What a GPU alone can show (its
-memory model, its speed, the sizes of real models) is in ``tests/gpu/test_decode_step.py``.
+memory model, its speed, the sizes of real models) is in ``tests/gpu/persistent/test_decode_step.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from emulated_kernel import DidNotEnd
 from emulated_step import SOURCE, EmulatedStep, small
 
-from wisp_runtime.ops.cuda.decode_step_arguments import WAITED
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WAITED
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or platform.machine() != "x86_64",

@@ -19,7 +19,7 @@ def _gpu():
         return
     pytest.importorskip("cupy")
     from wisp_runtime.errors import GpuUnavailable
-    from wisp_runtime.ops.cuda.device import capability_of
+    from wisp_runtime.ops.cuda.device.device import capability_of
 
     try:
         capability_of(0)
@@ -30,7 +30,6 @@ def _gpu():
 @pytest.fixture(scope="session", autouse=True)
 def _small_models_stand_for_large_ones():
     """Decode steps run in one launch, whatever the weights' size: they are what shall be tested."""
-    from wisp_runtime.engine import decode_path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 0)
@@ -40,7 +39,7 @@ def _small_models_stand_for_large_ones():
 @pytest.fixture(scope="session")
 def device():
     """The first GPU, with every kernel that it would serve with compiled."""
-    from wisp_runtime.ops.cuda.device import capability_of, open_device
+    from wisp_runtime.ops.cuda.device.device import capability_of, open_device
 
     _compile(capability_of(0))
     return open_device(0)
@@ -49,8 +48,8 @@ def device():
 def _compile(capability) -> None:
     from wisp_runtime.config import kernels_dir
     from wisp_runtime.errors import CompilationFailed, CompilerMissing
-    from wisp_runtime.ops.cuda import build
-    from wisp_runtime.ops.cuda.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.device import build
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 
     catalogue = Catalogue()
     include = catalogue.root / "include"
@@ -91,7 +90,7 @@ def random_bf16(random):
 @pytest.fixture
 def device_bf16(device, random_bf16):
     """Make ``device_bf16(shape, scale=1)``: the same numbers on the host as bf16, and on the GPU."""
-    from wisp_runtime.ops.cuda.arrays import to_device
+    from wisp_runtime.ops.cuda.device.arrays import to_device
 
     def make(shape, scale=1.0):
         host = random_bf16(shape, scale)

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 from fake_engine import END, live_server, tokens_of, write_model
 
 

@@ -13,10 +13,10 @@ from fake_engine import FakeEngine
 
 from wisp_runtime.cli.main import COMMANDS, main
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.messages import Fatal, Phase
+from wisp_runtime.engine.transport.messages import Fatal, Phase
 from wisp_runtime.errors import PortInUse
 from wisp_runtime.server.process import bound_socket, run
-from wisp_runtime.server.report import MAX_LOG_BYTES, describe, follow_phases, last_words, report_failure
+from wisp_runtime.server.startup_log import MAX_LOG_BYTES, describe, follow_phases, last_words, report_failure
 
 HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
 

@@ -29,8 +29,8 @@ from wisp_runtime.errors import (
     TokenizerUnreadable,
     WeightsUnreadable,
 )
-from wisp_runtime.loading import load_model, read_spec
-from wisp_runtime.ops.backend import load
+from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.ops.protocol.backend import load
 
 LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD_SIZE = 2, 64, 96, 4, 2, 16
 SPECIAL = ["<|end|>", "<|begin|>"]

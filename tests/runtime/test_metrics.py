@@ -3,7 +3,7 @@
 import pytest
 
 from wisp_runtime.metrics import Counter, Histogram, Reading, Registry
-from wisp_runtime.server.telemetry import TokenRate
+from wisp_runtime.server.metrics import TokenRate
 
 
 def lines(metric, **labels):

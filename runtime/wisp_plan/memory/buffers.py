@@ -1,7 +1,7 @@
 """The scratch memory of a step, at the largest step that the options allow.
 
 On a GPU each part is a line or a function here that counts what the runtime's own part allocates.
-``tests/runtime/test_workspace_twins.py`` compares the constants with theirs; ``tests/gpu/test_preflight.py``
+``tests/runtime/ops/cuda/test_workspace_twins.py`` compares the constants with theirs; ``tests/gpu/engine/test_preflight.py``
 compares the ledger's total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is an
 estimate.
 """
@@ -27,7 +27,7 @@ ALIGNMENT_BYTES = 256
 MOST_ALTERNATIVES = 20
 """Alternatives to a token that a client may ask for, as OpenAI's may; a step that reports any reports all."""
 
-# What ``wisp_runtime.ops.cuda`` has under the same names; ``tests/runtime/test_workspace_twins.py`` compares.
+# What ``wisp_runtime.ops.cuda`` has under the same names; ``tests/runtime/ops/cuda/test_workspace_twins.py`` compares.
 PRODUCT_ROWS = 128
 PRODUCT_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 DECODE_PART_ROWS = 16384
@@ -65,7 +65,7 @@ def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
         "decode_step": decode_step(spec, options),  # DecodeStep
         "prefill_attention": prefill_attention(spec, options),  # PrefillAttention.reserve
         "sampling": sampling(spec, options),  # Sampler.reserve
-        "inputs": inputs(options),  # engine/staging.py: Staging
+        "inputs": inputs(options),  # engine/execution/staging.py: Staging
         "rotation": rotation(spec),  # layers/rotary.py: rotation
     }
 
@@ -140,7 +140,7 @@ def inputs(options: LedgerOptions) -> int:
     rows, table = options.max_concurrent, -(-options.max_context // options.block_tokens)
     parameters = SAMPLING_HEADER_BYTES + rows * SAMPLING_ROW_BYTES
     arrays = options.max_step_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4)
-    arrays += 6 * 16  # what aligns the six arrays of engine/packing.py, and the end of query_starts
+    arrays += 6 * 16  # what aligns the six arrays of engine/execution/packing.py, and the end of query_starts
     return _sum(parameters + arrays, rows * table * 4)
 
 

@@ -1,6 +1,6 @@
 """``wisp-runtime bench``: measure the engine that serves; a table on stdout, a record as JSON if asked for.
 
-Reads the command line; what is measured, and how, is in ``wisp_runtime.measure``. Measurements of a server
+Reads the command line; what is measured, and how, is in ``wisp_runtime.bench``. Measurements of a server
 as a process of its own are in :mod:`.bench_served`.
 """
 
@@ -16,8 +16,8 @@ from wisp_runtime.cli import bench_served
 from wisp_runtime.cli.measuring import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
-    from wisp_runtime.measure.record import Row
-    from wisp_runtime.measure.subject import Subject
+    from wisp_runtime.bench.record import Row
+    from wisp_runtime.bench.target import Subject
 
 EXAMPLES = """\b
 Examples:
@@ -78,7 +78,7 @@ def decode(**options: Any) -> None:
     sampling = {key: options[key] for key in ("temperature", "top_k", "top_p")}
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure import steps as measure
+        from wisp_runtime.bench import steps as measure
 
         if options["against"]:
             yield from _torch_rows(options)
@@ -117,7 +117,7 @@ def prefill(**options: Any) -> None:
     batches, prompts = options["batches"], options["prompts"]
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure import steps as measure
+        from wisp_runtime.bench import steps as measure
 
         subject = _open(options, batch=max(batches), context=max(prompts) + 1)
         for prompt in prompts:
@@ -144,7 +144,7 @@ def first_token(**options: Any) -> None:
     """Time a request on an idle engine, up to its first token."""
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure import steps as measure
+        from wisp_runtime.bench import steps as measure
 
         subject = _open(options, batch=1, context=max(options["prompts"]) + 1)
         yield from measure.first_token_rows(
@@ -167,7 +167,7 @@ def memory(**options: Any) -> None:
     """
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure.memory import memory_rows
+        from wisp_runtime.bench.memory import memory_rows
 
         yield from memory_rows(_wanted(options, batch=options["batch"], context=options["context"]))
 
@@ -175,7 +175,7 @@ def memory(**options: Any) -> None:
 
 
 def _torch_rows(options: dict[str, Any]) -> Iterator[Row]:
-    from wisp_runtime.measure.against import torch_rows
+    from wisp_runtime.bench.baselines.comparison import torch_rows
 
     yield from torch_rows(
         options["shape"],
@@ -188,7 +188,7 @@ def _torch_rows(options: dict[str, Any]) -> Iterator[Row]:
 
 
 def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
-    from wisp_runtime.measure.subject import Wanted
+    from wisp_runtime.bench.target import Wanted
 
     same = {
         key: options[key]
@@ -209,7 +209,7 @@ def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
 
 
 def _open(options: dict[str, Any], *, batch: int, context: int) -> Subject:
-    from wisp_runtime.measure.subject import open_subject
+    from wisp_runtime.bench.target import open_subject
 
     return open_subject(_wanted(options, batch=batch, context=context))
 

@@ -13,7 +13,7 @@ import click
 from wisp_runtime.cli.measuring import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
-    from wisp_runtime.measure.record import Row
+    from wisp_runtime.bench.record import Row
 
 
 def server_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -56,7 +56,7 @@ def startup(**options: Any) -> None:
     """
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure.start import start_rows
+        from wisp_runtime.bench.serving.start import start_rows
 
         how = {"device": options["device"], "repeats": options["repeats"], "flags": _serve_flags(options)}
         with _folder(options) as folder:
@@ -84,7 +84,7 @@ def serving(**options: Any) -> None:
     """
 
     def rows() -> Iterator[Row]:
-        from wisp_runtime.measure.serving import rows_of_url, serving_rows
+        from wisp_runtime.bench.serving.serving import rows_of_url, serving_rows
 
         load = {"clients": options["clients"], "prompt": options["prompt"], "tokens": options["tokens"]}
         if options["url"] is not None:
@@ -115,8 +115,8 @@ def _folder(options: dict[str, Any]) -> Iterator[Path]:
 
 
 def _write(options: dict[str, Any], folder: Path) -> None:
+    from wisp_runtime.bench.checkpoint import is_written, write_checkpoint
     from wisp_runtime.cli.progress import progress
-    from wisp_runtime.measure.checkpoint import is_written, write_checkpoint
 
     if not is_written(options["shape"], folder):
         with progress(f"writing {options['shape']}") as on_progress:

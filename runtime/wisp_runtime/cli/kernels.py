@@ -16,8 +16,8 @@ from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
 if TYPE_CHECKING:
-    from wisp_runtime.ops.cuda.build import Job
-    from wisp_runtime.ops.cuda.catalogue import Catalogue, Model
+    from wisp_runtime.ops.cuda.device.build import Job
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Model
 
 EXAMPLES = """\b
 Examples:
@@ -58,8 +58,8 @@ def build(
     The decode step in one launch is compiled for each model of a manifest under kernels/; --for adds one
     that has none (with everything else that is not compiled yet). A process that serves compiles nothing.
     """
-    from wisp_runtime.ops.cuda import build as builder
-    from wisp_runtime.ops.cuda.catalogue import Catalogue, defines_of
+    from wisp_runtime.ops.cuda.device import build as builder
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue, defines_of
 
     folder = (out or kernels_dir()).expanduser()
     with _failures():
@@ -95,8 +95,8 @@ def _say_where_it_goes(folder: str | None, jobs: list[Job]) -> None:
 
 def _step_of(folder: Path) -> Model:
     """Return the decode step's sizes of the model in a folder; ends with a sentence if it can have none."""
-    from wisp_runtime.loading import read_spec
-    from wisp_runtime.ops.cuda.decode_step_model import MOST_WORKERS, step_model, why_not
+    from wisp_runtime.models.load import read_spec
+    from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
 
     spec = read_spec(folder)
     if refusal := why_not(spec, MOST_WORKERS):
@@ -115,8 +115,8 @@ def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> N
 
     For each GPU there is a folder for, or those named; what is absent is shown with its reason.
     """
-    from wisp_runtime.ops.cuda.catalogue import Catalogue
-    from wisp_runtime.ops.cuda.listing import rows
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.device.listing import rows
 
     with _failures():
         catalogue = Catalogue()
@@ -131,7 +131,7 @@ def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> N
 
 def _architecture(catalogue: Catalogue, device: int) -> str:
     try:
-        from wisp_runtime.ops.cuda.device import capability_of
+        from wisp_runtime.ops.cuda.device.device import capability_of
     except ImportError as error:
         raise GpuUnavailable(
             f"{error.name} is not installed. Run pip install -e '.[cuda]' in a clone."

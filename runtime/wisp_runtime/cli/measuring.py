@@ -14,7 +14,7 @@ from wisp_plan.presets import SHAPES
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
-    from wisp_runtime.measure.record import Row
+    from wisp_runtime.bench.record import Row
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 SHAPE_HELP = f"A shape with random weights ({', '.join(SHAPES)}), or a model's folder."
@@ -93,7 +93,7 @@ def told_failures() -> Iterator[None]:
 def report(what: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
     """Measure, show each row as it comes, and write the record."""
     with told_failures():
-        from wisp_runtime.measure.table import show_row
+        from wisp_runtime.bench.table import show_row
 
         measured = []
         for row in rows():
@@ -105,7 +105,7 @@ def report(what: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]
 
 def keep_record(name: str, options: dict[str, Any], rows: Iterable[Row]) -> None:
     """Write rows as a record, if ``--json`` says where."""
-    from wisp_runtime.measure.record import make_record, write_record
+    from wisp_runtime.bench.record import make_record, write_record
 
     if options["json_path"] is not None:
         typed = ["wisp-runtime", *sys.argv[1:]]

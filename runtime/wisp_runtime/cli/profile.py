@@ -11,8 +11,8 @@ from wisp_runtime.cli.measuring import SETTINGS, SHAPE_HELP, keep_record, told_f
 from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wisp_runtime.measure.profiling import Step
-    from wisp_runtime.measure.subject import Wanted
+    from wisp_runtime.bench.profile.profiling import Step
+    from wisp_runtime.bench.target import Wanted
 
 EXAMPLES = """\b
 Examples:
@@ -65,10 +65,10 @@ def command(**options: Any) -> None:
 
 
 def _run(options: dict[str, Any]) -> None:
-    from wisp_runtime.measure import parts, picture
-    from wisp_runtime.measure.floors import ceiling_of
-    from wisp_runtime.measure.profiling import Step, profile_step
-    from wisp_runtime.measure.subject import Wanted
+    from wisp_runtime.bench.profile import breakdown, svg
+    from wisp_runtime.bench.profile.profiling import Step, profile_step
+    from wisp_runtime.bench.roofline import ceiling_of
+    from wisp_runtime.bench.target import Wanted
 
     step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
     same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads")}
@@ -78,16 +78,16 @@ def _run(options: dict[str, Any]) -> None:
     profile, subject = profile_step(
         Wanted(batch=step.batch, context=step.room, decode_path="general", **same), step
     )
-    click.echo(parts.show(profile, ceiling_of(subject.gpu)))
+    click.echo(breakdown.show(profile, ceiling_of(subject.gpu)))
     if options["svg"] is not None:
-        options["svg"].write_text(picture.draw(profile), encoding="utf-8")
-    rows = parts.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
+        options["svg"].write_text(svg.draw(profile), encoding="utf-8")
+    rows = breakdown.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
     keep_record(f"profile-{Path(options['shape']).name}", options, rows)
 
 
 def _run_whole(options: dict[str, Any], wanted: Wanted, step: Step) -> None:
-    from wisp_runtime.measure import step_clocks, step_picture
-    from wisp_runtime.measure.profiling import profile_whole_step
+    from wisp_runtime.bench.profile import step_clocks, step_svg
+    from wisp_runtime.bench.profile.profiling import profile_whole_step
 
     if step.prompt is not None:
         raise ConfigError("--whole is of decode steps: leave --prompt out")
@@ -97,7 +97,7 @@ def _run_whole(options: dict[str, Any], wanted: Wanted, step: Step) -> None:
     title, pieces, subject = found
     click.echo(step_clocks.show(title, pieces))
     if options["svg"] is not None:
-        picture = step_picture.draw(title, pieces, subject.spec.layers // 2)
+        picture = step_svg.draw(title, pieces, subject.spec.layers // 2)
         options["svg"].write_text(picture, encoding="utf-8")
     rows = step_clocks.rows_of(pieces, subject, batch=step.batch, context=step.context)
     keep_record(f"profile-whole-{Path(options['shape']).name}", options, rows)

@@ -73,8 +73,8 @@ def command(
 
 
 def _pull(model: str, revision: str | None, cache_dir: Path, repair: bool, on_progress: OnProgress) -> Path:
-    from wisp_runtime.loading import store
-    from wisp_runtime.loading.resolve import resolve, source_of
+    from wisp_runtime.sources import store
+    from wisp_runtime.sources.resolve import resolve, source_of
 
     if repair and (source := source_of(model, revision)):
         return store.repair(source, cache_dir, on_progress)
@@ -83,7 +83,7 @@ def _pull(model: str, revision: str | None, cache_dir: Path, repair: bool, on_pr
 
 def _facts(model: str, folder: Path) -> dict[str, Any]:
     """What is there now; of a folder that nobody fetched only where it is."""
-    from wisp_runtime.loading.manifest import MANIFEST_FILE, read_manifest
+    from wisp_runtime.sources.manifest import MANIFEST_FILE, read_manifest
 
     facts: dict[str, Any] = {"model": model, "folder": str(folder)}
     if not (folder / MANIFEST_FILE).exists():
@@ -97,7 +97,7 @@ def _facts(model: str, folder: Path) -> dict[str, Any]:
 
 
 def _report(error: RuntimeFailure, termination_log: Path | None) -> int:
-    from wisp_runtime.server.report import failure_of, report_failure
+    from wisp_runtime.server.startup_log import failure_of, report_failure
 
     report_failure(failure_of(error), termination_log)
     return error.exit_code

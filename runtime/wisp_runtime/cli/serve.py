@@ -61,7 +61,7 @@ def serve(model: str, **settings: Any) -> None:
         check_environment()
         config = ServeConfig(model=model, **settings)
     except ConfigError as error:
-        from wisp_runtime.server.report import failure_of, leave_words
+        from wisp_runtime.server.startup_log import failure_of, leave_words
 
         leave_words(failure_of(error), settings.get("termination_log"))
         raise click.UsageError(error.message) from error

@@ -20,7 +20,7 @@ from pathlib import Path
 from wisp_runtime.config import DEFAULT_CACHE_DIR
 from wisp_runtime.convert.gguf import OnProgress, convert
 from wisp_runtime.errors import ModelNotFound
-from wisp_runtime.loading.disk import require_space
+from wisp_runtime.sources.disk import require_space
 
 NAME = "smollm2-135m-instruct"
 TITLE = "SmolLM2-135M-Instruct"

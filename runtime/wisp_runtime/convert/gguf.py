@@ -21,7 +21,7 @@ from wisp_runtime.convert.gguf_tensors import pending_tensors
 from wisp_runtime.convert.gguf_tokenizer import tokenizer, tokenizer_config
 from wisp_runtime.convert.writer import DTYPES, write_safetensors
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.loading.disk import require_space
+from wisp_runtime.sources.disk import require_space
 
 Dtype = Literal["bf16", "f32"]
 OnProgress = Callable[[int, int], None]

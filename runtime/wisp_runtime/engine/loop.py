@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from wisp_runtime.engine.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
-from wisp_runtime.engine.plan import Draw, Plan
-from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
 
 
 class Pending(Protocol):

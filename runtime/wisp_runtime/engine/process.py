@@ -21,8 +21,8 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wisp_runtime.engine.messages import Fatal, Phase
-from wisp_runtime.engine.pipe import Pipe, ServerGone
+from wisp_runtime.engine.transport.messages import Fatal, Phase
+from wisp_runtime.engine.transport.pipe import Pipe, ServerGone
 from wisp_runtime.errors import DeviceFailed, EngineFailed, RuntimeFailure
 
 if TYPE_CHECKING:

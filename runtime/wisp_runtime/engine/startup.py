@@ -20,20 +20,21 @@ from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
-from wisp_runtime import loading
+from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.sources.resolve import resolve
 from wisp_runtime.config import DecodePath, ServeConfig
-from wisp_runtime.engine.apart import make_scheduler
-from wisp_runtime.engine.decode_path import Chosen, choose
+from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import Runs, step
-from wisp_runtime.engine.messages import Phase, Ready, SamplingParams, Submit
-from wisp_runtime.engine.plan import Limits
-from wisp_runtime.engine.runner import Runner
-from wisp_runtime.engine.scheduler import Scheduler
+from wisp_runtime.engine.persistent.strategy import Chosen, choose
+from wisp_runtime.engine.scheduling.deterministic import make_scheduler
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, ModelUnsupported, WeightsUnreadable
-from wisp_runtime.memory.kv import allocate
+from wisp_runtime.layers.cache import allocate
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops import backend
-from wisp_runtime.ops.backend import EarlyContext, Memory, Ops
+from wisp_runtime.ops.protocol import backend
+from wisp_runtime.ops.protocol.backend import EarlyContext, Memory, Ops
 
 Tell = Callable[[Phase], None]
 Progress = Callable[[int, int], None]
@@ -59,15 +60,15 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
     context = backend.begin(config.device)
     with phase("pull", tell) as progress:
         watched = _watch_for_gpu(config.device, context, progress)
-        path = loading.resolve(config.model, config.revision, config.cache_dir, watched)
-    spec = loading.read_spec(path)
+        path = resolve(config.model, config.revision, config.cache_dir, watched)
+    spec = read_spec(path)
     with phase("weights", tell) as progress:
         ops = backend.load(config.device, threads=config.threads, context=context)
         if config.deterministic:
             ops.fix_order()
         memory = ops.memory()
         fit = require_fit(spec, config, memory)
-        model = loading.load_model(path, spec, ops, progress)
+        model = load_model(path, spec, ops, progress)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
         runner, chosen = make_runner(model, ops, fit, limits, config.decode_path, memory)
@@ -216,7 +217,7 @@ def make_runner(
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
     if ops.device == "cpu":
         return Runner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
-    from wisp_runtime.engine.device_runner import device_runner
+    from wisp_runtime.engine.execution.device_runner import device_runner
 
     gpu: Any = ops
     runner = device_runner(model, cache, gpu, limits)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wisp_runtime.engine.loop import Pending, Runs
-from wisp_runtime.engine.plan import Draw, Plan
+from wisp_runtime.engine.scheduling.plan import Draw, Plan
 
 LIMIT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
 _LOOKS = 20  # in the time of the limit

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wisp_runtime.batch import Array
-from wisp_runtime.memory.weights import Weights
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.weights.arena import Weights
 
 
 class RMSNorm:

@@ -8,7 +8,7 @@ import numpy as np
 
 from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.backend import Ops, Rotation
+from wisp_runtime.ops.protocol.backend import Ops, Rotation
 
 
 def rotation(ops: Ops, spec: ModelSpec) -> Rotation:

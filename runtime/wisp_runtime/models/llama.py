@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.layers.attention import Attention, attention_parameters
-from wisp_runtime.layers.mlp import GatedMLP, mlp_parameters
+from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.ffn.dense import GatedMLP, mlp_parameters
+from wisp_runtime.layers.mixers.attention import Attention, attention_parameters
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.rotary import rotation
-from wisp_runtime.memory.kv import KVCache
-from wisp_runtime.memory.weights import Parameter, Part, Weights
-from wisp_runtime.ops.backend import Ops, Rotation
-from wisp_runtime.ops.whole_step import StepLayer, StepWeights, WholeStep
+from wisp_runtime.ops.protocol.backend import Ops, Rotation
+from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights, WholeStep
+from wisp_runtime.weights.arena import Parameter, Part, Weights
 
 Probe = Callable[[int, Array], None]
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.memory.kv import KVCache
-from wisp_runtime.ops.whole_step import WholeStep
+from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.ops.protocol.persistent import WholeStep
 
 
 class Model(Protocol):

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvloop
 
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.client import Engine, EngineClient
-from wisp_runtime.engine.messages import Fatal
+from wisp_runtime.engine.transport.client import Engine, EngineClient
+from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ListenFailed, PortInUse, RuntimeFailure, ServerFailed
-from wisp_runtime.server.report import failure_of, follow_phases, report_failure, say
+from wisp_runtime.server.startup_log import failure_of, follow_phases, report_failure, say
 
 BACKLOG = 2048
 
@@ -95,7 +95,7 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
     stop, began_s = StopSignals(), time.monotonic()
     engine = await start_engine(config)
     try:
-        from wisp_runtime.server.http import HttpServer  # Uvicorn: while the engine's process starts
+        from wisp_runtime.server.http.server import HttpServer  # Uvicorn: while the engine's process starts
 
         server = HttpServer(config, engine, listener)
         say(f"listening on http://{_address(listener)}")

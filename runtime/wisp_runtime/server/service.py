@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.client import Engine
-from wisp_runtime.engine.messages import Fatal, Load, Phase, Ready
-from wisp_runtime.server.api_errors import ApiError, unavailable
-from wisp_runtime.server.budget import ErrorBudget
-from wisp_runtime.server.generation import Generator
-from wisp_runtime.server.telemetry import Telemetry
-from wisp_runtime.server.tokenizer import ModelTokenizer
+from wisp_runtime.engine.transport.client import Engine
+from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
+from wisp_runtime.server.api.errors import ApiError, unavailable
+from wisp_runtime.server.api.generation import Generator
+from wisp_runtime.server.error_budget import ErrorBudget
+from wisp_runtime.server.metrics import Telemetry
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 Status = Literal["starting", "loading", "warming", "ready", "draining", "failed"]
 LOADING_PHASES = frozenset({"pull", "weights", "kernels"})

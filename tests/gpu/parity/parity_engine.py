@@ -10,10 +10,10 @@ import numpy as np
 from parity_reference import Reference
 from parity_run import on_stream_of
 
+from wisp_runtime.bench.target import Subject, Wanted, open_subject
 from wisp_runtime.engine import loop
-from wisp_runtime.engine.messages import SamplingParams, Shutdown, Submit
-from wisp_runtime.engine.scheduler import Scheduler
-from wisp_runtime.measure.subject import Subject, Wanted, open_subject
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
 
 
 @dataclass(frozen=True)

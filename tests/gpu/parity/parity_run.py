@@ -10,10 +10,10 @@ import numpy as np
 from parity_reference import Seen
 
 from wisp_runtime.batch import Batch
-from wisp_runtime.loading import load_model, read_spec
-from wisp_runtime.memory.kv import KVCache, allocate
+from wisp_runtime.layers.cache import KVCache, allocate
+from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.models.llama import Llama
-from wisp_runtime.ops.backend import Ops
+from wisp_runtime.ops.protocol.backend import Ops
 
 BLOCK_TOKENS = 16
 MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here

@@ -9,8 +9,8 @@
 //           sequence's attention in parts that its context alone decides: a row's numbers depend on no other row
 //   grid  : (2 * clusters, 1, 1), clusters of 2; all run at once, or nothing (cuOccupancyMaxActiveClusters)
 //   block : (384, 1, 1)     shared : Room<N>::kTotal
-//   needs : a model of decode_step_model.cuh; B <= N; Tb % 16 == 0; 16-byte aligned arrays (ops/cuda/decode_step.py)
-//   check : tests/gpu/test_decode_step.py against the general path; tests/emulator without a GPU
+//   needs : a model of decode_step_model.cuh; B <= N; Tb % 16 == 0; 16-byte aligned arrays (ops/cuda/persistent/decode_step.py)
+//   check : tests/gpu/persistent/test_decode_step.py against the general path; tests/emulator without a GPU
 //
 // docs/decode-step.md goes through it from the ring to the barrier.
 #include <climits>

@@ -11,7 +11,7 @@
 #include "wgmma.cuh"
 
 // One thread of a block notes when each part of a phase was over, in clocks of its multiprocessor; at the beginning and
-// the end, also what the whole GPU's clock (nanoseconds) says. measure/step_clocks.py reads it.
+// the end, also what the whole GPU's clock (nanoseconds) says. bench/profile/step_clocks.py reads it.
 enum Mark : int { kBegun = 0, kMultiplied = 1, kExchangedAll = 2, kSignalled = 3 };
 enum PhaseKind : int { kEmbed = 0, kQkv = 1, kAttend = 2, kOutput = 3, kGateUp = 4, kDown = 5, kHead = 6, kClocks = 7 };
 
@@ -86,7 +86,7 @@ class Compute {
 
   // One thread of a warpgroup, after a barrier of it: all that it stored may be read by who passes the grid's barrier.
   __device__ __forceinline__ void signal() {
-#ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/test_decode_step.py: a step in which one block never arrives
+#ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/persistent/test_decode_step.py: a step in which one block never arrives
     if (blockIdx.x == WISP_WITHHOLD_BLOCK && phase_ == 7) return;
 #endif
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(args_.counters) : "memory");

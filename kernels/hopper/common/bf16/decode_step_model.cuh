@@ -41,7 +41,7 @@ constexpr int kMostParts = 16;    // of a sequence: longer ones have longer part
 constexpr int kSlotBytes = 8192;  // of a ring: 64 rows of 64 columns
 constexpr int kSharedBytes = 232448;
 
-// Of one layer, in device memory; ops/cuda/decode_step.py writes them.
+// Of one layer, in device memory; ops/cuda/persistent/decode_step.py writes them.
 struct Layer {
   const bf16 *qkv, *output, *gate_up, *down;  // packed
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;

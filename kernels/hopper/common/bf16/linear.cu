@@ -10,9 +10,9 @@
 //   block: (320, 1, 1) up to 64 tokens, (384, 1, 1) above; tall (512, 1, 1)
 //   shared: stages x (16 KB, tall 24 KB + tokens x 128 B), and four buffers of 4 KB at most (tall six, at 256
 //          tokens eight) in which results are transposed
-//   needs: in % 8 == 0, 16-byte aligned rows of x, padding of W zero (ops/cuda/linear.py checks); W written before the
+//   needs: in % 8 == 0, 16-byte aligned rows of x, padding of W zero (ops/cuda/gemm/linear.py checks); W written before the
 //          kernel ahead of this one began, since weights are asked for before that one has ended
-//   check: tests/gpu/test_linear.py against float32 sums of the same bf16, max |err| 1 bf16 ulp and float32 rounding
+//   check: tests/gpu/gemm/test_linear.py against float32 sums of the same bf16, max |err| 1 bf16 ulp and float32 rounding
 //
 // The portable kernels are here too, so that one can be compared with the other.
 #include "../../../portable/common/bf16/linear.cu"

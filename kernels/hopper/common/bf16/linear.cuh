@@ -266,7 +266,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const LinearAr
   }
 
 // One entry for each width of a tile, and for tall tiles of three row tiles: TILE_TOKENS and TALL_TOKENS of
-// ops/cuda/linear_plan.py.
+// ops/cuda/gemm/linear_plan.py.
 #define LINEAR_ENTRIES(name, Epilogue)             \
   LINEAR_ENTRY(name##_n8, 8, 2, Epilogue)          \
   LINEAR_ENTRY(name##_n16, 16, 2, Epilogue)        \

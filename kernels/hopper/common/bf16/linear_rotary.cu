@@ -1,7 +1,7 @@
 // linear_rotary.cu: q, k, v = x W^T + bias; q and k rotated by their positions, k and v put into the paged cache. An
 // entry linear_rotary_[tall_]n<tokens> for each tile.
 //
-//   x    : [N, in] bf16, as in linear.cu     W : [(Hq + 2 Hkv) Dh, in] bf16, packed; rows as ops/intake.py's heads_<Dh>
+//   x    : [N, in] bf16, as in linear.cu     W : [(Hq + 2 Hkv) Dh, in] bf16, packed; rows as ops/protocol/upload.py's heads_<Dh>
 //   bias : [(Hq + 2 Hkv) Dh] bf16 in the same order, or null
 //   y    : [N, out_columns] bf16, the first Hq Dh columns of a row: q. What lies behind them stays as it is
 //   cosines, sines : [S, Dh / 2] float32     positions : [N] int32     slots : [N] int64, -1 writes nothing
@@ -11,8 +11,8 @@
 //          128)
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
 //   needs: what linear.cu needs; Dh % 64 == 0; all of a head rotates, without a norm; 16-byte aligned arrays,
-//          fewer than 2^31 slots (ops/cuda/linear_heads.py checks)
-//   check: tests/gpu/test_linear_rotary.py against linear.cu and rope_write_kv.cu, equal to the bit; Dh 192
+//          fewer than 2^31 slots (ops/cuda/gemm/linear_heads.py checks)
+//   check: tests/gpu/gemm/test_linear_rotary.py against linear.cu and rope_write_kv.cu, equal to the bit; Dh 192
 //          and 256 to 2^-7
 #include "linear.cuh"
 #include "linear_rotary.cuh"

@@ -1,14 +1,14 @@
 // linear_rotary.cuh: where Q, K and V go that a product has just made: Q and K rotated by their positions, Q to the
 // output, K and V to the paged cache.
 //
-// A head's rows lie as ops/intake.py's heads_<Dh> says (those of 64 do so in plain order): row tile t of a head has
+// A head's rows lie as ops/protocol/upload.py's heads_<Dh> says (those of 64 do so in plain order): row tile t of a head has
 // channels 32 t to 32 t + 31 of its first half, then the 32 that rotate with them. So a row tile is of one head and has
 // as many of each half, and a thread finds both of a pair in what its own warpgroup has just transposed.
 #pragma once
 
 #include "linear_epilogue.cuh"
 
-// By value, as ops/cuda/linear_heads.py fills it.
+// By value, as ops/cuda/gemm/linear_heads.py fills it.
 struct RotaryArgs {
   const float *cosines, *sines;  // [known_positions, Dh / 2]
   const int* positions;          // [tokens]; past the table its last row counts, below 0 its first

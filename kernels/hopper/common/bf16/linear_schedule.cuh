@@ -7,7 +7,7 @@
 // range stream the same weights side by side); each line is cut into `ranges` equal ranges of steps, so that all blocks
 // stream alike much (stream-K, Osama et al. 2023, arXiv:2301.03598). A block does its range first: joining the parts of
 // a cut tile then delays nobody. Or there are no lines, and each of the last tiles has a pair of blocks, for half of K
-// each (linear_pair.cuh). ops/cuda/linear_plan.py chooses these numbers, and holds the twin of this file.
+// each (linear_pair.cuh). ops/cuda/gemm/linear_plan.py chooses these numbers, and holds the twin of this file.
 #pragma once
 
 #include "bf16.cuh"

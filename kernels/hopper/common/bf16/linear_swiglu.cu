@@ -4,8 +4,8 @@
 //   bias : [2 F] bf16 in the same order, or null     y : [N, F] bf16, row-major
 //   math : bf16 products, float32 sums in a fixed order; bias, silu and the product in float32, rounded once on store
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
-//   needs: what linear.cu needs, and F % 8 == 0 (ops/cuda/linear.py checks)
-//   check: tests/gpu/test_linear.py against float32 sums of the same bf16, relative 2^-8 (rounding) and 1e-5 (exp)
+//   needs: what linear.cu needs, and F % 8 == 0 (ops/cuda/gemm/linear.py checks)
+//   check: tests/gpu/gemm/test_linear.py against float32 sums of the same bf16, relative 2^-8 (rounding) and 1e-5 (exp)
 #include "../../../portable/common/bf16/linear_swiglu.cu"
 #include "linear.cuh"
 

@@ -6,8 +6,8 @@
 //   grid : (at most one a multiprocessor, 1, 1)    block : (128 + 2 * rows of a tile, 1, 1)
 //   shared : Tile::kSharedBytes
 //   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows, unit a power of two, 8 or more,
-//          that divides Tb and 128 tokens (64 from Dh 129 on) (ops/cuda/prefill_attention.py)
-//   check: tests/gpu/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
+//          that divides Tb and 128 tokens (64 from Dh 129 on) (ops/cuda/attention/prefill_attention.py)
+//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
 //
 // FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608): a warp brings pages by the bulk copy engine, warpgroups
 // multiply by wgmma and take turns, softmax runs beside the multiplication. Persistent. The portable kernels are here

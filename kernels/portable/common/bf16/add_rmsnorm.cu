@@ -6,8 +6,8 @@
 //   math : float32, the residual is stored unrounded, y rounded once; rms(r) = sqrt(mean of squares + eps)
 //   grid : (R, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B
 //   needs: D % 8 == 0; D <= 4096 (add_rmsnorm), 8192 (_2), 16384 (_4): chunks of 8 columns a thread; 16-byte aligned
-//          arrays, none overlapping (ops/cuda/norms.py checks); rows inside of residual, none twice
-//   check: tests/gpu/test_norms.py against ops/reference/dense.py, residual equal to the bit, y max |err| 1 bf16 ulp
+//          arrays, none overlapping (ops/cuda/elementwise/norms.py checks); rows inside of residual, none twice
+//   check: tests/gpu/elementwise/test_norms.py against ops/reference/dense.py, residual equal to the bit, y max |err| 1 bf16 ulp
 #include "rmsnorm.cuh"
 
 #define ADD_RMSNORM(name, chunks)                                                                                      \

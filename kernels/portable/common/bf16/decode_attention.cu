@@ -10,8 +10,8 @@
 //   grid  : (Hkv, filling + B), or less where contexts are short    block : (128, 1, 1); (64, 1, 1) above Dh 128
 //   shared: warps * 2 * 2 * 16 * (size + 8) * 2 B, size = the entry's; and 1 KB static
 //   needs : Dh % 8 == 0 up to the entry's size (64, 80, 96, 128, 192, 256); G <= 8, or 16 (entries ending in _wide);
-//           Tb % 8 == 0; 16-byte aligned arrays (ops/cuda/decode_attention.py checks)
-//   check : tests/gpu/test_decode_attention.py against ops/reference/attention.py, max |err| 2^-7 of the largest value
+//           Tb % 8 == 0; 16-byte aligned arrays (ops/cuda/attention/decode_attention.py checks)
+//   check : tests/gpu/attention/test_decode_attention.py against ops/reference/attention.py, max |err| 2^-7 of the largest value
 //
 // Bound by memory: 16 tokens of 128 channels are 8 KB and cost a warp about 300 instructions, where an SM's share of
 // 4.5 TB/s gives it 1,700 issue slots.

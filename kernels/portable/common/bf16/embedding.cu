@@ -4,9 +4,9 @@
 //   table  : [V, D] bf16, packed in blocks of 64 x 64 with the 128-byte swizzle     out : [N, D] float32, row-major
 //   math   : exact
 //   grid   : (N, ceil(D / 1024), 1)    block : (128, 1, 1)    shared : none
-//   needs  : D % 8 == 0, 16-byte aligned table and out (ops/cuda/embedding.py checks). A token outside of the table
+//   needs  : D % 8 == 0, 16-byte aligned table and out (ops/cuda/elementwise/embedding.py checks). A token outside of the table
 //            reads its nearest row: whoever made the token answers for it, and nothing is read out of bounds
-//   check  : tests/gpu/test_embedding.py against ops/reference/dense.py, equal to the bit
+//   check  : tests/gpu/elementwise/test_embedding.py against ops/reference/dense.py, equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
 

@@ -7,8 +7,8 @@
 //   grid   : (padded rows * padded columns / 2048, 1, 1), of a vector (ceil(count / 2048), 1, 1)
 //   block  : (256, 1, 1)    shared : none
 //   needs  : columns % 8 == 0, rows whole heads or a multiple of 16, 16-byte aligned weight, less than 2^35 numbers
-//            (ops/cuda/arena.py checks)
-//   check  : tests/gpu/test_loading.py against ops/reference/random.py, equal to the bit
+//            (ops/cuda/device/arena.py checks)
+//   check  : tests/gpu/engine/test_loading.py against ops/reference/random.py, equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
 #include "philox.cuh"

@@ -5,10 +5,10 @@
 //            has 128 bytes, its 16-byte chunk c at place c ^ (r % 8)
 //   math   : rounded once to bf16, to nearest even
 //   grid   : (ceil(k_tiles / 4), ceil(R / 32), 1)    block : (256, 1, 1)    shared : none
-//   needs  : in % 8 == 0, 16-byte aligned rows, first + R inside the matrix (ops/cuda/packing.py checks); columns past
+//   needs  : in % 8 == 0, 16-byte aligned rows, first + R inside the matrix (ops/cuda/weights/packing.py checks); columns past
 //            `in` are not written: the arena is zeroed. The next kernel may stream weights before this one has ended:
 //            synchronise after packing
-//   check  : tests/gpu/test_pack.py against ops/reference/packing.py, exact
+//   check  : tests/gpu/gemm/test_pack.py against ops/reference/packing.py, exact
 #include <cuda_fp16.h>
 
 #include "bf16.cuh"

@@ -4,8 +4,8 @@
 //   keys, values : [P, Hkv, Tb, Dh] bf16, this step's tokens included     items : int32, see prefill_work.cuh
 //   math : bf16 products, float32 sums and softmax; weights rounded to bf16 for the second product
 //   grid : (items * Hkv, 1, 1)    block : (2 * rows of a tile, 1, 1)    shared : PrefillTile::kSharedBytes
-//   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows (ops/cuda/prefill_attention.py)
-//   check: tests/gpu/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
+//   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows (ops/cuda/attention/prefill_attention.py)
+//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691): a warp has 16 rows; K and V tiles come by cp.async while the tile
 // before is computed.

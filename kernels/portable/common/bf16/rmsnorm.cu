@@ -4,8 +4,8 @@
 //   math : float32, rounded once on store; rms(x) = sqrt(mean of squares + eps)
 //   grid : (N, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B, a float a warp
 //   needs: D % 8 == 0; D <= 4096 (rmsnorm), 8192 (rmsnorm_2), 16384 (rmsnorm_4): chunks of 8 columns a thread;
-//          16-byte aligned arrays, y apart from x (ops/cuda/norms.py checks)
-//   check: tests/gpu/test_norms.py against ops/reference/dense.py, max |err| 1 bf16 ulp
+//          16-byte aligned arrays, y apart from x (ops/cuda/elementwise/norms.py checks)
+//   check: tests/gpu/elementwise/test_norms.py against ops/reference/dense.py, max |err| 1 bf16 ulp
 #include "rmsnorm.cuh"
 
 #define RMSNORM(name, chunks)                                                 \

@@ -9,16 +9,16 @@
 //          `lanes` threads of one warp hold a head, each two chunks: a pair that turns together, or two that stay
 //   needs: Dh % 8 == 0, Dh <= 256, R <= Dh; R % 16 == 0 (rope_write_kv, 16-byte accesses) or R % 8 == 0
 //          (rope_write_kv_narrow, 8-byte); `lanes` divides 32; 16-byte aligned arrays, fewer than 2^31 slots
-//          (ops/cuda/rope.py checks). A position past the table takes the last row, so that nothing is read out of
+//          (ops/cuda/attention/rope.py checks). A position past the table takes the last row, so that nothing is read out of
 //          bounds
-//   check: tests/gpu/test_rope_write_kv.py against ops/reference, max |err| 1 bf16 ulp, v equal to the bit
+//   check: tests/gpu/attention/test_rope_write_kv.py against ops/reference, max |err| 1 bf16 ulp, v equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
 #include "reduce.cuh"
 
 constexpr int kThreads = 128;
 
-// By value, as ops/cuda/rope.py fills it.
+// By value, as ops/cuda/attention/rope.py fills it.
 struct Shape {
   int tokens, query_heads, kv_heads, head_size;
   int rotated;       // R

@@ -5,8 +5,8 @@
 //   out  : tokens, is_sound, best rank of each task; clears what sample_bins adds into
 //   math : float32, penalties in float64 rounded once; exact, whatever C
 //   grid : (C, R, 1), or (C, 2 R, 1) with reports    block : (512, 1, 1)    shared : 128 B
-//   needs: V <= 262144; ids inside V and unique in a row's penalties (ops/cuda/sampling.py checks)
-//   check: tests/gpu/test_sampling.py against ops/reference/sampling.py, equal
+//   needs: V <= 262144; ids inside V and unique in a row's penalties (ops/cuda/sampling/sampler.py checks)
+//   check: tests/gpu/sampling/test_sampling.py against ops/reference/sampling.py, equal
 #include "sampling.cuh"
 
 // Write this block's slice of the row with penalties, bias and mask applied, in that order.

@@ -4,7 +4,7 @@
 //   math : weights exp(-distance / T) in units of 2^-44 (relative error 3e-7), sums exact and so in any order the same
 //   grid : (C, R, 1), or (C, 2 R, 1) with reports    block : (512, 1, 1)    shared : 43 KB
 //   needs: sample_best before it. Rows with neither top-k nor top-p, and greedy ones, cost nothing
-//   check: tests/gpu/test_sampling.py, through the tokens that sample_draw chooses
+//   check: tests/gpu/sampling/test_sampling.py, through the tokens that sample_draw chooses
 #include "sampling.cuh"
 
 // Return a weight such that all tokens of at most this weight can be left out: the rest reaches top-p without them.

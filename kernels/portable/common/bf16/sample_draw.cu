@@ -5,7 +5,7 @@
 //   math : the cut is exact on sums of weights in units of 2^-44; race keys float32, within 3e-6 of float64's
 //   grid : (C, R, 1), or (C, 2 R, 1) with reports    block : (512, 1, 1)    shared : 33 KB
 //   needs: sample_bins before it
-//   check: tests/gpu/test_sampling.py against ops/reference/sampling.py, equal but where keys or sums are 1e-6 apart
+//   check: tests/gpu/sampling/test_sampling.py against ops/reference/sampling.py, equal but where keys or sums are 1e-6 apart
 //
 // Tokens in bins nearer than the cut take part in the race; those in the cut's own become candidates, which the row's
 // last block sorts. Where they are too many to sort, that block alone finds the cut over the whole row.

@@ -4,7 +4,7 @@
 //   math : float64, rounded once; the sum of exponentials is sample_bins's
 //   grid : (ceil(R / 128), 1, 1)    block : (128, 1, 1)    shared : 0
 //   needs: the other three before it, with 2 R tasks
-//   check: tests/gpu/test_sampling.py against ops/reference/sampling.py, max |err| 2e-6 of the largest
+//   check: tests/gpu/sampling/test_sampling.py against ops/reference/sampling.py, max |err| 2e-6 of the largest
 #include "sampling.cuh"
 
 extern "C" __global__ void sample_logprobs(const Arena arena, const float* logits, const uint8_t* parameters, int rows,

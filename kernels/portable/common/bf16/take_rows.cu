@@ -3,8 +3,8 @@
 //   x    : [N, in] bf16, row-major     rows : [R] int64     out : [R, in] bf16, row-major
 //   math : exact
 //   grid : (R, ceil(in / 1024), 1)    block : (128, 1, 1)    shared : none
-//   needs: in % 8 == 0, 16-byte aligned x and out, out apart from x (ops/cuda/rows.py checks); rows inside of x
-//   check: tests/gpu/test_take_rows.py against ops/reference/dense.py, equal to the bit
+//   needs: in % 8 == 0, 16-byte aligned x and out, out apart from x (ops/cuda/elementwise/rows.py checks); rows inside of x
+//   check: tests/gpu/elementwise/test_take_rows.py against ops/reference/dense.py, equal to the bit
 #include "bf16.cuh"
 #include "pdl.cuh"
 

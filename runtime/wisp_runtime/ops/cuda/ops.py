@@ -1,7 +1,7 @@
 """The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
 
 The names of buffers are chosen here, for all: two results that live at once have different names.
-:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/test_preflight.py`` compares the total, within 2 %.
+:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/engine/test_preflight.py`` compares the total, within 2 %.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import numpy as np
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
-from wisp_runtime.ops.backend import Heads, Rotation
-from wisp_runtime.ops.cuda.arena import Arenas
-from wisp_runtime.ops.cuda.arrays import BF16, to_device, to_host, to_host_float32
-from wisp_runtime.ops.cuda.decode_attention import DecodeAttention
-from wisp_runtime.ops.cuda.decode_step import DecodeStep
-from wisp_runtime.ops.cuda.device import Device, open_device
-from wisp_runtime.ops.cuda.driver import translate
-from wisp_runtime.ops.cuda.embedding import Embedding
-from wisp_runtime.ops.cuda.linear import Linear
-from wisp_runtime.ops.cuda.linear_plan import ROW_TILE, whole_plan
-from wisp_runtime.ops.cuda.norms import Norms
-from wisp_runtime.ops.cuda.packing import PackedMatrix
-from wisp_runtime.ops.cuda.portable_linear import PortableLinear
-from wisp_runtime.ops.cuda.prefill_attention import PrefillAttention
-from wisp_runtime.ops.cuda.rope import Rope
-from wisp_runtime.ops.cuda.rows import TakeRows
-from wisp_runtime.ops.cuda.sampling import Sampler
-from wisp_runtime.ops.intake import head_rows
-from wisp_runtime.ops.whole_step import StepWeights, WholeStep
+from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
+from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
+from wisp_runtime.ops.cuda.attention.rope import Rope
+from wisp_runtime.ops.cuda.device.arena import Arenas
+from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, to_host_float32
+from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
+from wisp_runtime.ops.cuda.elementwise.norms import Norms
+from wisp_runtime.ops.cuda.elementwise.rows import TakeRows
+from wisp_runtime.ops.cuda.gemm.linear import Linear
+from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE, whole_plan
+from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
+from wisp_runtime.ops.cuda.sampling.sampler import Sampler
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.protocol.backend import Heads, Rotation
+from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
+from wisp_runtime.ops.protocol.upload import head_rows
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
@@ -55,7 +55,7 @@ class _Kinds:
 
 
 class CudaOps(Arenas):
-    """See :class:`wisp_runtime.ops.backend.Ops`. Results are overwritten by the next op of the same kind.
+    """See :class:`wisp_runtime.ops.protocol.backend.Ops`. Results are overwritten by the next op of the same kind.
 
     Args:
         device: the open GPU.
@@ -111,7 +111,7 @@ class CudaOps(Arenas):
         self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
 
     def fix_order(self) -> None:
-        """Cut no product and no attention along what it sums over; see :class:`wisp_runtime.ops.backend.Ops`.
+        """Cut no product and no attention along what it sums over; see :class:`wisp_runtime.ops.protocol.backend.Ops`.
 
         Raises:
             ConfigError: the GPU is no Hopper.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.cpu.threads import Workers
 from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes
-from wisp_runtime.ops.threads import Workers
 
 _ROWS_BY_BLOCK = (
     32  # few rows times a block is a product so small that OpenBLAS copies nothing: 4 times faster

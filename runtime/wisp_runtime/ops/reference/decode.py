@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.ops.threads import Work, Workers
+from wisp_runtime.ops.cpu.threads import Work, Workers
 
 _MIN_BLOCKS_IN_PLACE = 8  # fewer cost more as a product of their own than as copies
 

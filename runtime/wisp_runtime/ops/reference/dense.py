@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.packed import TILE_OUTPUTS, PackedMatrix
-from wisp_runtime.ops.threads import Work, Workers
+from wisp_runtime.ops.cpu.packed import TILE_OUTPUTS, PackedMatrix
+from wisp_runtime.ops.cpu.threads import Work, Workers
 
 _FLOAT32_EXP_MAX = np.float32(88.0)
 
@@ -89,7 +89,7 @@ def linear(
         weight: ``[out, in]``, packed.
         bias: ``[out]`` float32, or None.
         workers: threads that share the tiles; None computes here.
-        pairs_rows: compute a lone row twice, where that is the faster way (:mod:`wisp_runtime.ops.blas`).
+        pairs_rows: compute a lone row twice, where that is the faster way (:mod:`wisp_runtime.ops.cpu.blas`).
 
     Returns:
         ``[N, out]`` float32; its rows are contiguous, but farther apart than ``out`` where 32 does not

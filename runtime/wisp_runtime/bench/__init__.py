@@ -1,0 +1,1 @@
+"""Measurements behind `wisp-runtime bench` and `wisp-runtime profile`."""

@@ -1,0 +1,1 @@
+"""Other programs on the same GPU, for comparison."""

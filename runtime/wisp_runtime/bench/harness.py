@@ -1,0 +1,124 @@
+"""Drive the engine's own loop with scripted requests, and note when each step's tokens came out.
+
+What is timed is :func:`wisp_runtime.engine.loop.run` itself, as it serves: planning, packing, the step,
+sampling, committing, pickling what goes to the server. Only the pipe and the server are missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wisp_runtime.engine import loop
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import Shutdown, StepOutput, Submit
+from wisp_runtime.engine.transport.wire import encode
+from wisp_runtime.errors import EngineFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step gave: at which time, for how many sequences, and how many tokens of prompts were cached."""
+
+    at_s: float
+    tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Requests that were sent to an idle engine together, and all that it gave until it was idle again."""
+
+    began_s: float
+    outputs: tuple[Output, ...]
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds until the first token of any."""
+        return next(one.at_s for one in self.outputs if one.tokens) - self.began_s
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until the last token of all."""
+        return self.outputs[-1].at_s - self.began_s
+
+    def steps_ms(self, batch: int, skip: int) -> list[float]:
+        """Return the milliseconds between full decode steps: those that gave ``batch`` tokens.
+
+        Args:
+            batch: sequences that decode.
+            skip: such steps to leave out at the beginning.
+        """
+        full = [one.at_s for one in self.outputs if one.tokens == batch]
+        return [1e3 * (after - before) for before, after in zip(full[skip:], full[skip + 1 :], strict=False)]
+
+
+Script = Generator[list[Submit], Round, None]
+"""Yields what to submit next, is sent what came of it; it runs on when the engine is idle again."""
+
+
+class ScriptedLine:
+    """The engine's line to a server that follows a script."""
+
+    def __init__(self, script: Script, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._script, self._clock = script, clock
+        self._outputs: list[Output] | None = None
+        self._began_s = 0.0
+
+    def send(self, message: Any) -> None:
+        """Pickle a message as for the pipe, and note when."""
+        assert isinstance(message, StepOutput)
+        encode(message)
+        failed = next((event for event in message.events if event.finish == "error"), None)
+        if failed is not None:
+            raise EngineFailed(f"a request of the measurement failed: {failed.message}")
+        assert self._outputs is not None
+        tokens = sum(event.token is not None for event in message.events)
+        cached = sum(event.cached_tokens for event in message.events)
+        self._outputs.append(Output(self._clock(), tokens, cached))
+
+    def receive(self, *, waits: bool) -> list[Any]:
+        """Return nothing while the engine is busy; when it is idle, what the script says next."""
+        if not waits:
+            return []
+        try:
+            if self._outputs is None:
+                requests = next(self._script)
+            else:
+                requests = self._script.send(Round(self._began_s, tuple(self._outputs)))
+        except StopIteration:
+            return [Shutdown()]
+        self._outputs = []
+        self._began_s = self._clock()
+        return list(requests)
+
+
+def follow(script: Script, scheduler: Scheduler, runner: loop.Runs) -> None:
+    """Run ``script`` to its end.
+
+    Raises:
+        EngineFailed: a request was refused or failed.
+    """
+    loop.run(ScriptedLine(script), scheduler, runner)
+
+
+def requests_of(
+    prompts: Sequence[tuple[int, ...]], max_tokens: int, name: str, **sampling: Any
+) -> list[Submit]:
+    """Make a request of each prompt that generates exactly ``max_tokens`` tokens.
+
+    Args:
+        prompts: token ids.
+        max_tokens: to generate; an end-of-sequence token does not end it.
+        name: that request ids begin with; not used before.
+        sampling: fields of :class:`~wisp_runtime.engine.transport.messages.SamplingParams`.
+    """
+    from wisp_runtime.engine.transport.messages import SamplingParams
+
+    params = SamplingParams(**sampling)
+    return [
+        Submit(f"{name}-{number}", prompt, max_tokens, params, ignore_eos=True)
+        for number, prompt in enumerate(prompts)
+    ]

@@ -1,0 +1,1 @@
+"""A step taken apart: traces, kernel times, pictures."""

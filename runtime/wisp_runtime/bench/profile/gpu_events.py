@@ -1,0 +1,60 @@
+"""CUDA events around kernel launches, and work to keep the GPU busy while a step is being launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import cupy as cp
+
+from wisp_runtime.bench.profile.trace import Tracer
+from wisp_runtime.bench.target import Subject
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+
+_BUSY_BYTES = 256 << 20
+_BUSY_SETS = 300  # about 60 µs each on an H200, 18 ms in all: longer than a traced step takes to launch
+
+
+class EventClock:
+    """Marks are CUDA events on the current stream, which is the device's."""
+
+    def __init__(self) -> None:
+        self._memory = cp.empty(_BUSY_BYTES, cp.uint8)
+
+    def prepare(self) -> None:
+        """Queue writing to memory that nobody reads."""
+        for _ in range(_BUSY_SETS):
+            self._memory.data.memset_async(0, self._memory.nbytes)
+
+    def mark(self) -> Any:
+        """Record an event."""
+        event = cp.cuda.Event()
+        event.record()
+        return event
+
+    def ms(self, begin: Any, end: Any) -> float:
+        """Return the milliseconds between two events."""
+        return float(cp.cuda.get_elapsed_time(begin, end))
+
+    def settle(self) -> None:
+        """Wait for the current stream."""
+        cp.cuda.get_current_stream().synchronize()
+
+
+@contextmanager
+def watched_launches(subject: Subject, tracer: Tracer) -> Iterator[None]:
+    """Let every launch inside the block report itself to ``tracer``, and replay no graph meanwhile."""
+    kernel_class, graphs = cast(Any, Kernel), cast(Any, subject.runner).graphs
+    launch = kernel_class.launch
+    records = graphs.records
+
+    def watched(kernel: Any, *args: Any, **keywords: Any) -> None:
+        tracer.timed(kernel.name, lambda: launch(kernel, *args, **keywords))
+
+    tracer.clock, tracer.sees_kernels, graphs.records = EventClock(), True, False
+    kernel_class.launch = watched
+    try:
+        yield
+    finally:
+        kernel_class.launch, graphs.records = launch, records

@@ -1,0 +1,178 @@
+"""Note how long each operation of a step takes, and on a GPU each kernel in it.
+
+:class:`TracedOps` stands between the layers and the device's ops and knows which part of a layer is being
+computed. On a GPU every launch gets a CUDA event before and after it; that keeps kernels from overlapping, so
+the sum is more than the step takes as served.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from wisp_runtime.ops.protocol.backend import Ops
+
+PHASES = {
+    "embedding": "embedding",
+    "rmsnorm": "norm",
+    "add_rmsnorm": "norm",
+    "project_qkv": "qkv",
+    "paged_attention": "attention",
+    "take_rows": "output",
+    "swiglu": "gate/up",
+    "logits": "head",
+    "sample": "sampling",
+}
+_LINEAR_PHASES = ("output", "down")  # the order in which a layer asks for its plain products
+_KERNEL_PHASES = {
+    "rope_write_kv": "rope + KV",
+    "rope_write_kv_narrow": "rope + KV",
+}  # within an op of another
+ORDER = (
+    "embedding",
+    "norm",
+    "qkv",
+    "rope + KV",
+    "attention",
+    "output",
+    "gate/up",
+    "down",
+    "head",
+    "sampling",
+    "other",
+)
+"""The phases of a step as it runs through them; norms come before several."""
+
+
+class Clock(Protocol):
+    """Marks points in the device's work and tells the time between two of them."""
+
+    def prepare(self) -> None:
+        """Keep the device busy while a step is being launched, so that it never waits for its launches."""
+        ...
+
+    def mark(self) -> Any:
+        """Return a mark after all that was launched."""
+        ...
+
+    def ms(self, begin: Any, end: Any) -> float:
+        """Return the milliseconds between two marks that the device has passed."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until the device has passed every mark."""
+        ...
+
+
+class HostClock:
+    """For ops that return when they are done."""
+
+    def prepare(self) -> None:
+        """Launching is running."""
+
+    def mark(self) -> float:
+        """Return the time."""
+        return time.perf_counter()
+
+    def ms(self, begin: float, end: float) -> float:
+        """Return the difference."""
+        return 1e3 * (end - begin)
+
+    def settle(self) -> None:
+        """Nothing runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One kernel (or, on the CPU, one op) of a step: what it is part of, its name, how long it ran."""
+
+    phase: str
+    name: str
+    ms: float
+
+
+class Tracer:
+    """Collects the spans of a step.
+
+    Args:
+        clock: of the device.
+        sees_kernels: launches report themselves to :meth:`timed`; else a whole op is a span.
+    """
+
+    def __init__(self, clock: Clock, *, sees_kernels: bool) -> None:
+        self.clock, self.sees_kernels = clock, sees_kernels
+        self._phase = "other"
+        self._marks: list[tuple[str, str, Any, Any]] | None = None
+        self._products = 0
+
+    @contextmanager
+    def step(self) -> Iterator[list[Span]]:
+        """Collect inside the block; the list is filled when it ends."""
+        self._marks, self._products = [], 0
+        spans: list[Span] = []
+        self.clock.prepare()
+        try:
+            yield spans
+            self.clock.settle()
+            spans += [Span(phase, name, self.clock.ms(begin, end)) for phase, name, begin, end in self._marks]
+        finally:
+            self._marks = None
+
+    def timed(self, name: str, run: Callable[[], Any]) -> Any:
+        """Run something and note it as a span of the current phase."""
+        if self._marks is None:
+            return run()
+        begin = self.clock.mark()
+        result = run()
+        self._marks.append((_KERNEL_PHASES.get(name, self._phase), name, begin, self.clock.mark()))
+        return result
+
+    def op(self, name: str, run: Callable[[], Any]) -> Any:
+        """Run an op of the device: what is launched in it belongs to its phase."""
+        before, self._phase = self._phase, self._phase_of(name)
+        try:
+            return run() if self.sees_kernels else self.timed(name, run)
+        finally:
+            self._phase = before
+
+    def _phase_of(self, op: str) -> str:
+        if op == "linear":
+            self._products += 1
+            return _LINEAR_PHASES[(self._products - 1) % len(_LINEAR_PHASES)]
+        return PHASES[op]
+
+
+class TracedOps:
+    """The ops of a device, each telling a tracer that it runs; everything else is the device's own."""
+
+    def __init__(self, ops: Ops, tracer: Tracer) -> None:
+        self._traced_ops, self._tracer = ops, tracer
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._traced_ops, name)
+        if name == "make_sampler":
+            return lambda *args, **keywords: TracedSampler(attribute(*args, **keywords), self._tracer)
+        if name not in PHASES and name != "linear":
+            return attribute
+
+        def traced(*args: Any, **keywords: Any) -> Any:
+            return self._tracer.op(name, lambda: attribute(*args, **keywords))
+
+        return traced
+
+
+class TracedSampler:
+    """A device's sampler, whose launches are the phase "sampling"."""
+
+    def __init__(self, sampler: Any, tracer: Tracer) -> None:
+        self._traced_sampler, self._tracer = sampler, tracer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._traced_sampler, name)
+
+    def launch(self, *args: Any, **keywords: Any) -> Any:
+        """Draw tokens."""
+        return self._tracer.op("sample", lambda: self._traced_sampler.launch(*args, **keywords))

@@ -1,0 +1,144 @@
+"""What a measurement leaves behind: rows of numbers, and under which conditions they were taken.
+
+The JSON of a record is what ``tests/bench/records/`` keeps and ``docs/performance.md`` is generated from.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import statistics
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wisp_runtime.bench import nvml
+
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured number, and what it stands beside.
+
+    Attributes:
+        metric: with its unit: ``decode_step_ms``, ``first_token_ms``, ``prefill_tokens_per_s``,
+            ``start_to_first_token_s``, ``memory_predicted_bytes``, ``memory_measured_bytes``.
+        value: the number; a median where there were several.
+        path: what computed it: ``general``, ``persistent`` (a step in one launch), ``reference`` (the CPU),
+            or the name of another program.
+        shape: the model.
+        weights, kv: how they are held.
+        batch: sequences in a step.
+        context: tokens each has before what is measured (of a prompt: its tokens).
+        floor: what the machine's ceilings allow at best.
+        peer, peer_value: who else was measured on the same GPU, and what it gave.
+        more: what a metric has beside these: ``p10``, ``p90``, ``cached``, ``phase``.
+    """
+
+    metric: str
+    value: float
+    path: str
+    shape: str
+    weights: str
+    kv: str
+    batch: int = 1
+    context: int = 0
+    floor: float | None = None
+    peer: str | None = None
+    peer_value: float | None = None
+    more: dict[str, object] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row as a record's JSON has it; what is not known is left out."""
+        row: dict[str, object] = {
+            "metric": self.metric,
+            "path": self.path,
+            "shape": self.shape,
+            "weights": self.weights,
+            "kv": self.kv,
+            "batch": self.batch,
+            "context": self.context,
+            "value": self.value,
+            "peer": self.peer,
+            "peer_value": self.peer_value,
+            "floor": self.floor,
+        } | self.more
+        return {key: _rounded(value) for key, value in row.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle of some numbers, and where a tenth of them lie below and above."""
+
+    median: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Sum up at least one number."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        tenths = statistics.quantiles(values, n=10, method="inclusive")
+        return cls(statistics.median(values), tenths[0], tenths[-1])
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what stands beside a median in a row."""
+        return {"p10": self.p10, "p90": self.p90}
+
+
+def make_record(
+    name: str, rows: Iterable[Row], *, device: str, command: Sequence[str], commit: str | None
+) -> dict[str, object]:
+    """Put rows under the conditions of this run.
+
+    Args:
+        name: of the record.
+        rows: what was measured.
+        device: ``cuda`` or ``cpu``.
+        command: the words that were typed.
+        commit: of the code; None asks git.
+    """
+    where: dict[str, object] = {"gpu": None, "driver": None, "machine": _machine()}
+    if device == "cuda" and (card := nvml.card()):
+        where |= {"gpu": card.name, "driver": card.driver}
+    return {
+        "name": name,
+        "commit": commit or _commit(),
+        **{key: value for key, value in where.items() if value},
+        "python": platform.python_version(),
+        "command": shlex.join(command),
+        "rows": [row.to_dict() for row in rows],
+    }
+
+
+def write_record(path: Path, record: dict[str, object]) -> None:
+    """Write a record as JSON, a row a line."""
+    rows = record["rows"]
+    assert isinstance(rows, list)
+    head = json.dumps({**record, "rows": []}, indent=1, ensure_ascii=False)
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head.removesuffix("[]\n}") + f"[\n{lines}\n ]\n}}\n", encoding="utf-8")
+
+
+def _rounded(value: object) -> object:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or 'unknown')}, {platform.system()} {platform.release()}"

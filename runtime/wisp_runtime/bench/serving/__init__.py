@@ -1,0 +1,1 @@
+"""Measurements of a served model over HTTP, and of its start."""

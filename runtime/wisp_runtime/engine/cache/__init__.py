@@ -1,0 +1,1 @@
+"""KV blocks, prefix cache, block tables."""

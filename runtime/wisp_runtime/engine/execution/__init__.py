@@ -1,0 +1,1 @@
+"""Runners of planned steps, on the CPU and on a device."""

@@ -1,0 +1,43 @@
+"""Steps that come again and again with the same shape: recorded when seen for the second time, then replayed.
+
+Pure: what records is the lane's business. The first time runs as it is, so that whatever is loaded or
+allocated on first use has been by the time it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from wisp_runtime.engine.execution.stream import Lane, Recording
+
+T = TypeVar("T")
+
+
+class Graphs(Generic[T]):
+    """Recordings by key; the same key must mean the same work on the same memory.
+
+    Attributes:
+        records: whether anything is recorded yet; recordings hold addresses, so not while memory still moves.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self.records = False
+        self._lane = lane
+        self._seen: set[Hashable] = set()
+        self._recorded: dict[Hashable, tuple[Recording, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._recorded)
+
+    def run(self, key: Hashable, body: Callable[[], T]) -> T:
+        """Run ``body``, or what it was recorded as; return what it returned when it ran or was recorded."""
+        known = self._recorded.get(key)
+        if known is None:
+            if not self.records or key not in self._seen:
+                self._seen.add(key)
+                return body()
+            known = self._recorded[key] = self._lane.record(body)
+        recording, result = known
+        recording.launch()
+        return result

@@ -1,0 +1,160 @@
+"""Lay a plan out as the arrays of one step, in memory that is given: the runner's own, or page-locked.
+
+A token whose draw is awaited is packed as ``-1 - r``: row r of the draws of the step before, which the
+device looks up when this step runs.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.engine.scheduling.plan import Chunk, Plan
+
+_ALIGNMENT_BYTES = 16
+
+
+class Shape(NamedTuple):
+    """How large a step is: N tokens of B sequences, R rows of logits."""
+
+    tokens: int
+    sequences: int
+    rows: int
+
+
+class Arrays(NamedTuple):
+    """The small arrays of a step, as :class:`wisp_runtime.batch.Batch` says; of the host or of a device."""
+
+    slots: Array
+    logit_rows: Array
+    tokens: Array
+    positions: Array
+    query_starts: Array
+    context_lengths: Array
+
+
+def _lengths(shape: Shape) -> tuple[tuple[int, type[np.signedinteger]], ...]:
+    tokens, sequences, rows = shape
+    return (
+        (tokens, np.int64),
+        (rows, np.int64),
+        (tokens, np.int32),
+        (tokens, np.int32),
+        (sequences + 1, np.int32),
+        (sequences, np.int32),
+    )
+
+
+def size_bytes(shape: Shape) -> int:
+    """Return the bytes that the arrays of a step take."""
+    return sum(_aligned(length * np.dtype(kind).itemsize) for length, kind in _lengths(shape))
+
+
+def cut(memory: Array, shape: Shape) -> Arrays:
+    """Cut the arrays of a step from ``memory``, ``[size_bytes(shape)]`` uint8 or more, host or device."""
+    arrays, start = [], 0
+    for length, kind in _lengths(shape):
+        size = length * np.dtype(kind).itemsize
+        arrays.append(memory[start : start + size].view(kind))
+        start += _aligned(size)
+    return Arrays(*arrays)
+
+
+def shape_of(plan: Plan) -> Shape:
+    """Return the shape of a plan's step."""
+    return Shape(sum(chunk.tokens for chunk in plan), len(plan), sum(chunk.samples for chunk in plan))
+
+
+def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
+    """Write the chunks of ``plan`` one after the other; rows beyond them are padding.
+
+    A padding row is a sequence of one token that reads nothing (context 0) and writes nothing (slot -1).
+
+    Args:
+        arrays: of the plan's shape; or, of a plan that samples nothing, with one row of logits, which nobody
+            wants; or with as many more tokens, sequences and rows, all padding.
+        tables: ``[B, W]`` int32, KV blocks of each sequence of the plan.
+        block_tokens: Tb, tokens a KV block.
+    """
+    live = len(plan)
+    if all(chunk.tokens == 1 for chunk in plan):
+        tokens = [_only_token(chunk) for chunk in plan]
+        positions = np.array([chunk.start for chunk in plan], np.int32)
+        rows, ends, query_ends = np.arange(live), positions + 1, np.arange(1, live + 1)
+    else:
+        counts = np.array([chunk.tokens for chunk in plan], np.int32)
+        starts = np.array([chunk.start for chunk in plan], np.int32)
+        tokens = [token for chunk in plan for token in _tokens(chunk)]
+        rows, ends, query_ends = np.repeat(np.arange(live), counts), starts + counts, counts.cumsum()
+        positions = np.arange(len(tokens), dtype=np.int32) + (ends - query_ends)[rows]
+    blocks, offsets = np.divmod(positions, block_tokens)
+    count = len(tokens)
+    arrays.tokens[:count] = tokens
+    arrays.positions[:count] = positions
+    arrays.slots[:count] = tables[rows, blocks] * np.int64(block_tokens) + offsets
+    arrays.query_starts[0] = 0
+    arrays.query_starts[1 : live + 1] = query_ends
+    arrays.context_lengths[:live] = ends
+    drawn = query_ends[[chunk.samples for chunk in plan]] - 1
+    arrays.logit_rows[: len(drawn)] = drawn
+    _pad(arrays, count, live, len(drawn))
+
+
+def pack(plan: Plan, block_tokens: int) -> Batch:
+    """Lay out ``plan`` in memory of its own.
+
+    Args:
+        plan: at least one chunk.
+        block_tokens: Tb, tokens a KV block.
+    """
+    shape = shape_of(plan)
+    arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
+    tables = _block_tables(plan)
+    fill(arrays, plan, tables, block_tokens)
+    return batch_of(arrays, tables, plan)
+
+
+def batch_of(arrays: Arrays, tables: Array, plan: Plan) -> Batch:
+    """Make a batch of arrays that ``plan`` was, or will be, written to."""
+    return Batch(
+        **arrays._asdict(),
+        block_tables=tables,
+        query_starts_host=(0, *accumulate(chunk.tokens for chunk in plan)),
+        context_lengths_host=tuple(chunk.start + chunk.tokens for chunk in plan),
+    )
+
+
+def _only_token(chunk: Chunk) -> int:
+    tokens = chunk.sequence.tokens
+    return tokens[chunk.start] if chunk.start < len(tokens) else -1 - chunk.sequence.awaited_row
+
+
+def _tokens(chunk: Chunk) -> list[int]:
+    tokens = chunk.sequence.tokens[chunk.start : chunk.start + chunk.tokens]
+    return tokens or [-1 - chunk.sequence.awaited_row]
+
+
+def _pad(arrays: Arrays, tokens: int, sequences: int, rows: int) -> None:
+    arrays.tokens[tokens:] = 0
+    arrays.positions[tokens:] = 0
+    arrays.slots[tokens:] = -1
+    arrays.context_lengths[sequences:] = 0
+    arrays.query_starts[sequences + 1 :] = np.arange(tokens + 1, len(arrays.tokens) + 1)
+    wanted = np.arange(tokens, tokens + len(arrays.logit_rows) - rows)
+    arrays.logit_rows[rows:] = np.minimum(wanted, len(arrays.tokens) - 1)
+
+
+def _block_tables(plan: Plan) -> Array:
+    """Return ``[B, W]`` int32, W the most blocks a sequence of the plan has."""
+    tables = np.zeros((len(plan), max(len(chunk.sequence.blocks) for chunk in plan)), dtype=np.int32)
+    for row, chunk in zip(tables, plan, strict=True):
+        blocks = chunk.sequence.blocks
+        row[: len(blocks)] = blocks
+    return tables
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -1,0 +1,117 @@
+"""Say how each sampling chunk's token is drawn, and read what was drawn. The drawing itself is in ``ops``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sized
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Sampled, SamplingBatch
+from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Plan
+from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
+
+MOST_COUNTED = 3072
+"""Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has a
+fixed room for what all rows count and bias, and a step that wanted more would end the engine."""
+_SEED_MASK = (1 << 64) - 1
+
+
+def sampling_batch(plan: Plan) -> SamplingBatch:
+    """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
+    sampling = [chunk for chunk in plan if chunk.samples]
+    params = [chunk.sequence.request.sampling for chunk in sampling]
+    counts = [_counted(chunk.sequence) for chunk in sampling]
+    biases = [dict(one.logit_bias) for one in params]
+    return SamplingBatch(
+        temperature=np.array([one.temperature for one in params], dtype=np.float32),
+        top_k=np.array([one.top_k for one in params], dtype=np.int32),
+        top_p=np.array([one.top_p for one in params], dtype=np.float32),
+        min_p=np.array([one.min_p for one in params], dtype=np.float32),
+        seeds=np.array([one.seed & _SEED_MASK for one in params], dtype=np.uint64),
+        steps=_steps(sampling),
+        presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
+        frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
+        count_starts=_starts(counts),
+        count_ids=np.array([token for row in counts for token in row], dtype=np.int32),
+        counts=np.array([count for row in counts for count in row.values()], dtype=np.int32),
+        bias_starts=_starts(biases),
+        bias_ids=np.array([token for row in biases for token in row], dtype=np.int32),
+        biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
+        logprobs=max((-1 if one.logprobs is None else one.logprobs for one in params), default=-1),
+    )
+
+
+def _counted(sequence: Sequence) -> dict[int, int]:
+    """Return how often the tokens that penalties count were generated."""
+    counts = sequence.counts or Counter[int]()
+    return counts if len(counts) <= MOST_COUNTED else dict(counts.most_common(MOST_COUNTED))
+
+
+class SamplingRows:
+    """The sampling parameters of step after step, collected anew only when other sequences sample."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+        self._batch: SamplingBatch | None = None
+
+    def batch(self, plan: Plan) -> SamplingBatch:
+        """Return what :func:`sampling_batch` would."""
+        sampling = [chunk for chunk in plan if chunk.samples]
+        sequences = [chunk.sequence for chunk in sampling]
+        if self._batch is not None and sequences == self._sequences:
+            self._batch = replace(self._batch, steps=_steps(sampling))
+            return self._batch
+        batch = sampling_batch(plan)
+        grows = any(sequence.counts is not None for sequence in sequences)
+        self._batch, self._sequences = (None, []) if grows else (batch, sequences)
+        return batch
+
+
+def _steps(sampling: list[Chunk]) -> Array:
+    """Return the positions of the tokens that are drawn, ``[R]`` int64."""
+    return np.array([chunk.start + chunk.tokens for chunk in sampling], dtype=np.int64)
+
+
+def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Draw]:
+    """Return what was drawn for each chunk that samples.
+
+    Args:
+        plan: what was run.
+        sampled: R rows, on the host.
+        is_sound: R claims that a row's logits were numbers; where not, the draw is an error.
+    """
+    params = [chunk.sequence.request.sampling for chunk in plan if chunk.samples]
+    return [
+        Draw(token, logprobs) if sound else Draw(-1, error=_UNSOUND)
+        for token, logprobs, sound in zip(
+            sampled.tokens.tolist(), _logprobs(params, sampled), is_sound, strict=True
+        )
+    ]
+
+
+_UNSOUND = (
+    "the model's logits were not finite numbers (overflow or damaged weights); "
+    "this request was ended, others go on. Check the checkpoint's dtype and files"
+)
+
+
+def _logprobs(params: list[SamplingParams], sampled: Sampled) -> Iterator[TokenLogprobs | None]:
+    """Yield each row's log-probabilities, cut to the alternatives its request asked for."""
+    for row, one in enumerate(params):
+        if one.logprobs is None or sampled.logprobs is None:
+            yield None
+            continue
+        top: tuple[tuple[int, float], ...] = ()
+        if sampled.top_ids is not None and sampled.top_logprobs is not None:
+            ids, values = sampled.top_ids[row].tolist(), sampled.top_logprobs[row].tolist()
+            top = tuple(zip(ids, values, strict=True))[: one.logprobs]
+        yield TokenLogprobs(float(sampled.logprobs[row]), top)
+
+
+def _starts(rows: Items[Sized]) -> Array:
+    return np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int32)

@@ -1,0 +1,207 @@
+"""Ask for the copies of a step: its inputs to the device, its results back. Nothing here waits for them.
+
+So the device may still be busy with step n when step n + 1 is prepared, and its copies have yet to read n's
+inputs from host memory, or to write n's results there. Hence two sets of host memory (:class:`Half`), one for
+even steps and one for odd ones; before a set is written again, its last step is waited for. Of device memory
+there is one set, at fixed addresses: all copies and steps run in order on one stream, so new inputs arrive
+after the step that reads the old ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.engine.cache.block_table import BlockTables
+from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
+from wisp_runtime.engine.execution.packing import Arrays, Shape, batch_of, cut, fill, shape_of, size_bytes
+from wisp_runtime.engine.execution.sampler import SamplingRows
+from wisp_runtime.engine.execution.stream import Lane
+from wisp_runtime.engine.scheduling.plan import Limits, Plan
+
+_RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
+_RESULT_BYTES = 12 + 8 * MOST_ALTERNATIVES  # of a row
+_ALIGNMENT_BYTES = 16
+
+
+class Parameters(Protocol):
+    """How sampling parameters lie in memory; the device's sampler says."""
+
+    parameter_bytes: int
+
+    def host_view(self, memory: Array) -> Any:
+        """See ``[parameter_bytes]`` uint8 of host memory as parameters."""
+        ...
+
+    def fill(self, view: Any, sampling: SamplingBatch) -> None:
+        """Write ``sampling`` into what :meth:`host_view` returned; its rows are those that count."""
+        ...
+
+
+class SampledArrays(Protocol):
+    """What a device's sampler chose: see :class:`wisp_runtime.batch.Sampled`; ``is_sound`` is not 0 if so."""
+
+    tokens: Array
+    is_sound: Array
+    logprobs: Array | None
+    top_ids: Array | None
+    top_logprobs: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A step whose inputs are on their way to the device.
+
+    Attributes:
+        batch: arrays of the device.
+        parameters: of the sampler, on the device.
+        rows: rows of logits, padding included.
+        live: rows that are drawn for someone: the first ones.
+        logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
+        greedy: whether every row takes its best token, and none wants log-probabilities.
+        bucket: sequences, padding included, of a step that only decodes; else None.
+        is_long: whether a step that only decodes reads more of the cache than one launch is good for.
+        half: the host memory it uses.
+    """
+
+    batch: Batch
+    parameters: Array
+    rows: int
+    live: int
+    logprobs: int
+    greedy: bool
+    bucket: int | None
+    is_long: bool
+    half: Half
+
+
+class Half:
+    """One of the two sets of page-locked memory."""
+
+    def __init__(
+        self, lane: Lane, parameters: Parameters, inputs_bytes: int, tables: tuple[int, int]
+    ) -> None:
+        self.inputs = lane.host_memory(parameters.parameter_bytes + inputs_bytes)
+        self.parameters = parameters.host_view(self.inputs[: parameters.parameter_bytes])
+        self.arrays = self.inputs[parameters.parameter_bytes :]
+        self.tables = lane.host_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
+        self.results = lane.host_memory(_RESULT_BYTES * tables[0] + _ALIGNMENT_BYTES * len(_RESULTS))
+        self.done = lane.mark()
+        self.cut: dict[int, Arrays] = {}
+
+
+class Staging:
+    """The memory that steps pass through.
+
+    Args:
+        lane: the device's stream.
+        limits: of a step.
+        parameters: of the sampler.
+    """
+
+    def __init__(self, lane: Lane, limits: Limits, parameters: Parameters) -> None:
+        self._lane, self._limits, self._parameters = lane, limits, parameters
+        self._buckets = buckets(limits.max_running)
+        rows = limits.max_running
+        tables = (rows, blocks_for(limits.max_context, limits.block_tokens))
+        inputs_bytes = size_bytes(Shape(limits.max_step_tokens, rows, rows))
+        self._halves = [Half(lane, parameters, inputs_bytes, tables) for _ in range(2)]
+        self._inputs = lane.device_memory(parameters.parameter_bytes + inputs_bytes)
+        self._tables = lane.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
+        self._host_tables = BlockTables(*tables)
+        self._sampling = SamplingRows()
+        self._decodes: dict[tuple[int, bool], Batch] = {}
+
+    def stage(self, plan: Plan, most_context_tokens: int | None = None) -> Staged:
+        """Write the inputs of ``plan``'s step and ask for them to be copied.
+
+        Args:
+            most_context_tokens: of a decode step that is not long; None: whoever runs it does not ask.
+        """
+        self._halves.reverse()
+        half = self._halves[0]
+        half.done.wait()
+        bucket, is_long = None, False
+        if self._decodes_only(plan):
+            bucket = bucket_for(len(plan), self._buckets)
+            shape = Shape(bucket, bucket, bucket)
+            if most_context_tokens is not None:
+                is_long = sum(chunk.start + 1 for chunk in plan) > most_context_tokens
+        else:
+            shape = shape_of(plan)
+            shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is asked for nothing
+        self._stage_tables(plan, half)
+        fill(self._host_arrays(half, shape, bucket), plan, self._host_tables.table, self._limits.block_tokens)
+        sampling = self._sampling.batch(plan)
+        self._parameters.fill(half.parameters, sampling)
+        used = self._parameters.parameter_bytes + size_bytes(shape)
+        self._lane.upload(self._inputs[:used], half.inputs[:used])
+        return Staged(
+            batch=self._batch(plan, shape, bucket, is_long),
+            parameters=self._inputs[: self._parameters.parameter_bytes],
+            rows=shape.rows,
+            live=len(sampling.steps),
+            logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
+            greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
+            bucket=bucket,
+            is_long=is_long,
+            half=half,
+        )
+
+    def _decodes_only(self, plan: Plan) -> bool:
+        """Say whether a step only decodes; with ``keeps_apart`` also where some tokens are fed again."""
+        if self._limits.keeps_apart:
+            return all(chunk.start >= chunk.sequence.prompt_tokens for chunk in plan)
+        return all(chunk.tokens == 1 and chunk.samples for chunk in plan)
+
+    def fetch(self, step: Staged, sampled: SampledArrays) -> tuple[Sampled, Array]:
+        """Ask for a step's results to be copied; return where its live rows, and their soundness, will be."""
+        found: list[Array | None] = []
+        place = 0
+        for name in _RESULTS:
+            array = getattr(sampled, name)
+            if array is None:
+                found.append(None)
+                continue
+            host = step.half.results[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
+            self._lane.download(host, array)
+            place += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            found.append(host[: step.live])
+        tokens, is_sound, *reported = found
+        return Sampled(tokens, *reported), is_sound
+
+    def _stage_tables(self, plan: Plan, half: Half) -> None:
+        """Copy the block tables' rows that differ from the last step's."""
+        if changed := self._host_tables.update(plan):
+            half.tables[changed] = self._host_tables.table[changed]
+            self._lane.upload_rows(self._tables[changed], half.tables[changed])
+
+    def _host_arrays(self, half: Half, shape: Shape, bucket: int | None) -> Arrays:
+        if bucket is None:
+            return cut(half.arrays, shape)
+        if bucket not in half.cut:
+            half.cut[bucket] = cut(half.arrays, shape)
+        return half.cut[bucket]
+
+    def _batch(self, plan: Plan, shape: Shape, bucket: int | None, is_long: bool) -> Batch:
+        """Return the arrays on the device; a bucket's are always the same, so that they can be recorded."""
+        known = self._decodes.get((bucket or 0, is_long))
+        if known is not None:
+            return known
+        arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
+        batch = batch_of(arrays, self._tables[: shape.sequences], plan)
+        if bucket is None and self._limits.keeps_apart:
+            return replace(batch, is_prompt=True)
+        if bucket is not None:
+            # What is recorded holds for every context, as far as long steps are told from others.
+            batch = self._decodes[bucket, is_long] = replace(
+                batch,
+                query_starts_host=tuple(range(bucket + 1)),
+                context_lengths_host=(self._limits.max_context if is_long else 1,) * bucket,
+            )
+        return batch

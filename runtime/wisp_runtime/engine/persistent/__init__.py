@@ -1,0 +1,1 @@
+"""Choice and self-test of the persistent decode kernel."""

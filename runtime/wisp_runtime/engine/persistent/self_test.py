@@ -1,0 +1,106 @@
+"""Try decode steps in one launch against the general path, before the server says ready.
+
+Each row is a sequence of its own, of other tokens and another context, so that rows which are mixed up do not
+pass for each other. The first is so long that parts of its attention must be joined. All that
+takes as long as a prompt of some 2,000 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from wisp_runtime.batch import Batch
+from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.execution.packing import pack
+from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
+from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.transport.messages import Submit
+from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.models.model import Model
+from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.persistent import WholeStep
+
+_WIDTHS = (1, 16, 32, 64)
+_LONG_TOKENS = 1100
+"""Of the first prompt: a part of the step's attention has up to 1,024."""
+_SHORT_TOKENS = 67
+"""Of the others, at most: a prime, so that all differ and end anywhere in a block."""
+
+_STEP_TOKENS = 512
+"""Of the prompts' steps: what they take of the workspace is taken anew by the largest step."""
+_LEAST_COSINE = 0.99
+"""Of the logits of the two paths; bf16 alone leaves 0.999 of random weights."""
+_ARRAYS = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
+
+
+def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Limits) -> str | None:
+    """Run prompts, then a token of each both ways, in every width; say by how much they differ if they do.
+
+    Args:
+        model: left with ``step`` as its whole step.
+        cache: whose blocks are overwritten.
+    """
+    sequences = list(_sequences(limits, min(step.max_sequences, limits.blocks)))
+    model.whole_step = None
+    for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
+        model.forward(_batch(ops, plan, limits.block_tokens), cache)
+    for rows in sorted({min(width, len(sequences)) for width in _WIDTHS}):
+        plan = tuple(Chunk(one, one.prompt_tokens, 1, samples=True) for one in sequences[:rows])
+        batch = _batch(ops, plan, limits.block_tokens)
+        model.whole_step = None
+        general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
+        model.whole_step = step
+        assert step.takes(batch), "the trial would compare the general path with itself"
+        whole = ops.to_host(model.forward(batch, cache)).astype(np.float64)
+        cosines = (general * whole).sum(axis=1)
+        cosines /= np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)
+        worst = int(cosines.argmin())
+        if not cosines[worst] >= _LEAST_COSINE:
+            return (
+                f"a step of {rows} in one launch differs from the general path: cosine {cosines[worst]:.4f} "
+                f"after {plan[worst].start} tokens"
+            )
+    return None
+
+
+def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
+    """Yield ``rows`` prompts of noise and a token more each, in blocks of their own, as far as these go."""
+    random = np.random.default_rng(rows)
+    first_block, spare = 0, limits.blocks - rows
+    for row in range(rows):
+        wanted = _LONG_TOKENS if row == 0 else 1 + 27 * row % _SHORT_TOKENS
+        wanted = min(wanted, limits.max_context - 1)
+        blocks = min(blocks_for(wanted + 1, limits.block_tokens), 1 + spare)
+        tokens = min(wanted, blocks * limits.block_tokens - 1)
+        ids = random.integers(0, limits.vocab, tokens + 1).tolist()
+        request = Submit(f"trial-{row}", tuple(ids[:-1]), 1)
+        made = Sequence(request, rank=(row, row), max_length=tokens + 2, eos=frozenset())
+        made.tokens.append(ids[-1])
+        made.blocks.extend(range(first_block, first_block + blocks))
+        first_block, spare = first_block + blocks, spare - (blocks - 1)
+        yield made
+
+
+def _prompts(sequences: list[Sequence], most_tokens: int) -> Iterator[Plan]:
+    """Yield steps of at most ``most_tokens`` that compute all prompts; logits are wanted of every chunk."""
+    chunks, room = list[Chunk](), most_tokens
+    for one in sequences:
+        start = 0
+        while start < one.prompt_tokens:
+            tokens = min(one.prompt_tokens - start, room)
+            chunks.append(Chunk(one, start, tokens, samples=True))
+            start, room = start + tokens, room - tokens
+            if not room:
+                yield tuple(chunks)
+                chunks, room = [], most_tokens
+    if chunks:
+        yield tuple(chunks)
+
+
+def _batch(ops: Ops, plan: Plan, block_tokens: int) -> Batch:
+    """Lay out ``plan`` on the device."""
+    host = pack(plan, block_tokens)
+    return replace(host, **{name: ops.from_host(getattr(host, name)) for name in _ARRAYS})

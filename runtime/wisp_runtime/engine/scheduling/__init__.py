@@ -1,0 +1,1 @@
+"""Choice of the sequences of each step; pure."""

@@ -1,0 +1,43 @@
+"""Which requests the engine refuses at once, and what it tells them.
+
+Pure. The server has validated a request before; what is checked again here would stop or harm the
+other requests of the batch if it slipped through.
+"""
+
+from __future__ import annotations
+
+from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.transport.messages import Submit
+
+
+def max_length(request: Submit, limits: Limits) -> int:
+    """Return at how many tokens, prompt included, ``request`` ends at the latest."""
+    return min(len(request.prompt) + request.max_tokens, limits.max_context)
+
+
+def refusal(request: Submit, limits: Limits) -> str | None:
+    """Return why ``request`` can never run, or None if it can."""
+    prompt = request.prompt
+    if not prompt:
+        return "the prompt is empty; send at least one token"
+    if request.max_tokens < 1:
+        return f"max_tokens is {request.max_tokens}; ask for at least 1"
+    if len(prompt) >= limits.max_context:
+        return (
+            f"the prompt has {len(prompt)} tokens and the context holds {limits.max_context}, "
+            "answer included; shorten the prompt"
+        )
+    named = [*prompt, *(token for token, _ in request.sampling.logit_bias)]
+    if min(named) < 0 or max(named) >= limits.vocab:
+        return f"a token id lies outside 0 … {limits.vocab - 1}; this model has no such token"
+    if not 0 <= request.sampling.top_k <= limits.vocab:
+        return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
+    # The last token drawn is never computed, so it needs no room.
+    needed = blocks_for(max_length(request, limits) - 1, limits.block_tokens)
+    if needed > limits.blocks:
+        return (
+            f"prompt and answer may need {needed} KV blocks and the engine has {limits.blocks}; "
+            "lower max_tokens, or serve with a larger --kv-cache-memory"
+        )
+    return None

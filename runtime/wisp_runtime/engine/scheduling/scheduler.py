@@ -1,0 +1,294 @@
+"""Decide which sequences run in the next step, with how many tokens, and what came of it.
+
+Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
+
+1. A request's rank is its arrival number plus a head start per priority level. Lower ranks come
+   first everywhere; because the head start is bounded, no priority is ever starved.
+2. A step takes the running sequences that decode, then prefill chunks of the others, then admits
+   from the queue, in rank order, within ``max_step_tokens``; within ``mixed_step_tokens`` if any decodes.
+   Nobody overtakes in the queue.
+3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that
+   runs. It grows block by block; when none is left, the one of the highest rank gives up its
+   blocks and waits again (preemption by recompute). The lowest rank is never stopped, so every
+   step gets something done.
+
+A plan may be asked for while the one before runs (it was launched, its draws are not known). Then:
+
+4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If
+   it turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
+5. A draw that depends on the tokens before it (penalties count them) needs them known: while such a
+   sequence awaits one, nothing is planned, and the caller takes the draws first.
+6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
+   plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix
+   cache when its tokens are known and the step that computes them is launched (and has drawn a sound token,
+   if it draws): who finds it is planned, and runs, later. A chunk for nothing writes where the awaited token
+   goes, after all that is known, hence never into a block of the prefix cache.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from wisp_runtime.engine.cache.blocks import BlockPool, blocks_for
+from wisp_runtime.engine.cache.prefix import PrefixCache
+from wisp_runtime.engine.scheduling.admission import max_length, refusal
+from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
+from wisp_runtime.engine.scheduling.sequence import Rank, Sequence, Status
+from wisp_runtime.engine.transport.messages import Load, Submit, TokenEvent
+
+HEAD_START = 1024  # arrivals that one level of priority is worth
+_rank = attrgetter("rank")
+
+
+class Scheduler:
+    """The sequences of one engine; requests come and go between ``plan`` and ``commit``.
+
+    Each plan that is not empty is launched and committed, in order; at most one is uncommitted when the next
+    is asked for.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cache = PrefixCache(BlockPool(limits.blocks), limits.block_tokens)
+        self.waiting: list[Sequence] = []  # by rank, like running
+        self.running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals = 0
+        self._refused_at: tuple[Rank, int, int] | None = None
+        self._last: Plan = ()  # whose chunks are not counted as computed yet
+        self._uncommitted = 0
+        self._steps = self._prompt_tokens = self._cached_tokens = 0
+        self._generated_tokens = self._preemptions = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is here."""
+        return not self._sequences
+
+    @property
+    def load(self) -> Load:
+        """How busy the engine is now, and what it has done since it started."""
+        blocks = self.limits.blocks
+        return Load(
+            waiting=len(self.waiting),
+            running=len(self.running),
+            kv_blocks_used=blocks - self.cache.available,
+            kv_blocks_total=blocks,
+            steps=self._steps,
+            prompt_tokens_total=self._prompt_tokens,
+            cached_tokens_total=self._cached_tokens,
+            generated_tokens_total=self._generated_tokens,
+            preemptions_total=self._preemptions,
+        )
+
+    def submit(self, request: Submit) -> TokenEvent | None:
+        """Queue a request; if it can never run, return the event that says why."""
+        assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
+        if why := refusal(request, self.limits):
+            return TokenEvent(request.request_id, None, "error", message=why)
+        self._arrivals += 1
+        sequence = Sequence(
+            request,
+            rank=(self._arrivals + request.priority * HEAD_START, self._arrivals),
+            max_length=max_length(request, self.limits),
+            eos=self.limits.eos,
+        )
+        self._sequences[sequence.id] = sequence
+        insort(self.waiting, sequence, key=_rank)
+        return None
+
+    def abort(self, request_id: str) -> TokenEvent | None:
+        """End a request and free its blocks now; None if no such request is here."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        self._end(sequence)
+        return TokenEvent(request_id, None, "abort")
+
+    def plan(self) -> Plan:
+        """Choose the chunks of the next step: never none while a request is here and all draws are known."""
+        assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
+        self._count_last()
+        if self._uncommitted and any(one.counts is not None and one.awaited_row >= 0 for one in self.running):
+            return ()
+        self._last = tuple(self._chunks())
+        self._uncommitted += bool(self._last)
+        return self._last
+
+    def commit(self, plan: Plan, draws: Iterable[Draw]) -> list[TokenEvent]:
+        """Take in what the step of ``plan`` drew.
+
+        Args:
+            plan: what was run. Sequences that have ended since are passed over.
+            draws: one per chunk that samples, in the plan's order.
+        """
+        if plan is self._last:
+            self._count_last()
+        self._steps += 1
+        self._uncommitted -= 1
+        sampling = [chunk.sequence for chunk in plan if chunk.samples]
+        events = list[TokenEvent]()
+        for sequence, draw in zip(sampling, draws, strict=True):
+            if sequence.status is not Status.FINISHED:
+                events.append(self._take_draw(sequence, draw))
+            elif draw.error:  # nobody waits for it, but what it computed before may have been entered
+                self.cache.forget()
+        return events
+
+    def _chunks(self) -> list[Chunk]:
+        """Return the chunks of the next step."""
+        chunks = self._decodes()
+        most = self.limits.mixed_step_tokens if chunks else None
+        budget = max(0, (most or self.limits.max_step_tokens) - len(chunks))
+        prefills = self._prefills()
+        while budget and (sequence := next(prefills, None)):
+            start, pending = sequence.computed_tokens, sequence.pending_tokens
+            tokens = min(pending, budget)
+            chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
+            budget -= tokens
+        return chunks
+
+    def _count_last(self) -> None:
+        """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
+        row = 0
+        for sequence, _, tokens, samples in self._last:
+            if sequence.status is not Status.FINISHED:
+                sequence.computed_tokens += tokens
+                if tokens > 1 or not sequence.generated_tokens:
+                    self._prompt_tokens += tokens
+                if samples:
+                    sequence.awaited_row = row
+                else:
+                    self._enter_blocks(sequence)
+            row += samples
+        self._last = ()
+
+    def _decodes(self) -> list[Chunk]:
+        """Return the chunks of the running sequences that decode."""
+        chunks, index = [], 0
+        while index < len(self.running):  # preemption takes from its end
+            sequence = self.running[index]
+            start, length = sequence.computed_tokens, sequence.length
+            if start + 1 == length < sequence.max_length and self._grow(sequence, length):
+                chunks.append(Chunk(sequence, start, 1, True))
+            index += 1
+        return chunks
+
+    def _prefills(self) -> Iterator[Sequence]:
+        """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
+        for sequence in [one for one in self.running if self._is_prefill(one)]:
+            self._cached_tokens += self._skip_cached(sequence)
+            yield sequence
+        while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
+            yield self._start(self.waiting.pop(0))
+
+    def _is_prefill(self, sequence: Sequence) -> bool:
+        return sequence.pending_tokens > 1
+
+    def _grow(self, sequence: Sequence, length: int) -> bool:
+        """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
+        if length <= len(sequence.blocks) * self.limits.block_tokens:
+            return True
+        while not self.cache.available:
+            if self.running[-1] is sequence:
+                return False
+            self._preempt(self.running[-1])
+        sequence.blocks.append(self.cache.take())
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.PREEMPTED
+        insort(self.waiting, sequence, key=_rank)
+        self._preemptions += 1
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
+        if sequence.awaited_row >= 0:  # preempted a moment ago
+            return False
+        attempt = (sequence.rank, len(self.running), self.cache.available)
+        if self.running and attempt == self._refused_at:
+            return False
+        if self.limits.reuses_prefixes and sequence.request.use_prefix_cache:
+            sequence.node = self.cache.root
+        cached = self._skip_cached(sequence)
+        missing = blocks_for(len(sequence.tokens), self.limits.block_tokens) - len(sequence.blocks)
+        if self.running and missing + len(self.running) > self.cache.available:
+            self._release(sequence)
+            self._refused_at = attempt
+            return False
+        sequence.blocks.extend(self.cache.take() for _ in range(missing))
+        self._cached_tokens += cached
+        return True
+
+    def _start(self, sequence: Sequence) -> Sequence:
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=_rank)
+        return sequence
+
+    def _skip_cached(self, sequence: Sequence) -> int:
+        """Move past the blocks that are cached by now, all but the last token; return how many tokens."""
+        size, before = self.limits.block_tokens, sequence.computed_tokens
+        while sequence.node is not None:
+            start = sequence.entered_blocks * size
+            if start + size >= len(sequence.tokens) or start + size > self._shared_tokens(sequence):
+                break
+            node = self.cache.find(sequence.node, sequence.tokens, start)
+            if node is None:
+                break
+            block = self.cache.hold(node)
+            if sequence.entered_blocks < len(sequence.blocks):
+                self.cache.release((sequence.blocks[sequence.entered_blocks],))
+                sequence.replace_block(sequence.entered_blocks, block)
+            else:
+                sequence.blocks.append(block)
+            sequence.node = node
+            sequence.entered_blocks += 1
+            sequence.computed_tokens = start + size
+        skipped = sequence.computed_tokens - before
+        if not sequence.generated_tokens:
+            sequence.cached_tokens += skipped
+        return skipped
+
+    def _enter_blocks(self, sequence: Sequence) -> None:
+        """Let what is computed of a sequence, in full blocks, be found in the prefix cache."""
+        size = self.limits.block_tokens
+        while sequence.node is not None:
+            index = sequence.entered_blocks
+            if (index + 1) * size > min(sequence.computed_tokens, self._shared_tokens(sequence)):
+                break
+            tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
+            sequence.node = self.cache.insert(sequence.node, tokens, sequence.blocks[index])
+            if sequence.blocks[index] != sequence.node.block:
+                sequence.replace_block(index, sequence.node.block)
+            sequence.entered_blocks = index + 1
+
+    def _shared_tokens(self, sequence: Sequence) -> int:
+        """Return how many leading tokens of a sequence may be in the prefix cache."""
+        return len(sequence.tokens)
+
+    def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
+        if draw.error:
+            self._end(sequence)
+            self.cache.forget()  # whatever spoiled the logits may sit in its blocks
+            return TokenEvent(sequence.id, None, "error", message=draw.error)
+        self._enter_blocks(sequence)
+        cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
+        finish = sequence.append(draw.token)
+        self._generated_tokens += 1
+        if finish:
+            self._end(sequence)
+        return TokenEvent(sequence.id, draw.token, finish, cached_tokens, draw.logprobs)
+
+    def _end(self, sequence: Sequence) -> None:
+        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.FINISHED
+        del self._sequences[sequence.id]
+
+    def _release(self, sequence: Sequence) -> None:
+        self.cache.release(sequence.blocks)
+        sequence.forget_computed()

@@ -1,0 +1,125 @@
+"""One request's state, from its arrival to its end.
+
+Pure: tokens and block numbers. The scheduler moves it; nothing here decides who runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from enum import Enum
+
+from wisp_runtime.engine.cache.prefix import Node
+from wisp_runtime.engine.transport.messages import FinishReason, Submit
+
+Rank = tuple[int, int]
+
+
+class Status(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"  # waits again; what it had computed is computed anew
+    FINISHED = "finished"
+
+
+class Sequence:
+    """A prompt and the tokens generated after it.
+
+    Attributes:
+        request: as it was submitted.
+        rank: its place in the queue; lower runs first.
+        tokens: prompt, then generated tokens.
+        prompt_tokens: how many of them are the prompt's.
+        max_length: tokens at which it ends with ``length``, prompt included.
+        stop_ids: tokens that end it.
+        computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
+        awaited_row: the row of the last launched step that draws its next token, while that token is not
+            known yet; -1 when all its tokens are known.
+        blocks: its KV blocks in order (int32, so that packing copies them as memory). It grows in place;
+            where one is replaced the array is a new one, so that who copied it can tell.
+        node: the prefix cache's node of its last entered block; None if it does not take part.
+        entered_blocks: leading blocks that are in the prefix cache.
+        cached_tokens: prompt tokens it found in the prefix cache.
+        counts: how often it generated each token; kept only if a penalty asks for it.
+    """
+
+    __slots__ = (
+        "awaited_row",
+        "blocks",
+        "cached_tokens",
+        "computed_tokens",
+        "counts",
+        "entered_blocks",
+        "max_length",
+        "node",
+        "prompt_tokens",
+        "rank",
+        "request",
+        "status",
+        "stop_ids",
+        "tokens",
+    )
+
+    def __init__(self, request: Submit, *, rank: Rank, max_length: int, eos: frozenset[int]) -> None:
+        self.request = request
+        self.rank = rank
+        self.tokens = list(request.prompt)
+        self.prompt_tokens = len(self.tokens)
+        self.max_length = max_length
+        self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos)
+        self.status = Status.WAITING
+        self.computed_tokens = 0
+        self.awaited_row = -1
+        self.blocks = array("i")
+        self.node: Node | None = None
+        self.entered_blocks = 0
+        self.cached_tokens = 0
+        sampling = request.sampling
+        self.counts: Counter[int] | None = (
+            Counter() if sampling.presence_penalty or sampling.frequency_penalty else None
+        )
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def length(self) -> int:
+        """Tokens it has, the one that is being drawn included."""
+        return len(self.tokens) + (self.awaited_row >= 0)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Tokens not computed yet; 1 while it decodes."""
+        return self.length - self.computed_tokens
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens after the prompt."""
+        return len(self.tokens) - self.prompt_tokens
+
+    def append(self, token: int) -> FinishReason | None:
+        """Take a generated token; return why the sequence ends with it, or None if it goes on."""
+        self.awaited_row = -1
+        self.tokens.append(token)
+        if self.counts is not None:
+            self.counts[token] += 1
+        if token in self.stop_ids:
+            return "stop"
+        return "length" if len(self.tokens) >= self.max_length else None
+
+    def replace_block(self, index: int, block: int) -> None:
+        """Let ``block`` hold what the block at ``index`` held."""
+        self.blocks = self.blocks[:]
+        self.blocks[index] = block
+
+    def forget_computed(self) -> None:
+        """Start over: nothing of it is in the cache any more (its blocks were released)."""
+        self.computed_tokens = self.entered_blocks = 0
+        self.blocks = array("i")
+        self.node = None
+        if self.length == self.prompt_tokens:
+            self.cached_tokens = 0

@@ -1,0 +1,1 @@
+"""Messages between server and engine process, and the pipe that carries them."""

@@ -1,0 +1,1 @@
+"""Feed-forward blocks: the gated MLP."""

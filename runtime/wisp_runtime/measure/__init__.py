@@ -1,1 +1,0 @@
-"""What ``wisp-runtime bench`` and ``wisp-runtime profile`` measure, of the engine that serves."""

@@ -1,1 +1,0 @@
-"""Arenas: KV blocks and weights, allocated once."""

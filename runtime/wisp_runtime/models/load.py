@@ -1,0 +1,129 @@
+"""Read a model's folder: its dimensions, then its tensors into the weights that the model asks for.
+
+Headers are checked whole before memory is allocated, and before a device is needed, so that a GPU's context
+can be made meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from wisp_plan.checkpoint.directory import read_config, read_directory
+from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.tensors import check_tensors
+from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
+from wisp_runtime.models.model import Model
+from wisp_runtime.models.registry import model_class
+from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.weights.arena import Weights
+from wisp_runtime.weights.reader import Feed, Files, OnProgress, plan
+
+
+def read_spec(path: Path) -> ModelSpec:
+    """Name every dimension of the model in the folder ``path``.
+
+    Raises:
+        ModelNotFound: there is no ``config.json``.
+        ModelUnsupported: it is broken, or describes what we cannot run.
+    """
+    try:
+        return read_config(path)
+    except ConfigMissing as error:
+        raise ModelNotFound(error.message) from error
+    except PlanError as error:
+        raise ModelUnsupported(error.message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder whose headers were read and are those of the model.
+
+    Attributes:
+        path: the folder.
+        spec: the model's dimensions.
+        inventory: its tensors.
+    """
+
+    path: Path
+    spec: ModelSpec
+    inventory: Inventory
+
+    def load(self, ops: Ops, on_progress: OnProgress | None = None, *, is_direct: bool = False) -> Model:
+        """Read the weights into a model on the device of ``ops``.
+
+        The model's own tables (the angles of rotation) are made while threads read.
+
+        Args:
+            on_progress: called as bytes are read.
+            is_direct: read past the page cache.
+
+        Raises:
+            WeightsUnreadable: a file is truncated or damaged.
+            GpuOutOfMemory: the weights did not fit after all: something else took memory meanwhile.
+            RuntimeFailure: what else the device reports.
+        """
+        family = model_class(self.spec)
+        weights = Weights(ops, family.parameters(self.spec))
+        wanted = [self.inventory.by_name[name] for name in weights.tensors]
+        intake = ops.intake(sum(tensor.size_bytes for tensor in wanted))
+        pieces = plan(wanted, intake.piece_bytes)
+        names = dict.fromkeys(tensor.file for tensor in wanted)
+        with (
+            Files(self.path, names, is_direct=is_direct) as files,
+            Feed(files, pieces, weights, intake) as feed,
+        ):
+            model = family(self.spec, weights, ops)
+            feed.wait(on_progress or _ignore)
+        return model
+
+
+def open_checkpoint(path: Path, spec: ModelSpec) -> Checkpoint:
+    """Read and check the headers of the checkpoint in ``path``; needs no device.
+
+    Args:
+        path: a folder with safetensors files.
+        spec: what :func:`read_spec` found there.
+
+    Raises:
+        ModelNotFound: there is no checkpoint in the folder.
+        WeightsUnreadable: a file is truncated or damaged, or its tensors are not those of the model.
+        ModelUnsupported: no code for the family.
+    """
+    model_class(spec)
+    try:
+        inventory = read_directory(path)
+        check_tensors(spec, inventory.by_name)
+    except CheckpointMissing as error:
+        raise ModelNotFound(error.message) from error
+    except PlanError as error:
+        raise WeightsUnreadable(f"{path}: {error.message}") from error
+    except OSError as error:
+        raise WeightsUnreadable(f"{path}: reading the headers failed: {error.strerror}.") from error
+    return Checkpoint(path, spec, inventory)
+
+
+def load_model(path: Path, spec: ModelSpec, ops: Ops, on_progress: OnProgress | None = None) -> Model:
+    """Read the checkpoint in ``path`` into a model: :func:`open_checkpoint`, then :meth:`Checkpoint.load`."""
+    return open_checkpoint(path, spec).load(ops, on_progress)
+
+
+def random_model(spec: ModelSpec, ops: Ops, seed: int = 0) -> Model:
+    """Make a model of random weights, without any checkpoint: for measuring at a model's size.
+
+    The same seed gives the same numbers on every device.
+
+    Raises:
+        ModelUnsupported: no code for the family.
+        GpuOutOfMemory: the weights do not fit.
+    """
+    family = model_class(spec)
+    weights = Weights(ops, family.parameters(spec))
+    weights.randomize(seed)
+    return family(spec, weights, ops)
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Nobody watches."""

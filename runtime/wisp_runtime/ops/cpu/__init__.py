@@ -1,0 +1,1 @@
+"""Operations in NumPy on the host."""

@@ -1,0 +1,259 @@
+"""The CPU backend: the reference functions behind checks of every shape, with threads of our own.
+
+For small models and for tests. Weights, activations and the cache are float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wisp_plan.hardware.host import available_bytes
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.errors import ConfigError, ShapeError
+from wisp_runtime.ops import reference
+from wisp_runtime.ops.cpu.blas import has_small_products, keep_blas_single_threaded
+from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
+from wisp_runtime.ops.cpu.threads import Workers, available_threads
+from wisp_runtime.ops.protocol import checks
+from wisp_runtime.ops.protocol.backend import Heads, Memory, Rotation
+from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
+from wisp_runtime.ops.protocol.upload import HostIntake, Intake, Place, RowOrder
+from wisp_runtime.ops.reference import Decode
+
+_ALIGNMENT_BYTES = 64
+_NUMBERS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the last attention found in its batch, and which shapes it was asked about."""
+
+    batch: Batch
+    question: tuple[object, ...]
+    lone: dict[int, Decode]
+
+
+class CpuOps:
+    """NumPy as a device.
+
+    Args:
+        threads: threads that share a matrix product; None is one for each CPU of this process.
+    """
+
+    device = "cpu"
+    kernels = "reference/numpy"
+
+    def __init__(self, threads: int | None = None) -> None:
+        keep_blas_single_threaded()
+        self._pairs_rows = has_small_products()
+        self._known: _Known | None = None
+        count = threads or available_threads()
+        self._workers = Workers(count) if count > 1 else None
+
+    def matrix_elements(self, outputs: int, inputs: int) -> int:
+        """Return the elements of a packed matrix, its last tile's padding included."""
+        tiles, _, width = packed_shape(outputs, inputs)
+        return tiles * inputs * width
+
+    def weight_arena(self, elements: int) -> Array:
+        """Allocate ``[elements]`` float32 zeros that start at a multiple of 64 bytes."""
+        spare = _ALIGNMENT_BYTES // 4
+        raw = np.zeros(elements + spare, np.float32)
+        start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
+        return raw[start : start + elements]
+
+    def row_order(self, order: RowOrder) -> RowOrder:  # noqa: ARG002 (a GPU's business)
+        """Rows lie in their plain order."""
+        return "plain"
+
+    def matrix(
+        self,
+        storage: Array,
+        outputs: int,
+        inputs: int,
+        order: RowOrder = "plain",  # noqa: ARG002 (a GPU's business)
+    ) -> PackedMatrix:
+        """See ``storage`` as the tiles of a matrix; rows lie in their plain order, whatever a GPU does."""
+        checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
+        return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
+
+    def store_rows(self, weight: PackedMatrix, first: int, rows: Array) -> None:
+        """Write ``rows`` ``[R, in]``, float32, float16 or bf16, into the matrix from row ``first`` on."""
+        checks.columns("rows", rows, weight.inputs)
+        if first < 0 or first + len(rows) > weight.outputs:
+            raise ShapeError(f"rows {first}:{first + len(rows)} of a matrix of {weight.outputs}")
+        reference.store_rows(weight, first, reference.widen(rows))
+
+    def store_vector(self, weight: Array, first: int, values: Array) -> None:
+        """Write ``values`` ``[R]``, float32, float16 or bf16, into ``weight`` from ``first`` on."""
+        checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
+        weight[first : first + len(values)] = reference.widen(values)
+
+    def intake(self, total_bytes: int) -> Intake:  # noqa: ARG002 (a GPU's business)
+        """Return an intake that widens rows to float32 in the threads that read them."""
+        return HostIntake(self.store)
+
+    def store(self, place: Place, rows: Array) -> None:
+        """Write ``rows`` of the place's shape, float32, float16 or bf16, where they belong."""
+        store = self.store_rows if rows.ndim == 2 else self.store_vector
+        store(place.weight, place.first, rows)
+
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a weight, some rows at a time, with :func:`.reference.random_values`."""
+        rows, row_numbers = place.shape[0], math.prod(place.shape[1:])
+        step = max(1, _NUMBERS_AT_ONCE // row_numbers)
+        for first in range(0, rows, step):
+            count = min(step, rows - first) * row_numbers
+            values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
+            self.store(replace(place, first=first), values.reshape(-1, *place.shape[1:]))
+
+    def fix_order(self) -> None:
+        """Refuse: how NumPy's products add up depends on how many rows they have."""
+        raise ConfigError(
+            "--deterministic cannot be had on the CPU, whose products depend on a step's size (--device auto "
+            "takes it where there is no GPU). Serve on a Hopper GPU, or leave out --deterministic."
+        )
+
+    def memory(self) -> Memory:
+        """Say what the machine and this process's cgroups have left."""
+        return Memory("cpu", "this machine", available_bytes())
+
+    def from_host(self, array: Array) -> Array:
+        """Return ``array``: host and device are one."""
+        return array
+
+    def kv_arena(self, shape: tuple[int, ...]) -> Array:
+        """Allocate float32 zeros."""
+        return np.zeros(shape, np.float32)
+
+    def to_host(self, array: Array) -> Array:
+        """Return ``array``: host and device are one."""
+        return array
+
+    def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
+        """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
+        checks.indices("tokens", tokens, table.outputs)
+        return reference.embedding(tokens, table)
+
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+        """See :func:`.reference.rmsnorm`."""
+        checks.same_shape("weight", weight, x.shape[-1:])
+        return reference.rmsnorm(x, weight, eps=eps)
+
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
+        """See :func:`.reference.add_rmsnorm`."""
+        checks.same_shape("weight", weight, x.shape[-1:])
+        if rows is None:
+            checks.same_shape("residual", residual, x.shape)
+        else:
+            checks.columns("residual", residual, x.shape[-1])
+            checks.same_shape("x", x, (len(rows), residual.shape[1]))
+            checks.ascending("rows", rows, len(residual))
+        return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows)
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """See :func:`.reference.take_rows`; a row outside of ``x`` raises ShapeError."""
+        checks.rank("x", x, 2)
+        checks.indices("rows", rows, len(x))
+        return reference.take_rows(x, rows)
+
+    def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear`."""
+        checks.columns("x", x, weight.inputs)
+        if bias is not None:
+            checks.same_shape("bias", bias, (weight.outputs,))
+        return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
+
+    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.silu_mul`, of the product."""
+        return self.silu_mul(self.linear(x, weight, bias))
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        """See :func:`.reference.silu_mul`."""
+        checks.rank("gate_up", gate_up, 2)
+        if gate_up.shape[1] % 2:
+            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
+        return reference.silu_mul(gate_up)
+
+    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+        """See :func:`.reference.linear`."""
+        return self.linear(x, weight)
+
+    def project_qkv(
+        self,
+        x: Array,
+        weight: PackedMatrix,
+        bias: Array | None,
+        heads: Heads,
+        rotary: Rotation,
+        batch: Batch,
+        keys: Array,
+        values: Array,
+    ) -> Array:
+        """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
+        qkv = self.linear(x, weight, bias)
+        checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
+        split = qkv.reshape(len(qkv), -1, heads.size)
+        q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]
+        if heads.q_norm is not None:
+            q[:] = self.rmsnorm(q, heads.q_norm, eps=heads.eps)
+        if heads.k_norm is not None:
+            k[:] = self.rmsnorm(k, heads.k_norm, eps=heads.eps)
+        checks.indices("positions", batch.positions, len(rotary.cosines))
+        cosines, sines = rotary.cosines[batch.positions], rotary.sines[batch.positions]
+        self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
+        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values)
+        return q
+
+    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
+        """See :func:`.reference.rope`."""
+        checks.rope(x, cosines, sines)
+        reference.rope(x, cosines, sines)
+
+    def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
+        """See :func:`.reference.write_kv`."""
+        checks.cache(keys, values, k.shape[1:])
+        checks.same_shape("v", v, k.shape)
+        checks.same_shape("slots", slots, k.shape[:1])
+        reference.write_kv(k, v, slots, keys, values)
+
+    def paged_attention(
+        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+    ) -> Array:
+        """See :func:`.reference.paged_attention`."""
+        checks.rank("q", q, 3)
+        checks.cache(keys, values, (keys.shape[1], q.shape[2]))
+        lone = self._decodes(q, keys, batch, window)
+        return reference.paged_attention(
+            q, keys, values, batch, scale=scale, window=window, lone=lone, workers=self._workers
+        )
+
+    def _decodes(self, q: Array, keys: Array, batch: Batch, window: int | None) -> dict[int, Decode]:
+        """Check a batch and find its decode tokens, once for all layers."""
+        question = (q.shape, keys.shape, window)
+        known = self._known
+        if known is None or known.batch is not batch or known.question != question:
+            checks.attention(q, keys, batch)
+            known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
+        return known.lone
+
+    def whole_step(
+        self,
+        spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
+        weights: StepWeights,  # noqa: ARG002
+        rotation: Rotation,  # noqa: ARG002
+        max_sequences: int,  # noqa: ARG002
+    ) -> WholeStep | str:
+        """A processor has no launches to save."""
+        return "the CPU computes op by op"
+
+    def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
+        """See :func:`.reference.sample`."""
+        checks.sampling(logits, sampling)
+        return reference.sample(logits, sampling)

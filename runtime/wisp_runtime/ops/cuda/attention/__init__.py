@@ -1,0 +1,1 @@
+"""Attention kernels: paged decode, prefill, RoPE and KV writes."""

@@ -1,0 +1,205 @@
+"""Attention of decode tokens on the GPU: one query a sequence, K and V read once, where they lie.
+
+Long sequences are cut into parts, so that all thread blocks have about as much to do. The device does that
+from the contexts, in a grid that follows from the batch's size and the model alone: one CUDA graph serves all
+lengths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+
+_OP = "decode_attention"
+_SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; others take the next larger one
+_OCTET, _WIDEST_GROUP = 8, 16
+_TILE_TOKENS = 16
+_STAGES = 2
+_PART_TOKENS, _MOST_PARTS = 64, 64  # kPartTiles, in tokens, and kMostParts of decode_work.cuh
+_NO_WINDOW = 2**31 - 1
+_BLOCKS_PER_SM = 3
+_MOST_PART_ROWS = 16384
+
+
+class _Shape(ctypes.Structure):
+    """``Shape`` of decode_work.cuh."""
+
+    _fields_ = (
+        ("q_stride", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("sequences", "kv_heads", "group", "head_size")),
+        *((name, ctypes.c_int32) for name in ("block_tokens", "table_width")),
+        ("reciprocal", ctypes.c_uint32),
+        *((name, ctypes.c_int32) for name in ("filling", "window")),
+        ("scale", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    kernel: Kernel
+    grid: tuple[int, int]
+    block: int
+    shared_bytes: int
+    shape: _Shape
+    part_rows: int
+
+
+class DecodeAttention:
+    """Attend with one query a sequence.
+
+    Args:
+        device: where.
+        blocks_per_sm: thread blocks a multiprocessor that the cutting aims at.
+    """
+
+    def __init__(self, device: Device, *, blocks_per_sm: int = _BLOCKS_PER_SM) -> None:
+        self._device = device
+        self._wanted_blocks = blocks_per_sm * device.sms
+        self._plans: dict[object, _Plan] = {}
+
+    def reserve(self, max_batch: int, query_heads: int, head_size: int) -> None:
+        """Allocate what sequences in several parts need, for batches of up to ``max_batch`` sequences."""
+        self._parts(_MOST_PART_ROWS, head_size)
+        self._arrived(max_batch, query_heads)
+
+    def __call__(
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        max_context: int,
+        out: Array,
+    ) -> None:
+        """Write the attention of each sequence with one query token to its row of ``out``.
+
+        Sequences with several queries, or without context, are skipped: their rows stay as they are.
+
+        Args:
+            q: ``[N, Hq, Dh]`` bf16, heads contiguous, rows apart by a multiple of 8 elements. Hq is a
+                multiple of Hkv, at most 16 times it; Dh a multiple of 8 up to 256.
+            keys, values: ``[P, Hkv, Tb, Dh]`` bf16; Tb a multiple of 8.
+            batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device only.
+                The first two before the kernel ahead has ended: copies bring them, no kernel does.
+            scale: multiplies the scores.
+            window: tokens that a query sees, its own included; None means all.
+            max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
+            out: ``[N, Hq * Dh]`` bf16, contiguous.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        tables = batch.block_tables
+        key = q.shape, q.strides, keys.shape, tables.shape, out.shape, scale, window, max_context
+        plan = self._plans.get(key)
+        if plan is None:
+            _check(q, keys, values, batch, window, out)
+            plan = remember(self._plans, key, self._plan(q, keys, tables, scale, window, max_context))
+        parts = stats = arrived = None
+        if plan.part_rows:
+            parts, stats = self._parts(plan.part_rows, q.shape[2])
+            arrived = self._arrived(len(tables), q.shape[1])
+        arrays = (
+            q,
+            keys,
+            values,
+            batch.query_starts,
+            batch.context_lengths,
+            tables,
+            out,
+            parts,
+            stats,
+            arrived,
+        )
+        plan.kernel.launch(plan.grid, plan.block, *arrays, plan.shape, shared_bytes=plan.shared_bytes)
+
+    def _parts(self, rows: int, head_size: int) -> tuple[Array, Array]:
+        array = self._device.workspace.array
+        return (
+            array(f"{_OP}.parts", (rows, head_size), np.float32),
+            array(f"{_OP}.stats", (rows, 2), np.float32),
+        )
+
+    def _arrived(self, batch: int, query_heads: int) -> Array:
+        return self._device.workspace.zeroed(f"{_OP}.arrived", (batch * query_heads,), np.uint32)
+
+    def _plan(
+        self, q: Array, keys: Array, tables: Array, scale: float, window: int | None, max_context: int
+    ) -> _Plan:
+        (_, kv_heads, block_tokens, size), (batch, width) = keys.shape, tables.shape
+        heads, group = q.shape[1], q.shape[1] // kv_heads
+        seen = max_context if window is None else min(max_context, window)
+        filling, parts = grid_parts(batch, kv_heads, heads, seen, self._wanted_blocks)
+        entry = next(known for known in _SIZES if size <= known)
+        name = f"{_OP}_{entry}" + ("_wide" if group > _OCTET else "")
+        warps = 4 if entry <= 128 else 2
+        shape = _Shape(
+            *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
+            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW, scale * math.log2(math.e)),
+        )
+        return _Plan(
+            self._device.kernels.get(_OP, name),
+            (kv_heads, parts),
+            32 * warps,
+            shared_bytes=warps * _STAGES * 2 * _TILE_TOKENS * 2 * (entry + 8),
+            shape=shape,
+            part_rows=min(2 * filling, parts) * heads if parts > batch else 0,
+        )
+
+
+def grid_parts(batch: int, kv_heads: int, heads: int, seen: int, wanted_blocks: int) -> tuple[int, int]:
+    """Decide into how many parts the sequences of a batch are cut, as the kernel does it.
+
+    A part is an even share of all tokens, and an eighth; so there are at most ``filling`` parts and one for
+    each sequence, and at most ``2 * filling`` belong to sequences with several.
+
+    Args:
+        batch: B, sequences.
+        kv_heads: Hkv.
+        heads: Hq.
+        seen: the most tokens that a query may see.
+        wanted_blocks: thread blocks that fill the GPU.
+
+    Returns:
+        ``(filling, parts)``: parts that fill the GPU, for each KV head, and the most there can be.
+    """
+    filling = max(1, min(wanted_blocks // kv_heads, _MOST_PART_ROWS // (2 * heads)))
+    of_one = min(
+        _MOST_PARTS, 1 + (seen - 1 + _TILE_TOKENS) // _PART_TOKENS
+    )  # a window may begin within a tile
+    return filling, min(filling + batch, batch * of_one)
+
+
+def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | None, out: Array) -> None:
+    shapes = f"q is {list(q.shape)}, keys is {list(keys.shape)}"
+    ranks = (q.ndim, keys.ndim, batch.block_tables.ndim) == (3, 4, 2)
+    require_true(ranks, f"{_OP}: {shapes}, must be [N, Hq, Dh] and [P, Hkv, Tb, Dh]; the tables [B, W]")
+    (tokens, heads, size), (blocks, kv_heads, block_tokens, _) = q.shape, keys.shape
+    fits = heads % kv_heads == 0 and heads <= _WIDEST_GROUP * kv_heads
+    require_true(fits, f"{_OP}: {shapes}; Hq must be a multiple of Hkv, up to {_WIDEST_GROUP} times it")
+    fits = size % 8 == 0 and 0 < size <= _SIZES[-1]
+    require_true(fits, f"{_OP}: {shapes}; Dh must be a multiple of 8 up to {_SIZES[-1]}")
+    require_true(block_tokens % 8 == 0, f"{_OP}: {shapes}; Tb must be a multiple of 8")
+    require_true(window is None or window > 0, f"{_OP}: the window is {window} tokens, must be at least 1")
+    strided = q.dtype == BF16 and q.strides[1:] == (2 * size, 2) and q.strides[0] % 16 == 0
+    require_true(strided, f"{_OP}: q is {q.dtype} with strides {q.strides}, must be rows of heads, bf16")
+    require_aligned(_OP, "q", q)
+    require(_OP, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
+    require(_OP, "values", values, keys.shape, BF16)
+    require(_OP, "out", out, (tokens, heads * size), BF16)
+    sequences, width = batch.block_tables.shape
+    require(_OP, "block_tables", batch.block_tables, (sequences, width), np.int32)
+    require(_OP, "query_starts", batch.query_starts, (sequences + 1,), np.int32)
+    require(_OP, "context_lengths", batch.context_lengths, (sequences,), np.int32)

@@ -1,0 +1,242 @@
+"""Attention of prefill chunks: every sequence of a batch with more than one query, over the paged cache.
+
+Two families of kernels compute the same: one for any GPU from sm_80 on, one with Hopper's tensor cores and
+copy engine. The host cuts a batch into work items once (:mod:`.prefill_plan`), all layers use them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.attention import prefill_plan
+from wisp_runtime.ops.cuda.attention.prefill_plan import OP, PORTABLE, WGMMA, Tiling, Variant, choose
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
+
+_NO_WINDOW = 1 << 30
+_VEC_BYTES = 16  # of an access: rows begin at multiples of it
+_PANEL = 64  # columns of a box of the copy engine
+
+
+class Arguments(ctypes.Structure):
+    """``PrefillArguments`` of ``kernels/include/prefill_work.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "out", "keys", "values", "block_tables")),
+        *((name, ctypes.c_void_p) for name in ("items", "parts", "arrivals")),
+        *((name, ctypes.c_longlong) for name in ("q_stride", "out_stride")),
+        *((name, ctypes.c_int) for name in ("work", "kv_heads", "group", "head_size")),
+        *((name, ctypes.c_int) for name in ("block_tokens", "table_width")),
+        *((name, ctypes.c_uint) for name in ("group_reciprocal", "block_reciprocal")),
+        ("window", ctypes.c_int),
+        ("log2_scale", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the last call found: the plan of its batch is on the device, in ``arguments``."""
+
+    batch: Batch
+    question: tuple[object, ...]
+    variant: Variant
+    rows: int
+    arguments: Arguments | None  # None: no sequence has more than one query
+
+
+class PrefillAttention:
+    """Prefill attention on one GPU. One of each family at most: the plan lies in a buffer of its name.
+
+    Args:
+        device: the GPU.
+        variants: the kernels to choose among; None takes Hopper's there, else the portable ones.
+    """
+
+    def __init__(self, device: Device, variants: Sequence[Variant] | None = None) -> None:
+        self._device = device
+        self._variants = variants or (WGMMA if device.arch.startswith("sm_90") else PORTABLE)
+        self._name = self._variants[0].family  # of our buffers
+        self._splits = True
+        self._known: _Known | None = None
+        self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
+
+    def fix_order(self) -> None:
+        """Let tiles of one size see all their KV tiles in order, whatever else is in a batch."""
+        self._splits = False
+
+    def reserve(
+        self, max_step_tokens: int, max_sequences: int, heads: int, kv_heads: int, head_size: int
+    ) -> None:
+        """Allocate what the largest step needs; call before the workspace is sealed.
+
+        Args:
+            max_step_tokens: N at most.
+            max_sequences: B at most.
+            heads, kv_heads, head_size: Hq, Hkv, Dh.
+        """
+        variant = choose(self._variants, head_size, self._device.shared_bytes)
+        group, workers = heads // kv_heads, self._device.sms
+        sizes = {"group": group, "kv_heads": kv_heads, "workers": workers}
+        self._items(prefill_plan.most_items(max_step_tokens, max_sequences, variant.rows[-1], **sizes))
+        self._parts(variant)
+
+    def __call__(
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        out: Array,
+    ) -> None:
+        """Let every chunk attend to its sequence's cache; other rows of ``out`` stay as they are.
+
+        Args:
+            q: ``[N, Hq, Dh]`` bf16, a view of rows that lie apart by a multiple of 16 bytes.
+            keys, values: ``[P, Hkv, Tb, Dh]`` bf16, contiguous, this step's tokens already written.
+            batch: the same object for all layers of a step. Its tables are on the device.
+            scale: multiplies the scores, above 0.
+            window: a query sees this many positions, its own included; None sees all.
+            out: ``[N, Hq * Dh]`` bf16, rows apart by a multiple of 16 bytes.
+
+        Raises:
+            ShapeError: an array differs from the above, or Dh is over 256.
+        """
+        known = self._known
+        question = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides, window)
+        if known is None or known.batch is not batch or known.question != question:
+            known = self._known = self._look_at(q, keys, values, batch, window, out, question)
+        if known.arguments is not None:
+            self._launch(known, known.arguments, (q, keys, values, out), scale)
+
+    def _look_at(
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        batch: Batch,
+        window: int | None,
+        out: Array,
+        question: tuple[object, ...],
+    ) -> _Known:
+        """Check the arrays, cut the batch into items and bring them to the device."""
+        _check(q, keys, values, batch, out)
+        _, heads, head_size = q.shape
+        _, kv_heads, block_tokens, _ = keys.shape
+        group = heads // kv_heads
+        variant = choose(self._variants, head_size, self._device.shared_bytes)
+        least = 1 if batch.is_prompt else 2
+        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, least)
+        if not chunks:
+            return _Known(batch, question, variant, variant.rows[0], None)
+        rows = prefill_plan.rows_of_tile(chunks, group, variant.rows) if self._splits else variant.rows[-1]
+        sees = min(window or _NO_WINDOW, _NO_WINDOW)
+        sizes = {"group": group, "kv_heads": kv_heads, "workers": self._device.sms}
+        tiling = Tiling(rows, variant.tokens)
+        host = prefill_plan.plan(chunks, tiling, window=sees, splits=self._splits, **sizes)
+        items = self._items(len(host))
+        items.set(host, stream=self._device.stream)
+        parts, arrivals = self._parts(variant)
+        arguments = Arguments(
+            block_tables=batch.block_tables.data.ptr,
+            items=items.data.ptr,
+            parts=parts.data.ptr,
+            arrivals=arrivals.data.ptr,
+            q_stride=q.strides[0] // BF16.itemsize,
+            out_stride=out.strides[0] // BF16.itemsize,
+            work=len(host) * kv_heads,
+            kv_heads=kv_heads,
+            group=group,
+            head_size=head_size,
+            block_tokens=block_tokens,
+            table_width=batch.block_tables.strides[0] // batch.block_tables.itemsize,
+            group_reciprocal=_reciprocal(group),
+            block_reciprocal=_reciprocal(block_tokens),
+            window=sees,
+        )
+        return _Known(batch, question, variant, rows, arguments)
+
+    def _launch(
+        self, known: _Known, arguments: Arguments, arrays: tuple[Array, Array, Array, Array], scale: float
+    ) -> None:
+        q, keys, values, out = arrays
+        variant, rows = known.variant, known.rows
+        arguments.q, arguments.out = q.data.ptr, out.data.ptr
+        arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        arguments.log2_scale = scale * math.log2(math.e)
+        if (q.data.ptr | out.data.ptr | keys.data.ptr | values.data.ptr) % _VEC_BYTES:
+            raise ShapeError("q, out, keys and values must start at multiples of 16 bytes")
+        kernel = self._device.kernels.get(OP, variant.entry(rows))
+        block, shared_bytes = variant.threads(rows), variant.shared_bytes(rows)
+        if variant.uses_wgmma:
+            unit = math.gcd(arguments.block_tokens, variant.tokens)
+            maps = self._tensor_maps(keys, values, unit)
+            grid = (min(arguments.work, self._device.sms),)
+            kernel.launch(grid, block, arguments, *maps, np.int32(unit), shared_bytes=shared_bytes)
+        else:
+            kernel.launch((arguments.work,), block, arguments, shared_bytes=shared_bytes)
+
+    def _tensor_maps(self, keys: Array, values: Array, unit: int) -> tuple[Any, Any]:
+        """Return the maps of one layer's cache as rows of Dh, made when it is first seen."""
+        key = (keys.data.ptr, values.data.ptr, keys.shape, unit)
+        if key not in self._maps:
+            rows = [cache.reshape(-1, cache.shape[-1]) for cache in (keys, values)]
+            self._maps[key] = (tensor_map_2d(rows[0], unit, _PANEL), tensor_map_2d(rows[1], unit, _PANEL))
+        return self._maps[key]
+
+    def _items(self, count: int) -> Array:
+        return self._device.workspace.array(f"{self._name}_items", (count, prefill_plan.FIELDS), np.int32)
+
+    def _parts(self, variant: Variant) -> tuple[Array, Array]:
+        """Return room for the parts of split tiles, at most one a multiprocessor, and their counters."""
+        sms, workspace = self._device.sms, self._device.workspace
+        floats = max(variant.rows) * (variant.head_size + 2)
+        return (
+            workspace.array(f"{self._name}_parts", (sms, floats), np.float32),
+            workspace.zeroed(f"{self._name}_arrivals", (sms,), np.uint32),
+        )
+
+
+def _reciprocal(divisor: int) -> int:
+    """Return ``ceil(2^32 / divisor)``, 0 for 1, as ``divide`` of ``prefill_work.cuh`` wants it."""
+    return -(-(1 << 32) // divisor) % (1 << 32)
+
+
+def _check(q: Array, keys: Array, values: Array, batch: Batch, out: Array) -> None:
+    """Require what the kernels assume; the batch itself was checked by whoever made it."""
+    if q.ndim != 3 or keys.ndim != 4 or keys.shape != values.shape or keys.shape[3] != q.shape[2]:
+        raise ShapeError(
+            f"q is {list(q.shape)}, keys {list(keys.shape)}, values {list(values.shape)}; "
+            "must be [N, Hq, Dh], [P, Hkv, Tb, Dh] twice"
+        )
+    tokens, heads, size = q.shape
+    if heads % keys.shape[1] or size % 8 or keys.shape[2] % 8:
+        raise ShapeError(
+            f"{heads} query heads, {keys.shape[1]} KV heads of {size}, blocks of {keys.shape[2]} tokens: "
+            "query heads must be a multiple of KV heads, head size and block tokens of 8"
+        )
+    if out.shape != (tokens, heads * size):
+        raise ShapeError(f"out is {list(out.shape)}, must be {[tokens, heads * size]}")
+    if any(array.dtype != BF16 for array in (q, keys, values, out)) or batch.block_tables.dtype != np.int32:
+        raise ShapeError("q, keys, values and out must be bf16, the block tables int32")
+    if not keys.flags.c_contiguous or not values.flags.c_contiguous:
+        raise ShapeError("one layer's keys and values must be contiguous")
+    dense = BF16.itemsize, size * BF16.itemsize
+    if (
+        q.strides[:0:-1] != dense
+        or out.strides[1] != dense[0]
+        or (q.strides[0] | out.strides[0]) % _VEC_BYTES
+    ):
+        raise ShapeError(
+            f"rows of q ({q.strides}) and out ({out.strides}) must be dense, and 16 bytes aligned"
+        )

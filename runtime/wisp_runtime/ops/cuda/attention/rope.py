@@ -1,0 +1,167 @@
+"""Rotation on the GPU, with what surrounds it in one kernel: QK-norm before, the KV cache's write after."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import cupy as cp
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+
+_THREADS = 128
+_LARGEST_HEAD = 256
+_OP = "rope_write_kv"
+
+
+class _Shape(ctypes.Structure):
+    """``Shape`` of rope_write_kv.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("tokens", "query_heads", "kv_heads", "head_size", "rotated")),
+        *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes", "by_heads")),
+        ("eps", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    kernel: Kernel
+    grid: tuple[int]
+    shape: _Shape
+    q_shape: tuple[int, int, int]
+    q_strides: tuple[int, int, int]
+
+
+class Rope:
+    """Rotate queries and keys, and store keys and values.
+
+    Args:
+        device: where.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._plans: dict[object, _Plan] = {}
+
+    def __call__(
+        self,
+        qkv: Array,
+        heads: tuple[int, int, int],
+        q_norm: Array | None,
+        k_norm: Array | None,
+        eps: float,
+        cosines: Array,
+        sines: Array,
+        positions: Array,
+        slots: Array,
+        keys: Array,
+        values: Array,
+        *,
+        by_heads: bool = False,
+    ) -> Array:
+        """Normalise q and k by head if there are norms, rotate both, write k and v to one layer's cache.
+
+        Args:
+            qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16, contiguous: q, k, v. q is overwritten.
+            heads: ``(Hq, Hkv, Dh)``; Dh a multiple of 8 up to 256.
+            q_norm, k_norm: ``[Dh]`` bf16, weights of the norms, or None.
+            eps: of the norms.
+            cosines, sines: ``[S, R / 2]`` float32, of every position; R a multiple of 8 up to Dh.
+            positions: ``[N]`` int32, below S.
+            slots: ``[N]`` int64, ``block * Tb + offset``; -1 writes nothing.
+            keys, values: ``[P, Hkv, Tb, Dh]`` bf16.
+            by_heads: columns of ``qkv`` lie as rows of a matrix of the order ``heads_<Dh>``; what comes out
+                does not.
+
+        Returns:
+            The rotated queries, ``[N, Hq, Dh]``: a view of ``qkv``.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        norms = q_norm is not None, k_norm is not None
+        key = qkv.shape, heads, norms, eps, cosines.shape, positions.shape, slots.shape, keys.shape, by_heads
+        plan = self._plans.get(key)
+        if plan is None:
+            check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
+            width = (heads[0] + 2 * heads[1]) * heads[2]
+            require(_OP, "qkv", qkv, (len(positions), width), BF16)
+            for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+                if norm is not None:
+                    require(_OP, name, norm, (heads[2],), BF16)
+            size, turning = heads[2], 2 * cosines.shape[1]
+            lies_so = size % 64 == 0 and turning == size and not any(norms)
+            told = f"{_OP}: heads of {size}, of which {turning} channels turn, do not lie by heads"
+            require_true(lies_so or not by_heads, told)
+            plan = remember(self._plans, key, self._plan(heads, eps, cosines, positions, keys, by_heads))
+        arrays = qkv, q_norm, k_norm, cosines, sines, positions, slots, keys, values
+        plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
+        return cp.ndarray(plan.q_shape, BF16, memptr=qkv.data, strides=plan.q_strides)
+
+    def _plan(
+        self,
+        heads: tuple[int, int, int],
+        eps: float,
+        cosines: Array,
+        positions: Array,
+        keys: Array,
+        by_heads: bool,
+    ) -> _Plan:
+        query_heads, kv_heads, size = heads
+        tokens, rotated = len(positions), 2 * cosines.shape[1]
+        is_narrow = rotated % 16 != 0
+        lanes = _lanes(size, 4 if is_narrow else 8)
+        all_heads = query_heads + 2 * kv_heads
+        shape = _Shape(
+            *(tokens, query_heads, kv_heads, size, rotated),
+            *(len(cosines), keys.shape[2], lanes, by_heads, eps),
+        )
+        kernel = self._device.kernels.get(_OP, _OP + "_narrow" if is_narrow else _OP)
+        grid = (-(-tokens * all_heads * lanes // _THREADS),)
+        strides = 2 * all_heads * size, 2 * size, 2
+        return _Plan(kernel, grid, shape, (tokens, query_heads, size), strides)
+
+
+def _lanes(head_size: int, chunk: int) -> int:
+    """Return how many threads hold a head, two chunks each: a power of two."""
+    return 1 << (-(-head_size // (2 * chunk)) - 1).bit_length()
+
+
+def check_step(
+    op: str,
+    heads: tuple[int, int, int],
+    cosines: Array,
+    sines: Array,
+    positions: Array,
+    slots: Array,
+    keys: Array,
+    values: Array,
+) -> None:
+    """Require what :meth:`Rope.__call__` says of a step's arrays, ``qkv`` apart.
+
+    Raises:
+        ShapeError: an array differs from it.
+    """
+    (_, kv_heads, size), rotated = heads, 2 * cosines.shape[1]
+    fits = size % 8 == 0 and 0 < size <= _LARGEST_HEAD
+    require_true(fits, f"{op}: Dh is {size}, must be a multiple of 8 up to {_LARGEST_HEAD}")
+    fits = rotated % 8 == 0 and rotated <= size
+    require_true(fits, f"{op}: {rotated} channels rotate, must be a multiple of 8 up to Dh, {size}")
+    require_true(keys.ndim == 4, f"{op}: keys is {list(keys.shape)}, must be [P, Hkv, Tb, Dh]")
+    blocks, _, block_tokens, _ = keys.shape
+    fits = blocks * block_tokens < 2**31
+    require_true(fits, f"{op}: {blocks} blocks of {block_tokens} tokens; slots must be fewer than 2^31")
+    tokens = len(positions)
+    require_true(tokens > 0, f"{op}: no tokens; a step has at least one")
+    require(op, "cosines", cosines, cosines.shape, np.float32)
+    require(op, "sines", sines, cosines.shape, np.float32)
+    require(op, "positions", positions, (tokens,), np.int32)
+    require(op, "slots", slots, (tokens,), np.int64)
+    require(op, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
+    require(op, "values", values, keys.shape, BF16)

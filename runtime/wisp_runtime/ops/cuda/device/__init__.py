@@ -1,0 +1,1 @@
+"""CUDA context, memory, kernel catalogue, compilation and launches."""

@@ -1,0 +1,118 @@
+"""The GPU's large allocations: one arena for all weights, one each for keys and values. None moves or grows.
+
+They are plain allocations beside CuPy's pool, so that what the ledger predicts is what the driver reports.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from wisp_plan.units import format_size
+from wisp_plan.weights.layout import packed_elements
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.device import context_prefetch
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.upload import upload_intake
+from wisp_runtime.ops.protocol.backend import Memory
+from wisp_runtime.ops.protocol.upload import Intake, Place, RowOrder, head_rows
+from wisp_runtime.ops.reference.random import random_scale
+
+_FILL_THREADS = 256
+_FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
+
+
+class Arenas:
+    """The part of a GPU's ops that allocates and fills memory; see :class:`wisp_runtime.ops.protocol.backend.Ops`.
+
+    Args:
+        device: the open GPU.
+        by_heads: whether its products read rows that lie by heads.
+    """
+
+    def __init__(self, device: Device, *, by_heads: bool) -> None:
+        self._device, self._by_heads = device, by_heads
+
+    def row_order(self, order: RowOrder) -> RowOrder:
+        """Return ``order``, or plain where products do not read it."""
+        return order if self._by_heads or not head_rows(order) else "plain"
+
+    def matrix_elements(self, outputs: int, inputs: int) -> int:
+        """Return the elements of a packed matrix, the padding of its edges included."""
+        return packed_elements(outputs, inputs)
+
+    def weight_arena(self, elements: int) -> Array:
+        """Allocate ``[elements]`` bf16, and have the device's stream clear them."""
+        arena = allocate((elements,), BF16, "the weights")
+        with translate("clearing the memory of the weights"):
+            arena.data.memset_async(0, arena.nbytes, self._device.stream)
+        return arena
+
+    def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> PackedMatrix:
+        """See ``storage`` as a packed matrix."""
+        if storage.shape != (packed_elements(outputs, inputs),):
+            raise ShapeError(
+                f"[{outputs}, {inputs}] is packed into {packed_elements(outputs, inputs)} numbers"
+            )
+        return PackedMatrix(storage, outputs, inputs, order)
+
+    def kv_arena(self, shape: tuple[int, ...]) -> Array:
+        """Allocate keys or values in bf16. What is in them may be NaN: attention never lets it through."""
+        return allocate(shape, BF16, "the KV cache")
+
+    def intake(self, total_bytes: int) -> Intake:
+        """Return an intake that copies through pinned memory and packs on the GPU."""
+        return upload_intake(self._device, total_bytes)
+
+    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+        """Fill a whole matrix or vector with :func:`.reference.random_values`, and wait for it."""
+        is_matrix = len(place.shape) == 2
+        storage = place.weight.storage if is_matrix else place.weight
+        rows_of_head = head_rows(place.order)
+        if place.order == "gate_up" and place.shape[0] % 16:
+            raise ShapeError(f"{place.shape[0]} rows cannot alternate by eights")
+        if rows_of_head and place.shape[0] % rows_of_head:
+            raise ShapeError(f"{place.shape[0]} rows are not whole heads of {rows_of_head}")
+        kernel = self._device.kernels.get("fill_random", "fill_random" if is_matrix else "fill_random_vector")
+        kernel.launch(
+            (-(-storage.size // _FILL_NUMBERS),),
+            _FILL_THREADS,
+            storage,
+            *(np.int32(size) for size in place.shape),
+            np.int32(rows_of_head or place.order == "gate_up"),
+            np.uint64(key),
+            random_scale(deviation),
+            np.float32(mean),
+        )
+        self._device.synchronize()  # products ask for weights before the kernel ahead of them has ended
+
+    def memory(self) -> Memory:
+        """Say what the GPU has left now, and what this process holds of it."""
+        device = self._device
+        free_bytes = device.free_bytes()
+        with translate("asking for the GPU's memory"):
+            total_bytes = int(cp.cuda.runtime.memGetInfo()[1])
+        held_bytes = context_prefetch.process_bytes(device.index)
+        return Memory("cuda", device.name, free_bytes, total_bytes, held_bytes, device.sms)
+
+
+def allocate(shape: tuple[int, ...], dtype: Any, purpose: str) -> Array:
+    """Allocate an array of the GPU that CuPy's pool knows nothing of; what is in it is not said.
+
+    Args:
+        purpose: for the message: ``the weights``.
+
+    Raises:
+        GpuOutOfMemory: there is not as much memory in one piece.
+    """
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    with translate(f"allocating {format_size(size_bytes)} for {purpose}"):
+        memory = cp.cuda.Memory(max(1, size_bytes))
+        return cp.ndarray(shape, dtype, cp.cuda.MemoryPointer(memory, 0))

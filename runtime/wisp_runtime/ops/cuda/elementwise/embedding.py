@@ -1,0 +1,77 @@
+"""The embedding on the GPU: rows of the packed table, chosen by tokens that the host need not know yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+
+_THREADS = 128
+_COLUMNS_A_BLOCK = 8 * _THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    grid: tuple[int, int]
+    drawn: np.int32
+    vocab: np.int32
+    columns: np.int32
+
+
+class Embedding:
+    """Look tokens up.
+
+    Args:
+        device: where.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._kernel = device.kernels.get("embedding")
+        self._workspace = device.workspace
+        self._plans: dict[object, _Plan] = {}
+
+    def __call__(self, tokens: Array, table: PackedMatrix, drawn: Array | None, *, out_name: str) -> Array:
+        """Return row ``tokens[n]`` of ``table`` for each n.
+
+        Args:
+            tokens: ``[N]`` int32. A negative t means token ``drawn[-1 - t]``: what the step before sampled,
+                so that the host can launch a step before it knows its tokens.
+            table: ``[V, D]``; a token outside of it reads its first or last row.
+            drawn: ``[M]`` int32, or None where no token is negative.
+            out_name: of the workspace's buffer that the result lies in.
+
+        Returns:
+            ``[N, D]`` float32.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        key = tokens.shape, table.outputs, table.inputs, None if drawn is None else drawn.shape
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = remember(self._plans, key, _plan(tokens, table, drawn))
+        out = self._workspace.array(out_name, (plan.grid[0], table.inputs), np.float32)
+        self._kernel.launch(
+            plan.grid, _THREADS, tokens, drawn, table.storage, out, plan.drawn, plan.vocab, plan.columns
+        )
+        return out
+
+
+def _plan(tokens: Array, table: PackedMatrix, drawn: Array | None) -> _Plan:
+    columns, storage, drawn_rows = table.inputs, table.storage, 0 if drawn is None else len(drawn)
+    require("embedding", "tokens", tokens, (tokens.size,), np.int32)
+    if drawn is not None:
+        require("embedding", "drawn", drawn, (drawn.size,), np.int32)
+    require_true(len(tokens) > 0, "embedding: no tokens; a step has at least one")
+    require_true(columns % 8 == 0, f"embedding: D is {columns}, must be a multiple of 8")
+    require_true(table.order == "plain", f"embedding: the table's order is {table.order}, must be plain")
+    require_true(storage.dtype == BF16, f"embedding: the table is {storage.dtype}, must be {BF16}")
+    require_aligned("embedding", "table", storage)
+    grid = len(tokens), -(-columns // _COLUMNS_A_BLOCK)
+    return _Plan(grid, np.int32(drawn_rows), np.int32(table.outputs), np.int32(columns))

@@ -1,0 +1,120 @@
+"""RMSNorm on the GPU, alone or fused with the residual sum before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+
+_MOST_THREADS = 512
+_ENTRIES = ((1, ""), (2, "_2"), (4, "_4"))  # chunks of 8 columns that a thread holds, and the kernels' names
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    kernel: Kernel
+    rows: int
+    threads: int
+    columns: np.int32
+    eps: np.float32
+
+
+class Norms:
+    """Normalise rows.
+
+    Args:
+        device: where.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._workspace = device.workspace
+        self._plans: dict[object, _Plan] = {}
+
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, out_name: str) -> Array:
+        """Scale rows of ``x`` by the inverse of their root mean square, then by ``weight``.
+
+        Args:
+            x: ``[N, D]`` float32, contiguous.
+            weight: ``[D]`` bf16.
+            eps: added to the mean square (no unit).
+            out_name: of the workspace's buffer that the result lies in.
+
+        Returns:
+            ``[N, D]`` bf16.
+
+        Raises:
+            ShapeError: an array differs from the above, or D is no multiple of 8 up to 16,384.
+        """
+        key = x.shape, weight.shape, eps
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, None, eps))
+        y = self._workspace.array(out_name, (plan.rows, x.shape[1]), BF16)
+        if y.data.ptr == x.data.ptr:
+            raise ShapeError(f"rmsnorm: {out_name} is the buffer of x, must be another")
+        if plan.rows:
+            plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, plan.columns, plan.eps)
+        return y
+
+    def add_rmsnorm(
+        self,
+        x: Array,
+        residual: Array,
+        weight: Array,
+        *,
+        eps: float,
+        out_name: str,
+        rows: Array | None = None,
+    ) -> Array:
+        """Add ``x`` into ``residual`` in place, and return the norm of the sum.
+
+        Args:
+            x: ``[R, D]`` bf16, contiguous; row i is added into row ``rows[i]``.
+            residual: ``[N, D]`` float32, contiguous.
+            weight: ``[D]`` bf16.
+            eps: added to the mean square (no unit).
+            out_name: of the workspace's buffer that the result lies in.
+            rows: ``[R]`` int64, which rows, none twice; the others stay as they are. None means all, R = N.
+
+        Returns:
+            ``[R, D]`` bf16.
+
+        Raises:
+            ShapeError: an array differs from the above, or D is no multiple of 8 up to 16,384.
+        """
+        key = residual.shape, weight.shape, None if rows is None else rows.shape, eps, x.shape
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan("add_rmsnorm", residual, weight, rows, eps)
+            require("add_rmsnorm", "x", x, (plan.rows, residual.shape[1]), BF16)
+            remember(self._plans, key, plan)
+        y = self._workspace.array(out_name, (plan.rows, residual.shape[1]), BF16)
+        if y.data.ptr in (x.data.ptr, residual.data.ptr):
+            raise ShapeError(f"add_rmsnorm: {out_name} is the buffer of x or residual, must be another")
+        if plan.rows:
+            kernel = plan.kernel
+            kernel.launch((plan.rows,), plan.threads, x, residual, weight, rows, y, plan.columns, plan.eps)
+        return y
+
+    def _plan(self, op: str, x: Array, weight: Array, rows: Array | None, eps: float) -> _Plan:
+        require_true(x.ndim == 2, f"{op}: the rows are {list(x.shape)}, must be [N, D]")
+        columns = x.shape[1]
+        chunks = columns // 8
+        fits = columns % 8 == 0 and 0 < chunks <= _ENTRIES[-1][0] * _MOST_THREADS
+        require_true(fits, f"{op}: D is {columns}, must be a multiple of 8 up to 16384")
+        require(op, "the rows", x, x.shape, np.float32)
+        require(op, "weight", weight, (columns,), BF16)
+        if rows is not None:
+            require(op, "rows", rows, (rows.size,), np.int64)
+        count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MOST_THREADS)
+        threads = -(-chunks // (32 * count)) * 32
+        kernel = self._device.kernels.get(op, op + suffix)
+        return _Plan(kernel, len(x if rows is None else rows), threads, np.int32(columns), np.float32(eps))

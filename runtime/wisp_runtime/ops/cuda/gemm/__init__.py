@@ -1,0 +1,1 @@
+"""GEMM kernels and their tilings."""

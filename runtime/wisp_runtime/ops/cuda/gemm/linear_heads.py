@@ -1,0 +1,74 @@
+"""What a product that turns its own rows is told of heads, beside what every product is told."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.attention.rope import check_step
+from wisp_runtime.ops.cuda.device.checks import remember, require_true
+from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+
+_OP = "linear_rotary"
+
+
+class Arguments(ctypes.Structure):
+    """``RotaryArgs`` of ``linear_rotary.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("cosines", "sines", "positions", "slots", "keys", "values")),
+        *((name, ctypes.c_int32) for name in ("query_heads", "kv_heads", "head_size")),
+        *((name, ctypes.c_int32) for name in ("known_positions", "block_tokens")),
+    )
+
+
+class HeadArguments:
+    """Makes them, and checks each set of shapes once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Arguments] = {}
+
+    def of(
+        self,
+        tokens: int,
+        weight: PackedMatrix,
+        heads: tuple[int, int, int],
+        cosines: Array,
+        sines: Array,
+        positions: Array,
+        slots: Array,
+        keys: Array,
+        values: Array,
+    ) -> Arguments:
+        """Return the arguments of a launch; the next call may change them.
+
+        Raises:
+            ShapeError: an array differs from what :meth:`.linear.Linear.rotary` says.
+        """
+        shapes = cosines.shape, positions.shape, slots.shape, keys.shape
+        key = tokens, heads, *shapes, weight.outputs, weight.order
+        found = self._known.get(key)
+        if found is None:
+            check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
+            _check(weight, heads, cosines)
+            told = f"{_OP}: {len(positions)} positions for {tokens} tokens of x"
+            require_true(len(positions) == tokens, told)
+            counts = *heads, len(cosines), keys.shape[2]
+            found = remember(self._known, key, Arguments(0, 0, 0, 0, 0, 0, *counts))
+        found.cosines, found.sines = cosines.data.ptr, sines.data.ptr
+        found.positions, found.slots = positions.data.ptr, slots.data.ptr
+        found.keys, found.values = keys.data.ptr, values.data.ptr
+        return found
+
+
+def _check(weight: PackedMatrix, heads: tuple[int, int, int], cosines: Array) -> None:
+    queries, kv_heads, size = heads
+    require_true(size % ROW_TILE == 0, f"{_OP}: Dh is {size}, must be a multiple of {ROW_TILE}")
+    turning = 2 * cosines.shape[1]
+    require_true(turning == size, f"{_OP}: {turning} channels turn, must be all {size}")
+    order = "plain" if size == ROW_TILE else f"heads_{size}"
+    require_true(weight.order == order, f"{_OP}: the matrix's order is {weight.order}, must be {order}")
+    rows = (queries + 2 * kv_heads) * size
+    require_true(weight.outputs == rows, f"{_OP}: the matrix has {weight.outputs} rows, must be {rows}")

@@ -1,0 +1,204 @@
+"""A decode step in one launch: the persistent kernel of ``decode_step.cu``, for one model on one GPU.
+
+Every block of its grid waits for every other, so all must run at once: the driver is asked how many do, and
+a GPU that runs too few takes the general path. What the step waited for in vain is found in :attr:`report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.formats import kv_bytes_per_token, weight_bytes
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
+from wisp_runtime.ops.cuda.device.checks import require_true
+from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
+from wisp_runtime.ops.cuda.device.driver import WITNESSES
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
+    CLUSTER,
+    MARKS,
+    MOST_BLOCKS,
+    SHARED_BYTES,
+    THREADS,
+    WAITED,
+    WIDTHS,
+    Arguments,
+    fixed_by,
+    passed_between,
+)
+from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, step_model, why_not
+from wisp_runtime.ops.protocol.backend import Rotation
+from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights
+
+_OP = "decode_step"
+_MOST_CACHE_PART = 0.4
+_LEAST_WORKERS = 64
+PATIENCE_CLOCKS = 4_000_000_000
+"""How long any wait may last: about two seconds; a step takes milliseconds."""
+
+
+class DecodeStep:
+    """Run the decode steps of one model.
+
+    Args:
+        device: where.
+        spec: the model.
+        weights: its weights on the device.
+        rotation: the angles of every position.
+        max_sequences: of a step, as far as this kernel takes them.
+
+    Attributes:
+        max_sequences: that a step may have.
+        max_context_tokens: of its sequences together; of more, the general path is faster.
+        drawn: says what the step before sampled; see :class:`.embedding.Embedding`.
+
+    Raises:
+        KernelsMissing: this model cannot run so, is not compiled, or the GPU does not run enough blocks.
+    """
+
+    def __init__(
+        self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+    ) -> None:
+        self.drawn: Callable[[], Array | None] = lambda: None
+        self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
+        self.max_sequences = min(max_sequences, MOST_SEQUENCES)
+        self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
+        model = step_model(spec)
+        self._kernels = {
+            width: device.kernels.get_template(_OP, model, f"decode_step_n{width}") for width in self._widths
+        }
+        self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
+        self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // CLUSTER * CLUSTER)
+        refusal = why_not(spec, self.blocks)
+        if self.blocks < _LEAST_WORKERS:
+            refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_LEAST_WORKERS}"
+        if refusal:
+            raise KernelsMissing(f"no decode step in one launch: {refusal}.")
+        self.max_context_tokens = _most_context_tokens(spec)
+        self._layers = _layer_table(weights.layers)
+        self.report = cp.cuda.alloc_pinned_memory(16)
+        self._report_host = np.frombuffer(self.report, np.int32, 4)
+        self._report_host[:] = 0
+        self._arguments = self._fixed()
+        WITNESSES.append(self.explain)
+        self._trace: Array | None = None
+        self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
+
+    def takes(self, batch: Batch) -> bool:
+        """Return whether ``batch`` is a decode step that this kernel runs."""
+        rows = len(batch.tokens)
+        is_decode = rows == len(batch.context_lengths) == len(batch.logit_rows) and not batch.is_prompt
+        tokens = sum(batch.context_lengths_host)
+        return is_decode and rows <= self.max_sequences and tokens <= self.max_context_tokens
+
+    def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
+        """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
+
+        Args:
+            batch: B sequences of one token each.
+            keys, values: ``[L, P, Hkv, Tb, Dh]``.
+        """
+        rows, spec, arguments, drawn = len(batch.tokens), self._spec, self._arguments, self.drawn()
+        width = next(width for width in self._widths if width >= rows)
+        layers, blocks, _, block_tokens, _ = keys.shape
+        require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
+        logits = self._device.workspace.array("logits", (rows, spec.vocab), np.float32)
+        arguments.logits, arguments.tokens = logits.data.ptr, batch.tokens.data.ptr
+        arguments.drawn = None if drawn is None else drawn.data.ptr
+        arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
+        arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
+        arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        arguments.trace = None if self._trace is None else self._trace.data.ptr
+        arguments.layer_count, arguments.sequences = layers, rows
+        arguments.drawn_rows = 0 if drawn is None else len(drawn)
+        arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
+        arguments.block_tokens = block_tokens
+        maps = self._cached(keys, values)
+        self._kernels[width].launch(
+            (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=CLUSTER
+        )
+        return logits
+
+    def traced(self, run: Callable[[], object]) -> Array:
+        """Return the clocks that blocks leave during the step that ``run`` launches (no graph's).
+
+        Returns:
+            ``[blocks, 2048]`` int64 of the host; :mod:`wisp_runtime.bench.profile.step_clocks` reads them.
+        """
+        self._trace = zeros((self.blocks, MARKS), np.int64)
+        try:
+            run()
+            return to_host(self._trace)
+        finally:
+            self._trace = None
+
+    def explain(self) -> str | None:
+        """Say what a step waited for when it gave up; None if none did."""
+        what, block, warp, phase = (int(one) for one in self._report_host)
+        if not what:
+            return None
+        layer, name = divmod(phase - 1, 4)
+        names = ("QKV or attention", "output", "gate and up", "down")
+        where = "the head" if layer >= self._spec.layers else f"layer {max(layer, 0)}, {names[name]}"
+        return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
+
+    def _fixed(self) -> Arguments:
+        """Fill in what every step has alike, and allocate what passes between blocks."""
+        workspace, between = self._device.workspace, passed_between(self._spec, self._widths[-1])
+        made = {name: workspace.zeroed(f"step.{name}", *as_what) for name, as_what in between.items()}
+        self._between = made  # kept: another model's step may replace them in the workspace
+        weights, rotation = self._weights, self._rotation
+        fixed = {
+            "layers": self._layers,
+            "embeddings": weights.embeddings.storage,
+            "head": weights.head.storage,
+            "final_norm": weights.norm,
+            "cosines": rotation.cosines,
+            "sines": rotation.sines,
+        }
+        return Arguments(
+            **{name: array.data.ptr for name, array in (made | fixed).items()},
+            report=self.report.ptr,
+            patience_clocks=PATIENCE_CLOCKS,
+            known_positions=len(rotation.cosines),
+            **fixed_by(self._spec),
+        )
+
+    def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
+        known, key = self._cache_maps, (keys.data.ptr, values.data.ptr, keys.shape)
+        if known is None or known[0] != key:
+            maps = tuple(tensor_map_2d(one.reshape(-1, one.shape[-1]), 16, 64) for one in (keys, values))
+            known = self._cache_maps = (key, (maps[0], maps[1]))
+        return known[1]
+
+
+def _most_context_tokens(spec: ModelSpec) -> int:
+    """Return how many tokens of cache a step may read: as many as take 0.4 of the weights' bytes.
+
+    The whole step saves launches, but its blocks get equal parts of the cache, and some multiprocessors are
+    slower than others. An H200, Llama-3-8B, 16 sequences: 4.05 ms for 4.33 at 600 tokens each, 8.3 for 7.95
+    at 7,900; between them the two are even at about 48,000 tokens in all.
+    """
+    weights = weight_bytes(spec, "bf16", "cuda").weights
+    return int(_MOST_CACHE_PART * weights / kv_bytes_per_token(spec, "bf16"))
+
+
+def _clusters(kernel: Kernel) -> int:
+    return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=CLUSTER)
+
+
+def _layer_table(layers: list[StepLayer]) -> Array:
+    """Return the pointers of each layer's weights, ``[L, 12]``, as ``Layer`` of ``decode_step_model.cuh``."""
+
+    def pointer(one: Any) -> int:
+        return 0 if one is None else int(getattr(one, "storage", one).data.ptr)
+
+    table = [[pointer(one) for one in layer.in_order()] for layer in layers]
+    return to_device(np.array(table, np.uint64))

@@ -1,0 +1,68 @@
+"""Which models the decode step's template can be compiled for, and with which sizes.
+
+Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build --for`` too.
+"""
+
+from __future__ import annotations
+
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.ops.cuda.device.catalogue import Model
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS
+from wisp_runtime.ops.protocol.upload import head_rows, qkv_order
+
+MOST_SEQUENCES = WIDTHS[-1]
+"""Of a step."""
+
+SLICE_ROWS, UNIT_SLICES = 16, 4
+"""Rows of a slice, slices that a worker multiplies at once: ``kSliceRows``, ``kUnitSlices``."""
+
+MOST_WORKERS = 132
+"""Thread blocks that the largest Hopper runs at once, one a multiprocessor."""
+
+_ONE_UNIT_ROWS = 4096
+"""Up to this hidden size a cluster has one unit of the residual stream's rows: ``OutputProduct``."""
+
+_HEAD_SIZES = (64, 128)
+_MOST_HEADS_A_GROUP = 8
+
+
+def step_model(spec: ModelSpec) -> Model:
+    """Return the sizes and switches of ``spec`` that the template is compiled with."""
+    rotates_all = spec.rope.rotary_size in (0, spec.head_size)
+    order = qkv_order(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)
+    return {
+        "hidden": spec.hidden,
+        "mlp": spec.mlp,
+        "heads": spec.heads,
+        "kv_heads": spec.kv_heads,
+        "head_size": spec.head_size,
+        "rows_by_heads": int(head_rows(order) > 0),
+        "qk_norm": int(spec.has_qk_norm),
+        "qkv_bias": int(spec.has_qkv_bias),
+        "output_bias": int(spec.has_output_bias),
+        "mlp_bias": int(spec.has_mlp_bias),
+    }
+
+
+def why_not(spec: ModelSpec, workers: int) -> str | None:
+    """Say why a model cannot have a decode step in one launch; None if it can.
+
+    Args:
+        workers: thread blocks that the GPU runs at once.
+    """
+    rows = {
+        "hidden_size": spec.hidden,
+        "Q, K and V": (spec.heads + 2 * spec.kv_heads) * spec.head_size,
+    }
+    for name, size in rows.items():
+        units = 1 if name == "hidden_size" and size <= _ONE_UNIT_ROWS else 2
+        most = workers // 2 * units * UNIT_SLICES * SLICE_ROWS
+        if size > most:
+            return f"{name} has {size} rows, over the {most} that {workers} thread blocks hold"
+    if spec.head_size not in _HEAD_SIZES:
+        return f"heads of {spec.head_size} channels, not 64 or 128"
+    if spec.rope.rotary_size not in (0, spec.head_size):
+        return f"only {spec.rope.rotary_size} of {spec.head_size} channels of a head rotate"
+    if spec.heads // spec.kv_heads > _MOST_HEADS_A_GROUP:
+        return f"{spec.heads // spec.kv_heads} query heads share a KV head, over {_MOST_HEADS_A_GROUP}"
+    return None

@@ -1,0 +1,290 @@
+"""Choose the next token of each row of logits on the GPU, without asking the host anything.
+
+The kernels' memory has a fixed place and size, so that a step can be recorded as a graph. What a step says
+about its rows is one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have,
+are copied to arrays of the sampler by ``fill`` itself. The twin: :mod:`wisp_runtime.ops.reference.sampling`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_runtime.batch import Array, SamplingBatch
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+
+MOST_TOKENS = 1 << 18
+_THREADS = 512  # of every kernel but the last; a thread takes four tokens at a time
+_LAST_THREADS = 128
+_BINS, _CANDIDATES = 3584, 4096  # kernels/include: radix.cuh, sampling.cuh
+_ENTRIES_A_ROW = 4096
+_HEADER_BYTES = 64
+_ROW = np.dtype(
+    [
+        *(("temperature", "f4"), ("top_k", "i4"), ("top_p", "f4"), ("min_p", "f4")),
+        *(("seeds", "u8"), ("steps", "i8"), ("presence_penalty", "f4"), ("frequency_penalty", "f4")),
+        *(("count_start", "i4"), ("count_stop", "i4"), ("bias_start", "i4"), ("bias_stop", "i4")),
+        *(("mask_row", "i4"), ("reserved", "i4")),
+    ]
+)
+_PLAIN = _ROW.names[:8] if _ROW.names else ()  # those that SamplingBatch has under the same names
+_ENTRY_BYTES = 8  # token id, and how often it was generated or its bias
+
+
+class _Arena(ctypes.Structure):
+    """Addresses of the device's arrays, as ``kernels/include/sampling.cuh`` has them."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("entries", "masks", "adjusted", "best", "partials", "masses")),
+        *((name, ctypes.c_uint64) for name in ("totals", "candidates", "counts", "found", "arrived")),
+        *((name, ctypes.c_uint64) for name in ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")),
+        *((name, ctypes.c_int32) for name in ("vocab", "max_rows")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledArrays:
+    """The chosen tokens, on the device: views of fixed buffers, which the next launch overwrites.
+
+    Attributes:
+        tokens: ``[R]`` int32; the start of :attr:`Sampler.drawn`.
+        is_sound: ``[R]`` uint8, 1 if the row's chosen logit is finite; where 0, the token means nothing.
+        logprobs: ``[R]`` float32 of the chosen tokens, by the raw logits; None without log-probabilities.
+        top_ids: ``[R, K]`` int32, best first, the lower id first among equals; or None.
+        top_logprobs: ``[R, K]`` float32; or None.
+    """
+
+    tokens: Array
+    is_sound: Array
+    logprobs: Array | None = None
+    top_ids: Array | None = None
+    top_logprobs: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostParameters:
+    """A step's parameters in host memory.
+
+    Attributes:
+        live: ``[1]`` int32, rows that count.
+        columns: a ``[max_rows]`` view for each field of a row.
+    """
+
+    live: Array
+    columns: dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    arena: _Arena
+    grid: tuple[int, int]
+    rows: np.int32
+    report: np.int32
+    out: SampledArrays
+
+
+class _Mailbox:
+    """A device array that some steps write, through page-locked memory used in turn."""
+
+    def __init__(self, device: Device, name: str, size_bytes: int) -> None:
+        self.device, self.name, self.size_bytes = device, name, size_bytes
+        self._halves: list[tuple[Array, Any]] = []
+
+    def array(self) -> Array:
+        """Return the device's memory, ``[size_bytes]`` uint8."""
+        return self.device.workspace.array(self.name, (self.size_bytes,), np.uint8)
+
+    def host(self, size_bytes: int) -> Array:
+        """Return ``[size_bytes]`` uint8 of host memory whose last copy is over; :meth:`send` copies it."""
+        if not self._halves or self._halves[0][0].nbytes < size_bytes:
+            for _, copied in self._halves:
+                copied.synchronize()
+            room = min(self.size_bytes, 1 << (size_bytes - 1).bit_length())
+            self._halves = [_page_locked(room) for _ in range(2)]
+        self._halves.reverse()
+        memory, copied = self._halves[0]
+        copied.synchronize()
+        return memory[:size_bytes]
+
+    def send(self, size_bytes: int) -> None:
+        """Copy what was written to :meth:`host` to the device, after all that was launched before."""
+        memory, copied = self._halves[0]
+        stream = self.device.stream
+        source = memory.__array_interface__["data"][0]
+        kind = cp.cuda.runtime.memcpyHostToDevice
+        cp.cuda.runtime.memcpyAsync(self.array().data.ptr, source, size_bytes, kind, stream.ptr)
+        copied.record(stream)
+
+
+class Sampler:
+    """Draws tokens from logits.
+
+    Args:
+        device: where.
+        vocab: V, at most 262,144.
+        max_rows: R of the largest step.
+        entries: penalties and biases of all rows of a step together, at most; None is 4,096 a row.
+
+    Attributes:
+        parameter_bytes: size of a step's parameters.
+        drawn: ``[max_rows]`` int32 on the device: row r's token, for the next step's embedding.
+    """
+
+    def __init__(self, device: Device, vocab: int, max_rows: int, *, entries: int | None = None) -> None:
+        require_true(0 < vocab <= MOST_TOKENS, f"sampling: V is {vocab}, must be 1..{MOST_TOKENS}")
+        self.vocab, self.max_rows = vocab, max_rows
+        self.parameter_bytes = _HEADER_BYTES + max_rows * _ROW.itemsize
+        self._device, self._mask_words = device, -(-vocab // 32)
+        capacity = max_rows * min(2 * vocab, _ENTRIES_A_ROW) if entries is None else entries
+        self._entries = _Mailbox(device, "sampling.entries", capacity * _ENTRY_BYTES)
+        self._masks = _Mailbox(device, "sampling.masks", max_rows * self._mask_words * 4)
+        self._best, self._bins, self._draw, self._logprobs = (
+            device.kernels.get(f"sample_{name}") for name in ("best", "bins", "draw", "logprobs")
+        )
+        self._plans: dict[object, _Plan] = {}
+
+    @property
+    def drawn(self) -> Array:
+        """Return ``[max_rows]`` int32: the tokens of the last launch."""
+        return self._device.workspace.array("sampling.tokens", (self.max_rows,), np.int32)
+
+    def reserve(self) -> None:
+        """Allocate all that any launch needs: before the workspace is sealed."""
+        self._arena()
+
+    def host_view(self, memory: Array) -> HostParameters:
+        """See ``[parameter_bytes]`` uint8 of host memory as parameters."""
+        rows = memory[_HEADER_BYTES : self.parameter_bytes].view(_ROW)
+        return HostParameters(memory[:4].view(np.int32), {name: rows[name] for name in _ROW.names or ()})
+
+    def fill(self, view: HostParameters, sampling: SamplingBatch) -> None:
+        """Write ``sampling`` into what :meth:`host_view` returned; send lists and masks on their way.
+
+        The device must get ``view`` before the launch that it is for, and no other ``fill`` in between.
+
+        Raises:
+            ShapeError: too many rows, or penalties and biases.
+        """
+        rows = len(sampling.temperature)
+        if rows > self.max_rows:
+            raise ShapeError(f"sampling: {rows} rows, this sampler was made for {self.max_rows}")
+        columns = view.columns
+        view.live[0] = rows
+        for name in _PLAIN:
+            columns[name][:rows] = getattr(sampling, name)
+        counted = len(sampling.count_ids)
+        columns["count_start"][:rows] = sampling.count_starts[:-1]
+        columns["count_stop"][:rows] = sampling.count_starts[1:]
+        columns["bias_start"][:rows] = sampling.bias_starts[:-1] + np.int32(counted)
+        columns["bias_stop"][:rows] = sampling.bias_starts[1:] + np.int32(counted)
+        columns["mask_row"][:rows] = -1 if sampling.bitmask is None else np.arange(rows, dtype=np.int32)
+        if counted or len(sampling.bias_ids):
+            self._send_entries(sampling)
+        if sampling.bitmask is not None:
+            size = 4 * rows * self._mask_words
+            self._masks.host(size).view(np.uint32)[:] = sampling.bitmask.ravel()
+            self._masks.send(size)
+
+    def launch(
+        self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool = False
+    ) -> SampledArrays:
+        """Choose a token for each row that ``parameters`` says is live; rows after those stay as they are.
+
+        Args:
+            logits: ``[rows, V]`` float32; left as they are.
+            rows: R, those of padding included.
+            parameters: ``[parameter_bytes]`` uint8 of the device, 16-byte aligned, as :meth:`fill` wrote it.
+            logprobs: alternatives to report, at most ``MOST_ALTERNATIVES``; -1 computes no log-probabilities.
+            greedy: every row's temperature is 0, as the caller knows; saves two kernels that do nothing.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        key = logits.shape, rows, parameters.shape, logprobs
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = remember(self._plans, key, self._plan(logits, rows, parameters, logprobs))
+        arguments = plan.arena, logits, parameters, plan.report
+        self._best.launch(plan.grid, _THREADS, *arguments)
+        if logprobs >= 0 or not greedy:
+            self._bins.launch(plan.grid, _THREADS, *arguments)
+            self._draw.launch(plan.grid, _THREADS, *arguments)
+        if logprobs >= 0:
+            grid = (-(-rows // _LAST_THREADS),)
+            self._logprobs.launch(grid, _LAST_THREADS, plan.arena, logits, parameters, plan.rows, plan.report)
+        return plan.out
+
+    def _send_entries(self, sampling: SamplingBatch) -> None:
+        counted = len(sampling.count_ids)
+        size = (counted + len(sampling.bias_ids)) * _ENTRY_BYTES
+        if size > self._entries.size_bytes:
+            raise ShapeError(
+                f"sampling: {size // _ENTRY_BYTES} penalties and biases in a step, there is room for "
+                f"{self._entries.size_bytes // _ENTRY_BYTES}. Make the sampler with more entries."
+            )
+        entries = self._entries.host(size).view(np.int32).reshape(-1, 2)
+        entries[:counted, 0], entries[:counted, 1] = sampling.count_ids, sampling.counts
+        entries[counted:, 0], entries[counted:, 1] = sampling.bias_ids, sampling.biases.view(np.int32)
+        self._entries.send(size)
+
+    def _plan(self, logits: Array, rows: int, parameters: Array, logprobs: int) -> _Plan:
+        require("sampling", "logits", logits, (rows, self.vocab), np.float32)
+        require("sampling", "parameters", parameters, (self.parameter_bytes,), np.uint8)
+        require_true(0 < rows <= self.max_rows, f"sampling: {rows} rows, must be 1..{self.max_rows}")
+        require_true(
+            -1 <= logprobs <= MOST_ALTERNATIVES,
+            f"sampling: {logprobs} alternatives, must be -1..{MOST_ALTERNATIVES}",
+        )
+        tasks = rows if logprobs < 0 else 2 * rows
+        most = -(-self.vocab // (4 * _THREADS))  # a block has a group of four tokens for each thread
+        blocks = max(1, min(2 * self._device.sms // tasks, most))
+        array = self._device.workspace.array
+        tokens, is_sound = self.drawn[:rows], array("sampling.is_sound", (rows,), np.uint8)
+        out = SampledArrays(tokens, is_sound)
+        if logprobs >= 0:
+            shape = rows, min(logprobs, self.vocab)
+            out = SampledArrays(
+                tokens,
+                is_sound,
+                array("sampling.logprobs", (rows,), np.float32),
+                array("sampling.top_ids", shape, np.int32),
+                array("sampling.top_logprobs", shape, np.float32),
+            )
+        return _Plan(self._arena(), (blocks, tasks), np.int32(rows), np.int32(logprobs), out)
+
+    def _arena(self) -> _Arena:
+        workspace, rows = self._device.workspace, self.max_rows
+        tasks = 2 * rows
+        shapes: tuple[tuple[str, tuple[int, ...], type], ...] = (
+            ("adjusted", (rows, self.vocab), np.float32),
+            ("best", (tasks,), np.uint64),
+            ("partials", (max(tasks, 2 * self._device.sms),), np.uint64),
+            ("masses", (tasks, _BINS), np.uint64),
+            ("totals", (tasks,), np.uint64),
+            ("candidates", (tasks, _CANDIDATES), np.uint64),
+            ("counts", (tasks, _BINS), np.uint32),
+            ("found", (tasks,), np.uint32),
+            ("tokens", (rows,), np.int32),
+            ("is_sound", (rows,), np.uint8),
+            ("logprobs", (rows,), np.float32),
+            ("top_ids", (rows, MOST_ALTERNATIVES), np.int32),
+            ("top_logprobs", (rows, MOST_ALTERNATIVES), np.float32),
+        )
+        arrays = {name: workspace.array(f"sampling.{name}", shape, kind) for name, shape, kind in shapes}
+        arrays["arrived"] = workspace.zeroed("sampling.arrived", (tasks,), np.uint32)
+        arrays["entries"], arrays["masks"] = self._entries.array(), self._masks.array()
+        addresses = {name: array.data.ptr for name, array in arrays.items()}
+        return _Arena(**addresses, vocab=self.vocab, max_rows=rows)
+
+
+def _page_locked(size_bytes: int) -> tuple[Array, Any]:
+    """Allocate ``[size_bytes]`` uint8 of host memory, and an event for its copies."""
+    memory = np.frombuffer(cp.cuda.alloc_pinned_memory(size_bytes), np.uint8, size_bytes)
+    return memory, cp.cuda.Event(block=True, disable_timing=True)

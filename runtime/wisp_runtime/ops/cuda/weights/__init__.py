@@ -1,0 +1,1 @@
+"""Upload and tiling of weights on a GPU."""

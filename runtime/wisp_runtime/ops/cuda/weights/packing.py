@@ -1,0 +1,120 @@
+"""Weight matrices in the order in which products stream them: blocks of 64 x 64, see ``kernels/README.md``.
+
+Its twin on the host is :mod:`wisp_runtime.ops.reference.packing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cupy as cp
+import numpy as np
+
+from wisp_plan.weights.layout import BLOCK, packed_elements
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.protocol.upload import RowOrder, head_rows
+
+_THREADS = 256
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 4, 32  # what a thread block packs: pack.cu's kTilesAtOnce, kRows
+_SOURCES = {BF16: "pack_bf16", np.dtype(np.float16): "pack_f16", np.dtype(np.float32): "pack_f32"}
+_PLAIN, _GATE, _UP = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A weight matrix ``[out, in]`` on the GPU.
+
+    Attributes:
+        storage: ``[elements(out, in)]`` bf16; padding is zero.
+        outputs: rows.
+        inputs: columns, a multiple of 8.
+        order: of the rows, :func:`wisp_runtime.ops.protocol.upload.packed_row`. Gate and up are a multiple of 8 high;
+            by heads there are whole heads.
+    """
+
+    storage: Array
+    outputs: int
+    inputs: int
+    order: RowOrder = "plain"
+
+    @property
+    def k_tiles(self) -> int:
+        """Blocks of 64 columns in a row of blocks."""
+        return -(-self.inputs // BLOCK)
+
+
+def elements(outputs: int, inputs: int) -> int:
+    """Return how many elements a packed ``[outputs, inputs]`` matrix takes, padding included."""
+    return packed_elements(outputs, inputs)
+
+
+def pack_rows(device: Device, rows: Array, weight: PackedMatrix, first: int) -> None:
+    """Bring rows of a checkpoint into ``weight``, on the device's stream.
+
+    Products ask for weights before the kernel ahead of them has ended: synchronise between the last packing
+    and the first product.
+
+    Args:
+        device: where.
+        rows: ``[R, in]`` bf16, float16 or float32 on the GPU, contiguous.
+        weight: padding already zero.
+        first: of the rows; of ``gate_up`` gate's are counted first, then up's.
+
+    Raises:
+        ShapeError: an array differs from the above, or the rows do not lie inside the matrix.
+    """
+    entry = _SOURCES.get(rows.dtype)
+    if entry is None:
+        raise ShapeError(f"pack: rows are {rows.dtype}, must be {', '.join(map(str, _SOURCES))}")
+    _check("pack", rows, weight, first)
+    kernel = device.kernels.get("pack", entry)
+    for begin, end, at, order in _runs(weight, first, first + len(rows)):
+        arguments = _counts(end - begin, at, weight, order)
+        part = rows[begin - first : end - first]
+        kernel.launch(_grid(end - begin, weight), _THREADS, part, weight.storage, *arguments)
+
+
+def unpack_rows(device: Device, weight: PackedMatrix, first: int, count: int) -> Array:
+    """Return rows ``first:first + count`` of ``weight``, counted as by :func:`pack_rows`: ``[count, in]``."""
+    out = cp.empty((count, weight.inputs), BF16)
+    _check("unpack", out, weight, first)
+    kernel = device.kernels.get("pack", "unpack")
+    for begin, end, at, order in _runs(weight, first, first + count):
+        arguments = _counts(end - begin, at, weight, order)
+        part = out[begin - first : end - first]
+        kernel.launch(_grid(end - begin, weight), _THREADS, weight.storage, part, *arguments)
+    return out
+
+
+def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
+    count, columns = len(rows), weight.inputs
+    require(op, "rows", rows, (count, columns), rows.dtype)
+    require(op, "the packed matrix", weight.storage, (elements(weight.outputs, columns),), BF16)
+    require_aligned(op, "the packed matrix", weight.storage)
+    require_true(columns % 8 == 0, f"{op}: the matrix has {columns} columns, must be a multiple of 8")
+    unit = head_rows(weight.order) or (16 if weight.order == "gate_up" else 1)
+    is_even = weight.outputs % unit == 0
+    require_true(is_even, f"{op}: {weight.outputs} rows of {weight.order}, must be a multiple of {unit}")
+    fits = first >= 0 and first + count <= weight.outputs
+    require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {weight.outputs}")
+
+
+def _runs(weight: PackedMatrix, first: int, end: int) -> list[tuple[int, int, int, int]]:
+    """Cut rows between gate and up: first and end of each run, its place in its half, pack.cu's order."""
+    if weight.order != "gate_up":
+        return [(first, end, first, head_rows(weight.order) or _PLAIN)] if end > first else []
+    half = weight.outputs // 2
+    runs = ((first, min(end, half), first, _GATE), (max(first, half), end, max(first, half) - half, _UP))
+    return [run for run in runs if run[1] > run[0]]
+
+
+def _counts(count: int, at: int, weight: PackedMatrix, order: int) -> tuple[np.int32, ...]:
+    return tuple(np.int32(value) for value in (count, at, weight.inputs, weight.k_tiles, order))
+
+
+def _grid(count: int, weight: PackedMatrix) -> tuple[int, int]:
+    return -(-weight.k_tiles // _BLOCKS_AT_ONCE), -(-count // _ROWS_AT_ONCE)

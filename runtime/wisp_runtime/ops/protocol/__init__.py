@@ -1,0 +1,1 @@
+"""Operations of a device as layers and engine call them."""

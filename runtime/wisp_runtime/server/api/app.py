@@ -1,0 +1,156 @@
+"""The HTTP surface: which path does what, and every error in the API's shape.
+
+Health, state and metrics answer from the first moment; ``/v1`` only once the model is ready.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wisp_runtime.server.api.chat import chat_completions
+from wisp_runtime.server.api.completions import completions
+from wisp_runtime.server.api.errors import ApiError, internal_error, unknown_model
+from wisp_runtime.server.http.health import error_response, health_answers
+from wisp_runtime.server.http.sse import ClientLeft
+from wisp_runtime.server.service import Service
+
+log = logging.getLogger(__name__)
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models")
+CLIENT_LEFT = 499  # nginx's word for it; nobody reads it but the metrics
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application around one model."""
+    # Without FastAPI's pages: their scripts come from a public network that a cluster may not reach.
+    app = FastAPI(title="Wisp runtime", openapi_url=None, redirect_slashes=False)
+    _add_health(app, service)
+    _add_api(app, service)
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientLeft, _on_client_left)
+    app.add_middleware(Admission, service=service)
+    return app
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    for path, answer in health_answers(service).items():
+        app.add_route(path, _without_request(answer), methods=["GET"])
+
+
+def _without_request(answer: Callable[[], Response]) -> Endpoint:
+    async def endpoint(_: Request) -> Response:
+        return answer()
+
+    return endpoint
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    model = {
+        "id": service.config.name,
+        "object": "model",
+        "created": service.created_s,
+        "owned_by": "wisp",
+    }
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_described(model, service)]})
+
+    async def one_model(request: Request) -> Response:
+        wanted = request.path_params["name"]
+        if wanted != service.config.name:
+            raise unknown_model(wanted, service.config.name)
+        return JSONResponse(_described(model, service))
+
+    async def chat(request: Request) -> Response:
+        return await chat_completions(service, request)
+
+    async def complete(request: Request) -> Response:
+        return await completions(service, request)
+
+    app.add_route("/v1/models", models, methods=["GET"])
+    app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
+    app.add_route("/v1/chat/completions", chat, methods=["POST"])
+    app.add_route("/v1/completions", complete, methods=["POST"])
+
+
+def _described(model: dict[str, Any], service: Service) -> dict[str, Any]:
+    return {**model, "max_model_len": service.info.max_context}
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path[:200]}"
+    allowed = (error.headers or {}).get("Allow", "another")
+    messages = {
+        HTTPStatus.NOT_FOUND: f"No such path: {where}. There are {', '.join(PATHS)} and /v1/models/NAME.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}. The path takes {allowed}.",
+    }
+    codes = {HTTPStatus.NOT_FOUND: "unknown_path", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
+    status = HTTPStatus(error.status_code)
+    api_error = ApiError(status, messages.get(status, str(error.detail)), code=codes.get(status))
+    return JSONResponse(api_error.body(), status, headers=error.headers)
+
+
+async def _on_client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+class Admission:
+    """Let requests to ``/v1`` in while the model is ready, and count them until their last byte."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1"):
+            await self._app(scope, receive, send)
+            return
+        status = CLIENT_LEFT
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        self._service.enter()
+        try:
+            await self._admit(scope, receive, send_and_note)
+        except Exception as error:
+            if status != CLIENT_LEFT:  # the response has begun: all that is left is to break it off
+                raise
+            log.exception("%s %s failed by a bug of ours", scope["method"], scope["path"])
+            body = internal_error(error).body()
+            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_note)
+        finally:
+            self._service.leave()
+            self._service.telemetry.responses.add(path=_known_path(scope["path"]), status=str(status))
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._service.admit()
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _known_path(path: str) -> str:
+    """Return a path that is ours, or ``other``: clients must not make up label values."""
+    return path if path in PATHS else "other"

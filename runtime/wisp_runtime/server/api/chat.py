@@ -1,0 +1,142 @@
+"""``POST /v1/chat/completions``: messages in, an assistant's message out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wisp_runtime.server.api.errors import bad_request, unknown_model
+from wisp_runtime.server.api.generation import Answer
+from wisp_runtime.server.api.logprobs import chat_entries
+from wisp_runtime.server.api.respond import Job, answer
+from wisp_runtime.server.parsing.body import read_body
+from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_unsupported
+from wisp_runtime.server.parsing.sampling import answer_tokens, encode_prompt, sampling_of, submits_of
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
+
+OWN_NAMES = frozenset({"messages", "range", "raise_exception", "strftime_now"})  # not for callers to set
+
+
+async def chat_completions(service: Service, http_request: Request) -> Response:
+    """Answer one request."""
+    request = await read_body(http_request, ChatRequest)
+    if request.model != service.config.name:
+        raise unknown_model(request.model, service.config.name)
+    refuse_unsupported(request)
+    logprobs = _alternatives(request)
+    tokenizer, info = service.text.tokenizer, service.info
+    prompt = await asyncio.to_thread(encode_chat, tokenizer, request, info.max_context)
+    max_tokens = answer_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
+    sampling = sampling_of(request, logprobs, info)
+    special_stops = tokenizer.special_tokens_among(request.stop or ())
+    submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
+    job = Job(
+        request=request,
+        answers=[Answer(submit, tuple(request.stop or ())) for submit in submits],
+        prefix="chatcmpl",
+        kind="chat.completion",
+        chunk_kind="chat.completion.chunk",
+        shape=lambda _: ChatShape(tokenizer, with_logprobs=logprobs is not None),
+    )
+    return await answer(service.text.generator, job, http_request)
+
+
+def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: int) -> list[int]:
+    """Apply the model's template to the messages and return the prompt's tokens.
+
+    Raises:
+        ApiError: the model has no template, or it refuses these messages, or what it writes is too long.
+    """
+    template = tokenizer.chat_template
+    if template is None:
+        raise bad_request(
+            f"{request.model!r} has no chat template: it is a base model. "
+            "Send the whole text to /v1/completions instead.",
+            "messages",
+            "no_chat_template",
+        )
+    names = request.chat_template_kwargs or {}
+    if taken := sorted(OWN_NAMES & names.keys()):
+        raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
+    messages = [_message(message, index, template) for index, message in enumerate(request.messages)]
+    try:
+        text = template.render(messages, names)
+    except TemplateFailed as error:
+        raise bad_request(f"{error}.", "messages", "chat_template_failed") from error
+    return encode_prompt(tokenizer, text, max_context, "messages", adds_special=False)
+
+
+def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:
+    """Return a message as templates expect it; a role or call they do not know is not silently lost."""
+    if message.content is None and not message.tool_calls:
+        raise bad_request("A message needs content.", f"messages.{index}.content", "invalid_value")
+    if message.tool_calls and "tool_calls" not in template.source:
+        raise bad_request(
+            "The model's chat template cannot write tool calls.",
+            f"messages.{index}.tool_calls",
+            "unsupported_parameter",
+        )
+    fields = message.model_dump(exclude_none=True, exclude={"refusal", "annotations"})
+    fields.setdefault("content", "")
+    if message.role == "developer" and "developer" not in template.source:
+        fields["role"] = "system"  # what the role was called before, and what templates know
+    return fields
+
+
+def _wanted_tokens(request: ChatRequest) -> int | None:
+    if request.max_completion_tokens is not None and request.max_tokens is not None:
+        raise bad_request("Set 'max_tokens' or 'max_completion_tokens', not both.", "max_tokens")
+    return request.max_completion_tokens or request.max_tokens
+
+
+def _alternatives(request: ChatRequest) -> int | None:
+    if request.top_logprobs is not None and not request.logprobs:
+        raise bad_request("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+    return (request.top_logprobs or 0) if request.logprobs else None
+
+
+class ChatShape:
+    """One choice of a chat completion."""
+
+    def __init__(self, tokenizer: ModelTokenizer, *, with_logprobs: bool) -> None:
+        self._tokenizer = tokenizer
+        self._with_logprobs = with_logprobs
+        self._has_begun = False
+
+    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+        """Return a first delta with the role, then deltas of text, then an empty one with the reason."""
+        chunks = [] if self._has_begun else [self._chunk({"role": "assistant", "content": ""})]
+        self._has_begun = True
+        entries = self._entries([piece])
+        if piece.text or entries:
+            chunks.append(self._chunk({"content": piece.text}, entries))
+        if piece.finish is not None:
+            chunks.append(self._chunk({}, finish=piece.finish))
+        return chunks
+
+    def choice(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the whole message."""
+        content = "".join(piece.text for piece in pieces)
+        return {
+            "message": {"role": "assistant", "content": content, "refusal": None},
+            "logprobs": {"content": self._entries(pieces), "refusal": None} if self._with_logprobs else None,
+            "finish_reason": pieces[-1].finish,
+        }
+
+    def _entries(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        if not self._with_logprobs:
+            return []
+        return [entry for piece in pieces for entry in chat_entries(self._tokenizer, piece)]
+
+    def _chunk(
+        self, delta: dict[str, Any], entries: Sequence[dict[str, Any]] = (), finish: str | None = None
+    ) -> dict[str, Any]:
+        logprobs = {"content": list(entries), "refusal": None} if entries else None
+        return {"delta": delta, "logprobs": logprobs, "finish_reason": finish}

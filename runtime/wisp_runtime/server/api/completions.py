@@ -1,0 +1,127 @@
+"""``POST /v1/completions``: prompts in, their continuations out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wisp_runtime.engine.transport.messages import Ready
+from wisp_runtime.server.api.errors import bad_request, unknown_model, unsupported
+from wisp_runtime.server.api.generation import Answer
+from wisp_runtime.server.api.logprobs import completion_entries
+from wisp_runtime.server.api.respond import Job, answer
+from wisp_runtime.server.parsing.body import read_body
+from wisp_runtime.server.parsing.requests import MAX_PROMPTS, CompletionRequest, refuse_unsupported
+from wisp_runtime.server.parsing.sampling import (
+    answer_tokens,
+    check_token_ids,
+    encode_prompt,
+    sampling_of,
+    submits_of,
+)
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
+
+DEFAULT_MAX_TOKENS = 16  # the API's own
+
+
+async def completions(service: Service, http_request: Request) -> Response:
+    """Answer one request."""
+    request = await read_body(http_request, CompletionRequest)
+    if request.model != service.config.name:
+        raise unknown_model(request.model, service.config.name)
+    _refuse(request)
+    tokenizer = service.text.tokenizer
+    prompts = await asyncio.to_thread(_encode_prompts, tokenizer, request, service.info)
+    echoes = await asyncio.to_thread(_echoes, tokenizer, request)
+    job = Job(
+        request=request,
+        answers=_answers(prompts, request, service),
+        prefix="cmpl",
+        kind="text_completion",
+        chunk_kind="text_completion",
+        shape=lambda index: CompletionShape(
+            tokenizer, echoes[index // (request.n or 1)], with_logprobs=request.logprobs is not None
+        ),
+    )
+    return await answer(service.text.generator, job, http_request)
+
+
+def _refuse(request: CompletionRequest) -> None:
+    refuse_unsupported(request)
+    if request.echo and request.logprobs is not None:
+        raise unsupported(
+            "logprobs", "With echo, it would need log-probabilities of the prompt: leave one out."
+        )
+    if len(request.prompt) * (request.n or 1) > MAX_PROMPTS:
+        raise bad_request(f"Prompts times n is more than {MAX_PROMPTS}; send several requests.", "n")
+
+
+def _encode_prompts(tokenizer: ModelTokenizer, request: CompletionRequest, info: Ready) -> list[list[int]]:
+    prompts = []
+    for prompt in request.prompt:
+        tokens = (
+            encode_prompt(tokenizer, prompt, info.max_context, "prompt", adds_special=True)
+            if isinstance(prompt, str)
+            else prompt
+        )
+        if not tokens:
+            raise bad_request("The prompt is empty: there is nothing to continue.", "prompt", "invalid_value")
+        check_token_ids(tokens, info.vocab_size, "prompt")
+        prompts.append(tokens)
+    return prompts
+
+
+def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
+    if not request.echo:
+        return [""] * len(request.prompt)
+    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in request.prompt]
+
+
+def _answers(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Answer]:
+    sampling = sampling_of(request, request.logprobs, service.info)
+    special_stops = service.text.tokenizer.special_tokens_among(request.stop or ())
+    answers = []
+    for prompt in prompts:
+        room = service.info.max_context - len(prompt)
+        wanted = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
+        max_tokens = answer_tokens(len(prompt), wanted, service.info.max_context, "prompt")
+        submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
+        answers += [Answer(submit, tuple(request.stop or ())) for submit in submits]
+    return answers
+
+
+class CompletionShape:
+    """One choice of a completion; its text begins with ``echo``."""
+
+    def __init__(self, tokenizer: ModelTokenizer, echo: str, *, with_logprobs: bool) -> None:
+        self._tokenizer = tokenizer
+        self._echo = echo
+        self._with_logprobs = with_logprobs
+        self._sent_chars = 0
+
+    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+        """Return one chunk, unless it would say nothing."""
+        echo, self._echo = self._echo, ""
+        self._sent_chars += len(echo)
+        logprobs = self._entries([piece], self._sent_chars)
+        self._sent_chars += len(piece.text)
+        if not (echo or piece.text or piece.finish or logprobs):
+            return []
+        return [{"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish}]
+
+    def choice(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the whole text."""
+        return {
+            "text": self._echo + "".join(piece.text for piece in pieces),
+            "logprobs": self._entries(pieces, len(self._echo)),
+            "finish_reason": pieces[-1].finish,
+        }
+
+    def _entries(self, pieces: Sequence[Piece], offset_chars: int) -> dict[str, Any] | None:
+        return completion_entries(self._tokenizer, pieces, offset_chars) if self._with_logprobs else None

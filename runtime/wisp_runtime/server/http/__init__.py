@@ -1,0 +1,1 @@
+"""Web server, server-sent events, health endpoints."""

@@ -1,0 +1,66 @@
+"""Health, state and metrics, and the door that answers them before the API has been imported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from wisp_runtime.metrics import CONTENT_TYPE
+from wisp_runtime.server.api.errors import ApiError
+from wisp_runtime.server.service import Service
+
+
+def health_answers(service: Service) -> dict[str, Callable[[], Response]]:
+    """Return what answers each path outside ``/v1``."""
+
+    def livez() -> Response:
+        return JSONResponse({"status": "alive"})
+
+    def readyz() -> Response:
+        is_ready = service.status == "ready"
+        code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse({"status": service.status, "phase": service.phase}, code)
+
+    def state() -> Response:
+        return JSONResponse(service.state(service.telemetry.rate.per_second(time.monotonic())))
+
+    def metrics() -> Response:
+        return PlainTextResponse(service.telemetry.registry.render(), media_type=CONTENT_TYPE)
+
+    return {"/livez": livez, "/readyz": readyz, "/state": state, "/metrics": metrics}
+
+
+def error_response(error: ApiError) -> Response:
+    """Return an error as the API writes it."""
+    return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+class Door:
+    """The application until the real one is there: FastAPI takes longer to import than this to answer.
+
+    Attributes:
+        app: the real application, once it has been imported.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.app: ASGIApp | None = None
+        self._service = service
+        self._health = health_answers(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on to the application, or answer health and refuse the rest."""
+        answer = self.app or self._early_response(scope["path"])
+        await answer(scope, receive, send)
+
+    def _early_response(self, path: str) -> Response:
+        if path in self._health:
+            return self._health[path]()
+        try:
+            self._service.admit()
+        except ApiError as error:
+            return error_response(error)
+        raise AssertionError("the service is ready without an application")

@@ -1,0 +1,156 @@
+"""The web server of one runtime process, from loading the tokenizer to the last open response."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.transport.client import Engine
+from wisp_runtime.engine.transport.messages import Fatal
+from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure
+from wisp_runtime.server.http.health import Door
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.startup_log import POLL_S, failure_of
+from wisp_runtime.server.text.tokenizer import ModelTokenizer, load_tokenizer
+
+GOODBYE_S = 2.0  # for open responses to say why they end
+KEEP_ALIVE_S = 75  # longer than the gateway keeps an idle connection, so that it closes first
+
+
+class HttpServer:
+    """Serves one engine on a listening socket."""
+
+    def __init__(self, config: ServeConfig, engine: Engine, listener: socket.socket) -> None:
+        self.service = Service(config, engine, created_s=int(time.time()))
+        self._listener = listener
+        self._door = Door(self.service)
+        self._web = _WebServer(_web_config(self._door))
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> Fatal | None:
+        """Serve until ``stop`` is set or something fails; return the failure, or None.
+
+        Args:
+            stop: asks to drain: no new requests, running ones may finish.
+            hurry: asks not to wait for them.
+        """
+        serving = asyncio.create_task(self._web.serve(sockets=[self._listener]))
+        loading = asyncio.create_task(_open(self.service, self._door))
+        try:
+            failure = await self._until_over(stop, loading)
+            if failure is None:
+                self.service.is_draining = True
+                await self._drain(hurry)
+            self.service.failure = failure
+            await self._say_goodbye()
+        finally:
+            loading.cancel()
+            self._web.should_exit = True
+            await asyncio.wait([serving])
+        return failure
+
+    async def _until_over(self, stop: asyncio.Event, loading: asyncio.Task[None]) -> Fatal | None:
+        engine, spent = self.service.engine, self.service.budget.is_spent
+        stopping, breaking = asyncio.create_task(stop.wait()), asyncio.create_task(spent.wait())
+        waits: set[asyncio.Future[Any]] = {stopping, breaking, loading, engine.failed}
+        try:
+            while True:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if engine.failed.done():
+                    return engine.failed.result()
+                if loading in waits and loading.done():
+                    if failure := _outcome(loading):
+                        return failure
+                    waits.discard(loading)
+                if breaking.done():
+                    return failure_of(
+                        ErrorBudgetSpent("too many requests failed within a minute; see the log.")
+                    )
+                if stopping.done():
+                    return None
+        finally:
+            stopping.cancel()
+            breaking.cancel()
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        """Wait until what runs has finished, but not too long."""
+        idle, hurried = asyncio.create_task(self.service.idle()), asyncio.create_task(hurry.wait())
+        waits: set[asyncio.Future[Any]] = {idle, hurried, self.service.engine.failed}
+        timeout_s = self.service.config.drain_timeout_s
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        hurried.cancel()
+
+    async def _say_goodbye(self) -> None:
+        """End what still runs, each response with the reason."""
+        self.service.abort_all()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.service.idle(), GOODBYE_S)
+
+
+def _outcome(loading: asyncio.Task[None]) -> Fatal | None:
+    try:
+        loading.result()
+    except RuntimeFailure as error:
+        return failure_of(error)
+    return None
+
+
+async def _open(service: Service, door: Door) -> None:
+    """Bring in the API and the tokenizer while the engine reads the weights; all of it in threads."""
+    door.app = await asyncio.to_thread(_import_app, service)
+    config, engine = service.config, service.engine
+    while "://" in config.model and not config.model.startswith("file://") and not _is_pulled(engine):
+        await asyncio.sleep(POLL_S)  # the engine's process downloads
+    service.open(*await asyncio.to_thread(_read_text, config))
+
+
+def _import_app(service: Service) -> ASGIApp:
+    from wisp_runtime.server.api.app import create_app  # FastAPI: half of this process's start-up
+
+    return create_app(service)
+
+
+def _read_text(config: ServeConfig) -> tuple[Path, ModelTokenizer]:
+    from wisp_runtime.sources.resolve import resolve  # brings NumPy
+
+    path = resolve(config.model, config.revision, config.cache_dir)
+    return path, load_tokenizer(path)
+
+
+def _is_pulled(engine: Engine) -> bool:
+    return any(phase.name == "pull" and phase.is_done for phase in engine.phases)
+
+
+def _web_config(app: ASGIApp) -> uvicorn.Config:
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+
+
+class _WebServer(uvicorn.Server):
+    """Uvicorn without its own signal handlers: draining comes before closing."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to ``process.py``."""
+        yield

@@ -1,0 +1,89 @@
+"""Server-sent events, and knowing at once when the client has left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from wisp_runtime.server.api.errors import ApiError, internal_error
+
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ClientLeft(Exception):
+    """The client closed its connection; nobody reads the answer."""
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """Return one event with a JSON payload."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, and cancel it as soon as the client leaves.
+
+    Raises:
+        ClientLeft: it did.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientLeft
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of events. The status line waits for the first one.
+
+    So what fails before it is an ordinary error response, and may be tried again elsewhere; what fails
+    after it is an ``{"error": …}`` event, which the OpenAI clients raise.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+        super().__init__(headers={**HEADERS, **headers})
+        self._events = events
+        del self.headers["content-length"]
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; closing them early if the client leaves."""
+        with suppress(ClientLeft):
+            await unless_client_leaves(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            first = await anext(events)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            try:
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            except ApiError as error:
+                await send({"type": "http.response.body", "body": event(error.body()), "more_body": True})
+            except Exception as error:
+                log.exception("an answer ended with a bug of ours")
+                body = internal_error(error).body()
+                await send({"type": "http.response.body", "body": event(body), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

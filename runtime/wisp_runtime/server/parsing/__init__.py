@@ -1,0 +1,1 @@
+"""Request bodies, checked and turned into sampling parameters."""

@@ -1,0 +1,123 @@
+"""From a request's fields to what the engine is told: how to sample, how long, and when to stop."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
+from wisp_runtime.server.api.errors import bad_request, context_exceeded, text_too_long
+from wisp_runtime.server.parsing.requests import GenerationRequest
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
+
+SEED_BITS = 63
+MAX_ID_DIGITS = 18
+SMALLEST_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine wants a positive share
+
+
+def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -> SamplingParams:
+    """Return how the tokens of ``request`` are chosen, but for the seed (see :func:`submits_of`).
+
+    Raises:
+        ApiError: a logit bias names no token of the model.
+    """
+    return SamplingParams(
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_k=min(max(request.top_k or 0, 0), info.vocab_size),  # the engine counts in 32 bits
+        top_p=1.0 if request.top_p is None else max(request.top_p, SMALLEST_TOP_P),
+        min_p=request.min_p or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logit_bias=_biases(request.logit_bias or {}, info.vocab_size),
+        logprobs=logprobs,
+    )
+
+
+def _biases(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for key, bias in biases.items():
+        is_number = key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS
+        if not (is_number and int(key) < vocab_size):
+            named = f"'logit_bias' names the token {key[:MAX_ID_DIGITS]!r}"
+            raise bad_request(f"{named}; token ids are 0 to {vocab_size - 1}.", "logit_bias")
+        pairs.append((int(key), bias))
+    return tuple(pairs)
+
+
+def submits_of(
+    prompt: Sequence[int],
+    request: GenerationRequest,
+    sampling: SamplingParams,
+    max_tokens: int,
+    special_stops: Sequence[int] = (),
+) -> list[Submit]:
+    """Return one message to the engine for each of the ``n`` answers to ``prompt``; each has its own seed.
+
+    The request's seed counts for each of its prompts as if it came alone. Without one, a seed is drawn
+    for each prompt, so that equal prompts of a list have different answers.
+
+    Args:
+        special_stops: token ids that end an answer beside ``stop_token_ids``.
+    """
+    seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+    first = Submit(
+        request_id="",
+        prompt=tuple(prompt),
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop_token_ids=(*(request.stop_token_ids or ()), *special_stops),
+        ignore_eos=bool(request.ignore_eos),
+    )
+    return [
+        replace(
+            first,
+            request_id=uuid.uuid4().hex,
+            sampling=replace(sampling, seed=(seed + index) % (1 << 64)),
+        )
+        for index in range(request.n or 1)
+    ]
+
+
+def answer_tokens(prompt_tokens: int, wanted: int | None, max_context: int, param: str) -> int:
+    """Return how many tokens an answer may have: ``wanted``, or what the context leaves.
+
+    Raises:
+        ApiError: the prompt, or prompt and answer, are longer than the context.
+    """
+    if prompt_tokens + (wanted or 1) > max_context:
+        raise context_exceeded(prompt_tokens, wanted, max_context, param)
+    return wanted or max_context - prompt_tokens
+
+
+def encode_prompt(
+    tokenizer: ModelTokenizer, text: str, max_context: int, param: str, *, adds_special: bool
+) -> list[int]:
+    """Return the tokens of a prompt, unless its length alone says that they are too many.
+
+    Tokenizing takes a second and 100 MB for each million characters.
+
+    Raises:
+        ApiError: the text is too long for the context, whatever its tokens are.
+    """
+    max_chars = max_context * tokenizer.longest_token_chars
+    if len(text) > max_chars:
+        raise text_too_long(len(text), max_chars, max_context, param)
+    return tokenizer.encode(text, adds_special=adds_special)
+
+
+def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Refuse ids the model does not have.
+
+    Raises:
+        ApiError: names the first such id and its place.
+    """
+    for index, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            raise bad_request(
+                f"Token id {token} at position {index} of {param!r} is not one of this model's: "
+                f"0 to {vocab_size - 1}.",
+                param,
+                "invalid_token_id",
+            )

@@ -1,0 +1,160 @@
+"""A model's tokenizer and chat template, read from its directory.
+
+Wraps the ``tokenizers`` package; knows nothing of requests. Encoding long texts takes time, so the
+server calls it from a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from wisp_runtime.errors import TokenizerUnreadable
+from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True)
+class ModelTokenizer:
+    """Text to tokens and back.
+
+    Attributes:
+        special_ids: tokens that are never shown as text.
+        chat_template: None for a base model.
+        longest_token_chars: no token stands for more characters of text than this.
+    """
+
+    tokenizer: Tokenizer
+    special_ids: frozenset[int]
+    chat_template: ChatTemplate | None
+    is_byte_level: bool
+    longest_token_chars: int
+
+    def encode(self, text: str, *, adds_special: bool) -> list[int]:
+        """Return the tokens of ``text``; ``adds_special`` puts the model's own around them."""
+        # Of the package's ways to encode, only those of batches let go of the interpreter's lock.
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special)
+        ids: list[int] = encoding.ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of ``tokens``; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def special_tokens_among(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of those ``texts`` that are special tokens: no decoded text ever shows them."""
+        ids = (self.tokenizer.token_to_id(text) for text in texts)
+        return [token for token in ids if token in self.special_ids]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes one token stands for, even if they are only a part of a character."""
+        piece = self.tokenizer.id_to_token(token)
+        if piece is None:
+            return b""
+        if token not in self.special_ids:
+            if self.is_byte_level and all(letter in _BYTE_OF for letter in piece):
+                return bytes(_BYTE_OF[letter] for letter in piece)
+            if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+                return bytes([int(match[1], 16)])
+        return piece.replace("▁", " ").encode() if not self.is_byte_level else piece.encode()
+
+
+def load_tokenizer(directory: Path) -> ModelTokenizer:
+    """Read ``tokenizer.json``, ``tokenizer_config.json`` and the chat template of a model.
+
+    Raises:
+        TokenizerUnreadable: a file is missing or broken; the message names it.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise TokenizerUnreadable(f"{path} is missing; Wisp needs the model's tokenizer in this format.")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises plain Exception
+        raise TokenizerUnreadable(f"{path} cannot be read: {error}. Download or convert it again.") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = _read_json(directory / "tokenizer_config.json")
+    added = tokenizer.get_added_tokens_decoder()
+    return ModelTokenizer(
+        tokenizer=tokenizer,
+        special_ids=frozenset(token for token, content in added.items() if content.special),
+        chat_template=_chat_template(directory, config),
+        is_byte_level='"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder")),
+        longest_token_chars=max(map(len, tokenizer.get_vocab()), default=1),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(_read_text(path))
+    except ValueError as error:
+        raise TokenizerUnreadable(f"{path} is no JSON: {error}. Download or convert it again.") from error
+    if not isinstance(content, dict):
+        raise TokenizerUnreadable(f"{path} must hold a JSON object. Download or convert it again.")
+    return content
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerUnreadable(
+            f"{path} is no UTF-8 (byte {error.start}). Download or convert it again."
+        ) from error
+    except OSError as error:
+        raise TokenizerUnreadable(
+            f"{path} cannot be read: {error.strerror or error}. Check its permissions and the disk."
+        ) from error
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> ChatTemplate | None:
+    file = directory / "chat_template.jinja"
+    source = _read_text(file) if file.is_file() else _named_template(config.get("chat_template"))
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source, _special_tokens(config))
+    except TemplateFailed as error:
+        raise TokenizerUnreadable(f"{directory}: {error}") from error
+
+
+def _named_template(value: Any) -> str | None:
+    """Return the default among ``[{"name": …, "template": …}]``, or the one template there is."""
+    if isinstance(value, list):
+        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value = named.get("default") or next(iter(named.values()), None)
+    return value if isinstance(value, str) else None
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for name in SPECIAL_NAMES:
+        value = config.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            tokens[name] = value
+    return tokens
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return which byte each letter of a byte-level vocabulary stands for.
+
+    Source: Radford et al. 2019 (GPT-2): printable Latin-1 bytes stand for themselves, the others for
+    the letters from U+0100 on, in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()

@@ -1,0 +1,1 @@
+"""Where models come from: folders, hubs, buckets, and the cache on disk."""

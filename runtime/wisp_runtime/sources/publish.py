@@ -1,0 +1,148 @@
+"""Fetch a model into a folder that appears whole or not at all; one process at a time, whoever asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from wisp_runtime.errors import WeightsUnreadable
+from wisp_runtime.sources.disk import require_space
+from wisp_runtime.sources.listing import Listing, Source
+from wisp_runtime.sources.lock import Held, Holder, locked
+from wisp_runtime.sources.manifest import MANIFEST_FILE, Manifest, check_sizes, has_size, read_manifest
+from wisp_runtime.sources.transfer import Transfer
+from wisp_runtime.sources.verify import verify
+
+_SPARE_BYTES = 64 << 20
+
+OnProgress = Callable[[int, int], None]
+log = logging.getLogger(__name__)
+
+
+def publish(source: Source, listing: Listing, folder: Path, on_progress: OnProgress, stall_s: float) -> None:
+    """Make ``folder`` hold what ``listing`` says, unless another process does it first.
+
+    Raises: as :func:`.store.obtain`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(_beside(folder, "lock"), _Waiting(source.uri, on_progress), stall_s) as held:
+        if folder.is_dir():  # whoever held the lock before us fetched it
+            check_sizes(folder)
+            return
+        partial = _beside(folder, "partial")
+        partial.mkdir(exist_ok=True)
+        _transfer(source, listing, partial, held, on_progress)
+        _check(source.uri, listing, partial, held)
+        partial.rename(folder)
+        _sync(folder.parent)
+
+
+def withdraw_if_damaged(folder: Path) -> None:
+    """Read every byte of a published model; if any is wrong, unpublish it and drop the wrong files."""
+    with locked(_beside(folder, "lock"), _Waiting(str(folder), _nobody)) as held:
+        try:
+            files = read_manifest(folder).files
+        except WeightsUnreadable as error:
+            log.warning("%s", error.message)
+            _withdraw(folder, [])
+            return
+        present = [file for file in files if has_size(folder / file.name, file)]
+        wrong = verify(folder, present, _Checked(held, sum(file.size_bytes for file in files)))[1]
+        wrong += [file.name for file in files if file not in present]
+        if wrong:
+            log.warning("damaged in %s: %s", folder, ", ".join(wrong))
+            _withdraw(folder, wrong)
+
+
+def _withdraw(folder: Path, wrong: list[str]) -> None:
+    partial = _beside(folder, "partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for name in (*wrong, MANIFEST_FILE):
+        (folder / name).unlink(missing_ok=True)
+    folder.rename(partial)
+
+
+def _transfer(source: Source, listing: Listing, partial: Path, held: Held, on_progress: OnProgress) -> None:
+    transfer = Transfer(source, listing.files, partial)
+    require_space(partial, transfer.missing_bytes + _SPARE_BYTES, f"downloading {source.uri}")
+    done = listing.size_bytes - transfer.missing_bytes
+    transfer.run(_Count(held, on_progress, done, listing.size_bytes))
+
+
+def _check(uri: str, listing: Listing, partial: Path, held: Held) -> None:
+    """Compare every byte with the source's digests, and write the manifest.
+
+    Raises:
+        WeightsUnreadable: some file is wrong; it is removed, so that the next attempt fetches it again.
+    """
+    files, wrong = verify(partial, listing.files, _Checked(held, listing.size_bytes))
+    for name in wrong:
+        (partial / name).unlink()
+    if wrong:
+        raise WeightsUnreadable(
+            f"{', '.join(wrong)} of {uri} arrived with other bytes than the source promised. "
+            "Start again to fetch them once more; if it stays so, the source's copy is damaged."
+        )
+    Manifest(uri, listing.revision, files).write(partial)
+
+
+class _Count:
+    """Counts bytes from several threads, for those who watch and for those who wait for our lock."""
+
+    def __init__(self, held: Held, on_progress: OnProgress, done: int, total: int) -> None:
+        self._held, self._on_progress, self._done, self._total = held, on_progress, done, total
+        self._lock = Lock()
+        self(0)
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._held.beat(self._done, self._total)
+            self._on_progress(self._done, self._total)
+
+
+class _Checked:
+    """Counts bytes that are compared, for those who wait for our lock."""
+
+    def __init__(self, held: Held, total: int) -> None:
+        self._held, self._done, self._total = held, 0, total
+        self._lock = Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._held.beat(self._total, self._total, self._done)
+
+
+class _Waiting:
+    """Says once who fetches the model meanwhile, and shows that one's progress as ours."""
+
+    def __init__(self, what: str, on_progress: OnProgress) -> None:
+        self._what, self._on_progress, self._said = what, on_progress, ""
+
+    def __call__(self, holder: Holder) -> None:
+        if self._said != f"{holder.host} {holder.pid}":
+            self._said = f"{holder.host} {holder.pid}"
+            log.warning("waiting for %s, which fetches %s", holder, self._what)
+        self._on_progress(holder.done_bytes, holder.total_bytes)
+
+
+def _nobody(_done: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    return folder.with_name(f"{folder.name}.{ending}")
+
+
+def _sync(folder: Path) -> None:
+    """Make names in ``folder`` outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Find a model: a folder as it is, or a download from a hub or a bucket."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+from wisp_runtime.config import storage_settings
+from wisp_runtime.errors import ModelNotFound, ModelUnsupported
+from wisp_runtime.sources.listing import Source
+from wisp_runtime.sources.publish import OnProgress
+from wisp_runtime.sources.store import obtain
+
+_MOUNTED = {"pvc": "a claim's directory", "oci": "an image's files"}
+
+
+def resolve(uri: str, revision: str | None, cache_dir: Path, on_progress: OnProgress | None = None) -> Path:
+    """Return the folder of the model that ``uri`` names, downloading it if it is not here yet.
+
+    Args:
+        uri: a folder, ``file://FOLDER``, ``s3://BUCKET/PREFIX``, or ``hf://ORG/NAME`` with an optional
+            ``@REVISION``.
+        revision: a hub's branch, tag or commit; the one in ``uri`` goes first.
+        cache_dir: where downloads are kept (:mod:`.store`).
+        on_progress: ``on_progress(bytes_done, total_bytes)`` while downloading.
+
+    Raises:
+        ModelNotFound: no such folder, repository, bucket or revision.
+        ModelUnsupported: a scheme that cannot be read here.
+        RuntimeFailure: what fetching may meet, see :func:`.store.obtain`.
+    """
+    source = source_of(uri, revision)
+    return obtain(source, cache_dir, on_progress) if source else _folder(_path(uri))
+
+
+def source_of(uri: str, revision: str | None) -> Source | None:
+    """Return where ``uri`` is fetched from, or None for a folder.
+
+    Raises:
+        ModelUnsupported: a scheme that cannot be read here.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        return None
+    # The clients are imported here: each costs 0.1 to 0.4 s that a local model need not pay.
+    if scheme == "hf":
+        from wisp_runtime.sources.hub import HubSource
+
+        repository, _, named = rest.partition("@")
+        return HubSource(repository, named or revision)
+    if scheme == "s3":
+        from wisp_runtime.sources.s3 import BucketSource
+
+        return BucketSource(rest, storage_settings())
+    if scheme in _MOUNTED:
+        raise ModelUnsupported(
+            f"{uri}: {_MOUNTED[scheme]} must be mounted, which the operator does for a pod. "
+            "Name the folder where they are."
+        )
+    raise ModelUnsupported(
+        f"{uri}: the scheme {scheme}:// cannot be read; a model is a folder, file://FOLDER, hf://ORG/NAME "
+        "or s3://BUCKET/PREFIX."
+    )
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(uri.removeprefix("file://"))) if "://" in uri else Path(uri).expanduser()
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder at ``path``, or the only one in it that holds a model (an image's ``/models``)."""
+    try:
+        if path.is_dir():
+            nested = [] if (path / "config.json").exists() else [*path.glob("*/config.json")]
+            return (nested[0].parent if len(nested) == 1 else path).resolve()
+        claim = "is a file, not a folder" if path.exists() else "is not there"
+    except PermissionError as error:
+        raise ModelNotFound(
+            f"model folder {path} may not be read by user {os.getuid()}. Let it: chmod -R a+rX {path}."
+        ) from error
+    hint = ""
+    if path.suffix == ".gguf":
+        hint = f" Convert it first: wisp-runtime convert {path} FOLDER."
+    elif not path.exists() and len(path.parts) == 2 and not path.is_absolute():
+        hint = f" For a model of a hub, write hf://{path}."
+    raise ModelNotFound(f"model folder {path} {claim}.{hint or ' Check the path.'}")

@@ -1,0 +1,1 @@
+"""Weights of a model in one arena, and the threads that read them."""

@@ -1,0 +1,187 @@
+"""Products cut in every way, at every width of a tile, sharing parts, counters and multiprocessors."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cupy")
+pytestmark = pytest.mark.gpu
+sys.path.insert(0, str(Path(__file__).parent))
+from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, as_bits, check, check_stable, few  # noqa: E402
+from linear_checks import check_chain  # noqa: E402
+
+from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.linear_plan import (  # noqa: E402
+    TALL_TOKENS,
+    TILE_TOKENS,
+    Plan,
+    Work,
+    plan,
+    whole_plan,
+)
+
+
+def in_ranges(width, ranges, lanes):
+    """A planner that leaves nothing whole and cuts as it is told."""
+
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // width)
+        group = token_tiles if lanes > 1 else min(8, token_tiles)
+        cut = Plan(work, width, group, 0, token_tiles if lanes > 1 else 1, 1, 1)
+        count = min(ranges, sms // cut.lanes, cut.line_steps)
+        return replace(cut, ranges=count, grid=count * cut.lanes)
+
+    return planner
+
+
+@pytest.mark.parametrize("width", TILE_TOKENS)
+@pytest.mark.parametrize(("ranges", "lanes"), [(1, 1), (7, 1), (132, 1), (13, 2), (66, 2)])
+def test_every_width_cut_in_every_way(device, width, ranges, lanes):
+    tokens = width * lanes - 3
+    for outputs in few(320, 1216):  # five and nineteen row tiles
+        plain, gated = Case(device, outputs, 1096), Case(device, outputs, 1096, "gate_up")
+        linear = Linear(device, planner=in_ranges(width, ranges, lanes))
+        x, dense = plain.x(tokens)
+        y = linear(x, plain.weight, out_name="test.y")
+        check(y, plain.product(dense), SUMS)
+        check_stable(lambda x=x, p=plain, f=linear: f(x, p.weight, out_name="test.y"), y)
+        check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+        logits = linear.logits(x, plain.weight, out_name="test.logits")
+        check(logits, plain.product(dense), SUMS)
+
+
+def in_pairs(width, row_tiles, blocks):
+    """A planner that gives to pairs what does not fill ``blocks`` blocks in turn."""
+
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // width)
+        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=row_tiles)
+        pairs = whole.tiles % blocks
+        assert 0 < 2 * pairs <= blocks <= sms
+        grid = blocks if whole.tiles > pairs else 2 * pairs
+        return replace(whole, whole=whole.tiles - pairs, grid=grid, pairs=pairs)
+
+    return planner
+
+
+@pytest.mark.parametrize(
+    ("width", "row_tiles"),
+    [*((width, 2) for width in TILE_TOKENS if width >= 64), *((width, 3) for width in TALL_TOKENS)],
+)
+@pytest.mark.parametrize("blocks", [4, 100])  # some tiles whole, none
+def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
+    linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
+    heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five units, the first's last not full
+    for outputs, inputs in few(*zip(heights, (1056, 1024), strict=True)):  # odd and even numbers of steps
+        plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
+        # a part of the second tile's second half, of its first half; two full tiles
+        for tokens in few(2 * width - 3, width + 5, 2 * width):
+            x, dense = plain.x(tokens)
+            y = linear(x, plain.weight, out_name="test.y")
+            check(y, plain.product(dense), SUMS)
+            check_stable(lambda x=x, p=plain: linear(x, p.weight, out_name="test.y"), y)
+            check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+            logits = linear.logits(x, plain.weight, out_name="test.logits")
+            check(logits, plain.product(dense), SUMS)
+
+
+def check_biased_and_gated(linear, plain, gated, tokens):
+    """Check the product of ``tokens`` rows with ``plain``'s matrix and bias, and that with ``gated``'s."""
+    x, dense = plain.x(tokens)
+    y = linear(x, plain.weight, plain.bias, out_name="test.y")
+    check(y, plain.product(dense), SUMS)
+    check_stable(lambda: linear(x, plain.weight, plain.bias, out_name="test.y"), y)
+    inputs, dense = gated.x(tokens)
+    check(linear.swiglu(inputs, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
+
+
+@pytest.mark.parametrize("width", TALL_TOKENS)
+def test_tall_tiles_may_be_whole(device, width):
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // width)
+        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=3)
+        return replace(whole, whole=whole.tiles, grid=min(5, whole.tiles))  # several in turn
+
+    linear = Linear(device, planner=planner)
+    for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
+        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 32 * outputs, 72, "gate_up")
+        for tokens in few(2 * width + 7, 3):
+            check_biased_and_gated(linear, plain, gated, tokens)
+
+
+@pytest.mark.parametrize("grid", [2, 6, 132])
+def test_neighbours_share_the_copies_of_their_tokens(device, grid):
+    def planner(work: Work, sms: int) -> Plan:
+        token_tiles = -(-work.tokens // 256)
+        one = Plan(work, 256, min(3, token_tiles), 0, 1, 0, 1, shares_tokens=True)
+        return replace(one, whole=one.tiles, grid=min(grid, one.tiles, sms // 2 * 2))
+
+    linear = Linear(device, planner=planner)
+    for outputs in few(232, 1504):  # two units, the last not full; twelve
+        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
+        for tokens in few(5 * 256 - 100, 3, 256):
+            check_biased_and_gated(linear, plain, gated, tokens)
+
+
+ALONE_AND_BESIDE = (1, *(width - spare for width in TILE_TOKENS for spare in (0, 3)), 257, 700)
+SHARED = 3000  # tokens: enough for whole tiles that share their copies
+
+
+@pytest.mark.parametrize("op", ["linear", "swiglu", "logits"])
+def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
+    """However many tokens are beside it and wherever it stands: what deterministic mode builds on."""
+    case = Case(device, 6144, 1096, "gate_up" if op == "swiglu" else "plain", has_bias=op != "logits")
+    linear, bias = Linear(device, planner=whole_plan), () if op == "logits" else (case.bias,)
+    multiply = linear if op == "linear" else getattr(linear, op)
+    x, _ = case.x(SHARED)
+
+    def bits(begin, end):
+        return as_bits(multiply(x[begin:end], case.weight, *bias, out_name=f"test.{op}")).copy()
+
+    together = bits(0, SHARED)
+    for count in ALONE_AND_BESIDE:
+        for begin in (0, 5, SHARED - count):
+            beside = together[begin : begin + count]
+            assert bool((bits(begin, begin + count) == beside).all()), f"{count} tokens from {begin} on"
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 300])
+def test_few_ranges_and_whole_tiles_mix(device, tokens):
+    def planner(work: Work, sms: int) -> Plan:
+        width = next((width for width in TILE_TOKENS if width >= work.tokens), 96)
+        token_tiles = -(-work.tokens // width)
+        return Plan(work, width, min(8, token_tiles), 5 * token_tiles, 1, 11, 11)
+
+    case, linear = Case(device, 1408, 1096), Linear(device, planner=planner)
+    x, dense = case.x(tokens)
+    y = linear(x, case.weight, out_name="test.y")
+    check(y, case.product(dense), SUMS)
+    check_stable(lambda: linear(x, case.weight, out_name="test.y"), y)
+
+
+def test_two_blocks_may_share_a_multiprocessor(device):
+    case, linear = Case(device, 6144, 4096), Linear(device, shared_bytes=device.shared_bytes // 2)
+    for count in few(64, 1, 8, 16, 32):
+        x, dense = case.x(count)
+        y = linear(x, case.weight, out_name="test.y")
+        check(y, case.product(dense), SUMS)
+        check_stable(lambda x=x: linear(x, case.weight, out_name="test.y"), y)
+
+
+def test_products_follow_each_other_without_waiting(device):
+    check_chain(device, Linear(device))
+
+
+def test_what_is_reserved_suffices(device):
+    assert all(plan(Work(6144, 4096, tokens), device.sms).grid <= device.sms for tokens in TOKENS)
+    linear = Linear(device)
+    linear.ensure(max(TOKENS))
+    device.workspace.array("test.y", (max(TOKENS), 6144), BF16)
+    reserved = device.workspace.bytes
+    for outputs, inputs in ((6144, 4096), (576, 576)):
+        case = Case(device, outputs, inputs)
+        for count in TOKENS:
+            linear(case.x(count)[0], case.weight, out_name="test.y")
+    assert device.workspace.bytes == reserved

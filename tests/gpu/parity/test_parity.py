@@ -1,0 +1,170 @@
+"""Every family beside Hugging Face transformers: each layer's stream, and 256 greedy tokens.
+
+Both sides compute from the same bf16 weights. The reference is transformers in float32 (eager attention, no
+TF32); beside it stand transformers in bf16 and float32 rounded to bf16 where a layer hands something on. What
+is required of us: the cosine of a layer's stream with float32's is at least 0.9999 over all rows, and of the
+worst row at least that, or no less than the worst row of the rounded float32.
+
+Needs torch and transformers beside the GPU. ``WISP_TEST_PARITY_DEVICE=cpu`` compares the CPU engine instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).parent))
+from parity_compare import LEAST_COSINE, compare, report
+from parity_engine import explain, generate, open_engine
+from parity_models import CASE_NAMES, CASES, Case, write_model
+from parity_reference import Reference, Seen
+from parity_run import Ours, Step, mixed, together, whole
+
+from wisp_runtime.ops.protocol import backend
+
+DEVICE = os.environ.get("WISP_TEST_PARITY_DEVICE", "cuda")
+SMOLLM2 = os.environ.get("WISP_SMOLLM2")
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+LONG = DEVICE == "cuda"
+GREEDY_TOKENS = 256 if LONG else 24
+LENGTHS = (1, 17, 300, 4096, 7900)
+
+
+class Pair:
+    """A model on both sides."""
+
+    def __init__(self, case: Case, folder: Path, ops) -> None:
+        self.case, self.folder = case, folder
+        self.reference = Reference(write_model(case, folder), DEVICE)
+        self.ours = Ours.load(folder, ops)
+        self.random = np.random.default_rng(7)
+
+    def tokens(self, count: int) -> list[int]:
+        """Draw token ids."""
+        return self.random.integers(0, self.case.config["vocab_size"], count).tolist()
+
+
+@pytest.fixture(scope="module")
+def ops(request):
+    if DEVICE == "cuda":
+        request.getfixturevalue("device")  # skips without a GPU, compiles what changed
+    return backend.load(DEVICE)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=CASE_NAMES)
+def pair(request, tmp_path_factory, ops):
+    one = Pair(request.param, tmp_path_factory.mktemp("parity") / "model", ops)
+    yield one
+    one.reference.close()
+
+
+def require_alike(pair: Pair, what: str, sequences: list[list[int]], steps: list[Step]) -> None:
+    """Compare the streams and logits of ``sequences``, run in ``steps``, with those of transformers."""
+    ours = pair.ours.see(sequences, steps)
+    likes, faults = [], []
+    for row, (tokens, found) in enumerate(zip(sequences, ours, strict=True)):
+        exact, *others = (_all(pair.reference.see(tokens, dtype)) for dtype in ("float32", "rounded", "bf16"))
+        for place, (expected, *three) in enumerate(zip(exact, _all(found), *others, strict=True)):
+            mine, rounded, theirs = (compare(one, expected) for one in three)
+            likes.append((mine, rounded, theirs))
+            if mine.cosine < LEAST_COSINE or mine.worst_row < min(LEAST_COSINE, rounded.worst_row):
+                name = "logits" if place == len(found.streams) else f"after layer {place}"
+                faults.append(f"sequence {row}, {name}: {mine}; float32 rounded: {rounded}")
+    mine, rounded, theirs = (min(side, key=lambda like: like.worst_row) for side in zip(*likes, strict=True))
+    cosine, error = min(like.cosine for like, *_ in likes), max(like.max_error for like, *_ in likes)
+    report(
+        f"{pair.case.name:<36} {what:<20} all {cosine:.6f}  worst row {mine.worst_row:.6f} (float32 rounded "
+        f"{rounded.worst_row:.6f}, transformers' bf16 {theirs.worst_row:.6f})  max error {error:.3g}",
+        case=pair.case.name,
+        what=what,
+        ours=mine,
+        rounded=rounded,
+        transformers_bf16=theirs,
+        cosine=cosine,
+        max_error=error,
+    )
+    assert faults == []
+
+
+def _all(seen: Seen) -> list[Any]:
+    return [*seen.streams, seen.logits[-1:]]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_each_layer_of_a_prompt_is_that_of_transformers(pair, length):
+    if length > 300 and not (LONG and pair.case.is_long):
+        pytest.skip("lengths of thousands for one model of each family, on a GPU")
+    require_alike(pair, f"{length} tokens", [pair.tokens(length)], whole([length]))
+
+
+def test_prompts_that_share_a_step_do_not_see_each_other(pair):
+    lengths = [130, 1, 64, 17, 3]
+    require_alike(pair, "5 prompts in a step", [pair.tokens(length) for length in lengths], whole(lengths))
+
+
+def test_chunks_of_prompts_beside_decodes_are_computed_as_if_alone(pair):
+    """Chunks end inside a block, a prompt starts while others decode, a decode stands beside a long chunk."""
+    lengths = [700, 33, 10, 260] if LONG else [90, 33, 10, 60]
+    steps = mixed(lengths, chunks=[250, 20, 1, 61], decodes=8)
+    require_alike(pair, "mixed steps", [pair.tokens(length) for length in lengths], steps)
+
+
+@pytest.mark.parametrize("count", [3, 32])
+def test_sequences_that_decode_together_are_computed_as_if_alone(pair, count):
+    lengths = [4 + 37 * row % 90 for row in range(count)]
+    steps = together(lengths, decodes=3)
+    require_alike(pair, f"{count} decode together", [pair.tokens(length) for length in lengths], steps)
+
+
+def test_greedy_tokens_are_those_of_float32_but_for_gaps_below_the_noise_of_bf16(pair):
+    engine = open_engine(pair.folder, DEVICE)
+    prompt = pair.tokens(40)
+    ((tokens, *_), _) = generate(engine, [prompt], GREEDY_TOKENS)
+    found = explain(pair.reference, prompt, tokens)
+    report(
+        f"{pair.case.name:<36} {GREEDY_TOKENS} greedy: {found.differences} are not float32's, "
+        f"the first at {found.first}, largest gap {found.largest_gap:.4f}, noise of bf16 {found.noise:.4f}",
+        case=pair.case.name,
+        what="greedy",
+        **vars(found),
+    )
+    assert len(tokens) == GREEDY_TOKENS
+    assert found.largest_gap <= found.noise
+
+
+@pytest.mark.skipif(SMOLLM2 is None, reason="WISP_SMOLLM2 names no checkpoint of SmolLM2-135M-Instruct")
+def test_smollm2_says_what_transformers_said():
+    import torch
+    import transformers
+
+    golden = json.loads((Path(__file__).parents[2] / "runtime/golden/smollm2.json").read_text("utf-8"))
+    folder = Path(str(SMOLLM2))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    reference = Reference(model.eval(), DEVICE)
+    engine = open_engine(folder, DEVICE)
+    prompts = [prompt["ids"] for prompt in golden["prompts"]]
+    answers, _ = generate(engine, prompts, len(golden["prompts"][0]["tokens"]))
+    for prompt, answer in zip(golden["prompts"], answers, strict=True):
+        found = explain(reference, prompt["ids"], answer)
+        alike = [a == b for a, b in zip(answer, prompt["tokens"], strict=True)]
+        same = alike.index(False) if False in alike else len(answer)
+        report(
+            f"SmolLM2 {prompt['name']:<14} {same} of {len(answer)} tokens as recorded; largest gap "
+            f"{found.largest_gap:.4f}, noise of bf16 {found.noise:.4f}",
+            case=f"smollm2 {prompt['name']}",
+            what="golden",
+            same=same,
+            **vars(found),
+        )
+        assert found.largest_gap <= found.noise
+    reference.close()

@@ -1,0 +1,155 @@
+"""What measuring does only where there is a GPU, on stand-ins: overlapping steps, events about launches."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wisp_runtime.bench.baselines.comparison import torch_rows
+from wisp_runtime.bench.contexts import fill_with_noise, make_prompts
+from wisp_runtime.bench.harness import follow, requests_of
+from wisp_runtime.bench.profile.trace import HostClock, TracedOps, Tracer
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.layers.cache import KVCache
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from fake_device import fake_device_runner
+from toy_engine import VOCAB
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_steps_that_overlap_are_counted_like_others(is_late):
+    limits, rounds = Limits(80, 4, 32, 12, 64, VOCAB), []
+    prompts = make_prompts(3, 9, VOCAB - 1, seed=1)
+
+    def script():
+        rounds.append((yield requests_of(prompts, 8, "first", temperature=0.0)))
+        rounds.append((yield requests_of(prompts, 8, "second", temperature=0.0)))
+
+    follow(script(), Scheduler(limits), fake_device_runner(limits, is_late=is_late))
+    assert [sum(one.tokens for one in done.outputs) for done in rounds] == [24, 24]
+    assert [len(done.steps_ms(3, skip=2)) for done in rounds] == [5, 5]  # eight full steps, six counted
+    assert rounds[1].outputs[0].at_s > rounds[0].outputs[-1].at_s
+    assert [max(one.cached_tokens for one in done.outputs) for done in rounds] == [0, 24]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_noise_reaches_every_block_of_a_cache(kind):
+    shape = (3, 70, 2, 16, 128)
+    cache = KVCache(np.full(shape, np.nan, kind), np.full(shape, np.nan, kind), 16)
+    fill_with_noise(cache, SimpleNamespace(from_host=lambda array: array))
+    for array in (cache.keys, cache.values):
+        assert np.isfinite(array).all()
+        assert abs(float(array.astype(np.float32).std()) - 1) < 0.01
+    assert not np.array_equal(cache.keys, cache.values)
+
+
+def test_what_transformers_gave_becomes_rows_and_what_it_could_not_is_told(tmp_path):
+    both = {"batch": 8, "context": 512, "transformers": "5.17.0", "torch": "2.11.0"}
+    lines = [
+        {"mode": "eager", "step_ms": 15.0, "first_token_ms": 20.5} | both,
+        {"mode": "static", "error": "OutOfMemoryError: much"} | both,
+        {"mode": "continuous", "step_ms": 9.0} | both,
+    ]
+    python, told = tmp_path / "python", []
+    python.write_text(
+        "#!/bin/sh\ncat <<'END'\nsome warning\n" + "\n".join(map(json.dumps, lines)) + "\nEND\n"
+    )
+    python.chmod(0o755)
+    rows = torch_rows("toy", batches=[8], contexts=[512], steps=4, python=str(python), on_failure=told.append)
+    assert [(row.metric, row.path, row.value, row.batch) for row in rows] == [
+        ("decode_step_ms", "transformers, eager", 15.0, 8),
+        ("first_token_ms", "transformers, eager", 20.5, 8),
+        ("decode_step_ms", "transformers, continuous batching", 9.0, 8),
+    ]
+    assert told == ["transformers, static, batch 8: OutOfMemoryError: much"]
+
+
+class FakeKernel:
+    """A kernel of ``ops/cuda/device/kernels.py`` as far as launching goes."""
+
+    def __init__(self, name, launched):
+        self.name, self.launched = name, launched
+
+    def launch(self, *args, **keywords):
+        self.launched.append((self.name, args, keywords))
+
+
+@pytest.fixture
+def gpu_events(monkeypatch):
+    """The module, imported with stand-ins for CuPy and the kernels; its events are the order of things."""
+    order = []
+
+    class Event:
+        def record(self):
+            order.append(self)
+
+    cupy = ModuleType("cupy")
+    cupy.uint8 = np.uint8
+    cupy.empty = lambda size, kind: SimpleNamespace(
+        nbytes=size, data=SimpleNamespace(memset_async=lambda value, size: order.append("busy"))
+    )
+    cupy.cuda = SimpleNamespace(
+        Event=Event,
+        get_elapsed_time=lambda begin, end: 0.001 * (order.index(end) - order.index(begin)),
+        get_current_stream=lambda: SimpleNamespace(synchronize=lambda: order.append("waited")),
+    )
+    kernels = ModuleType("wisp_runtime.ops.cuda.device.kernels")
+    kernels.Kernel = FakeKernel
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "wisp_runtime.ops.cuda.device.kernels", kernels)
+    name = "wisp_runtime.bench.profile.gpu_events"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module(name)
+    module.order = order
+    yield module
+    sys.modules.pop(name, None)
+
+
+class Ops:
+    """A device whose product is two launches."""
+
+    device = "cuda"
+
+    def __init__(self, launched):
+        self.kernels = [FakeKernel(name, launched) for name in ("linear", "linear_sum")]
+
+    def linear(self, x):
+        for kernel in self.kernels:
+            kernel.launch((1,), 32, x, cluster=2)
+        return x
+
+    def make_sampler(self, vocab):
+        return SimpleNamespace(vocab=vocab, launch=lambda: self.kernels[0].launch((1,), 32))
+
+
+def test_every_launch_stands_between_two_events_and_no_graph_is_replayed(gpu_events):
+    launched, tracer = [], Tracer(HostClock(), sees_kernels=False)
+    ops = TracedOps(Ops(launched), tracer)
+    subject = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
+    original = FakeKernel.launch
+    with gpu_events.watched_launches(subject, tracer):
+        assert not subject.runner.graphs.records
+        ops.linear(0)  # a step that is not traced costs no events
+        assert gpu_events.order == []
+        with tracer.step() as spans:
+            ops.linear(7)
+            sampler = ops.make_sampler(11)
+            sampler.launch()
+    assert sampler.vocab == 11
+    assert [(span.phase, span.name) for span in spans] == [
+        ("output", "linear"),
+        ("output", "linear_sum"),
+        ("sampling", "linear"),
+    ]
+    assert {span.ms for span in spans} == {0.001}
+    assert launched[2] == ("linear", ((1,), 32, 7), {"cluster": 2})
+    assert set(gpu_events.order[:-7]) == {"busy"}  # before the first launch, so that the GPU never waits
+    assert gpu_events.order[-1] == "waited"
+    assert FakeKernel.launch is original
+    assert subject.runner.graphs.records

@@ -1,0 +1,202 @@
+"""The measuring commands on the CPU, at a shape that is nobody's: everything but a GPU's numbers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from wisp_plan.presets import shape_spec
+from wisp_runtime.bench.checkpoint import is_written, write_checkpoint
+from wisp_runtime.bench.serving.start import row_maker
+from wisp_runtime.bench.target import Wanted, open_subject
+from wisp_runtime.cli.bench import command as bench
+from wisp_runtime.cli.profile import command as profile
+from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.ops.protocol.backend import load
+from wisp_runtime.server.text.tokenizer import load_tokenizer
+
+TOY = ["--shape", "toy", "--device", "cpu", "--threads", "1"]
+
+
+def run(command, *arguments, code=0):
+    result = CliRunner().invoke(command, [*map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def rows_of(path: Path):
+    return json.loads(path.read_text())["rows"]
+
+
+def test_decode_measures_every_batch_at_every_context(tmp_path):
+    out = tmp_path / "decode.json"
+    text = run(bench, "decode", *TOY, "--batch", "1,3", "--context", "40,90", "--steps", 4, "--json", out)
+    rows = rows_of(out)
+    assert [(row["batch"], row["context"]) for row in rows] == [(1, 40), (3, 40), (1, 90), (3, 90)]
+    assert {row["path"] for row in rows} == {"reference"}
+    assert all(row["p10"] <= row["value"] <= row["p90"] and row["steps"] == 4 for row in rows)
+    assert text.count("decode_step_ms") == 4
+
+
+def test_decode_can_draw_instead_of_taking_the_best(tmp_path):
+    run(
+        bench,
+        "decode",
+        *TOY,
+        "--batch",
+        2,
+        "--context",
+        20,
+        "--steps",
+        2,
+        "--temperature",
+        0.8,
+        "--top-p",
+        0.9,
+    )
+
+
+def test_prefill_counts_tokens_of_prompts(tmp_path):
+    out = tmp_path / "prefill.json"
+    run(bench, "prefill", *TOY, "--batch", 2, "--prompt", 30, "--repeats", 1, "--json", out)
+    (row,) = rows_of(out)
+    assert (row["metric"], row["batch"], row["context"]) == ("prefill_tokens_per_s", 2, 30)
+
+
+@pytest.mark.parametrize(("flags", "cached"), [([], None), (["--cached"], 32)])
+def test_a_first_token_comes_with_and_without_a_cached_prefix(tmp_path, flags, cached):
+    out = tmp_path / "first.json"
+    run(bench, "first-token", *TOY, "--prompt", 60, "--repeats", 2, "--json", out, *flags)
+    (row,) = rows_of(out)
+    assert row["metric"] == "first_token_ms"
+    assert row.get("cached") == cached
+
+
+def test_memory_stands_beside_its_prediction(tmp_path):
+    out = tmp_path / "memory.json"
+    run(bench, "memory", *TOY, "--batch", 2, "--context", 64, "--json", out)
+    predicted, measured = rows_of(out)
+    assert (predicted["metric"], measured["metric"]) == ("memory_predicted_bytes", "memory_measured_bytes")
+    assert predicted["value"] > 0
+    assert "off_percent" in measured
+
+
+def test_start_up_is_timed_to_the_first_token_phase_by_phase(tmp_path):
+    out = tmp_path / "start.json"
+    run(bench, "startup", *TOY, "--repeats", 1, "--json", out, "--flag=--max-context=64")
+    total, *phases = rows_of(out)
+    assert total["metric"] == "start_to_first_token_s"
+    assert 0 < total["ready_s"] < total["value"] == pytest.approx(total["runs_s"][0], abs=1e-3)
+    assert {"import", "weights", "firstToken"} <= {row["phase"] for row in phases}
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "batch", "path"),
+    [
+        (
+            "cuda",
+            {"kernels": {"decodePath": "persistent", "upTo": 32, "upToTokens": 50000}},
+            32,
+            "persistent",
+        ),
+        ("cuda", {"kernels": {"decodePath": "persistent", "upTo": 32, "upToTokens": 50000}}, 33, "general"),
+        ("cuda", {"kernels": {"decodePath": "general", "why": "the model is small"}}, 1, "general"),
+        ("cuda", None, 1, "general"),
+        ("cpu", {"kernels": None}, 1, "reference"),
+    ],
+)
+def test_rows_of_a_server_name_the_path_its_state_names(device, state, batch, path):
+    assert row_maker("toy", device, state)("served_gap_ms", 1.0, batch=batch).path == path
+
+
+def test_clients_stream_side_by_side_from_a_server_of_its_own(tmp_path):
+    out, folder = tmp_path / "serving.json", tmp_path / "toy"
+    load = ["--clients", "1,3", "--prompt", 20, "--tokens", 30]
+    run(bench, "serving", *TOY, *load, "--checkpoint", folder, "--json", out)
+    rows = {(row["metric"], row["batch"]): row for row in rows_of(out)}
+    metrics = ("served_gap_ms", "served_first_token_ms", "served_tokens_per_s")
+    assert set(rows) == {(metric, count) for metric in metrics for count in (1, 3)}
+    assert rows["served_gap_ms", 3]["p99"] >= rows["served_gap_ms", 3]["value"] > 0
+    assert is_written("toy", folder)  # kept, as it was asked for by name
+    assert not is_written("toy", tmp_path)
+
+
+def test_clients_refuse_a_url_that_is_none():
+    text = run(bench, "serving", *TOY, "--url", "127.0.0.1", code=2)
+    assert "HOST:PORT/MODEL" in text
+    assert "EngineDied" in run(bench, "serving", *TOY, "--url", "127.0.0.1:9/x", code=1)
+
+
+def test_a_server_that_does_not_come_up_is_told_with_what_it_said(tmp_path):
+    text = run(bench, "startup", *TOY, "--repeats", 1, "--flag=--max-context=999999", code=1)
+    assert "EngineDied" in text
+    assert "can hold 1 to 1024 tokens" in text
+
+
+def test_profile_takes_a_step_apart(tmp_path):
+    svg, out = tmp_path / "step.svg", tmp_path / "profile.json"
+    text = run(profile, *TOY, "--batch", 2, "--context", 40, "--steps", 2, "--svg", svg, "--json", out)
+    for phase in ("embedding", "qkv", "attention", "gate/up", "down", "head", "sampling", "as served"):
+        assert phase in text
+    assert svg.read_text().startswith("<svg")
+    launches = {(row["phase"], row["kernel"]): row["launches"] for row in rows_of(out) if "launches" in row}
+    assert (
+        launches["qkv", "project_qkv"] == launches["attention", "paged_attention"] == shape_spec("toy").layers
+    )
+
+
+def test_profile_takes_a_prefill_step_apart():
+    assert "prefill, 2 × 30 tokens" in run(profile, *TOY, "--batch", 2, "--prompt", 30, "--steps", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["decode", "--shape", "lama-3-8b"], "did you mean 'llama-3-8b'"),
+        (["decode", *TOY, "--batch", "1,x"], "whole numbers"),
+        (["decode", *TOY, "--batch", "0"], "whole numbers"),
+        (["decode", *TOY, "--against", "torch"], "Name a Python that has torch"),
+    ],
+)
+def test_misuse_is_a_sentence(arguments, said):
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_on_a_machine_without_a_gpu_cuda_is_refused_in_a_sentence():
+    result = CliRunner().invoke(bench, ["decode", "--shape", "toy"])
+    assert result.exit_code in (1, 2)
+    assert "Traceback" not in result.output
+
+
+def test_the_peer_of_torch_is_a_program_that_needs_nothing_of_ours():
+    from wisp_runtime.bench.baselines import torch_baseline
+
+    command = [sys.executable, "-I", torch_baseline.__file__, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--modes" in done.stdout
+
+
+def test_a_written_checkpoint_is_a_model_and_its_tokenizer(tmp_path):
+    told = []
+    size = write_checkpoint("toy", tmp_path, lambda done, total: told.append((done, total)))
+    assert told[-1] == (size, size)
+    spec = read_spec(tmp_path)
+    assert spec == shape_spec("toy")
+    load_model(tmp_path, spec, load("cpu", threads=1))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.tokenizer.get_vocab_size() == spec.vocab
+    assert tokenizer.decode(tokenizer.encode("no such word", adds_special=False)) == "no such word"
+    assert all(tokenizer.token_bytes(token) for token in range(spec.vocab))
+
+
+def test_the_cache_of_a_subject_is_full_of_numbers():
+    subject = open_subject(Wanted("toy", "cpu", batch=2, context=64, threads=1))
+    values = subject.runner.cache.values
+    assert np.count_nonzero(values) == values.size
+    assert values.std() == pytest.approx(1, abs=0.05)

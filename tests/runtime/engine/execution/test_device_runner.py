@@ -1,0 +1,219 @@
+"""The runner of a device, on one without a GPU whose work runs late (fake_device.py)."""
+
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wisp_runtime.engine.execution.device_runner import warm_plans
+from wisp_runtime.engine.execution.graphs import Graphs
+from wisp_runtime.engine.loop import run
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+from fake_device import FakeLane, fake_device_runner
+from toy_engine import EOS, VOCAB, answer
+
+LIMITS = Limits(80, 4, 32, 12, 64, VOCAB, frozenset({EOS}))
+
+
+class Line:
+    """Sends everything at once, and leaves when all is answered."""
+
+    def __init__(self, requests):
+        self.inbox, self.got = list(requests), {one.request_id: [] for one in requests}
+
+    def receive(self, *, waits):
+        messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
+        return messages
+
+    def send(self, message):
+        for event in message.events:
+            self.got[event.request_id].append(event.token)
+
+
+def mixed_requests(count):
+    return [
+        Submit(
+            f"r{n}",
+            tuple(1 + (n * k) % 7 for k in range(1, 2 + 3 * n % 17)),
+            9 + n,
+            SamplingParams(
+                temperature=n % 2, seed=n, presence_penalty=n % 5 == 3, logprobs=2 if n % 3 == 2 else None
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_everyone_gets_the_tokens_they_would_get_alone(is_late, is_warm):
+    runner, requests = fake_device_runner(LIMITS, is_late=is_late), mixed_requests(30)
+    if is_warm:
+        runner.warm_up()
+    line = Line(requests)
+    run(line, Scheduler(LIMITS), runner)
+    assert line.got == {one.request_id: answer(one, LIMITS.max_context) for one in requests}
+    assert bool(len(runner.graphs)) == is_warm
+
+
+def decoding(scheduler, runner, numbers):
+    """Bring greedy sequences of these numbers to decode."""
+    for n in numbers:
+        prompt = (1 + n % 5, 2, 3)
+        scheduler.submit(Submit(f"d{n}", prompt, 40, SamplingParams(temperature=0.0), ignore_eos=True))
+    while any(one.pending_tokens > 1 for one in (*scheduler.running, *scheduler.waiting)):
+        plan = scheduler.plan()
+        scheduler.commit(plan, runner.launch(plan).draws())
+
+
+def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    runner.graphs.records = True
+    decoding(scheduler, runner, range(5))
+    counts = []
+    for _ in range(4):
+        plan = scheduler.plan()
+        scheduler.commit(plan, runner.launch(plan).draws())
+        counts.append([one.launches for one in runner._lane.recordings])
+    assert counts == [[], [1], [2], [3]]
+    decoding(scheduler, runner, range(5, 8))  # eight: the same bucket
+    plan = scheduler.plan()
+    runner.launch(plan).draws()
+    assert [one.launches for one in runner._lane.recordings] == [4]
+
+
+def test_padding_writes_nothing_and_shifts_nobody():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    decoding(scheduler, runner, range(5))
+    before = runner.cache.keys.copy()
+    plan = scheduler.plan()
+    runner.launch(plan).draws()
+    written = np.flatnonzero(runner.cache.keys != before)
+    slots = [chunk.sequence.blocks[chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
+    assert set(written) <= set(slots)
+    assert len(runner._staging._decodes[8, False].tokens) == 8
+
+
+def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    runner.graphs.records = True
+    decoding(scheduler, runner, range(5))
+    tokens = sum(one.computed_tokens + 1 for one in scheduler.running)
+    runner.model.whole_step = SimpleNamespace(max_context_tokens=tokens + 12)
+    seen = []
+    for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
+        plan = scheduler.plan()
+        scheduler.commit(plan, runner.launch(plan).draws())
+        seen.append([one.launches for one in runner._lane.recordings])
+    assert seen == [[], [1], [2], [2], [2, 1], [2, 2]]
+    long, short = (runner._staging._decodes[8, is_long] for is_long in (True, False))
+    assert sum(long.context_lengths_host) > tokens + 12 >= sum(short.context_lengths_host)
+
+
+def test_nothing_is_allocated_on_the_device_while_it_serves():
+    runner = fake_device_runner(LIMITS)
+    runner.warm_up()
+    before = runner._lane.device_bytes
+    run(Line(mixed_requests(30)), Scheduler(LIMITS), runner)
+    assert runner._lane.device_bytes == before
+
+
+def test_a_step_that_draws_nothing_asks_for_no_results():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    scheduler.submit(Submit("long", (1,) * 50, 4))
+    pending = runner.launch(scheduler.plan())
+    assert pending.found is None
+    assert pending.draws() == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 12])
+def test_each_request_gets_the_log_probabilities_it_asked_for(most):
+    limits = replace(LIMITS, max_concurrent=most)
+    runner, scheduler = fake_device_runner(limits), Scheduler(limits)
+    wanted = [20, None, 0, 3][: min(most, 4)]
+    for n, logprobs in enumerate(wanted):
+        params = SamplingParams(temperature=0.0, logprobs=logprobs)
+        scheduler.submit(Submit(f"r{n}", (1, 2, 3 + n), 4, params))
+    for draw, logprobs in zip(runner.launch(scheduler.plan()).draws(), wanted, strict=True):
+        if logprobs is None:
+            assert draw.logprobs is None
+            continue
+        assert draw.logprobs.chosen == -draw.token
+        assert draw.logprobs.top == tuple((n, -n) for n in range(logprobs))
+
+
+def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    requests = [Submit(f"r{n}", (1 + n, 2, 3), 1, SamplingParams(temperature=0.0)) for n in range(3)]
+    pending = []
+    for one in requests:  # none of the draws is taken, though two at a time is what there is memory for
+        alone = Scheduler(LIMITS)
+        alone.submit(one)
+        pending.append(runner.launch(alone.plan()))
+    assert [draw.token for draw in pending[-1].draws()] == answer(requests[-1], 64)
+    assert scheduler.is_idle
+
+
+class CUDARuntimeError(RuntimeError):
+    status = 700
+
+
+CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
+
+
+@contextmanager
+def failing(lane):
+    def run(place):
+        raise CUDARuntimeError
+
+    lane.run = run
+    yield
+
+
+def test_an_error_of_the_device_says_what_it_means():
+    runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
+    scheduler.submit(Submit("a", (1, 2), 4))
+    pending = runner.launch(scheduler.plan())
+    with failing(runner._lane), pytest.raises(Exception, match=r"running a step: .*CUDA error 700"):
+        pending.draws()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        LIMITS,
+        Limits(9, 4, 7, 1, 64, VOCAB),
+        Limits(1000, 16, 8192, 256, 4096, VOCAB),
+        Limits(4, 16, 512, 3, 100, VOCAB),  # less room than a step has tokens
+        Limits(64, 16, 8, 200, 100, VOCAB),  # fewer tokens than sequences
+    ],
+    ids=str,
+)
+def test_warming_up_reaches_every_size_and_no_further(limits):
+    largest, *buckets = warm_plans(limits)
+    room = limits.max_running * min(limits.max_context - 1, limits.blocks * limits.block_tokens)
+    assert sum(chunk.tokens for chunk in largest) == min(limits.max_step_tokens, room)
+    assert len(largest) == limits.max_running
+    assert [len(plan) for plan in buckets] == sorted({len(plan) for plan in buckets}, reverse=True)
+    assert (len(buckets[0]), len(buckets[-1])) == (limits.max_running, 1)
+    for chunk in largest:
+        assert chunk.tokens < limits.max_context
+        assert max(chunk.sequence.blocks) < limits.blocks
+
+
+def test_what_fails_while_it_is_recorded_is_not_kept():
+    lane = FakeLane()
+    graphs = Graphs(lane)
+    graphs.records = True
+    graphs.run("key", lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        graphs.run("key", lambda: 1 / 0)
+    assert len(graphs) == 0

@@ -1,0 +1,122 @@
+from array import array
+
+import numpy as np
+import pytest
+
+from wisp_runtime.engine.cache.block_table import BlockTables
+from wisp_runtime.engine.execution.packing import Shape, cut, fill, pack, shape_of, size_bytes
+from wisp_runtime.engine.scheduling.plan import Chunk
+from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.transport.messages import Submit
+
+
+def chunk(prompt, blocks, start, tokens):
+    sequence = Sequence(Submit("r", tuple(prompt), 9), rank=(1, 1), max_length=99, eos=frozenset())
+    sequence.blocks = array("i", blocks)
+    return Chunk(sequence, start, tokens, start + tokens == len(prompt))
+
+
+def test_chunks_lie_one_after_the_other_and_every_token_knows_its_place():
+    plan = (
+        chunk(range(10, 17), [5, 2], 6, 1),  # a decode
+        chunk(range(20, 31), [7, 1, 4], 3, 4),  # the middle of a prompt, across two blocks
+        chunk(range(40, 42), [0], 0, 2),  # a whole prompt
+    )
+    batch = pack(plan, block_tokens=4)
+    expect = {
+        "tokens": [16, 23, 24, 25, 26, 40, 41],
+        "positions": [6, 3, 4, 5, 6, 0, 1],
+        "slots": [2 * 4 + 2, 7 * 4 + 3, 1 * 4, 1 * 4 + 1, 1 * 4 + 2, 0, 1],
+        "query_starts": [0, 1, 5, 7],
+        "context_lengths": [7, 7, 2],
+        "block_tables": [[5, 2, 0], [7, 1, 4], [0, 0, 0]],
+        "logit_rows": [0, 6],
+    }
+    assert {name: getattr(batch, name).tolist() for name in expect} == expect
+    assert (batch.query_starts_host, batch.context_lengths_host) == ((0, 1, 5, 7), (7, 7, 2))
+
+
+def test_the_arrays_have_the_types_that_ops_expect():
+    batch = pack((chunk(range(3), [0], 0, 3),), block_tokens=4)
+    types = {
+        "tokens": np.int32,
+        "positions": np.int32,
+        "slots": np.int64,
+        "query_starts": np.int32,
+        "context_lengths": np.int32,
+        "block_tables": np.int32,
+        "logit_rows": np.int64,
+    }
+    assert {name: getattr(batch, name).dtype for name in types} == types
+
+
+def test_a_step_that_draws_nothing_wants_no_logits():
+    assert pack((chunk(range(9), [0, 1, 2], 0, 5),), block_tokens=4).logit_rows.shape == (0,)
+
+
+def awaiting(prompt, blocks, row):
+    """A decode whose token is drawn by row ``row`` of the step before."""
+    one = chunk(prompt, blocks, len(prompt), 1)
+    one.sequence.awaited_row = row
+    return one._replace(samples=True)
+
+
+@pytest.mark.parametrize("others", [(), (chunk(range(20, 31), [7, 1, 4], 3, 4),)], ids=["decodes", "mixed"])
+def test_a_token_that_is_awaited_is_named_by_its_row(others):
+    plan = (chunk([10, 11], [3], 1, 1), awaiting([12, 13, 14], [5], 0), awaiting([1] * 4, [2, 6], 3), *others)
+    batch = pack(plan, block_tokens=4)
+    assert batch.tokens.tolist()[:3] == [11, -1, -4]
+    assert batch.positions.tolist()[:3] == [1, 3, 4]
+    assert batch.slots.tolist()[:3] == [13, 23, 24]
+
+
+def test_rows_beyond_the_plan_are_sequences_that_touch_nothing():
+    plan = (chunk([10, 11], [3], 1, 1), awaiting([12, 13, 14], [5], 0))
+    shape = Shape(4, 4, 4)
+    memory = np.full(size_bytes(shape), 77, np.uint8)  # whatever the last step left
+    arrays = cut(memory, shape)
+    fill(arrays, plan, np.array([[3], [5]], np.int32), 4)
+    assert {name: getattr(arrays, name).tolist() for name in arrays._fields} == {
+        "tokens": [11, -1, 0, 0],
+        "positions": [1, 3, 0, 0],
+        "slots": [13, 23, -1, -1],
+        "query_starts": [0, 1, 2, 3, 4],
+        "context_lengths": [2, 4, 0, 0],
+        "logit_rows": [0, 1, 2, 3],
+    }
+
+
+def test_a_row_of_logits_that_nobody_wants_is_one_that_exists():
+    plan = (chunk(range(9), [0, 1, 2], 0, 5),)
+    shape = shape_of(plan)._replace(rows=1)
+    arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
+    fill(arrays, plan, np.array([[0, 1, 2]], np.int32), 4)
+    assert arrays.logit_rows.tolist() == [4]
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1, 1), Shape(7, 3, 2), Shape(8192, 256, 256)])
+def test_the_arrays_of_a_step_lie_apart_and_aligned(shape):
+    memory = np.zeros(size_bytes(shape), np.uint8)
+    for number, one in enumerate(cut(memory, shape)):
+        one[:] = number
+        assert (one.ctypes.data - memory.ctypes.data) % 16 == 0
+    for number, one in enumerate(cut(memory, shape)):
+        assert (one == number).all()
+
+
+def test_only_rows_that_changed_are_written_again():
+    tables = BlockTables(4, 3)
+    first, second, third = (chunk(range(9), blocks, 0, 1) for blocks in ([5], [2, 6], [1]))
+    assert tables.update((first, second, third)) == (slice(0, 3), slice(0, 2))
+    assert tables.update((first, second, third)) is None
+    second.sequence.blocks.append(7)
+    assert tables.update((first, second, third)) == (slice(1, 2), slice(0, 3))
+    third.sequence.replace_block(0, 8)
+    assert tables.update((first, second, third)) == (slice(2, 3), slice(0, 1))
+    assert tables.table[:3].tolist() == [[5, 0, 0], [2, 6, 7], [8, 0, 0]]
+    # The first has left: the others move up.
+    assert tables.update((second, third)) == (slice(0, 2), slice(0, 3))
+    assert [tables.table[0].tolist(), tables.table[1, 0]] == [[2, 6, 7], 8]
+    assert tables.update((second,)) is None
+    third.sequence.blocks.append(9)
+    assert tables.update((second, third)) == (slice(1, 2), slice(0, 2))

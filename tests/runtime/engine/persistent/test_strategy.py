@@ -1,0 +1,201 @@
+"""Which path decode steps take, and that a kernel which gives other numbers is found before it serves."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_llama import OPS, make
+
+from wisp_runtime.engine.persistent.strategy import choose
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.layers.cache import allocate
+from wisp_runtime.ops.protocol.backend import Memory
+
+LIMITS = Limits(256, 16, max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
+MEMORY = Memory("cuda", "a GPU", free_bytes=9 << 30, total_bytes=10 << 30, process_bytes=1 << 30)
+
+
+class Gpu:
+    """The CPU's ops, called a GPU."""
+
+    device = "cuda"
+
+    def __getattr__(self, name):
+        return getattr(OPS, name)
+
+
+class Step:
+    """A whole step that computes as the model does, and then does ``wrong`` to the logits of a batch."""
+
+    max_sequences, max_context_tokens = 32, 1 << 20
+
+    def __init__(self, model, wrong):
+        self.model, self.wrong, self.batches = model, wrong, []
+
+    def takes(self, batch):
+        is_decode = len(batch.tokens) == len(batch.context_lengths) == len(batch.logit_rows)
+        return is_decode and sum(batch.context_lengths_host) <= self.max_context_tokens
+
+    def __call__(self, batch, keys, values):
+        self.batches.append(batch)
+        self.model.whole_step = None
+        logits = self.model.forward(batch, SimpleNamespace(keys=keys, values=values, block_tokens=16))
+        self.model.whole_step = self
+        return self.wrong(logits, batch)
+
+    @property
+    def rows(self):
+        return [len(batch.tokens) for batch in self.batches]
+
+
+@pytest.fixture(autouse=True)
+def _any_model_is_large_enough(monkeypatch):
+    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 0)
+
+
+def right(logits, batch):
+    return logits
+
+
+def noisy(logits, batch):
+    return logits + 5.0 * np.random.default_rng(1).standard_normal(logits.shape)
+
+
+def chosen(wrong=right, why=None, wanted="auto", memory=MEMORY, limits=LIMITS, best_up_to=1 << 20):
+    model = make(max_context=LIMITS.max_context)
+    step = Step(model, wrong)
+    step.max_context_tokens = best_up_to
+
+    def use(max_sequences):
+        assert max_sequences == (limits.max_running if limits.keeps_apart else 32)  # of 40 that may run
+        step.max_sequences = min(step.max_sequences, max_sequences)
+        model.whole_step = None if why else step
+        return why
+
+    model.use_whole_steps = use
+    cache = allocate(model.spec, OPS, blocks=limits.blocks, block_tokens=limits.block_tokens)
+    return choose(wanted, model, cache, Gpu(), limits, memory), model, step
+
+
+def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width():
+    found, model, step = chosen()
+    assert (found.path, found.up_to, found.why) == ("persistent", 32, "")
+    assert model.whole_step is step
+    assert step.rows == [1, 16, 32]
+    assert found.to_dict() == {"decodePath": "persistent", "upTo": 32, "upToTokens": 1 << 20}
+    assert [found.of(*step) for step in ((1, 9), (32, 1 << 20), (33, 40), (2, 2 << 20))] == [
+        "persistent",
+        "persistent",
+        "general",
+        "general",
+    ]
+
+
+def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_attention_has():
+    _, _, step = chosen()
+    batch = step.batches[-1]
+    contexts = batch.context_lengths_host
+    assert contexts[0] > 1024
+    assert len(set(contexts)) == 32
+    assert len({context % 16 for context in contexts}) == 16, "they end anywhere in a block"
+    used = [set(row[: -(-n // 16)]) for row, n in zip(batch.block_tables.tolist(), contexts, strict=True)]
+    assert sum(map(len, used)) == len(set().union(*used)), "two rows share a block"
+
+
+@pytest.mark.parametrize(
+    ("limits", "rows", "longest"),
+    [
+        ({"blocks": 32}, [1, 16, 32], 16),  # a block for each
+        ({"blocks": 40}, [1, 16, 32], 16 * 9),  # what is to spare is the first one's
+        ({"blocks": 8}, [1, 8], 16),  # no step has more sequences than there are blocks
+        ({"max_context": 20}, [1, 16, 32], 20),
+        ({"max_concurrent": 3}, [1, 3], 1101),
+        ({"max_step_tokens": 5}, [1, 5], 1101),
+    ],
+)
+def test_a_small_cache_is_tried_as_far_as_it_goes(limits, rows, longest):
+    limits = replace(LIMITS, **limits)
+    model = make(max_context=LIMITS.max_context)
+    step = Step(model, right)
+    step.max_sequences = min(32, limits.max_running)
+    model.use_whole_steps = lambda _: setattr(model, "whole_step", step)
+    cache = allocate(model.spec, OPS, blocks=limits.blocks, block_tokens=16)
+    assert choose("auto", model, cache, Gpu(), limits, MEMORY).path == "persistent"
+    assert step.rows == rows
+    assert max(step.batches[-1].context_lengths_host) == longest
+
+
+def first_part_alone(logits, batch):
+    """As if a sequence's later parts were lost: wrong from 1,025 tokens on."""
+    logits = logits.copy()
+    logits[np.array(batch.context_lengths_host) > 1024] *= -1
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"wrong": noisy}, "a step of 1 in one launch differs from the general path: cosine 0."),
+        ({"wrong": lambda logits, _: logits * np.nan}, "differs from the general path: cosine nan"),
+        ({"wrong": lambda logits, _: logits[::-1]}, "a step of 16 in one launch differs"),  # rows mixed up
+        ({"wrong": first_part_alone}, "cosine -1.0000 after 1100 tokens"),
+        ({"why": "not compiled"}, "not compiled"),
+        ({"wanted": "general"}, "--decode-path general"),
+        ({"limits": replace(LIMITS, block_tokens=8)}, "KV blocks of 8 tokens"),
+        ({"memory": Memory("cuda", "a GPU", 4 << 30, 10 << 30, 1 << 30)}, "another process uses the GPU"),
+    ],
+)
+def test_anything_else_takes_the_general_path_and_says_why(settings, says):
+    found, model, _ = chosen(**settings)
+    assert found.path == "general"
+    assert says in found.why
+    assert model.whole_step is None
+    assert found.to_dict() == {"decodePath": "general", "why": found.why}
+
+
+def test_a_small_model_takes_the_general_path(monkeypatch):
+    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 1 << 30)
+    assert chosen()[0].why.startswith("the model is small")
+
+
+def test_a_step_is_tried_also_beyond_the_context_up_to_which_it_is_best():
+    found, _, step = chosen(best_up_to=500)
+    assert step.rows == [1, 16, 32]
+    assert (found.up_to_tokens, step.max_context_tokens) == (500, 500)
+
+
+DETERMINISTIC = replace(LIMITS, keeps_apart=True, max_concurrent=24)
+
+
+def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so():
+    found, _, step = chosen(limits=DETERMINISTIC, best_up_to=500)
+    assert step.rows == [1, 16, 24]
+    assert step.max_context_tokens == sys.maxsize
+    assert found.of(24, 1 << 40) == "persistent"
+    assert found.to_dict() == {"decodePath": "persistent", "deterministic": True, "upTo": 24}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"wrong": noisy}, "needs decode steps in one launch: a step of 1 in one launch differs"),
+        ({"why": "not compiled"}, "needs decode steps in one launch: not compiled"),
+        (
+            {"limits": replace(DETERMINISTIC, max_concurrent=40)},
+            "at most 32 sequences; lower --max-concurrent",
+        ),
+    ],
+)
+def test_in_deterministic_mode_there_is_no_other_path(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        chosen(**{"limits": DETERMINISTIC} | settings)
+
+
+def test_the_cpu_says_that_it_is_one():
+    found = choose("auto", make(), None, OPS, LIMITS, MEMORY)
+    assert (found.path, found.why) == ("reference", "the CPU computes op by op")

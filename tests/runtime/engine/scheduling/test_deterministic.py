@@ -1,0 +1,86 @@
+"""Deterministic mode's rules of scheduling; what they add up to is in test_engine_properties.py."""
+
+import pytest
+from test_scheduler import LIMITS, overlap, run, submit
+
+from wisp_runtime.engine.scheduling.deterministic import ApartScheduler, make_scheduler
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+
+
+def scheduler(**limits):
+    return make_scheduler(Limits(**(LIMITS | {"keeps_apart": True} | limits)))
+
+
+@pytest.mark.parametrize(("keeps_apart", "kind"), [(True, ApartScheduler), (False, Scheduler)])
+def test_the_limits_say_which_scheduler(keeps_apart, kind):
+    assert type(scheduler(keeps_apart=keeps_apart)) is kind
+
+
+def test_prompts_and_generated_tokens_take_turns():
+    engine = scheduler()
+    submit(engine, "a", 3)
+    assert run(engine) == [[("a*", 0, 3)]]
+    submit(engine, "b", 12)
+    assert run(engine, 5) == [
+        [("a*", 3, 1)],  # after a step of prompts
+        [("b", 0, 8)],
+        [("a*", 4, 1)],
+        [("b*", 8, 4)],
+        [("a*", 5, 1), ("b*", 12, 1)],
+    ]
+
+
+def test_a_prompt_that_ends_with_a_single_token_is_still_a_step_of_prompts():
+    engine = scheduler()
+    submit(engine, "a", 9)
+    assert run(engine, 3) == [[("a", 0, 8)], [("a*", 8, 1)], [("a*", 9, 1)]]
+
+
+def test_a_step_of_prompts_is_short_where_sequences_wait_to_decode():
+    engine = scheduler(max_step_tokens=8, mixed_step_tokens=4)
+    submit(engine, "a", 3)
+    run(engine)
+    submit(engine, "b", 8)
+    assert run(engine, 2)[1] == [("b", 0, 4)]
+
+
+def test_a_preempted_sequence_feeds_what_it_had_generated_again_one_by_one():
+    engine = scheduler(blocks=5, max_concurrent=2, reuses_prefixes=False)
+    submit(engine, "a", 6, max_tokens=13)
+    submit(engine, "b", 5, max_tokens=9, first=20)
+    shapes = run(engine, 40)
+    flat = [piece for plan in shapes for piece in plan if piece[0].startswith("b")]
+    drawn = [start for name, start, _ in flat if name == "b*"]
+    assert len(drawn) == 9, "each token is drawn once"
+    again = [piece for piece in flat if piece[0] == "b" and piece[1] >= 5]
+    assert again, "nobody was preempted"
+    assert all(tokens == 1 for _, _, tokens in again)
+    prompts = [piece for piece in flat if piece[1] < 5]
+    assert prompts == [("b", 0, 2), ("b*", 2, 3), ("b", 0, 5)], "drawn at its end once, and not again"
+    assert engine.load.preemptions_total == 1
+
+
+def test_only_prompts_enter_the_prefix_cache():
+    engine = scheduler()
+    submit(engine, "a", 6, max_tokens=8)
+    run(engine, 12)
+    tokens = (*range(1, 7), *[7] * 8)  # a, and all it said
+    submit(engine, "b", tokens, max_tokens=2)
+    (first,) = run(engine)
+    assert first == [("b", 4, 8)], "a's first block, which is all prompt, and no other"
+
+
+def test_the_next_step_is_planned_while_one_runs():
+    engine = scheduler()
+    submit(engine, "a", 3, max_tokens=3)
+    submit(engine, "b", 9, max_tokens=2, first=20)
+    shapes, events = overlap(engine)
+    assert shapes[:5] == [
+        [("a*", 0, 3), ("b", 0, 5)],
+        [("a*", 3, 1)],
+        [("b*", 5, 4)],
+        [("a*", 4, 1), ("b*", 9, 1)],
+        [],
+    ]
+    assert [event for event in events if event[2]] == [("a", 7, "length"), ("b", 7, "length")]

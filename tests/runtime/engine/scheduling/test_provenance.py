@@ -1,0 +1,96 @@
+"""Deterministic mode on a device: which kind of step computed a token's keys and values is always the same.
+
+Where the other toy keeps tokens, this one keeps a checksum of the kind of step (of prompts, of generated
+tokens), the token and the checksum before it, and answers by that. So a token that was once computed by the
+other kind, after a hit, a preemption or an abort, changes all that comes after it.
+"""
+
+import sys
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+from fake_device import fake_device_runner
+from test_engine_properties import MAX_CONTEXT, EngineMachine, limits, submits
+from toy_engine import EOS, VOCAB, ToyModel, stir
+
+
+def mark(is_prompt, token, before):
+    """Return the keys of ``token`` after a token that has the keys ``before``."""
+    return zlib.crc32(f"{is_prompt}/{token}/{before}".encode())
+
+
+class Provenance(ToyModel):
+    def forward(self, batch, cache):
+        marks, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
+        of_row = {}
+        for b in range(len(batch.context_lengths)):
+            for n in range(int(batch.query_starts[b]), int(batch.query_starts[b + 1])):
+                if batch.slots[n] < 0:  # padding
+                    continue
+                position = int(batch.positions[n])
+                before = 0
+                if position:
+                    block, offset = divmod(position - 1, cache.block_tokens)
+                    place = int(batch.block_tables[b, block]) * cache.block_tokens + offset
+                    assert positions[place] == position - 1
+                    before = int(marks[place])
+                of_row[n] = mark(batch.is_prompt, int(batch.tokens[n]), before)
+                marks[batch.slots[n]], positions[batch.slots[n]] = of_row[n], position
+        logits = np.zeros((len(batch.logit_rows), VOCAB), np.float32)
+        for row, n in enumerate(batch.logit_rows.tolist()):
+            logits[row, of_row.get(n, 0) % VOCAB] = 1.0
+        return logits
+
+
+def answer(request, max_context):
+    """The tokens that ``request`` must get: its prompt computed as prompts are, the rest a token a step."""
+    last, generated, sampling = 0, [], request.sampling
+    for token in request.prompt:
+        last = mark(True, token, last)
+    stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
+    first, end = len(request.prompt), min(len(request.prompt) + request.max_tokens, max_context)
+    while first + len(generated) < end:
+        token = last % VOCAB
+        if sampling.temperature:
+            token += stir(sampling.seed, first + len(generated))
+        if sampling.presence_penalty:
+            token += sum(count**2 for count in Counter(generated).values())
+        generated.append(token % VOCAB)
+        if generated[-1] in stops:
+            break
+        last = mark(False, generated[-1], last)
+    return generated
+
+
+class ProvenanceMachine(EngineMachine):
+    """Drives an engine in deterministic mode; see :class:`test_engine_properties.EngineMachine`."""
+
+    answer = staticmethod(answer)
+
+    @initialize(limits=limits(), mixed=st.none() | st.integers(1, 8), is_late=st.booleans())
+    def begin(self, limits, mixed, is_late):
+        mixed = mixed and min(mixed, limits.max_step_tokens)
+        limits = replace(limits, keeps_apart=True, mixed_step_tokens=mixed)
+        self.begin_with(limits, fake_device_runner(limits, is_late=is_late, toy=Provenance()))
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), fields=submits(), length=st.integers(1, 30))
+    def go_on(self, data, fields, length):
+        """Ask with a conversation so far: what was generated is part of a prompt now."""
+        earlier = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
+        said = (*earlier.prompt, *answer(earlier, MAX_CONTEXT))
+        self.submit(fields | {"prompt": said[:length]}, 1)
+
+
+TestProvenance = ProvenanceMachine.TestCase
+TestProvenance.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

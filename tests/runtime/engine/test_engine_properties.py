@@ -1,0 +1,218 @@
+"""What holds the engine together, whatever the order of arrivals, aborts, preemptions, hits and failures."""
+
+import sys
+from collections import Counter
+from operator import le
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.scheduling.deterministic import make_scheduler
+from wisp_runtime.engine.scheduling.plan import Draw, Limits
+from wisp_runtime.engine.scheduling.sequence import Status
+from wisp_runtime.engine.transport.messages import SamplingParams, Submit
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from fake_device import fake_device_runner
+from toy_engine import EOS, VOCAB, answer, toy_runner
+
+MAX_CONTEXT = 40
+
+
+@st.composite
+def limits(draw):
+    return Limits(
+        blocks=draw(st.integers(3, 24)),
+        block_tokens=draw(st.integers(1, 5)),
+        max_step_tokens=draw(st.integers(1, 24)),
+        max_concurrent=draw(st.integers(1, 6)),
+        max_context=MAX_CONTEXT,
+        vocab=VOCAB,
+        eos=frozenset({EOS}),
+        reuses_prefixes=draw(st.booleans()),
+        keeps_apart=draw(st.booleans()),
+    )
+
+
+@st.composite
+def submits(draw):
+    # Few distinct tokens and shared beginnings make hits, copies and near misses common.
+    prompt = draw(st.sampled_from([(), (1, 1, 1, 1, 1, 1), (1, 1, 1, 2, 3, 4, 5, 6, 7, 8)]))
+    prompt += tuple(draw(st.lists(st.integers(1, 2), min_size=0 if prompt else 1, max_size=12)))
+    sampled, penalised = draw(st.booleans()), draw(st.integers(0, 5)) == 0
+    return {
+        "prompt": prompt,
+        "max_tokens": draw(st.integers(1, 16)),
+        "priority": draw(st.integers(-1, 1)),
+        "ignore_eos": draw(st.booleans()),
+        "stop_token_ids": draw(st.sampled_from([(), (3,)])),
+        "use_prefix_cache": draw(st.integers(0, 3)) > 0,
+        "sampling": SamplingParams(
+            temperature=float(sampled), seed=draw(st.integers(0, 3)), presence_penalty=float(penalised)
+        ),
+    }
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Drives scheduler, packing and runner, and keeps its own account of everything.
+
+    The runner computes each step at once; or it is a device's, and a step is planned and launched before
+    the draws of the one before are taken, whose work may only then be done.
+    """
+
+    answer = staticmethod(answer)
+
+    @initialize(limits=limits(), runner=st.sampled_from(["cpu", "prompt device", *2 * ["late device"]]))
+    def begin(self, limits, runner):
+        if runner == "cpu":
+            self.begin_with(limits, toy_runner(limits.blocks, limits.block_tokens))
+        else:
+            self.begin_with(limits, fake_device_runner(limits, is_late=runner == "late device"))
+
+    def begin_with(self, limits, runner):
+        self.limits, self.runner = limits, runner
+        self.scheduler = make_scheduler(limits)
+        if runner.overlaps:
+            runner.warm_up()
+        self.flying = None
+        self.requests, self.got, self.finish = {}, {}, {}
+        self.spoiled = set()
+
+    def take(self, events):
+        for event in events:
+            assert event is not None
+            assert event.request_id not in self.finish, "news of a request that had ended"
+            if event.token is not None:
+                self.got[event.request_id].append(event.token)
+            if event.finish:
+                self.finish[event.request_id] = event.finish
+
+    @rule(fields=submits(), copies=st.sampled_from([1, 1, 1, 3]))
+    def submit(self, fields, copies):
+        for _ in range(copies):
+            request = Submit(f"r{len(self.requests)}", **fields)
+            self.requests[request.request_id] = request
+            self.got[request.request_id] = []
+            refused = self.scheduler.submit(request)
+            length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
+            fits = blocks_for(length - 1, self.limits.block_tokens) <= self.limits.blocks
+            assert (refused is None) == fits
+            self.take([refused] if refused else [])
+
+    @precondition(lambda self: not self.scheduler.is_idle)
+    @rule(data=st.data())
+    def abort(self, data):
+        self.take([self.scheduler.abort(data.draw(st.sampled_from(self.alive())))])
+
+    @rule()
+    def abort_one_that_is_unknown(self):
+        assert self.scheduler.abort("nobody") is None
+
+    @precondition(lambda self: not self.scheduler.is_idle)
+    @rule(data=st.data())
+    def step_with_an_abort_meanwhile(self, data):
+        self.step(aborted=data.draw(st.sampled_from(self.alive())))
+
+    @precondition(lambda self: not self.scheduler.is_idle)
+    @rule(data=st.data())
+    def step_with_unsound_logits(self, data):
+        self.step(spoiled=data.draw(st.sampled_from(self.alive())))
+
+    @rule(steps=st.integers(1, 5))
+    def run(self, steps):
+        for _ in range(steps):
+            if self.flying or not self.scheduler.is_idle:
+                self.step()
+
+    def alive(self):
+        return [name for name in self.requests if name not in self.finish]
+
+    def step(self, aborted=None, spoiled=None):
+        plan = self.scheduler.plan()
+        self.check_plan(plan)
+        landing, self.flying = self.flying, (plan, self.runner.launch(plan)) if plan else None
+        if aborted:
+            self.take([self.scheduler.abort(aborted)])
+        if not self.runner.overlaps:
+            landing, self.flying = self.flying, None
+        if landing:
+            plan, pending = landing
+            sampling = [chunk.sequence.id for chunk in plan if chunk.samples]
+            draws = [
+                Draw(-1, error="spoiled") if name == spoiled else draw
+                for name, draw in zip(sampling, pending.draws(), strict=True)
+            ]
+            self.take(self.scheduler.commit(plan, draws))
+
+    def check_plan(self, plan):
+        assert plan or self.flying or self.scheduler.is_idle, "requests are here and nothing runs"
+        assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
+        if self.limits.keeps_apart:
+            assert len({chunk.start >= chunk.sequence.prompt_tokens for chunk in plan}) <= 1, "a mixed step"
+            assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
+            shared = [one.entered_blocks * self.limits.block_tokens for one in self.scheduler.running]
+            prompts = [one.prompt_tokens for one in self.scheduler.running]
+            assert all(map(le, shared, prompts)), "generated tokens in the prefix cache"
+        assert len({chunk.sequence.id for chunk in plan}) == len(plan)
+        assert len(self.scheduler.running) <= self.limits.max_concurrent
+        pool, size = self.scheduler.cache.pool, self.limits.block_tokens
+        for sequence, start, tokens, samples in plan:
+            assert tokens >= 1
+            assert start == sequence.computed_tokens
+            assert samples == (start + tokens == sequence.length)
+            assert start + tokens < sequence.max_length, "computes what nothing comes after"
+            assert start < len(sequence.tokens) or (tokens == 1 and self.flying), "a token that nobody draws"
+            assert start < len(sequence.tokens) or sequence.counts is None, "a penalty needs that token"
+            assert sequence.entered_blocks * size <= start, "writes what may be found in the prefix cache"
+            written = sequence.blocks[start // size : (start + tokens - 1) // size + 1]
+            assert [pool.holders(block) for block in written] == [1] * len(written), "writes a shared block"
+
+    @invariant()
+    def every_block_is_accounted_for(self):
+        if not hasattr(self, "scheduler"):
+            return
+        cache, pool = self.scheduler.cache, self.scheduler.cache.pool
+        held = Counter(block for one in self.scheduler.running for block in one.blocks)
+        assert all(len(set(one.blocks)) == len(one.blocks) for one in self.scheduler.running)
+        assert not any(one.blocks for one in self.scheduler.waiting)
+        idle = sum(1 for block in cache._nodes if block not in held)
+        for block in range(pool.blocks):
+            assert pool.holders(block) == held[block] + (block in cache._nodes)
+        assert cache.available == pool.blocks - len(held)
+        assert len(cache._idle) == idle
+
+    @invariant()
+    def the_queues_are_in_rank_order(self):
+        if not hasattr(self, "scheduler"):
+            return
+        for queue in (self.scheduler.running, self.scheduler.waiting):
+            assert [one.rank for one in queue] == sorted(one.rank for one in queue)
+        assert {one.status for one in self.scheduler.running} <= {Status.RUNNING}
+        assert {one.status for one in self.scheduler.waiting} <= {Status.WAITING, Status.PREEMPTED}
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        # Each step computes a token at least; preemption may undo some, but never of the first in line.
+        for _ in range(10_000):
+            if self.scheduler.is_idle and not self.flying:
+                break
+            self.step()
+        assert self.scheduler.is_idle, "a request never ended"
+        assert not self.alive()
+        for name, request in self.requests.items():
+            expected = self.answer(request, MAX_CONTEXT)
+            if self.finish[name] in ("abort", "error"):
+                expected = expected[: len(self.got[name])]
+            assert self.got[name] == expected, f"{name} got other tokens than alone"
+        self.every_block_is_accounted_for()
+        assert self.scheduler.load.kv_blocks_used == 0
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

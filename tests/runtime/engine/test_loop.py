@@ -1,0 +1,163 @@
+"""The loop between pipe and scheduler, and the frames on the pipe."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wisp_runtime.engine.execution.runner import Done
+from wisp_runtime.engine.loop import run
+from wisp_runtime.engine.scheduling.plan import Draw, Limits
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import (
+    Abort,
+    Load,
+    SamplingParams,
+    Shutdown,
+    StepOutput,
+    Submit,
+    TokenEvent,
+)
+from wisp_runtime.engine.transport.pipe import Pipe, ServerGone
+from wisp_runtime.engine.transport.wire import Decoder, encode
+
+
+class Script:
+    """A line on which each ``receive`` brings the next of ``inboxes``; it knows who waited."""
+
+    def __init__(self, *inboxes):
+        self.inboxes, self.sent, self.waited = list(inboxes), [], []
+
+    def receive(self, *, waits):
+        self.waited.append(waits)
+        return self.inboxes.pop(0) if self.inboxes else [Shutdown()]
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+class Sevens:
+    overlaps = False
+
+    def launch(self, plan):
+        return Done([Draw(7)] * sum(chunk.samples for chunk in plan))
+
+
+class Overlapping:
+    """Gives sevens when asked for them; notes when steps are launched, and when their draws are taken."""
+
+    overlaps = True
+
+    def __init__(self):
+        self.log = []
+
+    def launch(self, plan):
+        step = sum(entry.startswith("launch") for entry in self.log)
+        self.log.append(f"launch {step}")
+        return Flying(self.log, step, Sevens().launch(plan).draws())
+
+
+class Flying:
+    def __init__(self, log, step, drawn):
+        self.log, self.step, self.drawn = log, step, drawn
+
+    def draws(self):
+        self.log.append(f"draws {self.step}")
+        return self.drawn
+
+
+def serve(*inboxes, early=(), runner=None):
+    line = Script(*inboxes)
+    run(line, Scheduler(Limits(9, 4, 8, 4, 64, 50)), runner or Sevens(), early)
+    return line
+
+
+def submit(name, prompt=(1, 2), max_tokens=2):
+    return Submit(name, prompt, max_tokens, SamplingParams(temperature=0.0))
+
+
+def news(line):
+    return [[(event.request_id, event.token, event.finish) for event in one.events] for one in line.sent]
+
+
+def test_it_waits_for_messages_only_when_nothing_runs():
+    line = serve([submit("a")], [], [])
+    assert line.waited == [True, False, True, True]
+    assert news(line) == [[("a", 7, None)], [("a", 7, "length")]]
+
+
+def test_every_step_tells_the_load_even_without_a_token():
+    line = serve([submit("a", tuple(range(1, 13)))], [])
+    assert news(line) == [[], [("a", 7, None)]]
+    assert [one.load.running for one in line.sent] == [1, 1]
+
+
+def test_what_came_while_starting_is_served_first():
+    assert news(serve([], early=[submit("early")]))[0] == [("early", 7, None)]
+
+
+def test_an_abort_and_a_refusal_are_told_with_the_step_or_at_once_when_there_is_none():
+    line = serve([submit("a", max_tokens=9)], [Abort("a"), Abort("nobody")], [submit("bad", (99,))])
+    assert news(line) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
+    line = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
+    assert news(line) == [[("bad", None, "error"), ("good", 7, "length")]]
+
+
+def test_an_overlapping_runner_gets_the_next_step_before_its_draws_are_taken():
+    runner = Overlapping()
+    line = serve([submit("a", max_tokens=3)], [], [], [], runner=runner)
+    assert runner.log == ["launch 0", "launch 1", "draws 0", "launch 2", "draws 1", "draws 2"]
+    assert news(line) == [[("a", 7, None)], [("a", 7, None)], [("a", 7, "length")]]
+    assert line.waited == [True, False, False, False, True]
+
+
+def test_a_step_for_nobody_is_landed_before_the_loop_waits():
+    line = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
+    assert news(line) == [[("a", 7, None)], [("a", None, "abort")]]
+    assert line.waited == [True, False, False, True, True]
+    assert [one.load.steps for one in line.sent] == [1, 2]
+
+
+def test_what_the_first_step_has_to_wait_for_is_told_before_it():
+    line = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
+    assert news(line) == [[("bad", None, "error")], [("good", 7, "length")]]
+
+
+def test_a_message_no_engine_understands_is_not_passed_over():
+    with pytest.raises(TypeError, match="str"):
+        serve(["what?"])
+
+
+MESSAGES = [submit("a"), Abort("b"), StepOutput((TokenEvent("a", 3),), Load(steps=1)), Shutdown()]
+
+
+@given(st.lists(st.integers(1, 40), max_size=20))
+def test_messages_survive_any_cutting_of_the_stream(cuts):
+    stream, decoder, got = b"".join(map(encode, MESSAGES)), Decoder(), []
+    for size in [*cuts, len(stream)]:
+        got += decoder.feed(stream[:size])
+        stream = stream[size:]
+    assert got == MESSAGES
+
+
+def test_a_pipe_gives_what_is_there_without_waiting():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pipe = Pipe(theirs)
+        assert pipe.receive(waits=False) == []
+        ours.sendall(b"".join(map(encode, MESSAGES)) + encode("half")[:5])
+        assert pipe.receive(waits=False) == MESSAGES
+        ours.sendall(encode("half")[5:])
+        assert pipe.receive(waits=True) == ["half"]
+
+
+def test_a_closed_pipe_says_that_the_server_is_gone():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.close()
+        pipe = Pipe(theirs)
+        with pytest.raises(ServerGone):
+            pipe.receive(waits=True)
+        with pytest.raises(ServerGone):
+            pipe.send(Shutdown())

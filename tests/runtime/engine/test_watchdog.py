@@ -1,0 +1,72 @@
+"""A device that does not answer ends the engine in a named reason; one that is only slow does not."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from wisp_runtime.engine import process
+from wisp_runtime.engine.transport.messages import Fatal
+from wisp_runtime.engine.watchdog import Watchdog, Watched
+
+LIMIT_S = 0.1
+
+
+class Hung:
+    """A runner that waits for a device until it is let go, at its launch or at its draws."""
+
+    overlaps = True
+
+    def __init__(self, where):
+        self.where, self.gate = where, threading.Event()
+
+    def launch(self, plan):
+        if self.where == "launch":
+            self.gate.wait(5)
+        return self
+
+    def draws(self):
+        if self.where == "draws":
+            self.gate.wait(5)
+        return ["drawn"]
+
+
+@pytest.mark.parametrize("where", ["launch", "draws"])
+def test_a_wait_that_takes_too_long_is_told_once(where):
+    told, runner = [], Hung(where)
+
+    def end(limit_s):
+        told.append(limit_s)
+        runner.gate.set()
+
+    watched = Watched(runner, Watchdog(end, LIMIT_S))
+    began_s = time.monotonic()
+    assert watched.launch(()).draws() == ["drawn"]
+    assert told == [LIMIT_S]
+    assert time.monotonic() - began_s < 3
+
+
+def test_many_short_waits_are_no_silence():
+    told, runner = [], Hung("nowhere")
+    watched = Watched(runner, Watchdog(told.append, LIMIT_S))
+    until_s = time.monotonic() + 3 * LIMIT_S
+    while time.monotonic() < until_s:
+        watched.launch(()).draws()
+    assert told == []
+    time.sleep(2 * LIMIT_S)  # and an engine with nothing to do is not silent
+    assert told == []
+
+
+def test_the_end_is_told_with_its_reason_and_what_to_do(monkeypatch):
+    ended, sent = [], []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    line = type("Line", (), {"send": staticmethod(sent.append)})()
+    process.end_in_silence(line, 60.0)
+    (fatal,) = sent
+    assert isinstance(fatal, Fatal)
+    assert (fatal.reason, ended) == ("DeviceFailed", [fatal.exit_code])
+    assert "60 s" in fatal.message
+    assert "dmesg" in fatal.message

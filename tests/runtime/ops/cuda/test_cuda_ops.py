@@ -1,0 +1,207 @@
+"""Which buffer takes a product's result, and what is asked before weights are read. CuPy is a stand-in."""
+
+import importlib
+import math
+import sys
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from wisp_plan.memory.buffers import gpu_buffers
+from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.presets import shape_spec
+from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.gemm import linear_plan
+
+
+class FakeArray:
+    """A contiguous CuPy array as far as an op's checks look at it."""
+
+    def __init__(self, shape, dtype, address):
+        self.shape, self.ndim, self.size = shape, len(shape), math.prod(shape)
+        self.dtype, self.flags = np.dtype(dtype), SimpleNamespace(c_contiguous=True)
+        self.data = SimpleNamespace(ptr=address)
+
+    def __len__(self):
+        return self.shape[0]
+
+
+class FakeWorkspace:
+    """Buffers grow as the real one's do: what is replaced lies elsewhere."""
+
+    def __init__(self):
+        self.bytes, self.grown = {}, 0
+
+    def array(self, name, shape, dtype):
+        needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        address, size = self.bytes.get(name, (0, -1))
+        if size < needed:
+            self.grown += 1
+            address = self.grown << 20
+            self.bytes[name] = address, needed
+        return FakeArray(shape, dtype, address)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The module ``ops/cuda/ops.py``, imported with the stand-ins."""
+    for name, stand_in in (
+        ("cupy", MagicMock()),
+        ("cuda", ModuleType("cuda")),
+        ("cuda.bindings", MagicMock()),
+    ):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    before = set(sys.modules)
+    yield importlib.import_module("wisp_runtime.ops.cuda.ops")
+    for name in set(sys.modules) - before:
+        if name.startswith("wisp_runtime.ops.cuda."):
+            del sys.modules[name]
+
+
+def fake_device():
+    return MagicMock(workspace=FakeWorkspace())
+
+
+@pytest.fixture
+def ops(module):
+    ops = module.CudaOps(fake_device())
+    ops._linear = MagicMock()
+    return ops
+
+
+def some_rows(workspace, count):
+    return workspace.array("chosen", (count,), np.int64)
+
+
+def name_of(ops):
+    return ops._linear.call_args.kwargs["out_name"]
+
+
+class Turned:
+    """Where :meth:`CudaOps.project_qkv` goes."""
+
+    def __init__(self, ops, rotates):
+        self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_, by_heads: f"rope{' by heads' * by_heads}")
+        ops._linear = MagicMock(rotates=rotates)
+        ops._linear.rotary.return_value = "rotary"
+
+    def way(self, order, size, turning, norm=None, tokens=3):
+        heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
+        table = np.zeros((9, turning // 2))
+        rotary = SimpleNamespace(cosines=table, sines=table)
+        weight, batch = SimpleNamespace(order=order), MagicMock()
+        return self.ops.project_qkv(np.zeros((tokens, 8)), weight, None, heads, rotary, batch, None, None)
+
+
+def test_a_product_turns_its_rows_where_it_can(ops):
+    hopper = Turned(ops, rotates=True)
+    assert hopper.way("heads_128", 128, 128) == "rotary"
+    assert hopper.way("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
+    assert hopper.way("plain", 64, 32) == "rope"
+    assert hopper.way("plain", 64, 64, norm="norm") == "rope"
+    assert hopper.way("plain", 80, 80) == "rope"
+    assert hopper.way("heads_128", 128, 128, tokens=768) == "rotary"
+    assert hopper.way("heads_128", 128, 128, tokens=769) == "rope by heads"
+    assert hopper.way("plain", 64, 64, tokens=769) == "rope"
+    assert Turned(ops, rotates=False).way("plain", 64, 64) == "rope"
+    assert ops._linear.call_args.kwargs["out_name"] == "qkv"
+
+
+@pytest.mark.parametrize(("rotates", "held"), [(True, "heads_128"), (False, "plain")])
+def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=rotates))
+    assert [ops.row_order(order) for order in ("heads_128", "gate_up", "plain")] == [held, "gate_up", "plain"]
+
+
+def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_counts(module, ops):
+    """Where each sequence has one token of the largest step, no step before the seal takes rows."""
+    spec, sequences = shape_spec("llama-3-8b"), 5
+    ops._decode_attention, ops._prefill_attention = MagicMock(), MagicMock()
+    ops.reserve(spec, sequences, sequences)
+    options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, sequences, sequences)
+    workspace = ops.device_state.workspace
+    assert workspace.bytes["rows"][1] == gpu_buffers(spec, options)["rows"]
+    attention, rows = workspace.array("attention", (4, 4096), module.BF16), some_rows(workspace, 3)
+    before = workspace.grown
+    assert ops.take_rows(attention, rows).shape == (3, 4096)
+    assert workspace.grown == before
+
+
+def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
+    workspace = ops.device_state.workspace
+    attention = workspace.array("attention", (4, 64), module.BF16)
+    taken = ops.take_rows(attention, some_rows(workspace, 2))
+    assert (taken.shape, taken.dtype) == ((2, 64), module.BF16)
+    ops.linear(taken, None)
+    assert name_of(ops) == "output"
+    with pytest.raises(ShapeError, match="rows is the buffer of x"):
+        ops.take_rows(taken, some_rows(workspace, 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "chosen", "fits"), [(4, None, True), (2, 2, True), (4, 2, False), (2, None, False)]
+)
+def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits):
+    workspace = ops.device_state.workspace
+    x = workspace.array("output", (count, 64), module.BF16)
+    weight = workspace.array("weight", (64,), module.BF16)
+    residual = workspace.array("residual", (4, 64), np.float32)
+    rows = None if chosen is None else some_rows(workspace, chosen)
+    with nullcontext() if fits else pytest.raises(ShapeError, match="x is"):
+        assert ops.add_rmsnorm(x, residual, weight, eps=1e-5, rows=rows).shape == (count, 64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "rows"),
+    [
+        ((4, 60), None, (2,)),  # columns
+        ((4, 2, 8), None, (2,)),
+        ((4, 64), np.float32, (2,)),
+        ((4, 64), None, (2, 1)),
+    ],
+)
+def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
+    workspace = ops.device_state.workspace
+    x = workspace.array("attention", shape, dtype or module.BF16)
+    with pytest.raises(ShapeError, match="take_rows"):
+        ops.take_rows(x, workspace.array("chosen", rows, np.int64))
+
+
+def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, monkeypatch):
+    kernels = MagicMock()
+    kernels.require.side_effect = KernelsMissing("linear")
+    monkeypatch.setattr(module, "open_device", lambda: MagicMock(kernels=kernels))
+    with pytest.raises(KernelsMissing):
+        module.CudaOps.open()
+    known = Catalogue().resolve("hopper")
+    assert set(kernels.require.call_args.args) == known.keys() - {"fill_random"}  # for models without weights
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+OutOfMemoryError.__module__ = "cupy.cuda.memory"
+
+
+def test_a_table_that_finds_no_memory_says_so(module, ops, monkeypatch):
+    monkeypatch.setattr(module, "to_device", MagicMock(side_effect=OutOfMemoryError))
+    with pytest.raises(GpuOutOfMemory, match="copying an array to the GPU"):
+        ops.from_host(np.zeros(4, np.float32))
+
+
+def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=True))
+    ops.fix_order()
+    assert ops._linear._planner is linear_plan.whole_plan
+    assert (ops._prefill_attention._splits, ops._most_rotated) == (False, 0)
+
+
+def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
+    ops = module.CudaOps(fake_device(), MagicMock(rotates=False))
+    with pytest.raises(ConfigError, match="--deterministic is for Hopper GPUs"):
+        ops.fix_order()

@@ -1,0 +1,58 @@
+"""Which models can have a decode step in one launch, and that the manifests describe the models they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wisp_plan.presets import SHAPES, shape_spec
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Source
+from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
+
+CATALOGUE = Catalogue()
+SPEC = shape_spec("llama-3-8b")
+PREPARED = [leaf for leaf in CATALOGUE.leaves() if leaf.split("/")[1] != "common"]
+
+
+@pytest.mark.parametrize("leaf", PREPARED)
+def test_a_manifest_describes_the_shape_of_its_name(leaf):
+    hardware, name, quant = leaf.split("/")
+    (wanted,) = CATALOGUE.templates(hardware, quant, step_model(shape_spec(name)))
+    (found,) = CATALOGUE.manifest(leaf).values()
+    assert isinstance(found, Source)
+    assert (found.defines, found.path) == (wanted.defines, wanted.path)
+
+
+def test_the_shapes_of_the_families_that_are_served_are_prepared():
+    named = {leaf.split("/")[1] for leaf in PREPARED}
+    served = ("llama", "mistral", "qwen2.5-7b", "qwen3", "smollm2")  # Qwen2.5 0.5B is under the 1 GiB
+    assert named >= {name for name in SHAPES if name.startswith(served)}
+
+
+def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_kernel():
+    other = replace(SPEC, layers=3, vocab=1000, sliding_window=64, ties_embeddings=True, max_context=9)
+    assert step_model(other) == step_model(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "says"),
+    [
+        ({}, MOST_WORKERS, None),
+        ({}, 128, None),  # 64 clusters of 64 rows: just enough for 4,096
+        ({}, 114, "hidden_size has 4096 rows, over the 3648 that 114 thread blocks hold"),  # an H100 PCIe
+        ({"hidden": 8192}, MOST_WORKERS, None),  # two units
+        ({"hidden": 8576}, MOST_WORKERS, "hidden_size has 8576 rows, over the 8448"),
+        ({"heads": 64, "kv_heads": 8}, MOST_WORKERS, "Q, K and V has 10240 rows, over the 8448"),
+        ({"head_size": 96}, MOST_WORKERS, "heads of 96 channels, not 64 or 128"),
+        ({"kv_heads": 2}, MOST_WORKERS, "16 query heads share a KV head, over 8"),
+        (
+            {"rope": replace(SPEC.rope, rotary_size=64)},
+            MOST_WORKERS,
+            "only 64 of 128 channels of a head rotate",
+        ),
+    ],
+)
+def test_a_shape_that_the_template_cannot_take_says_why(changes, workers, says):
+    found = why_not(replace(SPEC, **changes), workers)
+    assert found is None if says is None else says in found

@@ -1,0 +1,186 @@
+"""What a product passes to its kernel. The GPU and CuPy are stand-ins."""
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from wisp_runtime.errors import ShapeError
+
+MODULES = ("arrays", "device", "kernels", "workspace", "driver", "packing", "linear", "portable_linear")
+BUFFER_BYTES = 1 << 20
+
+
+class FakeArray:
+    """A CuPy array as far as a product looks at it."""
+
+    def __init__(self, shape, dtype, data, strides=None):
+        self.shape, self.dtype, self.data = shape, dtype, data
+        self.strides = strides or (shape[-1] * dtype.itemsize, dtype.itemsize)[-len(shape) :]
+        self.ndim, self.size = len(shape), int(np.prod(shape))
+
+    def __len__(self):
+        return self.shape[0]
+
+
+def memory(address):
+    return SimpleNamespace(ptr=address, mem=SimpleNamespace(ptr=address, size=BUFFER_BYTES))
+
+
+class FakeWorkspace:
+    def __init__(self):
+        self.views = {}
+
+    def array(self, name, shape, dtype):
+        key = name, shape, dtype
+        if key not in self.views:
+            self.views[key] = FakeArray(shape, dtype, memory(sum(name.encode()) << 20))
+        return self.views[key]
+
+    zeroed = array
+
+
+class FakeKernel:
+    def __init__(self, launched, entry):
+        self.launched, self.entry = launched, entry
+
+    def launch(self, grid, block, tokens, arguments, *, shared_bytes, cluster):
+        copied = type(arguments).from_buffer_copy(arguments)
+        self.launched.append((self.entry, grid[0] if len(grid) == 1 else grid, cluster, tokens, copied))
+
+
+def make_device(launched):
+    kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
+    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=232448)
+
+
+@pytest.fixture
+def linear(monkeypatch):
+    """The module ``ops/cuda/gemm/linear.py``, imported with the stand-ins; notes maps and launches."""
+    cupy = MagicMock()
+    cupy.ndarray = FakeArray
+    for name, module in (("cupy", cupy), ("cuda", ModuleType("cuda")), ("cuda.bindings", MagicMock())):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, f"wisp_runtime.ops.cuda.{name}", raising=False)
+    module = importlib.import_module("wisp_runtime.ops.cuda.gemm.linear")
+    module.maps = []
+
+    def tensor_map(array, *box):
+        module.maps.append((array.shape, box))
+        return box
+
+    monkeypatch.setattr(module, "tensor_map_2d", tensor_map)
+    yield module
+    for name in MODULES:
+        sys.modules.pop(f"wisp_runtime.ops.cuda.{name}", None)
+
+
+@pytest.fixture
+def product(linear):
+    """A ``Linear``, what it launched, and makers of tokens and matrices."""
+    launched = []
+    device = make_device(launched)
+
+    def tokens(count, inputs=512):
+        return FakeArray((count, inputs), linear.BF16, memory(1 << 40))
+
+    def matrix(address, outputs=512, inputs=512):
+        return linear.PackedMatrix(
+            FakeArray((outputs * inputs,), linear.BF16, memory(address)), outputs, inputs
+        )
+
+    return SimpleNamespace(multiply=linear.Linear(device), launched=launched, tokens=tokens, matrix=matrix)
+
+
+def test_matrices_of_a_shape_share_a_launch_but_not_their_pointers(product):
+    first, second = product.matrix(1 << 30), product.matrix(2 << 30)
+    bias = FakeArray((512,), first.storage.dtype, memory(3 << 30))
+    bias.flags = SimpleNamespace(c_contiguous=True)
+    x = product.tokens(20)
+    for weight, added in ((first, None), (second, bias), (first, bias), (first, None)):
+        product.multiply(x, weight, added, out_name="y")
+    told = [(call[-1].weight, call[-1].bias) for call in product.launched]
+    assert told == [(1 << 30, None), (2 << 30, 3 << 30), (1 << 30, 3 << 30), (1 << 30, None)]
+    assert len(product.multiply._launches) == 1
+
+
+def test_a_new_number_of_tokens_makes_no_new_map(product, linear):
+    weight = product.matrix(1 << 30)
+    for count in range(65, 97):
+        product.multiply(product.tokens(count), weight, out_name="y")
+    assert [call[-1].tokens for call in product.launched] == list(range(65, 97))
+    assert linear.maps == [((BUFFER_BYTES // 1024, 512), (96, 64))]
+
+
+def test_pairs_are_launched_as_clusters(product, linear):
+    weight = product.matrix(1 << 30, 4096, 4096)
+    product.multiply(product.tokens(256, 4096), weight, out_name="y")
+    entry, grid, cluster, _, arguments = product.launched[0]
+    assert (entry, grid, cluster, arguments.pairs) == ("linear_n128", 128, 2, 64)
+    product.multiply(product.tokens(8, 4096), weight, out_name="y")
+    assert product.launched[1][2] == 1
+
+
+def test_neighbours_that_share_tokens_are_a_cluster_and_copy_half_a_tile_each(product, linear):
+    weight = product.matrix(1 << 30, 28672, 4096)
+    product.multiply(product.tokens(2048, 4096), weight, out_name="y")
+    entry, grid, cluster, _, arguments = product.launched[0]
+    assert (entry, grid, cluster, arguments.shares_tokens) == ("linear_n256", 128, 2, 1)
+    assert linear.maps[-1][1] == (128, 64)
+
+
+def test_a_ring_of_one_stage_of_wide_tiles_is_refused(product, linear):
+    half = linear.Linear(make_device([]), shared_bytes=232448 // 2)
+    half(product.tokens(8), product.matrix(1 << 30), out_name="y")
+    with pytest.raises(ShapeError, match="116224 B of shared memory are too few"):
+        half(product.tokens(512, 4096), product.matrix(1 << 30, 28672, 4096), out_name="y")
+
+
+def test_a_matrix_that_does_not_fit_is_refused_each_time(product, linear):
+    gated = linear.PackedMatrix(product.matrix(1 << 30).storage, 512, 512, "gate_up")
+    for _ in range(2):
+        with pytest.raises(ShapeError, match="order"):
+            product.multiply(product.tokens(20), gated, out_name="y")
+    with pytest.raises(ShapeError, match=r"must be \[N, 512\]"):
+        product.multiply(product.tokens(20, 256), product.matrix(1 << 30), out_name="y")
+
+
+@pytest.fixture
+def portable(linear):
+    return importlib.import_module("wisp_runtime.ops.cuda.gemm.portable_linear")
+
+
+def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
+    launched = []
+    multiply = portable.PortableLinear(make_device(launched))
+    x, weight = product.tokens(20), product.matrix(1 << 30)
+    multiply(x, weight, out_name="y")
+    multiply.logits(x, weight, out_name="z")
+    entry, grid, cluster, tokens, arguments = launched[0]
+    assert (entry, grid, cluster) == ("linear_mma_n32", (1, 4, 2), 1)
+    assert (tokens, tokens.dtype) == (x.data.ptr, np.uint64)
+    assert (arguments.x_stride, arguments.rows, arguments.inputs, arguments.tokens) == (512, 512, 512, 20)
+    assert launched[1][0] == "linear_logits_mma_n32"
+
+
+@pytest.mark.parametrize("sms", [1, 58, 132])
+def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, sms):
+    plan = importlib.import_module("wisp_runtime.ops.cuda.gemm.linear_plan")
+    for rows, inputs in ((8, 72), (576, 576), (1000, 4096), (6144, 4096), (4096, 14336), (128256, 4096)):
+        for tokens in (1, 8, 9, 33, 64, 65, 80, 96, 97, 128, 129, 300, 2051, 131072):
+            work = plan.Work(rows, inputs, tokens)
+            found = portable.cut(work, sms)
+            token_tiles, row_tiles, parts = found.grid
+            assert token_tiles * found.tile_tokens >= tokens
+            assert row_tiles * plan.UNIT_ROWS >= rows
+            assert 1 <= parts <= work.k_tiles
+            assert found.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
+            reserved = next((width for width in plan.TILE_TOKENS if width >= tokens), plan.TILE_TOKENS[-1])
+            if parts > 1:
+                assert token_tiles * row_tiles <= 2 * sms, "more counters than there are"
+                blocks = token_tiles * row_tiles * parts
+                assert blocks * found.tile_tokens <= 2 * sms * reserved, "more parts than room"

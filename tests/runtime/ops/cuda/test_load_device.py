@@ -1,0 +1,210 @@
+"""Which device a process computes on, and what it says of a GPU that it cannot have."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.units import GIB, MIB
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine import startup
+from wisp_runtime.errors import ConfigError, DoesNotFit, GpuUnavailable, ModelUnsupported
+from wisp_runtime.ops.cuda.device import context_prefetch
+from wisp_runtime.ops.protocol import backend
+from wisp_runtime.ops.protocol.backend import Memory
+
+has_gpu_libraries = find_spec("cupy") is not None
+LLAMA = ModelSpec(
+    *("LlamaForCausalLM", "llama", 32, 4096, 14336, 128256, 32, 8, 128, 8192, 1e-5, RopeSpec(rotary_size=128))
+)
+H200 = Memory("cuda", "NVIDIA H200", 138 * GIB, 140 * GIB, 530 * MIB, 132)
+
+
+class Found:
+    """A GPU of some compute capability, or none."""
+
+    def __init__(self, capability):
+        self.capability = capability
+        self.is_missing = capability is None
+
+    def wait(self):
+        return self.capability
+
+
+@pytest.mark.parametrize("capability", [None, (7, 5)])  # the T4 does not compute in bf16
+def test_auto_is_the_cpu_where_no_gpu_could_serve(monkeypatch, capability):
+    monkeypatch.setattr(backend, "find_spec", lambda _: object())
+    assert backend.load("auto", threads=1, context=Found(capability)).device == "cpu"
+
+
+def test_auto_is_the_cpu_where_cupy_is_not_installed(monkeypatch):
+    monkeypatch.setattr(backend, "find_spec", lambda _: None)
+    assert backend.load("auto", threads=1, context=Found((9, 0))).device == "cpu"
+
+
+def test_the_cpu_asks_for_no_gpu():
+    assert backend.begin("cpu") is None
+    assert backend.load("cpu", threads=1).device == "cpu"
+
+
+@pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
+def test_a_gpu_that_was_asked_for_but_cannot_be_is_an_error_with_a_remedy():
+    with pytest.raises(GpuUnavailable, match=r"--device cuda: .* pip install -e .\.\[cuda\]"):
+        backend.load("cuda", context=Found(None))
+
+
+@pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
+def test_a_download_ends_when_the_gpu_that_was_asked_for_is_not_there():
+    seen = []
+    for device in ("auto", "cpu"):
+        startup._watch_for_gpu(device, Found(None), lambda *now: seen.append(now))(1, 2)
+    assert seen == [(1, 2), (1, 2)]
+    with pytest.raises(GpuUnavailable):
+        startup._watch_for_gpu("cuda", Found(None), lambda *now: seen.append(now))(1, 2)
+    startup._watch_for_gpu("cuda", Found((9, 0)), lambda *now: seen.append(now))(2, 2)
+    assert seen[-1] == (2, 2)
+
+
+def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch):
+    monkeypatch.setattr(early, "_library", lambda *_: None)
+    context = context_prefetch.EarlyContext()
+    assert context.wait() is None
+    assert context.is_missing
+    context_prefetch._handle.cache_clear()
+    assert context_prefetch.process_bytes() is None
+    context_prefetch._handle.cache_clear()
+
+
+class Lists:
+    """A management library that lists these processes, by number and bytes."""
+
+    def __init__(self, *processes):
+        self._processes = processes
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, _handle, count, listed):
+        for entry, process in zip(listed, self._processes, strict=False):
+            entry.pid, entry.used = process
+        count._obj.value = len(self._processes)
+        return 0
+
+
+NOT_TOLD = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("processes", "held"),
+    [
+        ([(os.getpid(), 5), (0, 6)], 5),
+        ([(0, 6)], 6),
+        ([(0, 6), (0, 7)], None),
+        ([(os.getpid(), NOT_TOLD), (0, 6)], None),
+        ([], None),
+    ],
+    ids=["ours", "alone under another number", "whose is not known", "ours, not told", "nobody"],
+)
+def test_our_own_bytes_are_found_among_the_processes(monkeypatch, processes, held):
+    monkeypatch.setattr(early, "management_library", lambda: Lists(*processes))
+    monkeypatch.setattr(early, "_handle", lambda _: 1)
+    assert context_prefetch.process_bytes() == held
+
+
+def test_a_library_that_is_no_driver_is_none():
+    assert context_prefetch._library("libc.so.6", "cuInit", 0) is None
+
+
+def test_a_model_is_checked_against_what_the_card_has_free():
+    fit = startup.require_fit(LLAMA, ServeConfig(model="m"), H200)
+    assert (fit.fits, fit.quantization, fit.kv_dtype, fit.max_context) == (True, "bf16", "bf16", 8192)
+    usable = int(0.9 * 138 * GIB) + 530 * MIB
+    assert 0 <= usable - fit.ledger.total_bytes < 16 * fit.ledger.kv_bytes_per_token
+    assert fit.to_dict()["contextBytes"] == 530 * MIB
+
+
+@pytest.mark.parametrize(
+    ("options", "alone", "mixed"),
+    [
+        ({}, 8192, 2048),
+        ({"max_step_tokens": 4096}, 4096, None),  # as was said
+        ({"max_concurrent": 1024, "max_context": 2048}, 8192, 2048),
+        ({"max_concurrent": 1500, "max_context": 512}, 8192, 3000),
+    ],
+)
+def test_a_step_beside_decodes_is_smaller_unless_somebody_said_how_large(options, alone, mixed):
+    config = ServeConfig(model="m", **options)
+    limits = startup.limits_of(LLAMA, config, startup.require_fit(LLAMA, config, H200))
+    assert (limits.max_step_tokens, limits.mixed_step_tokens) == (alone, mixed)
+
+
+def test_an_unknown_context_changes_nothing_but_its_row():
+    known, unknown = (
+        startup.require_fit(LLAMA, ServeConfig(model="m"), replace(H200, process_bytes=held))
+        for held in (530 * MIB, None)
+    )
+    assert known.kv_blocks == unknown.kv_blocks
+    assert unknown.ledger.context_bytes == 0
+
+
+def test_max_context_shrinks_when_it_may_and_the_model_is_refused_when_it_may_not():
+    tight = replace(H200, free_bytes=17 * GIB)
+    fit = startup.require_fit(LLAMA, ServeConfig(model="m"), tight)
+    assert fit.fits
+    assert 512 <= fit.max_context < 8192
+    with pytest.raises(
+        DoesNotFit, match=r"needs 1\d\.\d GiB, the NVIDIA H200 has 15\.\d GiB free; fits with max"
+    ):
+        startup.require_fit(LLAMA, ServeConfig(model="m", max_context=8192), tight)
+
+
+def test_a_card_that_others_hold_is_named_as_such():
+    with pytest.raises(DoesNotFit) as caught:
+        startup.require_fit(LLAMA, ServeConfig(model="m"), replace(H200, free_bytes=3 * GIB))
+    assert "the NVIDIA H200 has 3.2 GiB free" in caught.value.message
+    assert caught.value.message.endswith(". Other processes hold 136.5 GiB of its memory (see nvidia-smi)")
+    assert caught.value.exit_code == 3
+    assert caught.value.details["ledger"]["fits"] is False
+
+
+def test_settings_that_no_card_could_satisfy_are_settings_errors():
+    with pytest.raises(ConfigError, match="fp8 cannot be served"):
+        startup.require_fit(LLAMA, ServeConfig(model="m", quantization="fp8"), H200)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"head_size": 100}, "head_dim is 100, no multiple of 8; rotated channels is 100"),  # OpenLLaMA 3B
+        ({"head_size": 320}, "head_dim is 320, over 256"),
+        ({"heads": 32, "kv_heads": 1}, "32 query heads are more than 16 times 1 KV heads"),
+        ({"vocab": (1 << 18) + 1}, "vocab_size is 262145, over 262144"),
+        ({"mlp": 14340}, "intermediate_size is 14340, no multiple of 8"),
+    ],
+)
+def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, says):
+    spec = replace(LLAMA, rope=RopeSpec(), **sizes)
+    with pytest.raises(ModelUnsupported, match=says):
+        startup.require_fit(spec, ServeConfig(model="m"), H200)
+    startup.require_fit(spec, ServeConfig(model="m"), replace(H200, device="cpu"))
+
+
+def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():
+    with pytest.raises(ConfigError, match=r"--block-tokens 12: a GPU wants a multiple of 8"):
+        startup.require_fit(LLAMA, ServeConfig(model="m", block_tokens=12), H200)
+
+
+class Asked:
+    def __init__(self, memory):
+        self._memory = memory
+
+    def memory(self):
+        return self._memory
+
+
+def test_what_was_allocated_is_shown_beside_what_was_predicted():
+    now = replace(H200, free_bytes=20 * GIB, process_bytes=119 * GIB)
+    told = startup.measured(H200, Asked(now))
+    assert told == {"measured": {"allocatedBytes": 118 * GIB, "processBytes": 119 * GIB}}
+    assert startup.measured(Memory("cpu", "this machine", GIB), Asked(None)) == {}

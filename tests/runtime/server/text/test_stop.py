@@ -1,0 +1,62 @@
+"""Stop strings: what is found, what is held back, and that cutting the text differently changes nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wisp_runtime.server.text.stop import StopFinder
+
+
+def run(pieces, stops):
+    finder = StopFinder(stops)
+    shown = [finder.push(piece) for piece in pieces]
+    return [*shown, finder.finish()], finder.found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "shown", "found"),
+    [
+        (["one two"], [], ["one two", ""], None),
+        (["one two"], [" "], ["one", ""], " "),
+        (["one t", "wo three"], ["two"], ["one ", "", ""], "two"),  # split across pieces
+        (["one t", "en"], ["two"], ["one ", "ten", ""], None),  # held back for one that never comes
+        (["one tw"], ["two"], ["one ", "tw"], None),  # released at the end
+        (["aab"], ["ab"], ["a", ""], "ab"),  # a failed start may hold the real one
+        (["a", "a", "b"], ["aab"], ["", "", "", ""], "aab"),
+        (["abcd"], ["abcd", "bc"], ["a", ""], "bc"),  # complete first wins
+        (["xabc"], ["bc", "abc"], ["x", ""], "abc"),  # same end: the earlier beginning
+        (["abc"], ["abcd"], ["", "abc"], None),
+        (["end", "more"], ["end"], ["", "", ""], "end"),  # nothing after it
+        (["é", "è"], ["éè"], ["", "", ""], "éè"),
+    ],
+)
+def test_a_stop_string_ends_the_text_before_it(pieces, stops, shown, found):
+    assert run(pieces, stops) == (shown, found)
+
+
+def first_match(text, stops):
+    """What the text is cut to, by looking at every prefix of it: slow and plain."""
+    for end in range(1, len(text) + 1):
+        starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if starts:
+            return text[: min(starts)]
+    return text
+
+
+@given(
+    pieces=st.lists(st.text("abc", max_size=4), max_size=12),
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=4),
+)
+def test_where_the_text_is_cut_never_matters(pieces, stops):
+    shown, _ = run(pieces, stops)
+    assert "".join(shown) == first_match("".join(pieces), stops)
+
+
+@given(pieces=st.lists(st.text("ab", max_size=3), max_size=9), stop=st.text("ab", min_size=1, max_size=4))
+def test_text_is_only_held_back_while_it_may_begin_a_stop_string(pieces, stop):
+    finder, shown, seen = StopFinder([stop]), "", ""
+    for piece in pieces:
+        shown, seen = shown + finder.push(piece), seen + piece
+        if finder.found:
+            return
+        assert stop.startswith(seen[len(shown) :])

@@ -1,0 +1,131 @@
+"""A model's text side: files that are missing or broken, templates in three places, bytes of tokens."""
+
+import errno
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fake_engine import END, START, write_model
+from tokenizers import Tokenizer
+
+from wisp_runtime.errors import TokenizerUnreadable
+from wisp_runtime.server.text.tokenizer import load_tokenizer
+
+
+def configure(model, **config):
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "tiny", template=None)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("tokenizer.json", None, "missing"),
+        ("tokenizer.json", "{", "cannot be read"),
+        ("tokenizer.json", "{}", "cannot be read"),
+        ("tokenizer_config.json", "{", "no JSON"),
+        ("tokenizer_config.json", "[]", "object"),
+        ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "no valid Jinja2"),
+        ("chat_template.jinja", "{% if %}", "no valid Jinja2"),
+    ],
+)
+def test_a_broken_file_is_named(model, file, content, says):
+    (model / file).unlink(missing_ok=True)
+    if content is not None:
+        (model / file).write_text(content)
+    with pytest.raises(TokenizerUnreadable, match=says) as raised:
+        load_tokenizer(model)
+    assert str(model) in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("one", "one"),
+        ([{"name": "tool_use", "template": "two"}, {"name": "default", "template": "one"}], "one"),
+        ([{"name": "tool_use", "template": "two"}], "two"),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_a_template_is_a_text_or_a_list_of_named_ones(model, value, text):
+    template = load_tokenizer(configure(model, chat_template=value)).chat_template
+    assert (template and template.render([])) == text
+
+
+def test_a_template_file_of_its_own_goes_first(model):
+    configure(model, chat_template="from config")
+    (model / "chat_template.jinja").write_text("from file")
+    assert load_tokenizer(model).chat_template.render([]) == "from file"
+
+
+def test_a_template_file_that_is_no_text_is_named(model):
+    (model / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(TokenizerUnreadable, match=r"chat_template.jinja is no UTF-8 \(byte 2\)"):
+        load_tokenizer(model)
+
+
+def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
+    def refuse(*_):  # root, as which tests may run, reads what is forbidden
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(TokenizerUnreadable, match=r"tokenizer_config.json cannot be read: Permission denied"):
+        load_tokenizer(model)
+
+
+def test_others_run_while_a_long_text_is_tokenized(model):
+    tokenizer, steps, is_over = load_tokenizer(model), [], threading.Event()
+
+    def count():
+        while not is_over.wait(0.001):
+            steps.append(1)
+
+    with ThreadPoolExecutor() as pool:
+        counting = pool.submit(count)
+        text = "some words " * 50_000
+        began = len(steps)
+        assert len(tokenizer.encode(text, adds_special=False)) == len(text)
+        others = len(steps) - began
+        is_over.set()
+        counting.result()
+    assert others > 10  # with the interpreter's lock held: one or two
+
+
+def test_special_tokens_are_written_plain_or_as_objects(model):
+    configure(
+        model, chat_template="{{ bos_token }}{{ eos_token }}", bos_token="<a>", eos_token={"content": "<b>"}
+    )
+    assert load_tokenizer(model).chat_template.render([]) == "<a><b>"
+
+
+def test_a_model_without_a_config_still_tokenizes(model):
+    (model / "tokenizer_config.json").unlink()
+    tokenizer = load_tokenizer(model)
+    assert tokenizer.chat_template is None
+    assert tokenizer.encode("é<|end|>", adds_special=True) == [0xC3, 0xA9, END]
+    assert tokenizer.special_ids == {START, END}
+
+
+def test_limits_meant_for_training_are_lifted(model):
+    path = model / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(path))
+    assert len(load_tokenizer(model).encode("abc", adds_special=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("token", "data"),
+    [(ord("a"), b"a"), (0xC3, b"\xc3"), (0x20, b" "), (0x00, b"\x00"), (END, b"<|end|>"), (263, b"")],
+)
+def test_a_tokens_bytes_are_exact(model, token, data):
+    assert load_tokenizer(model).token_bytes(token) == data

@@ -1,0 +1,173 @@
+"""A device without a GPU: memory is NumPy's, and work runs in order but late: only when someone waits for it.
+
+Or at once, which is the other end of what a real stream may do. Recordings run again on the same memory, as
+CUDA graphs do. The toy model and a sampler compute on it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
+
+from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_runtime.batch import Batch
+from wisp_runtime.engine.execution.device_runner import DeviceRunner
+from wisp_runtime.engine.scheduling.plan import Limits
+
+
+class FakeMark:
+    def __init__(self, lane):
+        self.lane, self.place = lane, 0
+
+    def set(self):
+        self.place = self.lane.asked
+
+    def wait(self):
+        self.lane.run(self.place)
+
+
+class FakeRecording:
+    def __init__(self, lane, work):
+        self.lane, self.work, self.launches = lane, work, 0
+
+    def launch(self):
+        self.launches += 1
+        for one in self.work:
+            self.lane.ask(one)
+
+
+class FakeLane:
+    def __init__(self, *, is_late=True):
+        self.is_late = is_late
+        self.queue = deque()
+        self.asked = self.ran = self.device_bytes = 0
+        self.recordings, self.recording = [], None
+
+    def ask(self, work):
+        if self.recording is not None:
+            self.recording.append(work)
+            return
+        self.asked += 1
+        self.queue.append(work)
+        if not self.is_late:
+            self.run(self.asked)
+
+    def run(self, place):
+        while self.ran < place:
+            self.queue.popleft()()
+            self.ran += 1
+
+    def host_memory(self, size_bytes):
+        return np.zeros(size_bytes, np.uint8)
+
+    def device_memory(self, size_bytes):
+        self.device_bytes += size_bytes
+        return np.zeros(size_bytes, np.uint8)
+
+    def upload(self, device, host):
+        assert device.nbytes == host.nbytes
+        assert self.recording is None
+        self.ask(lambda: np.copyto(device.view(np.uint8), host.view(np.uint8)))
+
+    def upload_rows(self, device, host):
+        assert device.shape == host.shape
+        assert self.recording is None
+        self.ask(lambda: np.copyto(device, host))
+
+    def download(self, host, device):
+        assert host.shape == device.shape
+        assert self.recording is None
+        self.ask(lambda: np.copyto(host, device))
+
+    def mark(self):
+        return FakeMark(self)
+
+    def record(self, body):
+        self.recording = []
+        result = body()
+        self.recordings.append(FakeRecording(self, self.recording))
+        self.recording = None
+        return self.recordings[-1], result
+
+
+class FakeSampler:
+    """Parameters are a pickle in the memory it is given."""
+
+    parameter_bytes = 1 << 14
+
+    def __init__(self, lane, max_rows):
+        self.lane = lane
+        self.drawn = np.full(max_rows, -99, np.int32)
+        self.is_sound = np.zeros(max_rows, np.uint8)
+        self.logprobs = np.zeros(max_rows, np.float32)
+        self.top_ids = np.zeros((max_rows, MOST_ALTERNATIVES), np.int32)
+        self.top_logprobs = np.zeros((max_rows, MOST_ALTERNATIVES), np.float32)
+
+    def host_view(self, memory):
+        assert memory.shape == (self.parameter_bytes,)
+        return memory
+
+    def fill(self, view, sampling):
+        data = pickle.dumps(sampling)
+        view[:8] = np.frombuffer(np.int64(len(data)).tobytes(), np.uint8)
+        view[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)
+
+    def reserve(self):
+        self.reserved = True
+
+    def launch(self, logits, rows, parameters, *, logprobs, greedy):
+        assert logits.shape == (rows, VOCAB)
+
+        def work():
+            sampling = pickle.loads(parameters[8 : 8 + int(parameters[:8].view(np.int64)[0])].tobytes())
+            live = len(sampling.steps)
+            assert live <= rows
+            assert greedy == (logprobs < 0 and not sampling.temperature.any())
+            self.drawn[:live] = toy_sample(logits[:live], sampling).tokens
+            self.is_sound[:live] = 1
+            self.logprobs[:live] = -self.drawn[:live]
+            self.top_ids[:live] = np.arange(MOST_ALTERNATIVES)
+            self.top_logprobs[:live] = -np.arange(MOST_ALTERNATIVES)
+
+        self.lane.ask(work)
+        reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}
+        if logprobs < 0:
+            reported = dict.fromkeys(reported)
+        return SimpleNamespace(tokens=self.drawn[:rows], is_sound=self.is_sound[:rows], **reported)
+
+
+class FakeModel:
+    """The toy on the device: awaited tokens are looked up where the sampler left them."""
+
+    def __init__(self, lane, sampler, toy):
+        self.lane, self.sampler, self.whole_step = lane, sampler, None
+        self.toy = toy
+        self.spec = self.toy.spec
+        self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)
+
+    def forward(self, batch: Batch, cache):
+        logits = self.logits[: len(batch.logit_rows)]
+        assert len(batch.query_starts_host) == len(batch.query_starts)
+
+        def work():
+            awaited = batch.tokens < 0
+            known = batch.tokens.copy()
+            known[awaited] = self.sampler.drawn[-1 - batch.tokens[awaited]]
+            assert (known >= 0).all(), "a token that nobody drew"
+            fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
+            logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache)
+
+        self.lane.ask(work)
+        return logits
+
+
+def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | None = None) -> DeviceRunner:
+    """The real runner of a device, on a lane that runs late or at once."""
+    lane = FakeLane(is_late=is_late)
+    sampler = FakeSampler(lane, limits.max_running)
+    cache = toy_runner(limits.blocks, limits.block_tokens).cache
+    return DeviceRunner(FakeModel(lane, sampler, toy or ToyModel()), cache, sampler, lane, limits)

@@ -1,0 +1,143 @@
+"""A model that is nothing but its cache: a token depends on all before it, read back through block tables.
+
+It keeps token ids as keys and positions as values, so a block, slot or position mixed up anywhere
+changes the answer or raises. ``answer`` says what it must say, without any engine. Run as a module, it is
+an engine's process with the toy in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_runtime.batch import Batch, Sampled, SamplingBatch
+from wisp_runtime.config import ServeConfig
+from wisp_runtime.engine.execution.runner import Done, Runner
+from wisp_runtime.engine.process import main
+from wisp_runtime.engine.scheduling.plan import Limits, Plan
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.startup import Engine, phase
+from wisp_runtime.engine.transport.messages import Phase, Ready, Submit
+from wisp_runtime.layers.cache import KVCache
+
+VOCAB = 13
+EOS = 12
+
+
+def greedy_token(tokens: list[int]) -> int:
+    """What the toy says after ``tokens``: their checksum."""
+    return zlib.crc32(bytes(tokens)) % VOCAB
+
+
+def stir(seed: int, step: int) -> int:
+    """What a seed adds to a token drawn at position ``step``."""
+    return zlib.crc32(f"{seed}/{step}".encode())
+
+
+def answer(request: Submit, max_context: int) -> list[int]:
+    """The tokens ``request`` must get, whoever else is there."""
+    tokens, sampling = list(request.prompt), request.sampling
+    end = min(len(tokens) + request.max_tokens, max_context)
+    stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
+    while len(tokens) < end:
+        token = greedy_token(tokens)
+        if sampling.temperature:
+            token += stir(sampling.seed, len(tokens))
+        if sampling.presence_penalty:
+            token += sum(count**2 for count in Counter(tokens[len(request.prompt) :]).values())
+        tokens.append(token % VOCAB)
+        if tokens[-1] in stops:
+            break
+    return tokens[len(request.prompt) :]
+
+
+@dataclass
+class ToyModel:
+    spec: ModelSpec = field(
+        default_factory=lambda: ModelSpec(
+            "Toy", "toy", 1, 1, 1, VOCAB, 1, 1, 1, 1 << 20, 1e-5, RopeSpec(), eos_token_ids=(EOS,)
+        )
+    )
+    computed_tokens: int = 0
+
+    def forward(self, batch: Batch, cache: KVCache) -> np.ndarray:
+        self.computed_tokens += len(batch.tokens)
+        tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
+        live = batch.slots >= 0
+        tokens[batch.slots[live]] = batch.tokens[live]
+        positions[batch.slots[live]] = batch.positions[live]
+        logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
+        for row, n in enumerate(batch.logit_rows):
+            b = int(np.searchsorted(batch.query_starts, n, side="right")) - 1
+            if not batch.context_lengths[b]:  # padding
+                assert batch.slots[n] == -1
+                continue
+            assert batch.context_lengths[b] == batch.positions[n] + 1
+            places = np.arange(batch.context_lengths[b])
+            blocks = batch.block_tables[b, places // cache.block_tokens]
+            slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
+            np.testing.assert_array_equal(positions[slots], places)
+            logits[row, greedy_token(tokens[slots].tolist())] = 1.0
+        return logits
+
+
+def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
+    """Greedy, or stirred by (seed, step) and by the counts of what was generated, as ``answer`` does."""
+    tokens = logits.argmax(axis=1)
+    for row in range(len(tokens)):
+        counts = sampling.counts[slice(*sampling.count_starts[row : row + 2])]
+        tokens[row] += sum(count**2 for count in counts.tolist()) if sampling.presence_penalty[row] else 0
+        tokens[row] += stir(sampling.seeds[row], sampling.steps[row]) if sampling.temperature[row] else 0
+    return Sampled((tokens % VOCAB).astype(np.int32))
+
+
+def toy_runner(blocks: int, block_tokens: int) -> Runner:
+    """A runner of the toy, its cache filled with what no one wrote."""
+    shape = (1, blocks, 1, block_tokens, 1)
+    cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), block_tokens)
+    return Runner(ToyModel(), cache, toy_sample)
+
+
+class TroubledRunner(Runner):
+    """The toy's runner, as slow or as broken as ``model`` in its settings says."""
+
+    def __init__(self, trouble: str, blocks: int, block_tokens: int) -> None:
+        toy = toy_runner(blocks, block_tokens)
+        super().__init__(toy.model, toy.cache, toy.sample)
+        self.trouble = trouble
+
+    def launch(self, plan: Plan) -> Done:
+        if self.trouble == "slow":
+            time.sleep(0.02)
+        if self.trouble == "stuck":
+            time.sleep(120)
+        if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
+            raise ZeroDivisionError("the toy was told to raise")
+        if self.trouble == "lingers" and any(chunk.sequence.generated_tokens for chunk in plan):
+            atexit.register(time.sleep, 120)  # as the driver may, whose GPU does not answer any more
+            self.error = ZeroDivisionError("the toy was told to linger")  # as a future does: frames live on
+            raise self.error
+        return super().launch(plan)
+
+
+def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
+    """Start-up without a model; ``late`` takes half a second."""
+    with phase("weights", tell):
+        time.sleep(0.5 if config.model == "late" else 0)
+    limits = Limits(64, 4, config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
+    scheduler, kernels = Scheduler(limits), {"set": "toy"}
+    eos = tuple(limits.eos)
+    ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, eos, {}, kernels, "cpu", scheduler.load)
+    return Engine(scheduler, TroubledRunner(config.model, limits.blocks, limits.block_tokens), ready)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], toy_start))

@@ -1,0 +1,297 @@
+"""From files to weights: how tensors are cut, how files are read, and a GPU's storing, played by NumPy."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.formats import weight_bytes
+from wisp_plan.weights.layout import packed_elements, padded
+from wisp_plan.weights.tensors import expected_tensors
+from wisp_runtime.errors import ShapeError, WeightsUnreadable
+from wisp_runtime.models.registry import model_class
+from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.cuda.weights.ring import RingIntake
+from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, Place, packed_row, page_aligned
+from wisp_runtime.weights.arena import Weights
+from wisp_runtime.weights.reader import Feed, Files, Piece, plan
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def tensor(name, start, shape, file="a", dtype="BF16"):
+    size = int(np.prod(shape)) * STORED[dtype].itemsize
+    return TensorInfo(name, dtype, shape, start, start + size, file)
+
+
+def test_pieces_come_in_the_order_of_the_files_and_cover_every_row_once():
+    tensors = [
+        tensor("late", 4000, (200, 16)),  # 32 bytes a row
+        tensor("other", 0, (3, 8), file="b"),
+        tensor("vector", 96, (1000,)),
+        tensor("early", 0, (3, 16)),
+    ]
+    pieces = plan(tensors, 4200)  # 131 rows of "late": two blocks of 64
+    assert [(piece.tensor.name, piece.first, piece.rows) for piece in pieces] == [
+        ("early", 0, 3),
+        ("vector", 0, 1000),
+        ("late", 0, 128),
+        ("late", 128, 72),
+        ("other", 0, 3),
+    ]
+    assert [piece.start for piece in pieces] == [0, 96, 4000, 4000 + 128 * 32, 0]
+    assert sum(piece.size_bytes for piece in pieces) == sum(one.size_bytes for one in tensors)
+
+
+@pytest.mark.parametrize(("piece_bytes", "rows"), [(4096, 64), (4095, 63), (64, 1), (10, 1), (1 << 20, 100)])
+def test_a_piece_holds_blocks_of_64_rows_or_what_fits(piece_bytes, rows):
+    pieces = plan([tensor("wide", 0, (100, 32))], piece_bytes)
+    assert pieces[0].rows == rows
+    assert sum(piece.rows for piece in pieces) == 100
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize(("start", "size"), [(0, 10), (4095, 2), (8192, 4096), (777, 50_000), (59_990, 10)])
+def test_a_piece_is_read_whole_wherever_it_lies(tmp_path, is_direct, start, size):
+    data = np.random.default_rng(start).integers(0, 256, 60_000).astype(np.uint8)
+    (tmp_path / "a").write_bytes(data.tobytes())
+    info = TensorInfo("w", "BF16", (1, size // 2), start, start + size, "a")
+    buffer = page_aligned(np.zeros(size + SLACK_BYTES + PAGE_BYTES, np.uint8))
+    try:
+        files = Files(tmp_path, ["a"], is_direct=is_direct)
+    except WeightsUnreadable:
+        pytest.skip("this file system has no O_DIRECT")
+    with files:
+        rows = files.read(Piece(info, 0, 1), buffer)
+    np.testing.assert_array_equal(rows, data[start : start + size])
+    assert rows.base is not None  # a part of the buffer, no copy
+
+
+def test_a_file_that_ends_early_is_named_with_its_tensor(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(100))
+    piece = plan([tensor("model.norm.weight", 40, (100,))], 1 << 20)[0]
+    with (
+        Files(tmp_path, ["a"]) as files,
+        pytest.raises(WeightsUnreadable, match=r"a: ended while model\.norm"),
+    ):
+        files.read(piece, np.zeros(1000, np.uint8))
+
+
+def test_a_file_that_cannot_be_opened_or_read_is_named(tmp_path):
+    with pytest.raises(WeightsUnreadable, match="gone: cannot be opened: No such file"):
+        Files(tmp_path, ["gone"])
+    (tmp_path / "a").mkdir()
+    piece = plan([tensor("w", 0, (100,))], 1 << 20)[0]
+    with (
+        Files(tmp_path, ["a"]) as files,
+        pytest.raises(WeightsUnreadable, match="reading w failed: Is a dir"),
+    ):
+        files.read(piece, np.zeros(1000, np.uint8))
+
+
+@pytest.mark.parametrize("rows", [16, 48, 14336])
+def test_gate_and_up_alternate_by_eights(rows):
+    order = [packed_row(row, rows, "gate_up") for row in range(rows)]
+    assert sorted(order) == list(range(rows))
+    at = dict(zip(order, range(rows), strict=True))
+    assert [at[place] for place in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
+
+
+# A GPU, played by NumPy: packed matrices in bf16, and copies that happen long after they were asked for.
+
+
+class Packed:
+    def __init__(self, storage, outputs, inputs, order):
+        self.storage, self.outputs, self.inputs, self.order = storage, outputs, inputs, order
+
+    def store(self, first, rows):
+        for number, row in enumerate(rows, first):
+            place = packed_row(number, self.outputs, self.order)
+            self.storage[self._places(place)] = row.astype(BF16)
+
+    def rows(self):
+        """Return the rows as the checkpoint stacks them."""
+        places = packed_row(np.arange(self.outputs), self.outputs, self.order)
+        return np.stack([self.storage[self._places(place)] for place in places]).astype(np.float32)
+
+    def _places(self, row):
+        columns = np.arange(self.inputs)
+        block = (row // 64 * (padded(self.inputs) // 64) + columns // 64) * 4096
+        return block + row % 64 * 64 + ((columns % 64 // 8) ^ (row % 8)) * 8 + columns % 8
+
+
+class LateCarrier:
+    """Takes what a buffer holds only when somebody waits for it, as the worst GPU might."""
+
+    def __init__(self, count, size):
+        self.buffers = [np.zeros(size + SLACK_BYTES, np.uint8) for _ in range(count)]
+        self.sent = [[] for _ in range(count)]
+        self.is_closed = False
+
+    def wait(self, slot):
+        for rows, place in self.sent[slot]:
+            values = rows.view(STORED[place.dtype]).reshape(place.shape)
+            if len(place.shape) == 2:
+                place.weight.store(place.first, values)
+            else:
+                for number, value in enumerate(values.astype(BF16), place.first):
+                    place.weight[packed_row(number, len(place.weight), place.order)] = value
+        self.sent[slot].clear()
+
+    def send(self, slot, rows, place):
+        assert not self.sent[slot], "sent twice without waiting"
+        self.sent[slot].append((rows, place))
+
+    def close(self):
+        for slot in range(len(self.buffers)):
+            self.wait(slot)
+        self.is_closed = True
+
+
+class PlayedGpu(CpuOps):
+    piece_bytes = 3000
+
+    def matrix_elements(self, outputs, inputs):
+        return packed_elements(outputs, inputs)
+
+    def weight_arena(self, elements):
+        return np.zeros(elements, BF16)
+
+    def row_order(self, order):
+        return order
+
+    def matrix(self, storage, outputs, inputs, order="plain"):
+        return Packed(storage, outputs, inputs, order)
+
+    def intake(self, total_bytes):
+        return RingIntake(LateCarrier(3, self.piece_bytes), threads=5, piece_bytes=self.piece_bytes)
+
+
+CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 72,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "vocab_size": 150,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+SPEC = replace(parse_config(CONFIG), has_mlp_bias=True, has_output_bias=True, has_qk_norm=True)
+
+
+def checkpoint(folder, spec, dtype):
+    """Write two shards of random numbers; return them, and where each lies."""
+    numbers = np.random.default_rng(5)
+    tensors = {one.name: numbers.standard_normal(one.shape).astype(dtype) for one in expected_tensors(spec)}
+    names = list(tensors)
+    random.Random(1).shuffle(names)
+    infos = []
+    for file, some in (("a.safetensors", names[::2]), ("b.safetensors", names[1::2])):
+        save_file({name: tensors[name] for name in some}, folder / file)
+        raw = (folder / file).read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        for name, entry in json.loads(raw[8 : 8 + length]).items():
+            start, end = (8 + length + offset for offset in entry["data_offsets"])
+            infos.append(TensorInfo(name, entry["dtype"], tuple(entry["shape"]), start, end, file))
+    return tensors, infos
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
+def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_direct):
+    tensors, infos = checkpoint(tmp_path, SPEC, dtype)
+    ops, parameters = PlayedGpu(threads=1), list(model_class(SPEC).parameters(SPEC))
+    weights = Weights(ops, parameters)
+    intake, told = ops.intake(0), []
+    pieces = plan(infos, intake.piece_bytes)
+    try:
+        files = Files(tmp_path, ["a.safetensors", "b.safetensors"], is_direct=is_direct)
+    except WeightsUnreadable:
+        pytest.skip("this file system has no O_DIRECT")
+    intake._carrier.buffers = [page_aligned(np.zeros(3000 + 3 * PAGE_BYTES, np.uint8)) for _ in range(3)]
+    with files, Feed(files, pieces, weights, intake) as feed:
+        feed.wait(lambda *now: told.append(now))
+    assert intake._carrier.is_closed
+    total = sum(info.size_bytes for info in infos)
+    assert (told[0], told[-1]) == ((0, total), (total, total))
+    for one in parameters:
+        stacked = np.concatenate([tensors[part.tensor].astype(BF16) for part in one.parts]).astype(np.float32)
+        found = weights[one.name]
+        if stacked.ndim == 1:
+            found = found[packed_row(np.arange(len(stacked)), len(stacked), one.order)]
+        found = found.rows() if isinstance(found, Packed) else found.astype(np.float32)
+        np.testing.assert_array_equal(found, stacked, err_msg=one.name)
+
+
+@pytest.mark.parametrize("switches", [{}, {"ties_embeddings": False}, {"has_qkv_bias": False, "mlp": 128}])
+def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
+    spec = replace(SPEC, **switches)
+    weights = Weights(PlayedGpu(threads=1), model_class(spec).parameters(spec))
+    assert weights.arena.nbytes == weight_bytes(spec, "bf16", "cuda").weights
+    starts = [weights[one.name] for one in model_class(spec).parameters(spec) if len(one.shape) == 1]
+    assert all((start.ctypes.data - weights.arena.ctypes.data) % 128 == 0 for start in starts)
+
+
+class BrokenCarrier(LateCarrier):
+    def send(self, slot, rows, place):
+        raise WeightsUnreadable("the GPU is gone")
+
+
+def test_a_device_that_fails_ends_the_load_and_the_tensor_is_noted(tmp_path):
+    _, infos = checkpoint(tmp_path, SPEC, BF16)
+    weights = Weights(PlayedGpu(threads=1), model_class(SPEC).parameters(SPEC))
+    intake = RingIntake(BrokenCarrier(2, 3000), threads=4, piece_bytes=3000)
+    pieces = plan(infos, 3000)
+    with (
+        Files(tmp_path, {info.file for info in infos}) as files,
+        pytest.raises(WeightsUnreadable, match="the GPU is gone") as caught,
+        Feed(files, pieces, weights, intake) as feed,
+    ):
+        feed.wait(lambda *_: None)
+    assert f"while {pieces[0].tensor.name} of a.safetensors" in caught.value.__notes__[0]
+
+
+def test_more_rows_than_a_buffer_holds_are_refused():
+    intake = RingIntake(LateCarrier(1, 100), threads=1, piece_bytes=100)
+    with pytest.raises(ShapeError, match="a buffer has 100"):
+        intake.put(Place(None, "plain", 0, (51,), "BF16"), lambda buffer: buffer)
+
+
+def test_random_weights_do_not_depend_on_how_they_are_cut(monkeypatch):
+    def tiles():
+        ops = CpuOps(threads=1)
+        weights = Weights(ops, model_class(SPEC).parameters(SPEC))
+        weights.randomize(7)
+        return weights
+
+    whole = tiles()
+    monkeypatch.setattr("wisp_runtime.ops.cpu.ops._NUMBERS_AT_ONCE", 1000)
+    np.testing.assert_array_equal(whole.arena, tiles().arena)
+    assert len(np.unique(whole["layers.0.mlp_norm.weight"])) > 20
+    assert abs(whole["norm.weight"].mean() - 1) < 0.05
+    assert abs(whole["layers.1.qkv.bias"]).max() < 0.1
+    rows = CpuOps(threads=1).embedding(np.arange(150), whole["embeddings.weight"])
+    assert abs(rows.std() * 72**0.5 - 1) < 0.05
+    np.testing.assert_array_equal(rows, rows.astype(BF16).astype(np.float32))
+    different = CpuOps(threads=1).embedding(np.arange(72), whole["layers.0.output.weight"])
+    assert not np.isin(different, rows[:72]).all()
+
+
+def test_a_random_model_answers(tmp_path: Path):
+    from wisp_runtime.models.load import random_model
+
+    model = random_model(SPEC, CpuOps(threads=1), seed=3)
+    assert model.spec == SPEC
