@@ -30,9 +30,10 @@ def _gpu():
 @pytest.fixture(scope="session", autouse=True)
 def _small_models_stand_for_large_ones():
     """Decode steps run in one launch, whatever the weights' size: they are what shall be tested."""
+    from wisp_runtime.engine.persistent import strategy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 0)
+        patch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 0)
         yield
 
 

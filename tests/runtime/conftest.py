@@ -6,6 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+# Helpers, and the folders of tests whose cases other tests run under other conditions.
+sys.path.insert(0, str(Path(__file__).parent / "engine/scheduling"))
+sys.path.insert(0, str(Path(__file__).parent / "engine"))
+sys.path.insert(0, str(Path(__file__).parent / "models"))
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from fake_engine import END, live_server, tokens_of, write_model
 

@@ -1,9 +1,9 @@
 """The scratch memory of a step, at the largest step that the options allow.
 
 On a GPU each part is a line or a function here that counts what the runtime's own part allocates.
-``tests/runtime/ops/cuda/test_workspace_twins.py`` compares the constants with theirs; ``tests/gpu/engine/test_preflight.py``
-compares the ledger's total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is an
-estimate.
+``tests/runtime/ops/cuda/test_workspace_twins.py`` compares the constants with theirs;
+``tests/gpu/engine/test_preflight.py`` compares the ledger's
+total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is an estimate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIGNMENT_BYTES = 256
 MOST_ALTERNATIVES = 20
 """Alternatives to a token that a client may ask for, as OpenAI's may; a step that reports any reports all."""
 
-# What ``wisp_runtime.ops.cuda`` has under the same names; ``tests/runtime/ops/cuda/test_workspace_twins.py`` compares.
+# Mirrors of constants in ``wisp_runtime.ops.cuda``; ``test_workspace_twins.py`` compares them.
 PRODUCT_ROWS = 128
 PRODUCT_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 DECODE_PART_ROWS = 16384

@@ -143,6 +143,6 @@ def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
 
 
 def decode_sizes(max_concurrent: int) -> int:
-    """Count the sizes that decode steps are rounded up to (``wisp_runtime.engine.execution.batch_buckets`` lists them)."""
+    """Count the sizes that decode steps are rounded up to (``batch_buckets.py`` lists them)."""
     small = sum(size < max_concurrent for size in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128))
     return small + max(0, -(-(max_concurrent - 128) // 64) - 1) + 1

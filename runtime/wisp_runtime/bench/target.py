@@ -13,7 +13,6 @@ from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.formats import kv_bytes_per_token
 from wisp_plan.weights.layout import padded
-from wisp_runtime.models.load import load_model, random_model, read_spec
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.bench.record import Row
@@ -25,6 +24,7 @@ from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.models.load import load_model, random_model, read_spec
 from wisp_runtime.ops.protocol import backend
 from wisp_runtime.ops.protocol.backend import Ops
 
@@ -133,10 +133,7 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
         ops.fix_order()
     memory = ops.memory()
     fit = startup.require_fit(spec, config, memory)
-    if is_random:
-        model = random_model(spec, ops, wanted.seed)
-    else:
-        model = load_model(Path(wanted.shape), spec, ops)
+    model = random_model(spec, ops, wanted.seed) if is_random else load_model(Path(wanted.shape), spec, ops)
     limits = startup.limits_of(spec, config, fit)
     made = startup.make_runner(model, ops, fit, limits, config.decode_path, memory)
     runner: Any = made[0]

@@ -20,8 +20,6 @@ from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
-from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.sources.resolve import resolve
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import Runs, step
@@ -32,9 +30,11 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.layers.cache import allocate
+from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol import backend
 from wisp_runtime.ops.protocol.backend import EarlyContext, Memory, Ops
+from wisp_runtime.sources.resolve import resolve
 
 Tell = Callable[[Phase], None]
 Progress = Callable[[int, int], None]

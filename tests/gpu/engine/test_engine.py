@@ -18,7 +18,6 @@ cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 from wisp_plan.spec.model import ModelSpec, RopeSpec  # noqa: E402
-from wisp_runtime.models.load import random_model  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.engine.execution.graphs import Graphs  # noqa: E402
 from wisp_runtime.engine.loop import run  # noqa: E402
@@ -26,6 +25,7 @@ from wisp_runtime.engine.scheduling.plan import Chunk, Limits  # noqa: E402
 from wisp_runtime.engine.scheduling.scheduler import Scheduler  # noqa: E402
 from wisp_runtime.engine.scheduling.sequence import Sequence  # noqa: E402
 from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit  # noqa: E402
+from wisp_runtime.models.load import random_model  # noqa: E402
 
 SPEC = ModelSpec("LlamaForCausalLM", "llama", 4, 512, 1024, 2056, 8, 2, 64, 512, 1e-5, RopeSpec())
 LIMITS = Limits(700, 16, 256, 32, 512, SPEC.vocab)

@@ -23,7 +23,7 @@ from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
-from wisp_runtime.ops.cuda.weights import upload
+from wisp_runtime.ops.cuda.weights import upload  # noqa: E402
 from wisp_runtime.ops.cuda.weights.packing import unpack_rows  # noqa: E402
 from wisp_runtime.ops.reference.packing import pack, packed_rows  # noqa: E402
 from wisp_runtime.weights.arena import Weights  # noqa: E402

@@ -18,13 +18,13 @@ from wisp_plan.memory.buffers import gpu_buffers  # noqa: E402
 from wisp_plan.memory.ledger import compute_ledger  # noqa: E402
 from wisp_plan.presets import shape_spec  # noqa: E402
 from wisp_plan.units import GIB, MIB, format_size  # noqa: E402
-from wisp_runtime.models.load import random_model  # noqa: E402
 from wisp_runtime.config import ServeConfig  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.errors import DoesNotFit  # noqa: E402
+from wisp_runtime.models.load import random_model  # noqa: E402
 from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
 from wisp_runtime.ops.cuda.device.context_prefetch import EarlyContext  # noqa: E402
-from wisp_runtime.ops.protocol import backend
+from wisp_runtime.ops.protocol import backend  # noqa: E402
 
 PART_OF_ALL = 0.02
 """How far the ledger may be from what was allocated: the target of the design."""

@@ -11,8 +11,8 @@ from parity_reference import Seen
 
 from wisp_runtime.batch import Batch
 from wisp_runtime.layers.cache import KVCache, allocate
-from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.models.llama import Llama
+from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.backend import Ops
 
 BLOCK_TOKENS = 16

@@ -1,7 +1,7 @@
 """The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
 
 The names of buffers are chosen here, for all: two results that live at once have different names.
-:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/engine/test_preflight.py`` compares the total, within 2 %.
+:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/engine/test_preflight.py`` compares the total.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Kinds:
 
 
 class CudaOps(Arenas):
-    """See :class:`wisp_runtime.ops.protocol.backend.Ops`. Results are overwritten by the next op of the same kind.
+    """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:
         device: the open GPU.
@@ -111,7 +111,7 @@ class CudaOps(Arenas):
         self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
 
     def fix_order(self) -> None:
-        """Cut no product and no attention along what it sums over; see :class:`wisp_runtime.ops.protocol.backend.Ops`.
+        """Cut no product and no attention along what it sums over; see ``Ops``.
 
         Raises:
             ConfigError: the GPU is no Hopper.

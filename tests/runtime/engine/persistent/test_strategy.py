@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_llama import OPS, make
 
+from wisp_runtime.engine.persistent import strategy
 from wisp_runtime.engine.persistent.strategy import choose
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
@@ -55,7 +56,7 @@ class Step:
 
 @pytest.fixture(autouse=True)
 def _any_model_is_large_enough(monkeypatch):
-    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 0)
+    monkeypatch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 0)
 
 
 def right(logits, batch):
@@ -159,7 +160,7 @@ def test_anything_else_takes_the_general_path_and_says_why(settings, says):
 
 
 def test_a_small_model_takes_the_general_path(monkeypatch):
-    monkeypatch.setattr(decode_path, "_LEAST_WEIGHT_BYTES", 1 << 30)
+    monkeypatch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 1 << 30)
     assert chosen()[0].why.startswith("the model is small")
 
 

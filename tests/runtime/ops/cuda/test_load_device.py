@@ -70,7 +70,7 @@ def test_a_download_ends_when_the_gpu_that_was_asked_for_is_not_there():
 
 
 def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch):
-    monkeypatch.setattr(early, "_library", lambda *_: None)
+    monkeypatch.setattr(context_prefetch, "_library", lambda *_: None)
     context = context_prefetch.EarlyContext()
     assert context.wait() is None
     assert context.is_missing
@@ -107,8 +107,8 @@ NOT_TOLD = (1 << 64) - 1
     ids=["ours", "alone under another number", "whose is not known", "ours, not told", "nobody"],
 )
 def test_our_own_bytes_are_found_among_the_processes(monkeypatch, processes, held):
-    monkeypatch.setattr(early, "management_library", lambda: Lists(*processes))
-    monkeypatch.setattr(early, "_handle", lambda _: 1)
+    monkeypatch.setattr(context_prefetch, "management_library", lambda: Lists(*processes))
+    monkeypatch.setattr(context_prefetch, "_handle", lambda _: 1)
     assert context_prefetch.process_bytes() == held
 
 

@@ -30,7 +30,7 @@ _FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
 
 
 class Arenas:
-    """The part of a GPU's ops that allocates and fills memory; see :class:`wisp_runtime.ops.protocol.backend.Ops`.
+    """The part of a GPU's ops that allocates and fills memory; see ``ops/protocol``.
 
     Args:
         device: the open GPU.

@@ -32,7 +32,7 @@ class PackedMatrix:
         storage: ``[elements(out, in)]`` bf16; padding is zero.
         outputs: rows.
         inputs: columns, a multiple of 8.
-        order: of the rows, :func:`wisp_runtime.ops.protocol.upload.packed_row`. Gate and up are a multiple of 8 high;
+        order: of the rows, :func:`~.upload.packed_row`. Gate and up are a multiple of 8 high;
             by heads there are whole heads.
     """
 
