@@ -1,5 +1,5 @@
 """``python -m wisp_gateway``: the same as the console script."""
 
-from .main import main
+from wisp_gateway.main import main
 
 main()

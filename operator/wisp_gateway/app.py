@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from . import inform, intake, routes
-from .auth import Keyring, bearer
-from .client import Client, ClientGone, Message, Receive, Send
-from .config import Config
-from .desk import Desk
-from .errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping
-from .fleet import Fleet
-from .metrics import Metrics
-from .pick import prefix_key
-from .relay import Relay, Request
+from wisp_gateway import inform, intake, routes
+from wisp_gateway.auth import Keyring, bearer
+from wisp_gateway.client import Client, ClientGone, Message, Receive, Send
+from wisp_gateway.config import Config
+from wisp_gateway.desk import Desk
+from wisp_gateway.errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping
+from wisp_gateway.fleet import Fleet
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.pick import prefix_key
+from wisp_gateway.relay import Relay, Request
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("wisp_gateway.access")

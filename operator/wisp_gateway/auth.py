@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from .directory import Model
-from .errors import Unauthorized
+from wisp_gateway.directory import Model
+from wisp_gateway.errors import Unauthorized
 
 log = logging.getLogger(__name__)
 

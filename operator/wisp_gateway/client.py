@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from . import sse
-from .errors import BodyTooLarge, GatewayError, Headers
-from .server import ClientProtocol
+from wisp_gateway import sse
+from wisp_gateway.errors import BodyTooLarge, GatewayError, Headers
+from wisp_gateway.server import ClientProtocol
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .errors import StartError
+from wisp_gateway.errors import StartError
 
 MIB = 1024 * 1024
 

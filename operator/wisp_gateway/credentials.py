@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from .config import ClusterEnvironment
-from .errors import StartError
+from wisp_gateway.config import ClusterEnvironment
+from wisp_gateway.errors import StartError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

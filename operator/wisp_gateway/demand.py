@@ -14,9 +14,9 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from .errors import EndpointLost
-from .fleet import Fleet
-from .pool import Pool, request_head
+from wisp_gateway.errors import EndpointLost
+from wisp_gateway.fleet import Fleet
+from wisp_gateway.pool import Pool, request_head
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from .errors import DirectoryError
-from .fields import Reader
+from wisp_gateway.errors import DirectoryError
+from wisp_gateway.fields import Reader
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
 MODES = ("Hold", "Reject")

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from .directory import EMPTY, Snapshot, parse
-from .errors import DirectoryError
+from wisp_gateway.directory import EMPTY, Snapshot, parse
+from wisp_gateway.errors import DirectoryError
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,20 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from .directory import EMPTY, Model, Snapshot
-from .kubernetes import ApiServer
-from .mirror import Mirror
-from .resources import MODEL_LABEL, MODELS_PATH, SLICES_PATH, ModelObject, Slice, join, read_model, read_slice
-from .secret_keys import SecretKeys
+from wisp_gateway.directory import EMPTY, Model, Snapshot
+from wisp_gateway.kubernetes import ApiServer
+from wisp_gateway.mirror import Mirror
+from wisp_gateway.resources import (
+    MODEL_LABEL,
+    MODELS_PATH,
+    SLICES_PATH,
+    ModelObject,
+    Slice,
+    join,
+    read_model,
+    read_slice,
+)
+from wisp_gateway.secret_keys import SecretKeys
 
 # Changes within this time are published together.
 GATHER_S = 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import DirectoryError
+from wisp_gateway.errors import DirectoryError
 
 
 class Reader:

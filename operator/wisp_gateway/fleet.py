@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from .desk import Desk, Pod
-from .directory import Endpoint, Snapshot
-from .errors import AmbiguousModel, GatewayError, ModelNotFound
-from .hold import Ticket
-from .metrics import Metrics
+from wisp_gateway.desk import Desk, Pod
+from wisp_gateway.directory import Endpoint, Snapshot
+from wisp_gateway.errors import AmbiguousModel, GatewayError, ModelNotFound
+from wisp_gateway.hold import Ticket
+from wisp_gateway.metrics import Metrics
 
 
 class Lease:

@@ -7,18 +7,18 @@ import logging
 import socket
 from dataclasses import replace
 
-from .app import App
-from .config import Config, cluster_environment
-from .demand import Demand
-from .desk import Desk
-from .directory import Directory, Snapshot
-from .directory_file import FileDirectory
-from .fleet import Fleet
-from .metrics import Metrics
-from .pool import Pool
-from .relay import Relay
-from .server import Server, listen
-from .wake import Prober
+from wisp_gateway.app import App
+from wisp_gateway.config import Config, cluster_environment
+from wisp_gateway.demand import Demand
+from wisp_gateway.desk import Desk
+from wisp_gateway.directory import Directory, Snapshot
+from wisp_gateway.directory_file import FileDirectory
+from wisp_gateway.fleet import Fleet
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.pool import Pool
+from wisp_gateway.relay import Relay
+from wisp_gateway.server import Server, listen
+from wisp_gateway.wake import Prober
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ def _directory(config: Config) -> Directory:
     if config.directory is not None:
         return FileDirectory(config.directory)
     # aiohttp costs 0.2 s of start and 20 MB, which `wisp up` need not pay.
-    from .credentials import find
-    from .directory_kubernetes import KubernetesDirectory
-    from .kubernetes import ApiServer
+    from wisp_gateway.credentials import find
+    from wisp_gateway.directory_kubernetes import KubernetesDirectory
+    from wisp_gateway.kubernetes import ApiServer
 
     return KubernetesDirectory(ApiServer(find(cluster_environment())), config.namespaces)

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .directory import Model
-from .errors import (
+from wisp_gateway.directory import Model
+from wisp_gateway.errors import (
     GatewayError,
     ModelAsleep,
     ModelFailed,

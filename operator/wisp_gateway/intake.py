@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import BadRequest, NotJson, UnsupportedMedia
+from wisp_gateway.errors import BadRequest, NotJson, UnsupportedMedia
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from .credentials import Credentials
+from wisp_gateway.credentials import Credentials
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 import click
 import uvloop
 
-from .config import Config
-from .errors import StartError
-from .gateway import Gateway
+from wisp_gateway.config import Config
+from wisp_gateway.errors import StartError
+from wisp_gateway.gateway import Gateway
 
 DEFAULTS = {field.name: field.default for field in fields(Config)}
 Command = Callable[..., None]

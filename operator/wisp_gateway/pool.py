@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from .errors import EndpointLost, Headers
-from .upstream import Answer, Connection
+from wisp_gateway.errors import EndpointLost, Headers
+from wisp_gateway.upstream import Answer, Connection
 
 MOST_IDLE = 256
 _HOP_BY_HOP = {

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from . import sse
-from .client import Client
-from .desk import Desk
-from .errors import EndpointLost, Headers, UpstreamFailed
-from .fleet import Fleet, Lease
-from .metrics import Metrics
-from .pool import Pool, request_head
-from .splice import Splice
-from .upstream import Answer
+from wisp_gateway import sse
+from wisp_gateway.client import Client
+from wisp_gateway.desk import Desk
+from wisp_gateway.errors import EndpointLost, Headers, UpstreamFailed
+from wisp_gateway.fleet import Fleet, Lease
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.pool import Pool, request_head
+from wisp_gateway.splice import Splice
+from wisp_gateway.upstream import Answer
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from .directory import MODES, POLICIES, STATES, ColdStart, Endpoint, Model
-from .errors import DirectoryError
-from .fields import Reader
-from .kubernetes import Json
+from wisp_gateway.directory import MODES, POLICIES, STATES, ColdStart, Endpoint, Model
+from wisp_gateway.errors import DirectoryError
+from wisp_gateway.fields import Reader
+from wisp_gateway.kubernetes import Json
 
 MODELS_PATH = "/apis/wisp.dev/v1alpha1{}/inferencemodels"
 SLICES_PATH = "/apis/discovery.k8s.io/v1{}/endpointslices"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import MethodNotAllowed, NotFound
+from wisp_gateway.errors import MethodNotAllowed, NotFound
 
 GENERATE = {"chat/completions": "POST", "completions": "POST"}
 OWN = ("/livez", "/readyz", "/metrics", "/state")

@@ -13,8 +13,8 @@ import binascii
 import logging
 from collections.abc import Callable, Iterable
 
-from .auth import digest
-from .kubernetes import ApiError, ApiServer, Json
+from wisp_gateway.auth import digest
+from wisp_gateway.kubernetes import ApiError, ApiServer, Json
 
 log = logging.getLogger(__name__)
 

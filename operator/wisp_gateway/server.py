@@ -18,8 +18,8 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .config import Config
-from .errors import (
+from wisp_gateway.config import Config
+from wisp_gateway.errors import (
     BadRequest,
     GatewayError,
     HeadersTooLarge,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 
-from . import sse
-from .client import Client
-from .desk import Desk
-from .errors import EndpointLost, UpstreamFailed
-from .metrics import Metrics
-from .pool import answer_headers
-from .upstream import Answer
+from wisp_gateway import sse
+from wisp_gateway.client import Client
+from wisp_gateway.desk import Desk
+from wisp_gateway.errors import EndpointLost, UpstreamFailed
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.pool import answer_headers
+from wisp_gateway.upstream import Answer
 
 LONGEST_TORN_BYTES = 64 * 1024
 _NEWLINE = ord("\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .errors import GatewayError, Headers, UpstreamFailed
+from wisp_gateway.errors import GatewayError, Headers, UpstreamFailed
 
 MEDIA_TYPE = b"text/event-stream"
 HEADERS: Headers = [

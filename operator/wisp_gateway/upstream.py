@@ -14,7 +14,7 @@ from typing import cast
 
 import httptools
 
-from .errors import EndpointLost, Headers
+from wisp_gateway.errors import EndpointLost, Headers
 
 # How much of an answer is read before somebody takes it.
 EARLY_BYTES = 64 * 1024
