@@ -1,4 +1,4 @@
-"""The application: authenticates, finds the model, hands the request to :mod:`.relay`; answers the rest."""
+"""The application: authenticates, finds the model, hands the request to the proxy; answers the rest."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from wisp_gateway import inform, intake, routes
-from wisp_gateway.auth import Keyring, bearer
-from wisp_gateway.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.config import Config
-from wisp_gateway.desk import Desk
 from wisp_gateway.errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping
-from wisp_gateway.fleet import Fleet
+from wisp_gateway.inbound import request_body, routes
+from wisp_gateway.inbound.auth import Keyring, bearer
+from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.pick import prefix_key
-from wisp_gateway.relay import Relay, Request
+from wisp_gateway.reporting import introspection
+from wisp_gateway.routing.load_balancer import prefix_key
+from wisp_gateway.routing.model_state import Desk
+from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.upstream.proxy import Relay, Request
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("wisp_gateway.access")
@@ -95,7 +96,7 @@ class App:
     async def _generate(self, client: Client, route: routes.Route) -> None:
         token = bearer(client.header(b"authorization"))
         self._keys_before_body(token)
-        body = intake.read(
+        body = request_body.read(
             await client.read_body(self._config.max_body_bytes), client.header(b"content-type")
         )
         desk = self._find(route.model, body.model(is_named_by_path=route.model is not None))
@@ -150,13 +151,13 @@ class App:
         visible = [desk for desk in desks if self._keys.opens(token, desk.model)]
         if not visible:
             self._keys.check(token, desks[0].model if desks else None)
-        cards = [inform.model_card(self._fleet, desk) for desk in visible]
+        cards = [introspection.model_card(self._fleet, desk) for desk in visible]
         await client.reply(200, json.dumps({"object": "list", "data": cards}).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
         desk = self._find(route.model, route.id)
         self._keys.check(bearer(client.header(b"authorization")), desk.model)
-        await client.reply(200, json.dumps(inform.model_card(self._fleet, desk)).encode(), _JSON)
+        await client.reply(200, json.dumps(introspection.model_card(self._fleet, desk)).encode(), _JSON)
 
     async def _plain(self, client: Client, status: int, text: str) -> None:
         await client.reply(status, f"{text}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
@@ -174,7 +175,7 @@ class App:
         if client.host not in _LOOPBACK:
             self._keys.check(bearer(client.header(b"authorization")))
         status = "stopping" if self.is_stopping else "ready"
-        document = inform.state(
+        document = introspection.state(
             self._fleet, gateway=self._config.name, status=status, base_url=self._config.base_url
         )
         await client.reply(200, json.dumps(document).encode(), _JSON)

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from wisp_gateway.app import App
 from wisp_gateway.config import Config, cluster_environment
-from wisp_gateway.demand import Demand
-from wisp_gateway.desk import Desk
-from wisp_gateway.directory import Directory, Snapshot
-from wisp_gateway.directory_file import FileDirectory
-from wisp_gateway.fleet import Fleet
+from wisp_gateway.discovery.file import FileDirectory
+from wisp_gateway.discovery.snapshot import Directory, Snapshot
+from wisp_gateway.inbound.server import Server, listen
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.pool import Pool
-from wisp_gateway.relay import Relay
-from wisp_gateway.server import Server, listen
-from wisp_gateway.wake import Prober
+from wisp_gateway.reporting.demand import Demand
+from wisp_gateway.routing.model_state import Desk
+from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.upstream.pool import Pool
+from wisp_gateway.upstream.proxy import Relay
+from wisp_gateway.upstream.readiness_prober import Prober
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ def _directory(config: Config) -> Directory:
     if config.directory is not None:
         return FileDirectory(config.directory)
     # aiohttp costs 0.2 s of start and 20 MB, which `wisp up` need not pay.
-    from wisp_gateway.credentials import find
-    from wisp_gateway.directory_kubernetes import KubernetesDirectory
-    from wisp_gateway.kubernetes import ApiServer
+    from wisp_gateway.discovery.api_server import ApiServer
+    from wisp_gateway.discovery.credentials import find
+    from wisp_gateway.discovery.kubernetes import KubernetesDirectory
 
     return KubernetesDirectory(ApiServer(find(cluster_environment())), config.namespaces)

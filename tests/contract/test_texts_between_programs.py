@@ -7,12 +7,13 @@ from typing import get_args
 import pytest
 
 import wisp_plan.fit.verdict as plan
-from wisp_gateway import directory, intake
-from wisp_gateway.demand import report
-from wisp_gateway.directory import MODES, POLICIES, STATES
+from wisp_gateway.discovery import snapshot
+from wisp_gateway.discovery.snapshot import MODES, POLICIES, STATES
 from wisp_gateway.errors import GatewayError
-from wisp_gateway.fleet import Fleet
+from wisp_gateway.inbound import request_body
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.reporting.demand import report
+from wisp_gateway.routing.registry import Fleet
 from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster import failures
@@ -49,7 +50,7 @@ SPEC = ModelSpec("LlamaForCausalLM", "llama", 2, 64, 128, 256, 4, 2, 16, 512, 1e
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[" * 200_000, b'{"n": NaN}'])
 def test_the_gateway_and_a_pod_refuse_a_body_that_is_no_json_with_the_same_code(body):
     with pytest.raises(GatewayError) as at_the_gateway:
-        intake.read(body, "application/json").addressed_to("chat")
+        request_body.read(body, "application/json").addressed_to("chat")
     with pytest.raises(ApiError) as at_the_pod:
         parse_json(body)
     assert at_the_gateway.value.code == at_the_pod.value.code == "invalid_json"
@@ -72,7 +73,7 @@ def written(tmp_path, state="Ready"):
     told = Status(state, conditions=(Condition("Ready", "True", "Serving", "It answers."),))
     found = entry(model, told, Progress("weights", 0.4), [FakePod()], created=1.9, api_keys=None)
     DirectoryFile(tmp_path / "directory.json").write([found])
-    return found, directory.parse((tmp_path / "directory.json").read_bytes())
+    return found, snapshot.parse((tmp_path / "directory.json").read_bytes())
 
 
 def test_the_gateway_reads_every_value_that_the_operator_writes_of_a_model(tmp_path):
@@ -92,7 +93,7 @@ def test_the_gateway_reads_every_value_that_the_operator_writes_of_a_model(tmp_p
 
 def test_the_operator_writes_nothing_that_the_gateway_does_not_read(tmp_path):
     found, _ = written(tmp_path)
-    source = (ROOT / "operator/wisp_gateway/directory.py").read_text()
+    source = (ROOT / "operator/wisp_gateway/discovery/snapshot.py").read_text()
     keys = {*found, *found["coldStart"], *found["endpoints"][0]}
     assert {key for key in keys if f'"{key}"' not in source} == set()
 

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from wisp_gateway.config import Config
-from wisp_gateway.directory import EMPTY, Snapshot, parse
+from wisp_gateway.discovery.snapshot import EMPTY, Snapshot, parse
 from wisp_gateway.gateway import Gateway
 
 sys.path.insert(0, str(Path(__file__).parent))  # for fake_apiserver

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from wisp_gateway import routes
-from wisp_gateway.auth import bearer, parse_keys
-from wisp_gateway.directory import parse
+from wisp_gateway.discovery.snapshot import parse
 from wisp_gateway.errors import DirectoryError, MethodNotAllowed, NotFound
+from wisp_gateway.inbound import routes
+from wisp_gateway.inbound.auth import bearer, parse_keys
+from wisp_gateway.inbound.routes import Route
 from wisp_gateway.metrics import Family, Histogram
-from wisp_gateway.pick import Load, pick, prefix_key
-from wisp_gateway.pool import answer_headers, request_head
-from wisp_gateway.routes import Route
+from wisp_gateway.routing.load_balancer import Load, pick, prefix_key
+from wisp_gateway.upstream.pool import answer_headers, request_head
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from wisp_gateway.errors import EndpointLost, Headers
-from wisp_gateway.upstream import Answer, Connection
+from wisp_gateway.upstream.connection import Answer, Connection
 
 MOST_IDLE = 256
 _HOP_BY_HOP = {

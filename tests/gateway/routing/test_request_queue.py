@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wisp_gateway.directory import ColdStart, Model
+from wisp_gateway.discovery.snapshot import ColdStart, Model
 from wisp_gateway.errors import ModelFailed, ModelSuspended, QueueFull, WaitedTooLong
-from wisp_gateway.hold import Hold, Ticket, refuse_wait, retry_after
+from wisp_gateway.routing.request_queue import Hold, Ticket, refuse_wait, retry_after
 
 
 def model(state="Asleep", mode="Hold", queue_limit=2):

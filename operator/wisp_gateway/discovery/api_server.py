@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from wisp_gateway.credentials import Credentials
+from wisp_gateway.discovery.credentials import Credentials
 
 Json = dict[str, Any]
 

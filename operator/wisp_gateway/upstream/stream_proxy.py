@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 
-from wisp_gateway import sse
-from wisp_gateway.client import Client
-from wisp_gateway.desk import Desk
 from wisp_gateway.errors import EndpointLost, UpstreamFailed
+from wisp_gateway.inbound import sse
+from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.pool import answer_headers
-from wisp_gateway.upstream import Answer
+from wisp_gateway.routing.model_state import Desk
+from wisp_gateway.upstream.connection import Answer
+from wisp_gateway.upstream.pool import answer_headers
 
 LONGEST_TORN_BYTES = 64 * 1024
 _NEWLINE = ord("\n")

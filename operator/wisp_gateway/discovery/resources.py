@@ -1,4 +1,4 @@
-"""Reads what the API server tells of models and their pods. Pure: JSON in, values of :mod:`.directory` out.
+"""Reads what the API server tells of models and their pods. Pure: JSON in, values of :mod:`.snapshot` out.
 
 An InferenceModel's spec is read with the CRD's defaults (crds/inferencemodels.yaml), though the API server
 fills them in, because its schema may be older than this gateway. What the spec says at once is believed
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from wisp_gateway.directory import MODES, POLICIES, STATES, ColdStart, Endpoint, Model
+from wisp_gateway.discovery.api_server import Json
+from wisp_gateway.discovery.json_reader import Reader
+from wisp_gateway.discovery.snapshot import MODES, POLICIES, STATES, ColdStart, Endpoint, Model
 from wisp_gateway.errors import DirectoryError
-from wisp_gateway.fields import Reader
-from wisp_gateway.kubernetes import Json
 
 MODELS_PATH = "/apis/wisp.dev/v1alpha1{}/inferencemodels"
 SLICES_PATH = "/apis/discovery.k8s.io/v1{}/endpointslices"

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from wisp_gateway import sse
 from wisp_gateway.errors import BodyTooLarge, GatewayError, Headers
-from wisp_gateway.server import ClientProtocol
+from wisp_gateway.inbound import sse
+from wisp_gateway.inbound.server import ClientProtocol
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]

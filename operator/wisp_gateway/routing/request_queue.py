@@ -1,7 +1,7 @@
 """Who may wait for a model, for how long, and who goes next.
 
 Pure: time is an argument, a place is whatever ``pick`` names, and outcomes leave through each ticket's
-``settle``; so every rule is one row of a table test. :mod:`.fleet` adds the clock, the pods and the
+``settle``; so every rule is one row of a table test. :mod:`.registry` adds the clock, the pods and the
 futures.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wisp_gateway.directory import Model
+from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import (
     GatewayError,
     ModelAsleep,

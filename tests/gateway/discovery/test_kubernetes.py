@@ -10,10 +10,10 @@ import fake_apiserver as fake
 import pytest
 from fake_apiserver import MODELS, SECRETS, SLICES, FakeApiServer, model_object, pod, slice_object
 
-from wisp_gateway import mirror
-from wisp_gateway.credentials import Credentials
-from wisp_gateway.directory_kubernetes import KubernetesDirectory
-from wisp_gateway.kubernetes import ApiServer
+from wisp_gateway.discovery import informer
+from wisp_gateway.discovery.api_server import ApiServer
+from wisp_gateway.discovery.credentials import Credentials
+from wisp_gateway.discovery.kubernetes import KubernetesDirectory
 
 READY = {"ready": True}
 
@@ -63,8 +63,8 @@ async def following(server, *namespaces):
 @pytest.fixture
 def play(monkeypatch):
     """Run a scene with an API server in a loop of its own; back-off and windows are short."""
-    monkeypatch.setattr(mirror, "BACKOFF_S", (0.01, 0.05))
-    monkeypatch.setattr(mirror, "WINDOW_S", 1)
+    monkeypatch.setattr(informer, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(informer, "WINDOW_S", 1)
 
     def playing(scene):
         async def run():
@@ -209,7 +209,7 @@ def test_while_the_api_server_is_away_the_last_good_snapshot_stays(play, caplog)
 
 
 def test_a_watch_that_says_nothing_any_more_is_noticed(play, monkeypatch):
-    monkeypatch.setattr(mirror, "GRACE_S", 0.2)
+    monkeypatch.setattr(informer, "GRACE_S", 0.2)
 
     async def scene(server):
         async with following(server) as followed:
@@ -285,7 +285,7 @@ KEYED = {"access": {"apiKeySecretRef": {"name": "keys"}}}
 
 
 def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, caplog):
-    monkeypatch.setattr("wisp_gateway.secret_keys.RETRY_S", 0.05)
+    monkeypatch.setattr("wisp_gateway.discovery.secret_keys.RETRY_S", 0.05)
 
     async def scene(server):
         server.put(SECRETS, fake.secret_object("other", x="sk-other"))
@@ -316,8 +316,8 @@ def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, ca
     [("deleted", 0), ("forbidden", 1), ("away", 1)],
 )
 def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens, keys_left):
-    monkeypatch.setattr("wisp_gateway.secret_keys.RETRY_S", 0.02)
-    monkeypatch.setattr("wisp_gateway.secret_keys.PERIOD_S", 0.02)
+    monkeypatch.setattr("wisp_gateway.discovery.secret_keys.RETRY_S", 0.02)
+    monkeypatch.setattr("wisp_gateway.discovery.secret_keys.PERIOD_S", 0.02)
 
     async def scene(server):
         server.put(SECRETS, fake.secret_object("keys", alice="sk-1"))

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from wisp_gateway.config import Config
-from wisp_gateway.demand import Demand
 from wisp_gateway.errors import StartError
 from wisp_gateway.gateway import Gateway
+from wisp_gateway.reporting.demand import Demand
 
 
 def connect(world, timeout_s=5.0):
@@ -164,7 +164,7 @@ def operators(world, monkeypatch):
         return set(hosts)
 
     monkeypatch.setattr(Demand, "_resolve", resolve)
-    monkeypatch.setattr("wisp_gateway.demand.RESOLVE_S", 0.05)
+    monkeypatch.setattr("wisp_gateway.reporting.demand.RESOLVE_S", 0.05)
     return first, second, hosts
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from wisp_gateway import kubernetes
 from wisp_gateway.config import ClusterEnvironment
-from wisp_gateway.credentials import find
+from wisp_gateway.discovery import api_server
+from wisp_gateway.discovery.credentials import find
 from wisp_gateway.errors import StartError
 
 
@@ -81,7 +81,7 @@ def test_a_kubeconfig_that_runs_a_program_is_refused(tmp_path):
 
 
 def test_the_connection_notices_a_server_that_fell_silent():
-    made = kubernetes._socket((2, 1, 6, "", ("127.0.0.1", 1)))
+    made = api_server._socket((2, 1, 6, "", ("127.0.0.1", 1)))
     with made:
         assert made.getsockopt(1, 9) == 1  # SOL_SOCKET, SO_KEEPALIVE
         assert made.getsockopt(6, 18) == 15_000  # IPPROTO_TCP, TCP_USER_TIMEOUT, in ms

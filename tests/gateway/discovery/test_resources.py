@@ -9,16 +9,16 @@ import fake_apiserver as fake
 import pytest
 import yaml
 
-from wisp_gateway import directory, resources, secret_keys
-from wisp_gateway.auth import Keyring
+from wisp_gateway.discovery import resources, secret_keys, snapshot
 from wisp_gateway.errors import DirectoryError
+from wisp_gateway.inbound.auth import Keyring
 from wisp_operator import api
 from wisp_operator.conditions import condition
 from wisp_operator.desired import labels, service
 from wisp_operator.local.directory import entry
 from wisp_operator.status import Status
 
-CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencemodels.yaml").read_text())
+CRD = yaml.safe_load((Path(__file__).parents[3] / "crds" / "inferencemodels.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
 
@@ -65,7 +65,7 @@ def test_a_spec_is_read_as_the_operator_reads_it(spec, fill):
     state = "Suspended" if spec.get("suspend") else "Asleep"
     item["status"] = Status(state, conditions=(ready,)).to_dict()
     told = entry(theirs, Status(state, conditions=(ready,)), None, [], created=1767323045, api_keys=Path("k"))
-    expected = directory.parse(json.dumps({"models": [{**told, "apiKeysFile": None}]}))["ns/m"]
+    expected = snapshot.parse(json.dumps({"models": [{**told, "apiKeysFile": None}]}))["ns/m"]
     found = resources.read_model(item)
     assert found.model == expected
     assert (found.secret is not None) == (told["apiKeysFile"] is not None)
@@ -139,7 +139,7 @@ def test_a_spec_that_cannot_be_is_complained_about_by_field(spec, named):
 )
 def test_the_conditions_of_an_endpoint(conditions, ready, draining):
     (found,) = resources.read_slice(fake.slice_object(fake.pod("p", **conditions))).endpoints
-    assert found == directory.Endpoint("p", "10.0.0.1:8000", ready=ready, draining=draining)
+    assert found == snapshot.Endpoint("p", "10.0.0.1:8000", ready=ready, draining=draining)
 
 
 READY = {"ready": True, "terminating": False}
@@ -214,7 +214,7 @@ def test_the_operators_service_is_the_one_whose_slices_are_read():
 )
 def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
     digests = secret_keys.parse(fake.secret_object(**values))
-    model = directory.Model("ns", "m", "m", "Ready", key_digests=digests)
+    model = snapshot.Model("ns", "m", "m", "Ready", key_digests=digests)
     keyring = Keyring(None)
     assert [token for token in opening if not keyring.opens(token, model)] == []
     assert [token for token in not_opening if keyring.opens(token, model)] == []

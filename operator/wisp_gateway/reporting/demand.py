@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wisp_gateway.errors import EndpointLost
-from wisp_gateway.fleet import Fleet
-from wisp_gateway.pool import Pool, request_head
+from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.upstream.pool import Pool, request_head
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import binascii
 import logging
 from collections.abc import Callable, Iterable
 
-from wisp_gateway.auth import digest
-from wisp_gateway.kubernetes import ApiError, ApiServer, Json
+from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
+from wisp_gateway.inbound.auth import digest
 
 log = logging.getLogger(__name__)
 

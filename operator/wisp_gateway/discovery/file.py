@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from wisp_gateway.directory import EMPTY, Snapshot, parse
+from wisp_gateway.discovery.snapshot import EMPTY, Snapshot, parse
 from wisp_gateway.errors import DirectoryError
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wisp_gateway.desk import Desk, Pod
-from wisp_gateway.fleet import Fleet
+from wisp_gateway.routing.model_state import Desk, Pod
+from wisp_gateway.routing.registry import Fleet
 
 
 def model_card(fleet: Fleet, desk: Desk) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from wisp_gateway import sse
-from wisp_gateway.client import Client
-from wisp_gateway.desk import Desk
 from wisp_gateway.errors import EndpointLost, Headers, UpstreamFailed
-from wisp_gateway.fleet import Fleet, Lease
+from wisp_gateway.inbound import sse
+from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.pool import Pool, request_head
-from wisp_gateway.splice import Splice
-from wisp_gateway.upstream import Answer
+from wisp_gateway.routing.model_state import Desk
+from wisp_gateway.routing.registry import Fleet, Lease
+from wisp_gateway.upstream.connection import Answer
+from wisp_gateway.upstream.pool import Pool, request_head
+from wisp_gateway.upstream.stream_proxy import Splice
 
 log = logging.getLogger(__name__)
 

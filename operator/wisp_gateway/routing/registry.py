@@ -1,6 +1,6 @@
 """All models at once: finds a request's model, gives it a place at a pod, and takes the place back.
 
-This is where :mod:`.hold` and :mod:`.pick` meet the clock and the futures.
+This is where :mod:`.request_queue` and :mod:`.load_balancer` meet the clock and the futures.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from wisp_gateway.desk import Desk, Pod
-from wisp_gateway.directory import Endpoint, Snapshot
+from wisp_gateway.discovery.snapshot import Endpoint, Snapshot
 from wisp_gateway.errors import AmbiguousModel, GatewayError, ModelNotFound
-from wisp_gateway.hold import Ticket
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.routing.model_state import Desk, Pod
+from wisp_gateway.routing.request_queue import Ticket
 
 
 class Lease:

@@ -13,10 +13,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from wisp_gateway.directory import EMPTY, Model, Snapshot
-from wisp_gateway.kubernetes import ApiServer
-from wisp_gateway.mirror import Mirror
-from wisp_gateway.resources import (
+from wisp_gateway.discovery.api_server import ApiServer
+from wisp_gateway.discovery.informer import Mirror
+from wisp_gateway.discovery.resources import (
     MODEL_LABEL,
     MODELS_PATH,
     SLICES_PATH,
@@ -26,7 +25,8 @@ from wisp_gateway.resources import (
     read_model,
     read_slice,
 )
-from wisp_gateway.secret_keys import SecretKeys
+from wisp_gateway.discovery.secret_keys import SecretKeys
+from wisp_gateway.discovery.snapshot import EMPTY, Model, Snapshot
 
 # Changes within this time are published together.
 GATHER_S = 0.01

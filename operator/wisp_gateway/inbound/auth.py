@@ -1,7 +1,7 @@
 """Who may use which model: API keys from files, one ``name:key`` or bare key a line, ``#`` begins a comment.
 
 Keys of the gateway's own file open every model; keys of a model's file, or of its Secret
-(:mod:`.secret_keys`), open that model. A model with neither is open. Only digests are kept, and every one is
+(``secret_keys``), open that model. A model with neither is open. Only digests are kept, and every one is
 compared, so the time taken says nothing. A file that cannot be read closes what it guards: the last keys
 that were read stay valid, and no others.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from wisp_gateway.directory import Model
+from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import Unauthorized
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 Frozen values and their parser. The text is the contract with the operator (docs/architecture.md); fields we
 do not know are left alone, because an operator may be newer than its gateways. Where the text comes from is
-a :class:`Directory`: a file (:mod:`.directory_file`), or watches on a cluster (:mod:`.directory_kubernetes`).
+a :class:`Directory`: a file (:mod:`.file`), or watches on a cluster (:mod:`.kubernetes`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from wisp_gateway.discovery.json_reader import Reader
 from wisp_gateway.errors import DirectoryError
-from wisp_gateway.fields import Reader
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
 MODES = ("Hold", "Reject")

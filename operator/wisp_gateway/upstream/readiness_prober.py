@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from wisp_gateway.desk import Desk, Pod
 from wisp_gateway.errors import EndpointLost
-from wisp_gateway.pool import Pool, request_head
+from wisp_gateway.routing.model_state import Desk, Pod
+from wisp_gateway.upstream.pool import Pool, request_head
 
 PERIOD_S = 0.1
 TIMEOUT_S = 1.0

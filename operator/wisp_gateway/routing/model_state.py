@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from wisp_gateway.directory import Endpoint, Model
+from wisp_gateway.discovery.snapshot import Endpoint, Model
 from wisp_gateway.errors import GatewayError
-from wisp_gateway.hold import Hold, Ticket, retry_after
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.pick import Load, pick
+from wisp_gateway.routing.load_balancer import Load, pick
+from wisp_gateway.routing.request_queue import Hold, Ticket, retry_after
 
 RATE_WINDOW_S = 5
 # How much one finished request moves the mean of their durations.

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
+from wisp_gateway.discovery.api_server import GONE, ApiError, ApiServer, Json
 from wisp_gateway.errors import DirectoryError
-from wisp_gateway.kubernetes import GONE, ApiError, ApiServer, Json
 
 log = logging.getLogger(__name__)
 

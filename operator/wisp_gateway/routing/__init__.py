@@ -1,0 +1,1 @@
+"""Routing: the models, their pods and request queues, the load balancer."""

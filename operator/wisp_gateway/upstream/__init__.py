@@ -1,0 +1,1 @@
+"""Pod side: connections, the proxy with its retries, readiness probes."""
