@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
+from wisp_gateway.discovery.key_digests import parse_keys
 from wisp_gateway.discovery.snapshot import parse
 from wisp_gateway.errors import DirectoryError, MethodNotAllowed, NotFound
 from wisp_gateway.inbound import routes
-from wisp_gateway.inbound.auth import bearer, parse_keys
+from wisp_gateway.inbound.auth import bearer
 from wisp_gateway.inbound.routes import Route
 from wisp_gateway.metrics import Family, Histogram
 from wisp_gateway.routing.load_balancer import Load, pick, prefix_key

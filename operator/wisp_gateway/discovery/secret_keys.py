@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
-from wisp_gateway.inbound.auth import digest
+from wisp_gateway.discovery.key_digests import digest
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ class Model:
 
     Args:
         api_keys_file: keys of this model, or None.
-        key_digests: digests (:func:`.auth.digest`) of the keys in this model's Secret, or None.
+        key_digests: digests (:func:`.key_digests.digest`) of the keys in this model's Secret, or None.
     """
 
     namespace: str

@@ -1,20 +1,18 @@
 """Who may use which model: API keys from files, one ``name:key`` or bare key a line, ``#`` begins a comment.
 
-Keys of the gateway's own file open every model; keys of a model's file, or of its Secret
-(``secret_keys``), open that model. A model with neither is open. Only digests are kept, and every one is
-compared, so the time taken says nothing. A file that cannot be read closes what it guards: the last keys
-that were read stay valid, and no others.
+Keys of the gateway's own file open every model; keys of a model's file, or of its Secret, open that model. A
+model with neither is open. Only digests are kept, and every one is compared, so the time taken says nothing.
+A file that cannot be read closes what it guards: the last keys that were read stay valid, and no others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from wisp_gateway.discovery.key_digests import digest, is_among, parse_keys
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import Unauthorized
 
@@ -81,26 +79,7 @@ class Keyring:
         return self._files.setdefault(path, KeyFile(Path(path)))
 
 
-def parse_keys(text: str) -> list[str]:
-    """The keys of a file's text; the part before the first colon is a name for people."""
-    lines = (line.strip() for line in text.splitlines())
-    keys = (line[line.find(":") + 1 :].strip() for line in lines if line and not line.startswith("#"))
-    return [key for key in keys if key]
-
-
 def bearer(authorization: str) -> str:
     """The token of an ``Authorization`` header; empty if there is none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def is_among(token: str, digests: Sequence[bytes]) -> bool:
-    """Whether ``token`` is one of the keys with these digests; takes the same time for every token."""
-    given = digest(token)
-    matches = [hmac.compare_digest(given, known) for known in digests]
-    return bool(token) and any(matches)
-
-
-def digest(key: str) -> bytes:
-    """What is kept of a key."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
