@@ -1,0 +1,67 @@
+"""Limits of the client side: time for a head and a body, the number of connections."""
+
+from __future__ import annotations
+
+import socket
+
+
+def connect(world, timeout_s=5.0):
+    host, port = world.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=timeout_s)
+
+
+def read_all(connection):
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+    return received
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+def test_a_body_that_does_not_come_is_given_up(world):
+    world.model("m", world.pod())
+    world.start(body_timeout_s=0.3)
+    with connect(world) as connection:
+        connection.sendall(HEAD + b'content-length: 100\r\n\r\n{"model"')
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code": "request_timeout"' in answer
+    assert world.post().status_code == 200
+
+
+def test_who_was_refused_may_not_go_on_sending_for_ever(world):
+    world.model("m", world.pod())
+    world.start(body_timeout_s=0.3, max_body_bytes=10)
+    with connect(world) as connection:
+        connection.sendall(HEAD + b"content-length: 100000\r\n\r\n{")
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_the_time_for_a_body_is_not_the_time_for_an_answer(world):
+    world.model("m", world.pod(world.does.talk(3, gap_s=0.3)))
+    world.start(body_timeout_s=0.2, header_timeout_s=0.2)
+    assert world.said(world.chat(stream=True)) == "w0 w1 w2 "
+
+
+def test_one_connection_too_many_is_refused_but_probes_are_answered(world):
+    world.model("m", world.pod())
+    world.start(max_connections=3)
+    idle = [connect(world) for _ in range(3)]
+    refused = world.post()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+    assert refused.headers["retry-after"] == "1"
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert world.http.get(world.url + path, headers={"connection": "close"}).status_code == 200
+    for connection in idle:
+        connection.close()
+    world.until(lambda: world.post().status_code == 200)
+
+
+def test_a_connection_too_many_that_asks_nothing_is_closed_soon(world):
+    world.start(max_connections=1)
+    with connect(world), connect(world) as surplus:
+        assert read_all(surplus) == b""

@@ -1,0 +1,62 @@
+"""Demand reports to several replicas of the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from wisp_gateway.reporting.demand import Demand
+
+
+async def _take(pod, seen, writer):
+    writer.write(b"HTTP/1.1 204 X\r\n\r\n")
+
+
+async def _hang(pod, seen, writer):
+    await asyncio.sleep(30)
+
+
+@pytest.fixture
+def operators(world, monkeypatch):
+    """Two replicas on one port, as a headless Service names them."""
+    first = world.pod(_take)
+    second = world.pod(_take, host="127.0.0.2", port=first.port)
+    hosts = [first.address, second.address]
+
+    async def resolve(self):
+        return set(hosts)
+
+    monkeypatch.setattr(Demand, "_resolve", resolve)
+    monkeypatch.setattr("wisp_gateway.reporting.demand.RESOLVE_S", 0.05)
+    return first, second, hosts
+
+
+def test_every_replica_of_the_operator_is_told(world, operators):
+    first, second, hosts = operators
+    world.model("m", state="Asleep", coldStart={"maxWaitSeconds": 0.3})
+    world.start(demand_url=f"http://operator:{first.port}/demand", name="gw")
+    world.until(lambda: first.seen and second.seen)
+    world.post()
+    for replica in (first, second):
+        assert any(seen.json["models"]["default/m"]["waiting"] == 1 for seen in replica.seen)
+    hosts.pop()  # its pod is gone
+    time.sleep(0.2)
+    before = len(second.seen)
+    world.until(lambda: len(first.seen) > before + 1)
+    assert len(second.seen) == before
+
+
+def test_a_replica_that_hangs_delays_no_other(world, operators, caplog):
+    first, second, _ = operators
+    first.handler = _hang
+    world.model("m", state="Asleep", coldStart={"maxWaitSeconds": 0.3})
+    world.start(demand_url=f"http://operator:{first.port}/demand")
+    world.until(lambda: first.seen and second.seen)
+    began = time.monotonic()
+    waiting = world.background(world.post)
+    world.until(lambda: any(seen.json["models"]["default/m"]["waiting"] for seen in second.seen))
+    assert time.monotonic() - began < 1.0
+    assert waiting.result(5).status_code == 503
+    assert "models at zero stay there" not in caplog.text

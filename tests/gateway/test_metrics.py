@@ -1,0 +1,23 @@
+"""Prometheus text: label escaping, cumulative buckets."""
+
+from __future__ import annotations
+
+from wisp_gateway.metrics import Family, Histogram
+
+
+def test_a_label_value_cannot_break_the_line_it_is_in():
+    family = Family("wisp_x_total", "X.", "model")
+    family.add(2, 'a"b\\c\nd')
+    assert list(family.lines())[-1] == 'wisp_x_total{model="a\\"b\\\\c\\nd"} 2'
+
+
+def test_buckets_are_cumulative():
+    histogram = Histogram("wisp_x_seconds", "X.", "model")
+    for seconds in (0.004, 0.2, 1000):
+        histogram.observe(seconds, "m")
+    lines = list(histogram.lines())
+    assert 'wisp_x_seconds_bucket{model="m",le="0.005"} 1' in lines
+    assert 'wisp_x_seconds_bucket{model="m",le="0.25"} 2' in lines
+    assert 'wisp_x_seconds_bucket{model="m",le="300"} 2' in lines
+    assert 'wisp_x_seconds_bucket{model="m",le="+Inf"} 3' in lines
+    assert 'wisp_x_seconds_count{model="m"} 3' in lines

@@ -1,0 +1,22 @@
+"""Headers between client and pod: neither side gets the other's connection or credentials."""
+
+from __future__ import annotations
+
+from wisp_gateway.upstream.pool import answer_headers, request_head
+
+
+def test_the_pod_never_sees_the_clients_key_nor_its_connections_headers():
+    headers = [
+        (b"authorization", b"Bearer secret"), (b"x-api-key", b"secret"), (b"cookie", b"secret"),
+        (b"host", b"gw"),
+        (b"connection", b"close, x-private"), (b"x-private", b"1"), (b"te", b"trailers"), (b"accept", b"*/*"),
+        (b"transfer-encoding", b"chunked"), (b"accept-encoding", b"gzip"), (b"traceparent", b"00-1"),
+    ]  # fmt: skip
+    head = request_head("POST", "/v1/x", "pod:1", headers, body_bytes=3)
+    lines = ["POST /v1/x HTTP/1.1", "host: pod:1", "content-length: 3", "accept: */*", "traceparent: 00-1"]
+    assert head.decode() == "\r\n".join([*lines, "", ""])
+
+
+def test_the_client_gets_the_pods_headers_without_framing_and_identity():
+    headers = [(b"content-type", b"x"), (b"content-length", b"3"), (b"server", b"u"), (b"x-tokens", b"9")]
+    assert answer_headers(headers) == [(b"content-type", b"x"), (b"x-tokens", b"9")]

@@ -1,0 +1,32 @@
+"""Pods that are probed, and pods that drain."""
+
+from __future__ import annotations
+
+
+def test_a_pod_that_broke_one_connection_comes_back_though_nobody_waits(world):
+    """The directory never saw it unready, so only asking can tell."""
+    doubted = world.pod(world.does.write(b"", then="die"))
+    other = world.pod()
+    world.model("m", doubted, other, routing="LeastLoad")
+    world.start()
+    assert [world.post().status_code for _ in range(2)] == [200, 200]
+    world.until(lambda: [e["ready"] for e in world.state()["endpoints"]].count(True) == 1)
+    doubted.handler = world.does.talk()
+    world.do(doubted.start())
+    world.until(lambda: all(e["ready"] for e in world.state()["endpoints"]), timeout_s=2)
+
+
+def test_a_draining_pod_gets_nothing_new_and_keeps_what_it_has(world):
+    leaving, other = world.pod(world.does.talk(6, gap_s=0.1)), world.pod()
+    world.model("m", leaving, routing="LeastLoad")
+    world.start()
+    stream = world.background(lambda: world.said(world.chat(stream=True)))
+    world.until(lambda: leaving.seen)
+    ends = [
+        {"id": "a", "address": leaving.address, "ready": False, "draining": True},
+        {"id": "b", "address": other.address, "ready": True, "draining": False},
+    ]
+    world.publish([{"namespace": "default", "name": "m", "state": "Ready", "endpoints": ends}])
+    assert all(world.post().status_code == 200 for _ in range(10))
+    assert stream.result(5).endswith("w5 ")
+    assert (len(leaving.seen), len(other.seen)) == (1, 10)
