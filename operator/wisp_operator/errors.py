@@ -4,9 +4,10 @@
     ├── InvalidModel      an InferenceModel says something that cannot be done: every problem, with its path
     ├── ManifestError     files that hold no valid InferenceModels: every problem, with its line
     ├── SourceError       config.json or the safetensors headers of a model could not be read
-    ├── local.template.NotLocal, local.ports.PortTaken, local.folder.FolderTaken,
-    │   local.hardware.NoGpu, local.front.GatewayFailed, local.controller.KeysMissing   `wisp up` cannot start
-    └── cli.gateway.GatewayUnreachable, cli.gateway.Refused, cli.demo.DemoFailed
+    ├── cluster: access.api_server.ApiError, access.writer.NotLeading, config.BadSetting
+    ├── local: pod_template.NotLocal, session_folder.FolderTaken, controller.KeysMissing,
+    │   machine.ports.PortTaken, machine.hardware.NoGpu, gateway.process.GatewayFailed: `wisp up` cannot start
+    └── cli: gateway_client.GatewayUnreachable, gateway_client.Refused, commands.demo.DemoFailed
 
 Every message says what, where, and what to do.
 """

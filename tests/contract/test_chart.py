@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from wisp_gateway.main import main as gateway_main
-from wisp_operator.cluster.kinds import KINDS
+from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
 from wisp_operator.main import main as operator_main
 

@@ -12,9 +12,10 @@ from typing import Any, Literal, Union
 import pytest
 import yaml
 
-from wisp_operator import api, status
-from wisp_operator.quantities import DURATION_PATTERN, QUANTITY_PATTERN, Duration, Quantity
-from wisp_operator.reading import Items, Range, Text, written
+from wisp_operator import api
+from wisp_operator.api.quantities import DURATION_PATTERN, QUANTITY_PATTERN, Duration, Quantity
+from wisp_operator.api.schema_parser import Items, Range, Text, written
+from wisp_operator.core import status
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencemodels.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wisp_operator import manifests
-from wisp_operator.reference import reference
+from wisp_operator.api import manifests
+from wisp_operator.api.doc_generator import reference
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds" / "inferencemodels.yaml").read_text())
@@ -25,7 +25,7 @@ QUOTED = [
 def test_the_reference_is_what_the_crd_gives():
     page = (ROOT / "docs" / "inferencemodel.md").read_text()
     assert page == reference(CRD), (
-        "run: python -m wisp_operator.reference crds/inferencemodels.yaml docs/inferencemodel.md"
+        "run: python -m wisp_operator.api.doc_generator crds/inferencemodels.yaml docs/inferencemodel.md"
     )
 
 

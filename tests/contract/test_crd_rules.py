@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wisp_operator import api
+from wisp_operator.api.manifests import read_files
+from wisp_operator.api.rules import RULES
 from wisp_operator.errors import InvalidModel
-from wisp_operator.manifests import read_files
-from wisp_operator.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds" / "inferencemodels.yaml").read_text())

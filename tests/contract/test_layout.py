@@ -18,7 +18,7 @@ TOP_LEVEL = {
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
 TEST_FOLDERS = {
-    *("contract", "plan", "controlplane", "gateway", "runtime", "emulator"),
+    *("contract", "plan", "operator", "gateway", "runtime", "emulator"),
     *("gpu", "cluster", "bench"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from wisp_operator.conditions import REASONS
+from wisp_operator.core.conditions import REASONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 ROWS = re.findall(r"^\| `([A-Z]\w+)` \| (.+?) \| (.+?) \|$", PAGE, re.M)

@@ -11,10 +11,10 @@ import pytest
 from click import Context
 
 from wisp_operator import api
-from wisp_operator.cli.demo import example_arguments
+from wisp_operator.cli.commands.demo import example_arguments
+from wisp_operator.core.fit import Device, plan
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.fit import Device, plan
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION
 from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_plan.units import GIB

@@ -16,13 +16,13 @@ from wisp_gateway.reporting.demand import report
 from wisp_gateway.routing.registry import Fleet
 from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
-from wisp_operator.cluster import failures
-from wisp_operator.conditions import Condition
-from wisp_operator.demand import DemandBook
-from wisp_operator.fit import measured
-from wisp_operator.local.directory import DirectoryFile, entry
-from wisp_operator.local.hardware import device_for
-from wisp_operator.status import Progress, State, Status
+from wisp_operator.cluster.observation import failures
+from wisp_operator.core.conditions import Condition
+from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.fit import measured
+from wisp_operator.core.status import Progress, State, Status
+from wisp_operator.local.gateway.directory import DirectoryFile, entry
+from wisp_operator.local.machine.hardware import device_for
 from wisp_plan.spec.model import ModelSpec, RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import Fatal

@@ -11,13 +11,13 @@ import click
 import pytest
 
 from wisp_operator import api
-from wisp_operator.conditions import FAILURES
+from wisp_operator.core.conditions import FAILURES
+from wisp_operator.core.sources import files_of
+from wisp_operator.core.status_rules import FETCH_FAILURES
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.environment import OPTIONAL_KEYS, SECRET_KEYS
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.judgement import FETCH_FAILURES
-from wisp_operator.sources import files_of
 from wisp_runtime import errors
 from wisp_runtime.cli.pull import command as pull
 from wisp_runtime.sources import resolve

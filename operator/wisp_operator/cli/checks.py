@@ -19,9 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from wisp_operator.cli.gateway import DEFAULT_URL, Gateway
+from wisp_operator.cli.gateway_client import DEFAULT_URL, Gateway
 from wisp_operator.errors import WispError
-from wisp_operator.local import config, hardware, ports
+from wisp_operator.local import config
+from wisp_operator.local.machine import hardware, ports
 from wisp_plan.units import GIB, MIB, format_size
 
 Standing = Literal["ok", "note", "warn", "fail"]

@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         """Import one command."""
         if cmd_name not in SUMMARIES:
             return None
-        command: click.Command = importlib.import_module(f"wisp_operator.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"wisp_operator.cli.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what goes wrong on purpose becomes a sentence, not a traceback."""
-        from wisp_operator.cli.complaints import exit_code_of, folded, sentence_of
+        from wisp_operator.cli.errors import exit_code_of, folded, sentence_of
 
         try:
             return super().invoke(ctx)

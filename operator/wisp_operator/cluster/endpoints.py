@@ -16,7 +16,7 @@ from aiohttp import web
 
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.demand import DemandBook
+from wisp_operator.core.demand import DemandBook
 
 log = logging.getLogger(__name__)
 

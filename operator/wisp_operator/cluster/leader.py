@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from wisp_operator.cluster.api_server import Api, ApiError, Json
+from wisp_operator.cluster.access.api_server import Api, ApiError, Json
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.times import micro_timestamp
+from wisp_operator.core.times import micro_timestamp
 
 log = logging.getLogger(__name__)
 

@@ -11,21 +11,21 @@ from typing import Any
 import kopf
 
 from wisp_operator.api import API_VERSION, PLURAL
-from wisp_operator.cluster import watches
-from wisp_operator.cluster.api_server import Api, ApiError
-from wisp_operator.cluster.caches import Caches
+from wisp_operator.cluster.access.api_server import Api, ApiError
+from wisp_operator.cluster.access.kinds import KINDS
+from wisp_operator.cluster.access.writer import Cluster
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.endpoints import Endpoints
-from wisp_operator.cluster.fitting import Fitter
-from wisp_operator.cluster.kinds import KINDS
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.cluster.polling import Poller
-from wisp_operator.cluster.reconcile import Reconciler, Tools
-from wisp_operator.cluster.watchdog import Health
-from wisp_operator.cluster.worklist import WorkQueue
-from wisp_operator.cluster.writer import Cluster
-from wisp_operator.demand import DemandBook
+from wisp_operator.cluster.observation import watches
+from wisp_operator.cluster.observation.caches import Caches
+from wisp_operator.cluster.observation.polling import Poller
+from wisp_operator.cluster.observation.watchdog import Health
+from wisp_operator.cluster.reconcile.fitting import Fitter
+from wisp_operator.cluster.reconcile.reconciler import Reconciler, Tools
+from wisp_operator.cluster.workqueue import WorkQueue
+from wisp_operator.core.demand import DemandBook
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.cache_job import cache_jobs
-from wisp_operator.desired.claim import claim, needs_claim
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.disruption_budget import disruption_budget
 from wisp_operator.desired.inference_pool import ANNOTATION, inference_pool
 from wisp_operator.desired.network_policy import network_policy
+from wisp_operator.desired.persistent_volume_claim import claim, needs_claim
 from wisp_operator.desired.pod_monitor import pod_monitor
 from wisp_operator.desired.service import service
 from wisp_operator.desired.settings import BuildSettings

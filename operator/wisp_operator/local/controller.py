@@ -1,8 +1,8 @@
 """The reconcile loop of one machine: fit → decide → desired → apply → observe → status, for every model.
 
 Level-based: each round looks at everything anew, so it does not matter which event woke it or how many
-were missed. The rules are those of a cluster (:mod:`wisp_operator.autoscale`, ``desired``, ``status``);
-only :mod:`.cluster` knows that pods are processes.
+were missed. The rules are those of a cluster (:mod:`wisp_operator.core.autoscale`, ``desired``, ``status``);
+only :mod:`.processes.cluster` knows that pods are processes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wisp_operator import autoscale, status
 from wisp_operator.api import InferenceModel
-from wisp_operator.demand import DemandBook
+from wisp_operator.core import autoscale, status
+from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.fit import FitReport
+from wisp_operator.core.observation import Facts, Failure
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
-from wisp_operator.facts import Facts, Failure
-from wisp_operator.fit import FitReport
-from wisp_operator.local import directory, template
-from wisp_operator.local.cluster import LocalCluster
-from wisp_operator.local.deaths import Deaths
+from wisp_operator.local import pod_template
+from wisp_operator.local.gateway import directory
 from wisp_operator.local.history import Memory
-from wisp_operator.local.readable import what_is_wrong
+from wisp_operator.local.machine.path_preflight import what_is_wrong
+from wisp_operator.local.processes.cluster import LocalCluster
+from wisp_operator.local.processes.exit_log import Deaths
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class Controller:
         return deployment(_on_this_machine(model), replicas, self._settings)
 
     def _require_local(self, model: InferenceModel) -> None:
-        template.read(self._deployment(model, 0))
+        pod_template.read(self._deployment(model, 0))
         if model.spec.access.api_key_secret_ref and self._api_keys is None:
             raise KeysMissing(
                 f"{model.key} lets in only callers with a key (spec.access.apiKeySecretRef), and "

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wisp_operator import history
 from wisp_operator.api import InferenceModel
-from wisp_operator.demand import Report
-from wisp_operator.facts import Demand, Facts, Phase, PodFacts
-from wisp_operator.local.pods import Pod, PodState
+from wisp_operator.core import history
+from wisp_operator.core.demand import Report
+from wisp_operator.core.observation import Demand, Facts, Phase, PodFacts
+from wisp_operator.local.processes.pods import Pod, PodState
 
 PHASES: dict[PodState, Phase] = {
     PodState.STARTING: "Starting",

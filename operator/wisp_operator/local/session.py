@@ -1,6 +1,6 @@
 """One ``wisp up``: everything it starts, what it re-reads, and how it all ends.
 
-Shows nothing: the command line looks at :class:`Session` and draws (``cli/up.py``).
+Shows nothing: the command line looks at :class:`Session` and draws (``cli/commands/up.py``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
-from wisp_operator.local.cluster import LocalCluster
 from wisp_operator.local.controller import Ask, Controller
-from wisp_operator.local.demand import DemandServer
-from wisp_operator.local.directory import DirectoryFile
-from wisp_operator.local.files import ManifestFiles
-from wisp_operator.local.front import Front, FrontSettings
-from wisp_operator.local.template import Device
+from wisp_operator.local.gateway.demand_endpoint import DemandServer
+from wisp_operator.local.gateway.directory import DirectoryFile
+from wisp_operator.local.gateway.process import Front, FrontSettings
+from wisp_operator.local.manifest_files import ManifestFiles
+from wisp_operator.local.pod_template import Device
+from wisp_operator.local.processes.cluster import LocalCluster
 
 log = logging.getLogger(__name__)
 

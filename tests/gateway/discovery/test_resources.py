@@ -13,10 +13,10 @@ from wisp_gateway.discovery import resources, secret_keys, snapshot
 from wisp_gateway.errors import DirectoryError
 from wisp_gateway.inbound.auth import Keyring
 from wisp_operator import api
-from wisp_operator.conditions import condition
+from wisp_operator.core.conditions import condition
+from wisp_operator.core.status import Status
 from wisp_operator.desired import labels, service
-from wisp_operator.local.directory import entry
-from wisp_operator.status import Status
+from wisp_operator.local.gateway.directory import entry
 
 CRD = yaml.safe_load((Path(__file__).parents[3] / "crds" / "inferencemodels.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -1,0 +1,122 @@
+"""Write ``docs/inferencemodel.md`` from the descriptions in the CRD.
+
+Run it after every change of the API: ``python -m wisp_operator.api.doc_generator crds/inferencemodels.yaml
+docs/inferencemodel.md``; ``tests/contract/test_crd_reference.py`` fails until it was.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Schema = Mapping[str, Any]
+
+INTRODUCTION = """\
+# InferenceModel
+
+Generated from [`crds/inferencemodels.yaml`](../crds/inferencemodels.yaml) by
+`python -m wisp_operator.api.doc_generator`; edit the descriptions there.
+Examples: [`docs/examples/`](examples/).
+
+Durations are one to three whole numbers, each with `ms`, `s`, `m` or `h`: `90s`, `1h30m`. A field that does
+not exist is refused with its path, by `wisp` and by `kubectl apply` alike.
+"""
+
+
+def reference(crd: Schema) -> str:
+    """Write the page for a CustomResourceDefinition, parsed."""
+    names, version = crd["spec"]["names"], crd["spec"]["versions"][0]
+    root = version["schema"]["openAPIV3Schema"]
+    lines = [INTRODUCTION, f"`{crd['spec']['group']}/{version['name']}`, kind `{names['kind']}`, short name "]
+    lines[-1] += f"`{names['shortNames'][0]}`. {root['description']}\n"
+    lines += ["## Spec\n", *_table(root["properties"]["spec"], "spec")]
+    lines += ["## Rules\n", "Checked at apply time. Each is the sentence that is printed.\n"]
+    lines += [f"- {sentence}" for sentence in _sentences(root)]
+    lines += ["\n## Status\n", *_table(root["properties"]["status"], "status")]
+    lines += ["## Columns of `kubectl get imodel`\n", *_columns(version["additionalPrinterColumns"])]
+    return "\n".join(lines) + "\n"
+
+
+def _table(schema: Schema, path: str) -> list[str]:
+    """One row a field, sections before what is in them."""
+    rows = [
+        f"| `{name}` | {_type(field)} | {_default(field, is_required)} | {_text(field)} |"
+        for name, field, is_required in _fields(schema, path)
+    ]
+    return ["| field | type | default | what it is |", "|---|---|---|---|", *rows, ""]
+
+
+def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
+    for key, field in schema.get("properties", {}).items():
+        name = f"{path}.{key}"
+        yield name, field, key in schema.get("required", ())
+        yield from _fields(field, name)
+        yield from _fields(field.get("items", {}), f"{name}[]")
+
+
+def _type(field: Schema) -> str:
+    if "enum" in field:
+        return " \\| ".join(f"`{word}`" for word in field["enum"])
+    if field.get("x-kubernetes-int-or-string"):
+        return f"{_range(field)} or `auto`"
+    if field["type"] == "integer" and "minimum" in field:
+        return _range(field)
+    if field.get("pattern", "").endswith("(ms|s|m|h)){1,3}$"):
+        return "duration"
+    if field["type"] == "array":
+        return f"list of {field['items']['type']}s"
+    if "additionalProperties" in field:
+        return "map of strings"
+    kind = str(field["type"])
+    return {"object": "section", "integer": "whole number"}.get(kind, kind)
+
+
+def _range(field: Schema) -> str:
+    return f"{field['minimum']} to {field['maximum']}"
+
+
+def _default(field: Schema, is_required: bool) -> str:
+    if is_required:
+        return "required"
+    default = field.get("default")
+    if default is None or isinstance(default, dict):
+        return ""
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _text(field: Schema) -> str:
+    example = field.get("example")
+    if example is None:
+        shown = ""
+    else:
+        shown = f" Example: `{example if isinstance(example, str) else json.dumps(example)}`."
+    return str(field.get("description", "")).replace("|", "\\|") + shown
+
+
+def _sentences(schema: Schema) -> Iterator[str]:
+    yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+    for field in schema.get("properties", {}).values():
+        yield from _sentences(field)
+
+
+def _columns(columns: list[Schema]) -> list[str]:
+    rows = [
+        f"| {column['name']} | {'`-o wide`' if column.get('priority') else ''} | `{column['jsonPath']}` |"
+        for column in columns
+    ]
+    return ["| column | shown with | from |", "|---|---|---|", *rows]
+
+
+def main(crd: str, page: str) -> None:
+    """Read the file ``crd`` and write the file ``page``."""
+    text = reference(yaml.safe_load(Path(crd).read_text(encoding="utf-8")))
+    Path(page).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,215 @@
+"""Types of the InferenceModel API, ``wisp.dev/v1alpha1``: ``crds/inferencemodels.yaml`` as dataclasses.
+
+Field for field the same names, types, defaults and limits (``tests/contract/test_crd_api.py``). The
+CRD's descriptions (``docs/inferencemodel.md``) say what each field is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from wisp_operator.api.field_types import Count, EnvName, GpuProduct, LabelValue, ObjectName, SecretKeyName
+from wisp_operator.api.quantities import Duration, Quantity
+from wisp_operator.api.schema_parser import Items, Range, Text
+
+GROUP = "wisp.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "InferenceModel"
+PLURAL = "inferencemodels"
+
+DEFAULT_HEARTBEAT = Duration("10s")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """A Secret of the model's namespace."""
+
+    name: ObjectName
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKeyRef:
+    """One key of a Secret of the model's namespace."""
+
+    name: ObjectName
+    key: SecretKeyName
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """``spec.model``: which weights, from where, under which name."""
+
+    uri: Annotated[str, Text(512)]
+    revision: (
+        Annotated[str, Text(128, r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", "a branch, tag or commit")] | None
+    ) = None
+    secret_ref: SecretRef | None = None
+    served_name: (
+        Annotated[str, Text(128, r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", "letters, digits and . _ / : -")] | None
+    ) = None
+
+    @property
+    def scheme(self) -> str:
+        """The part of the URI before ``://``: hf, s3, pvc, oci or file."""
+        return self.uri.partition("://")[0]
+
+    @property
+    def location(self) -> str:
+        """The part of the URI after ``://``."""
+        return self.uri.partition("://")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One environment variable of the pod: a value, or a key of a Secret."""
+
+    name: EnvName
+    value: Annotated[str, Text(4096, shortest=0)] | None = None
+    secret_ref: SecretKeyRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """``spec.runtime``: how the engine runs the model."""
+
+    max_context: Annotated[int, Range(1, 16_777_216)] | Literal["auto"] = "auto"
+    max_concurrent: Annotated[int, Range(1, 1024)] = 32
+    quantization: Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"] = "auto"
+    kv_cache_dtype: Literal["auto", "bf16", "fp8"] = "auto"
+    decode_path: Literal["auto", "general"] = "auto"
+    deterministic: bool = False
+    prefix_cache: bool = True
+    speculative: Literal["Off"] = "Off"
+    env: Annotated[tuple[EnvVar, ...], Items(64, unique="name")] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint of a node that the pods accept, as in a Kubernetes pod."""
+
+    key: Annotated[str, Text(317)] | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: Annotated[int, Range(0, 604_800)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """``spec.gpu``: what one pod runs on; ``count`` 0 means the CPU."""
+
+    count: Annotated[int, Range(0, 8)] = 1
+    product: Annotated[tuple[GpuProduct, ...], Items(16, least=1)] = ()
+    memory: Quantity | None = None
+    node_selector: Annotated[Mapping[str, LabelValue], Items(32)] = field(default_factory=dict)
+    tolerations: Annotated[tuple[Toleration, ...], Items(16)] = ()
+    resource_name: Annotated[
+        str, Text(128, r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "an extended resource, e.g. nvidia.com/gpu")
+    ] = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """``spec.scaling``: how many pods, decided by the requests in flight."""
+
+    min: Count = 0
+    max: Annotated[int, Range(1, 1000)] = 1
+    target_concurrency: Annotated[int, Range(1, 10_000)] = 16
+    idle_after: Duration = field(default=Duration("10m"))
+    stable_window: Duration = field(default=Duration("60s"))
+    panic_window: Duration = field(default=Duration("6s"))
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """``spec.coldStart``: what a request meets while no pod is ready."""
+
+    mode: Literal["Hold", "Reject"] = "Hold"
+    max_wait: Duration = field(default=Duration("5m"))
+    heartbeat: Duration | None = None
+    queue_limit: Annotated[int, Range(1, 100_000)] = 128
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between the comments that a held stream gets."""
+        return (self.heartbeat or DEFAULT_HEARTBEAT).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """``spec.cache``: where downloaded weights are kept between pods."""
+
+    type: Literal["NodeLocal", "PVC", "Image", "None"] = "NodeLocal"
+    prefetch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """``spec.routing``: how the gateway picks a pod."""
+
+    policy: Literal["PrefixAware", "LeastLoad"] = "PrefixAware"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """``spec.rollout``: how pods start, stop and are replaced."""
+
+    max_surge: Annotated[int, Range(0, 100)] = 1
+    max_unavailable: Annotated[int, Range(0, 100)] = 0
+    drain_timeout: Duration = field(default=Duration("60s"))
+    startup_deadline: Duration = field(default=Duration("10m"))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``spec.access``: who may call the model."""
+
+    api_key_secret_ref: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """``spec``: what the user wants."""
+
+    model: ModelSource
+    runtime: Runtime = field(default_factory=Runtime)
+    gpu: Gpu = field(default_factory=Gpu)
+    replicas: Count | None = None
+    scaling: Scaling | None = None
+    cold_start: ColdStart = field(default_factory=ColdStart)
+    cache: Cache = field(default_factory=Cache)
+    routing: Routing = field(default_factory=Routing)
+    rollout: Rollout = field(default_factory=Rollout)
+    access: Access = field(default_factory=Access)
+    suspend: bool = False
+
+    @property
+    def autoscaling(self) -> Scaling | None:
+        """How the autoscaler decides; None if ``replicas`` was set by hand. Neither given means defaults."""
+        if self.replicas is not None:
+            return None
+        return self.scaling or Scaling()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceModel:
+    """One object: its identity and its spec. ``wisp_operator.core.status`` builds the status."""
+
+    name: str
+    namespace: str
+    spec: Spec
+    uid: str = ""
+    generation: int = 0
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def served_name(self) -> str:
+        """The id in ``/v1/models``."""
+        return self.spec.model.served_name or self.name

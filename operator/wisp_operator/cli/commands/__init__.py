@@ -1,0 +1,1 @@
+"""Subcommands of `wisp`, one module each."""

@@ -1,0 +1,178 @@
+"""``wisp fit``: the memory ledger of a model on a GPU one may not even have, and the verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wisp_operator.api import API_VERSION, KIND, InferenceModel, parse
+from wisp_operator.api.manifests import read_files
+from wisp_operator.cli.display import ledger
+from wisp_operator.core import fit
+from wisp_operator.errors import InvalidModel, SourceError
+from wisp_operator.local.machine import hardware
+from wisp_operator.local.pod_template import Device as Choice
+from wisp_plan.errors import PlanError, UnknownCard
+from wisp_plan.fit.verdict import Fit
+from wisp_plan.hardware.catalogue import Card
+from wisp_plan.hardware.gpus import find_card
+
+EXAMPLES = """\b
+Examples:
+  wisp fit model.yaml                       on what the manifest asks for, else on this machine
+  wisp fit model.yaml --gpu l4
+  wisp fit hf://Qwen/Qwen3-8B --gpu h100 --max-context 32768
+  wisp fit ./my-model --device cpu --json
+
+Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it cannot be known.
+"""
+
+
+@click.command("fit", epilog=EXAMPLES)
+@click.argument("target")
+@click.option(
+    "--gpu", metavar="NAME", help="A card: l4, a100-80gb, h100, rtx4090, …; default: the manifest's."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    help="Without --gpu: of this machine.",
+)
+@click.option(
+    "--max-context", type=click.IntRange(1), help="Tokens a sequence may hold, instead of the manifest's."
+)
+@click.option("--max-concurrent", type=click.IntRange(1, 1024), help="Sequences at a time.")
+@click.option(
+    "--quantization",
+    type=click.Choice(["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]),
+    help="Of the weights. Served yet: bf16, which auto takes; the others are refused.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
+    """Say whether the model of TARGET fits: a manifest, a folder, or hf://ORG/NAME.
+
+    Reads config.json and the headers of the weights, nothing more.
+    """
+    chosen = {key: value for key, value in runtime.items() if value is not None}
+    try:
+        found = [(model, _plan(model, gpu, device)) for model in _models(target, chosen)]
+    except (PlanError, SourceError, InvalidModel) as error:
+        click.echo(f"wisp fit: {error}", err=True)
+        raise click.exceptions.Exit(2) from error
+    cards = {answer.device_name: _card(answer) for _, answer in found}
+    if as_json:
+        documents = [_document(model, answer, cards[answer.device_name]) for model, answer in found]
+        click.echo(json.dumps(documents, indent=2))
+    else:
+        for model, answer in found:
+            ledger.show(model.name, answer)
+        for card in filter(None, cards.values()):
+            click.echo(_caution(card), nl=False)
+        if len(found) > 1:
+            click.echo("Each model is judged alone, as if the others were asleep.")
+    refused = any(card and card.support == "refused" for card in cards.values())
+    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in found) and not refused else 1)
+
+
+def _card(answer: Fit) -> Card | None:
+    """The card of the catalogue that was judged; None of any other device."""
+    try:
+        return find_card(answer.device_name)
+    except UnknownCard:
+        return None
+
+
+def _caution(card: Card) -> str:
+    """What to know of a card on which no model has run."""
+    major, minor = card.capability
+    if card.support == "refused":
+        return (
+            f"But the runtime refuses the {card.name}: there are no kernels for compute capability "
+            f"{major}.{minor}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
+        )
+    if card.support == "untried":
+        return (
+            f"No model has run on the {card.name} yet: "
+            "its kernels are compiled, and tested on an H200 alone.\n"
+        )
+    return ""
+
+
+def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
+    """The models of a manifest, or one made of a folder or URI; ``chosen`` outranks their spec.runtime.
+
+    Raises:
+        SourceError: TARGET is none of these.
+    """
+    _require_target(target)
+    if "://" in target or Path(target).is_dir():
+        uri = target if "://" in target else f"file://{Path(target).resolve()}"
+        spec = {"model": {"uri": uri}}
+        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _name(uri)}, "spec": spec}
+        models = [parse(document)]
+    else:
+        models = [manifest.model for manifest in read_files([target])]
+    return [
+        replace(model, spec=replace(model.spec, runtime=replace(model.spec.runtime, **chosen)))
+        for model in models
+    ]
+
+
+def _require_target(target: str) -> None:
+    if "://" in target:
+        return
+    path = Path(target)
+    if not path.exists():
+        raise SourceError(
+            f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://ORG/NAME."
+        )
+    if path.suffix == ".gguf":
+        folder = path.with_suffix("")
+        raise SourceError(
+            f"{target} is a GGUF file. Convert it first: wisp-runtime convert {target} {folder}, then: "
+            f"wisp fit {folder}"
+        )
+
+
+def _name(uri: str) -> str:
+    """A name for a model that has none, from the end of where it lies."""
+    return re.sub(r"[^a-z0-9]+", "-", uri.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40] or "model"
+
+
+def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
+    files = hardware.files_of(model)
+    if files is None:
+        raise SourceError(f"{model.spec.model.uri} can only be read by a pod; its first start measures it.")
+    device = fit.of_card(find_card(gpu)) if gpu else _device(model, choice)
+    return fit.plan(model, files, device)
+
+
+def _device(model: InferenceModel, choice: Choice) -> fit.Device:
+    """What the manifest asks for; where it leaves that open, this machine."""
+    asked = fit.device_of(model.spec.gpu) if choice == "auto" else None
+    return asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
+
+
+def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str, Any]:
+    rows = [
+        {"name": row.name, "bytes": row.size_bytes, "why": row.explanation} for row in answer.ledger.rows()
+    ]
+    return {
+        "model": model.key,
+        "uri": model.spec.model.uri,
+        "device": answer.device_name,
+        "support": card.support if card else None,
+        "requiredBytes": answer.required_bytes,
+        "quantization": answer.quantization,
+        "kvCacheDtype": answer.kv_dtype,
+        **answer.to_dict(),
+        "rows": rows,
+        "remedies": [remedy.text for remedy in answer.remedies],
+        "basis": answer.basis,
+    }

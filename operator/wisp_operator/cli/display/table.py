@@ -1,0 +1,101 @@
+"""The live table of ``wisp up``: every model, what it does, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wisp_operator.cli.display.rows import Row, detail
+
+MARKS = {
+    "Asleep": ("○ asleep", "dim"),
+    "Waking": ("◐ waking", "yellow"),
+    "Ready": ("● ready", "green"),
+    "Failed": ("✗ failed", "red"),
+    "Suspended": ("‖ suspended", "dim"),
+}
+
+
+def picture(
+    rows: Sequence[Row],
+    url: str,
+    idle_after_s: Mapping[str, float],
+    events: Sequence[str],
+    *,
+    notice: str = "",
+) -> RenderableType:
+    """Everything that ``wisp up`` shows.
+
+    Args:
+        rows: of the gateway's ``/state``.
+        url: of the gateway.
+        idle_after_s: by model, after how long it goes to zero; absent if it never does.
+        events: the last log lines.
+        notice: stands in the place of what to type next.
+    """
+    head = Text.assemble(("wisp ", "bold"), (f"{url}/v1", "cyan"), ("   Ctrl-C stops", "dim"))
+    parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), *_failures(rows), Text()]
+    parts.append(Text(notice, "yellow") if notice else _next_steps(rows, url))
+    if events:
+        parts += [Text(), *(Text(event, "dim") for event in events)]
+    return Padding(Group(*parts), (0, 1))
+
+
+def _table(rows: Sequence[Row], idle_after_s: Mapping[str, float]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("MODEL", no_wrap=True)
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("WAITING", justify="right")
+    table.add_column("RUNNING", justify="right")
+    table.add_column("TOK/S", justify="right", min_width=6)
+    table.add_column("", ratio=1, min_width=34)
+    in_many = len({row.namespace for row in rows}) > 1
+    for row in rows:
+        mark, style = MARKS.get(row.state, (row.state, ""))
+        table.add_row(
+            row.key if in_many else row.name,
+            Text(mark, style),
+            _count(row.waiting, "yellow"),
+            _count(row.running, "green"),
+            Text(f"{row.tokens_per_second:.1f}") if row.tokens_per_second else Text("-", "dim"),
+            Text(row.reason, "red")
+            if row.state == "Failed"
+            else Text(detail(row, idle_after_s.get(row.key))),
+        )
+    return table
+
+
+def _failures(rows: Sequence[Row]) -> list[RenderableType]:
+    """Why models failed, whole and over the full width: the end of the sentence says what to do."""
+    failed = [row for row in rows if row.state == "Failed" and row.message]
+    return [Text(), *(Text(f"✗ {row.name}: {row.message}", "red") for row in failed)] if failed else []
+
+
+def _count(number: int, style: str) -> Text:
+    return Text(str(number), style) if number else Text("-", "dim")
+
+
+def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
+    """One line for people, one for programs; both with a model that can answer."""
+    usable = next((row for row in rows if row.state in ("Ready", "Waking", "Asleep")), None)
+    if usable is None:
+        return Text()
+    return Group(
+        Text.assemble(("talk  ", "dim"), _chat_command(usable, url)),
+        Text.assemble(("call  ", "dim"), curl_command(usable, url)),
+    )
+
+
+def curl_command(row: Row, url: str) -> str:
+    """A command to paste, whatever the terminal adds to its lines: they end within the JSON only."""
+    body = f'{{"model":"{row.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
+    return f"curl {url}/v1/chat/completions -d '\n      {body}\n      ' -H 'Content-Type: application/json'"
+
+
+def _chat_command(row: Row, url: str) -> str:
+    command = f"wisp chat {row.served_name}"
+    return command if url == "http://127.0.0.1:8080" else f"{command} --url {url}"

@@ -1,0 +1,1 @@
+"""State of the cluster: watches, caches, nodes, pods, and what is known of one model."""

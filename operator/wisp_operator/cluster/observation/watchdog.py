@@ -1,0 +1,100 @@
+"""Whether this process still sees the cluster: a watch that died silently shows as a cache that stands still.
+
+Every half minute the versions of all InferenceModels and their pods are listed, without their contents, and
+compared with the caches. One that differs twice in a row was missed by its watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from wisp_operator.api import API_VERSION, KIND, PLURAL
+from wisp_operator.cluster.access.api_server import Api, ApiError
+from wisp_operator.cluster.observation.caches import Caches
+from wisp_operator.cluster.workqueue import WorkQueue
+from wisp_operator.desired.labels import MODEL_LABEL
+
+log = logging.getLogger(__name__)
+
+COMPARE_EVERY_S = 30.0
+SETTLE_S = 5.0
+STUCK_S = 120.0
+FILL_S = 60.0
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+Versions = dict[str, str]
+
+
+class Health:
+    """What is wrong with this process, in a sentence."""
+
+    def __init__(self, api: Api, caches: Caches, queue: WorkQueue) -> None:
+        self._api, self._caches, self._queue = api, caches, queue
+        self._stale = ""
+        self._looked_at = self._began_at = time.monotonic()
+
+    def illness(self) -> str:
+        """Why the kubelet should restart this process; empty if it should not."""
+        if self._stale:
+            return self._stale
+        if not self._caches.is_filled and time.monotonic() - self._began_at > FILL_S:
+            return f"the watches gave nothing within {FILL_S:.0f} s; see the log"
+        if (busy_s := self._queue.longest_busy_s()) > STUCK_S:
+            return f"one look at a model takes {busy_s:.0f} s already"
+        silent_s = time.monotonic() - self._looked_at
+        if silent_s > 4 * COMPARE_EVERY_S:
+            return f"the watches were last compared with the cluster {silent_s:.0f} s ago"
+        return ""
+
+    def unready(self) -> str:
+        """Why this replica cannot work yet; empty if it can."""
+        return "" if self._caches.is_filled else "the caches are being filled"
+
+    async def run(self) -> None:
+        """Compare until cancelled."""
+        while True:
+            await asyncio.sleep(COMPARE_EVERY_S)
+            try:
+                self._stale = await self._compare()
+            except ApiError as error:  # a server that is away is no fault of the watches
+                log.warning("comparing the caches with the cluster: %s", error)
+            self._looked_at = time.monotonic()
+            if self._stale:
+                log.error("%s", self._stale)
+
+    async def _compare(self) -> str:
+        for kind, path, query in (
+            (KIND, f"/apis/{API_VERSION}/{PLURAL}", {}),
+            ("Pod", "/api/v1/pods", {"labelSelector": MODEL_LABEL}),
+        ):
+            missed = differing(await self._listed(path, query), self._caches.versions(kind))
+            if missed:
+                await asyncio.sleep(SETTLE_S)
+                listed = await self._listed(path, query)
+                still = missed & differing(listed, self._caches.versions(kind))
+                if still:
+                    names = ", ".join(sorted(name for name, _, _ in still)[:3])
+                    return f"the watch of {kind} is dead: it missed changes of {names}"
+        return ""
+
+    async def _listed(self, path: str, query: Mapping[str, str]) -> Versions:
+        found = await self._api.request("GET", path, verb="compare", query=query, accept=METADATA_ONLY)
+        return {
+            f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+            for item in found.get("items") or ()  # an empty list is null
+        }
+
+
+def differing(cluster: Mapping[str, str], cache: Mapping[str, str]) -> set[tuple[str, str, str]]:
+    """Objects whose version in the cluster is not the one in the cache: name, theirs, ours.
+
+    The same triple seen twice means that the cache did not move in between; a busy object differs anew.
+    """
+    return {
+        (name, cluster.get(name, ""), cache.get(name, ""))
+        for name in cluster.keys() | cache.keys()
+        if cluster.get(name) != cache.get(name)
+    }

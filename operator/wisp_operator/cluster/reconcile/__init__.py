@@ -1,0 +1,1 @@
+"""One model's reconciliation: fit, drift, status writes, events."""

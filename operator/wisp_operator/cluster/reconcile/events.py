@@ -1,0 +1,91 @@
+"""Events of a model: what ``kubectl describe`` shows happened, told once a transition.
+
+Pure but for random names: the conditions before and after in, Event manifests out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wisp_operator.api import API_VERSION, KIND, InferenceModel
+from wisp_operator.core.conditions import Condition
+from wisp_operator.core.times import micro_timestamp
+
+CONTROLLER = "wisp.dev/operator"
+LONGEST_NOTE = 1024
+GOOD_FALSE = ("Suspended", "ReplicasZero", "Waking", "ScaledToZero", "Settled", "AsExpected")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing worth telling."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def transitions(before: Sequence[Condition], after: Sequence[Condition]) -> list[Note]:
+    """Tell what changed between two looks at a model; each reason once.
+
+    A condition that says the same with another message is no transition.
+    """
+    old = {condition.type: (condition.status, condition.reason) for condition in before}
+    changed = [found for found in after if old.get(found.type) != (found.status, found.reason)]
+    notes: dict[str, Note] = {}
+    for condition in changed:
+        if _is_worth_telling(condition):
+            kind: Literal["Normal", "Warning"] = "Warning" if _is_bad(condition) else "Normal"
+            notes.setdefault(condition.reason, Note(kind, condition.reason, condition.message))
+    return list(notes.values())
+
+
+def event(model: InferenceModel, note: Note, now: float, instance: str) -> dict[str, Any]:
+    """Write a note as an Event about ``model`` at ``now`` (Unix seconds), reported by ``instance``."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{model.name}.{secrets.token_hex(8)}", "namespace": model.namespace},
+        "type": note.type,
+        "reason": note.reason,
+        "note": _cut(note.message),
+        "action": "Reconcile",
+        "eventTime": micro_timestamp(now),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": model.name,
+            "namespace": model.namespace,
+            "uid": model.uid,
+        },
+    }
+
+
+def _is_worth_telling(condition: Condition) -> bool:
+    match condition.type:
+        case "Ready":
+            return True
+        case "Accepted" | "Scheduled" | "ArtifactsReady":
+            return _is_bad(condition)
+        case "Fits":
+            return condition.status != "Unknown"
+        case "Degraded":
+            return condition.status == "True"
+        case _:
+            return False
+
+
+def _is_bad(condition: Condition) -> bool:
+    if condition.type == "Degraded":
+        return condition.status == "True"
+    return condition.status == "False" and condition.reason not in (*GOOD_FALSE, "Fetching")
+
+
+def _cut(text: str) -> str:
+    encoded = text.encode()
+    return text if len(encoded) <= LONGEST_NOTE else encoded[: LONGEST_NOTE - 3].decode(errors="ignore") + "…"

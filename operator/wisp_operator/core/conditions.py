@@ -1,0 +1,112 @@
+"""Conditions of a model: their names, every reason there is with its sentence, and when they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from wisp_operator.core.times import timestamp
+
+Truth = Literal["True", "False", "Unknown"]
+Kind = Literal[
+    "Accepted", "Fits", "ArtifactsReady", "Scheduled", "Ready", "Active", "Progressing", "Degraded"
+]
+
+FAILURES: dict[str, str] = {
+    "DoesNotFit": "The model does not fit the GPU.",
+    "ModelNotFound": "There is no such directory, repository, bucket or revision.",
+    "ModelUnsupported": "The model's architecture, shape or format cannot be run.",
+    "WeightsUnreadable": "A file of the weights is truncated or inconsistent.",
+    "TokenizerUnreadable": "tokenizer.json is missing or broken.",
+    "DiskFull": "There is no space for a download or a conversion.",
+    "SourceUnreachable": "The hub or bucket gives no answer, or breaks off; later it may.",
+    "AccessDenied": "The hub or bucket wants a token or credentials, or others than these.",
+    "CacheUnusable": "The directory that keeps downloads cannot be written or locked.",
+    "ConfigError": "A setting cannot be had where the pod runs.",
+    "KernelsMissing": "There are no kernels for this GPU, model and quantization.",
+    "GpuUnavailable": "There is no GPU that the pod may use, or its driver is too old.",
+    "GpuOutOfMemory": "The GPU has less free memory than the pod asked for.",
+    "KernelFault": "A GPU kernel did what it must not; a bug of Wisp's.",
+    "DeviceFailed": "The GPU or its driver reported an error that does not go away.",
+    "ImagePullFailed": "The runtime's image, or the image with the weights, could not be pulled.",
+    "SecretMissing": "A Secret that the pod needs, or a key of it, does not exist.",
+    "VolumeFailed": "A volume of the pod could not be mounted.",
+    "ContainerRefused": "The container, or on one machine the process, could not be started.",
+    "PodRefused": "The API server refused to create the pod.",
+    "OOMKilled": "The process was killed because it needed more memory than it may have.",
+    "StartupTimedOut": "The pod was not ready within spec.rollout.startupDeadline.",
+    "Evicted": "The node needed what the pod used.",
+}
+"""Reasons of failed pods that also name why the model is not ready; others read ``CrashBackOff``."""
+
+REASONS: dict[str, str] = {
+    **FAILURES,
+    "Accepted": "The spec is valid.",
+    "Invalid": "The spec cannot be read by this version of the operator.",
+    "Fits": "The model fits the GPU.",
+    "FitUnknown": "Whether the model fits is not known before a pod measures it.",
+    "InPlace": "The weights are mounted, nothing is fetched.",
+    "Fetched": "The weights are on the node.",
+    "Fetching": "The weights are being fetched.",
+    "FetchFailed": "The weights could not be fetched or read.",
+    "NotFetched": "The weights are fetched when the model is first asked for.",
+    "Placed": "Every pod has a node.",
+    "Unschedulable": "No node has what the pod asks for.",
+    "NoPods": "There are no pods.",
+    "Serving": "The model answers requests.",
+    "ScaledToZero": "Nobody asks; the next request wakes the model.",
+    "Waking": "A pod is on its way.",
+    "Unready": "Pods run, but their readiness probe fails.",
+    "CrashBackOff": "Pods end before they are ready; the next try waits.",
+    "Suspended": "spec.suspend is true.",
+    "ReplicasZero": "spec.replicas is 0; requests cannot wake the model.",
+    "PodsExist": "The model holds a GPU or a process.",
+    "Scaling": "Pods are being added or drained.",
+    "Settled": "The pods are as many as decided.",
+    "PodsFailing": "Pods ended with an error.",
+    "AsExpected": "No pod has failed since one was last ready.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, as ``status.conditions`` carries it; the time is RFC 3339 in UTC."""
+
+    type: Kind
+    status: Truth
+    reason: str
+    message: str
+    observed_generation: int = 0
+    last_transition_time: str = ""
+
+
+def condition(kind: Kind, status: Truth, reason: str, message: str = "") -> Condition:
+    """Make a condition; without a message it says its reason's sentence.
+
+    Raises:
+        KeyError: the reason is not in :data:`REASONS`.
+    """
+    return Condition(kind, status, reason, message or REASONS[reason])
+
+
+def stamped(
+    conditions: Iterable[Condition], previous: Iterable[Condition], generation: int, now: float
+) -> tuple[Condition, ...]:
+    """Add the generation and the time at which each condition's status last changed.
+
+    Args:
+        conditions: as they are now.
+        previous: as they were written last; one whose status is the same keeps its time.
+        generation: of the spec that was looked at.
+        now: Unix seconds.
+    """
+    before = {old.type: old for old in previous}
+    result = []
+    for new in conditions:
+        old = before.get(new.type)
+        kept = old.last_transition_time if old and old.status == new.status else ""
+        result.append(
+            Condition(new.type, new.status, new.reason, new.message, generation, kept or timestamp(now))
+        )
+    return tuple(result)

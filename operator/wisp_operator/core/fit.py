@@ -1,0 +1,167 @@
+"""Ask before any pod exists whether a model fits what it is to run on.
+
+The arithmetic is :mod:`wisp_plan`'s, the same that the runtime does against its real memory; this module
+translates a spec into its question, and its answer into ``status.fit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.core.sources import Files
+from wisp_operator.errors import SourceError
+from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
+from wisp_plan.fit import verdict
+from wisp_plan.fit.request import FitRequest
+from wisp_plan.hardware.catalogue import Card
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What ``status.fit`` says: the verdict and the numbers behind it.
+
+    Attributes:
+        verdict: DoesNotFit speaks of memory, Unsupported of a model that no memory would help; Unknown if the
+            model's files or the GPU's memory could not be learnt.
+        message: one sentence; with DoesNotFit and Unsupported it ends in the remedy.
+        headroom_bytes: beside the least that serves; negative is what is missing.
+        gpu: what was asked about, e.g. ``L4`` or ``CPU``.
+        basis: what was read to know, and whether it was computed or measured.
+    """
+
+    verdict: Literal["Fits", "DoesNotFit", "Unsupported", "Unknown"]
+    message: str
+    weights_bytes: int = 0
+    kv_bytes_per_token: int = 0
+    max_context: int = 0
+    max_concurrent_at_context: int = 0
+    headroom_bytes: int = 0
+    gpu: str = ""
+    basis: str = ""
+
+    @property
+    def refusal(self) -> Literal["DoesNotFit", "ModelUnsupported"] | None:
+        """Why no pod may be started, as conditions name it; None if one may."""
+        if self.verdict == "Unsupported":
+            return "ModelUnsupported"
+        return "DoesNotFit" if self.verdict == "DoesNotFit" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a model is to run on.
+
+    Attributes:
+        kind: cpu or cuda.
+        name: as messages say it: ``L4``, ``this machine``.
+        available_bytes: what the model may take, CUDA's own context included.
+    """
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    available_bytes: int
+
+
+def device_of(gpu: Gpu) -> Device | None:
+    """Find the smallest GPU that ``spec.gpu`` allows; None if it allows any, or names the CPU.
+
+    Raises:
+        UnknownCard: a product is in no catalogue; the message names similar ones.
+    """
+    if gpu.count == 0:
+        return None
+    if gpu.product:
+        smallest = min(map(find_card, gpu.product), key=lambda card: card.memory_mib)
+        return of_card(smallest)
+    if gpu.memory is not None:
+        return Device("cuda", f"GPU with {gpu.memory}", int(gpu.memory.bytes * DEFAULT_FRACTION))
+    return None
+
+
+def of_card(card: Card) -> Device:
+    """A card of the catalogue that nobody else uses."""
+    return Device("cuda", card.name, usable_bytes(card))
+
+
+def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
+    """Compute the whole ledger of a model on a device.
+
+    Raises:
+        PlanError: the model cannot be run, or not as its spec asks.
+        SourceError: its files could not be read.
+    """
+    runtime = model.spec.runtime
+    request = FitRequest(
+        max_context=None if runtime.max_context == "auto" else runtime.max_context,
+        max_concurrent=runtime.max_concurrent,
+        quantization=runtime.quantization,
+        kv_dtype=runtime.kv_cache_dtype,
+        device=device.kind,
+    )
+    return verdict.check(
+        files.config(),
+        request,
+        available_bytes=device.available_bytes,
+        device_name=device.name,
+        inventory=files.inventory(),
+    )
+
+
+def check(model: InferenceModel, files: Files | None, device: Device | None) -> FitReport:
+    """Say whether ``model`` fits; never raises, since not knowing is an answer too.
+
+    Args:
+        files: of :func:`.sources.files_of`; None if only a pod can read them.
+        device: of :func:`device_of`, or what the machine has; None if nothing is known of it.
+    """
+    name = device.name if device else ""
+    if files is None:
+        scheme = model.spec.model.scheme
+        return FitReport("Unknown", f"A {scheme}:// model is measured by its first pod.", gpu=name)
+    if device is None:
+        message = "Any GPU is allowed; name spec.gpu.product or spec.gpu.memory to know before a pod starts."
+        return FitReport("Unknown", message)
+    try:
+        found = plan(model, files, device)
+    except SourceError as error:
+        return FitReport("Unknown", str(error), gpu=name)
+    except (CheckpointInvalid, ConfigMissing) as error:
+        return FitReport("Unknown", error.message, gpu=name)
+    except ConfigInvalid as error:
+        return FitReport("Unsupported", error.message, gpu=name, basis="config.json")
+    except PlanError as error:
+        return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json")
+    return _report(found)
+
+
+def _report(found: verdict.Fit) -> FitReport:
+    return FitReport(
+        verdict="Fits" if found.fits else "DoesNotFit",
+        message=found.message[:1].upper() + found.message[1:] + ".",
+        weights_bytes=found.ledger.weights_bytes + found.ledger.scales_bytes,
+        kv_bytes_per_token=found.ledger.kv_bytes_per_token,
+        max_context=found.max_context,
+        max_concurrent_at_context=found.max_concurrent_at_context,
+        headroom_bytes=found.headroom_bytes,
+        gpu=found.device_name,
+        basis=f"computed from the {'weights headers' if found.basis == 'checkpoint' else 'config.json'}",
+    )
+
+
+def measured(ledger: Mapping[str, Any], gpu: str) -> FitReport:
+    """Take over what a running pod measured, from ``ledger`` of its ``/state``."""
+    return FitReport(
+        verdict="Fits" if ledger.get("fits") else "DoesNotFit",
+        message=str(ledger.get("message", "")),
+        weights_bytes=int(ledger.get("weightsBytes", 0)),
+        kv_bytes_per_token=int(ledger.get("kvBytesPerToken", 0)),
+        max_context=int(ledger.get("maxContext", 0)),
+        max_concurrent_at_context=int(ledger.get("maxConcurrentAtContext", 0)),
+        headroom_bytes=int(ledger.get("headroomBytes", 0)),
+        gpu=gpu,
+        basis="measured by a pod",
+    )

@@ -1,0 +1,1 @@
+"""The gateway of `wisp up`: its process, its directory, its reports of demand."""

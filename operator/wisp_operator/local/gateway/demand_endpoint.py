@@ -1,0 +1,46 @@
+"""Where gateways of this machine say how many requests wait and run: a small HTTP endpoint of the loopback.
+
+What they say is :mod:`wisp_operator.core.demand`'s; a report wakes the controller at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from wisp_operator.local.pod_template import LOOPBACK
+
+PATH = "/demand"
+
+
+class DemandServer:
+    """Receives the gateways' reports at :attr:`url`."""
+
+    def __init__(self, receive: Callable[[Mapping[str, Any]], None]) -> None:
+        self._receive = receive
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen on a port of the loopback that the system chooses."""
+        app = web.Application()
+        app.router.add_post(PATH, self._answer)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}{PATH}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        try:
+            self._receive(await request.json())
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return web.Response(status=204)

@@ -1,0 +1,126 @@
+"""The gateway of ``wisp up`` as a process: started, watched, started again if it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wisp_operator.core.runtime_client import Surface
+from wisp_operator.errors import WispError
+from wisp_operator.local import config
+from wisp_operator.local.processes import backoff
+from wisp_operator.local.processes.pods import last_words
+from wisp_operator.local.processes.process import Process
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "wisp-gateway"
+START_TIMEOUT_S = 20.0
+POLL_S = 0.02
+DRAIN_S = 5
+
+
+class GatewayFailed(WispError):
+    """The gateway did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """How the gateway is started.
+
+    Attributes:
+        host, port: where clients reach it.
+        directory: the file that says which models there are.
+        demand_url: where it reports who waits.
+        log: file for its output.
+        log_level: of that output.
+    """
+
+    host: str
+    port: int
+    directory: Path
+    demand_url: str
+    log: Path
+    log_level: str
+
+    @property
+    def address(self) -> str:
+        """Where this machine reaches it, as ``host:port``."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The gateway's command line after the program."""
+        where = ["--host", self.host, "--port", str(self.port)]
+        reads = ["--directory", str(self.directory), "--demand-url", self.demand_url]
+        return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
+
+
+class Front:
+    """The running gateway."""
+
+    def __init__(self, settings: FrontSettings) -> None:
+        self._settings = settings
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            GatewayFailed: it is not installed, ended, or does not answer in time.
+        """
+        await self._launch()
+        surface, deadline = Surface(), time.monotonic() + START_TIMEOUT_S
+        try:
+            while not await surface.is_good(self._settings.address, "/livez", 1.0):
+                self._require_alive(deadline)
+                await asyncio.sleep(POLL_S)
+        finally:
+            await surface.close()
+
+    async def watch(self) -> None:
+        """Start it again whenever it ends, until cancelled."""
+        crashes = 0
+        while self._process is not None:
+            started = time.monotonic()
+            code = await self._process.wait()
+            crashes = backoff.crashes_in_a_row(crashes, time.monotonic() - started)
+            log.error(
+                "the gateway ended (exit %d), starting it again: %s", code, last_words(self._settings.log)
+            )
+            await asyncio.sleep(backoff.delay_s(crashes, was_ready=True))
+            await self._launch()
+
+    async def stop(self, grace_s: float) -> None:
+        """Let it finish what it streams for at most ``grace_s`` seconds, then end it."""
+        if self._process is not None:
+            await self._process.stop(grace_s)
+
+    async def _launch(self) -> None:
+        path = config.program(PROGRAM)
+        if path is None:
+            raise GatewayFailed(
+                f"{PROGRAM} is not installed. Install it with: pip install -e '.[operator]' in a clone"
+            )
+        environment = config.inherited_environment()
+        with suppress(FileNotFoundError):
+            self._settings.log.unlink()
+        self._process = await Process.start(
+            [path, *self._settings.arguments], environment, self._settings.log
+        )
+
+    def _require_alive(self, deadline: float) -> None:
+        code = self._process.exit_code if self._process else None
+        if code is None and time.monotonic() < deadline:
+            return
+        why = (
+            f"ended with exit code {code}"
+            if code is not None
+            else f"gave no answer for {START_TIMEOUT_S:.0f} s"
+        )
+        raise GatewayFailed(f"the gateway {why}: {last_words(self._settings.log) or 'it left no message'}")

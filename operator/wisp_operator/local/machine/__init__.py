@@ -1,0 +1,1 @@
+"""This machine: GPUs, memory, ports, model paths."""

@@ -1,0 +1,119 @@
+"""What this machine has for a model: its GPUs, as the driver tells them, and its free memory."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.core import fit, sources
+from wisp_operator.errors import WispError
+from wisp_operator.local import config
+from wisp_operator.local.pod_template import Device as Choice
+from wisp_plan.hardware import host
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION
+
+logger = logging.getLogger(__name__)
+MIB = 2**20
+DRIVER_TIMEOUT_S = 10.0
+QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
+
+
+class NoGpu(WispError):
+    """A GPU was asked for, and this machine has none that its driver tells of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU of this machine."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    driver: str
+
+
+def cards() -> list[Card]:
+    """The GPUs of this machine; none where there is no NVIDIA driver, or it does not answer."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", QUERY, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=DRIVER_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [card for line in asked.stdout.splitlines() if (card := _card(line))]
+
+
+def free_memory_bytes() -> int:
+    """Memory that a process could take now, by the same count as a runtime's own check."""
+    return host.available_bytes()
+
+
+def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:
+    """What a model of this machine runs on.
+
+    Args:
+        gpu: ``spec.gpu``.
+        choice: what the user of this machine said.
+        found: its GPUs.
+    """
+    wants_gpu = choice == "cuda" or (choice == "auto" and gpu.count > 0)
+    if wants_gpu and found:
+        card = max(found, key=lambda card: card.free_bytes)
+        return fit.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
+    return fit.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
+
+
+class Fitting:
+    """Asks whether models fit this machine.
+
+    Raises:
+        NoGpu: ``choice`` wants a GPU, whatever the manifests say, and there is none.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._cards = cards()
+        if choice == "cuda" and not self._cards:
+            raise NoGpu(
+                "--device cuda: nvidia-smi tells of no GPU on this machine. Install NVIDIA's driver, 580 or "
+                "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
+            )
+        self._told: set[str] = set()
+
+    def __call__(self, model: InferenceModel) -> fit.FitReport:
+        """Say whether ``model`` fits now; may read from the network."""
+        if (
+            self._choice == "auto"
+            and model.spec.gpu.count
+            and not self._cards
+            and model.key not in self._told
+        ):
+            self._told.add(model.key)
+            logger.warning("%s asks for a GPU, and nvidia-smi tells of none: it runs on the CPU.", model.key)
+        return fit.check(model, files_of(model), device_for(model.spec.gpu, self._choice, self._cards))
+
+
+def files_of(model: InferenceModel) -> sources.Files | None:
+    """Where this machine reads a model's headers, with its hub and token; None if only a pod can.
+
+    Raises:
+        SourceError: the configured hub is no URL.
+    """
+    return sources.files_of(model.spec.model, endpoint=config.hub_endpoint(), token=config.hub_token() or "")
+
+
+def _card(line: str) -> Card | None:
+    try:
+        name, total, free, driver = (field.strip() for field in line.split(","))
+        return Card(name, int(total) * MIB, int(free) * MIB, driver)
+    except ValueError:  # a card that is lost answers "[N/A]"
+        return None

@@ -1,0 +1,1 @@
+"""Pods as local processes: started, probed, restarted, drained."""

@@ -1,0 +1,94 @@
+"""A cluster of one machine: Deployments in, pods out.
+
+Level-based: :meth:`LocalCluster.apply` says what should be, as often as one likes; pods start and stop in
+the background, and every change of theirs is told to ``changed``, whose owner applies again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from wisp_operator.core.runtime_client import Surface
+from wisp_operator.local import pod_template
+from wisp_operator.local.processes import rollout
+from wisp_operator.local.processes.pods import Machine, Pod, PodState
+
+DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
+
+
+class LocalCluster:
+    """The pods of this machine, by model (``namespace/name``)."""
+
+    def __init__(self, home: Path, changed: Callable[[], None], device: pod_template.Device = "auto") -> None:
+        self._device = device
+        self._home = home
+        self._changed = changed
+        self._surface = Surface()
+        self._pods: dict[str, list[Pod]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def pods(self, key: str) -> list[Pod]:
+        """The pods of a model, oldest first, those that drain included."""
+        return list(self._pods.get(key, ()))
+
+    def apply(self, key: str, deployment: Mapping[str, Any]) -> None:
+        """Start and stop pods so that ``deployment`` comes true; finished in the background.
+
+        Raises:
+            NotLocal: the pod template needs what only a cluster has.
+        """
+        wanted = pod_template.read(deployment)
+        pods = self._pods.setdefault(key, [])
+        views = [
+            rollout.PodView(pod.name, pod.template.digest, pod.state == PodState.READY, pod.created)
+            for pod in pods
+            if not pod.is_draining
+        ]
+        count, stop = rollout.plan(_wish(wanted.digest, deployment), views)
+        for _ in range(count):
+            pods.append(self._start(deployment["metadata"], wanted))
+        for pod in [pod for pod in pods if pod.name in stop]:
+            self._retire(key, pod)
+
+    def delete(self, key: str) -> None:
+        """Stop every pod of a model that is no longer wanted."""
+        for pod in self.pods(key):
+            if not pod.is_draining:
+                self._retire(key, pod)
+
+    async def close(self, grace_s: float) -> None:
+        """Stop everything, each pod within ``grace_s`` seconds; done when no process is left."""
+        pods = [pod for pods in self._pods.values() for pod in pods]
+        await asyncio.gather(*(pod.stop(grace_s) for pod in pods))
+        await asyncio.gather(*self._stopping, return_exceptions=True)
+        await self._surface.close()
+
+    def _start(self, metadata: Mapping[str, Any], wanted: pod_template.Template) -> Pod:
+        home = self._home / str(metadata.get("namespace", "default"))
+        home.mkdir(parents=True, exist_ok=True)
+        name = f"{metadata['name']}-{wanted.digest[:5]}-{secrets.token_hex(3)}"
+        return Pod(name, wanted, Machine(home, self._surface, self._changed, self._device))
+
+    def _retire(self, key: str, pod: Pod) -> None:
+        pod.is_draining = True
+        task = asyncio.create_task(self._stop(key, pod), name=f"stop {pod.name}")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _stop(self, key: str, pod: Pod) -> None:
+        self._changed()
+        await asyncio.sleep(DRAIN_NOTICE_S)
+        await pod.stop()
+        self._pods[key].remove(pod)
+        self._changed()
+
+
+def _wish(digest: str, deployment: Mapping[str, Any]) -> rollout.Wish:
+    spec = deployment["spec"]
+    update = spec.get("strategy", {}).get("rollingUpdate", {})
+    surge, unavailable = update.get("maxSurge", 1), update.get("maxUnavailable", 0)
+    return rollout.Wish(digest, int(spec.get("replicas", 1)), int(surge), int(unavailable))

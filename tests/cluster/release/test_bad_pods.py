@@ -1,0 +1,148 @@
+"""Whatever is wrong with a model on an installed release ends as a named reason, never as a hang."""
+
+import json
+import time
+
+import pytest
+import yaml
+from kube import apply, condition, get, kubectl, model, status, until
+from namespaces import make_room, put_weights, remove_room, run_pod
+from release import CLIENTS, ask, chat, client_pod
+from tiny import write_tiny
+
+ROOM, SMALL = "wisp-bad", "wisp-bad-small"
+GIB = 2**30
+SECRET = {"name": "absent"}
+LIMIT = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "small"},
+    "spec": {"limits": [{"type": "Container", "default": {"memory": "40Mi"}}]},
+}
+BAD = {
+    "secret": {"model": {"uri": "hf://acme/small", "secretRef": SECRET}, "cache": {"type": "None"}},
+    "variable": {"runtime": {"env": [{"name": "A", "secretRef": SECRET | {"key": "a"}}]}},
+    "repository": {"model": {"uri": "hf://acme/none"}, "cache": {"type": "None"}},
+    "hub": {
+        "model": {"uri": "hf://acme/small"},
+        "cache": {"type": "None"},
+        "runtime": {"env": [{"name": "HF_ENDPOINT", "value": "http://127.0.0.1:1"}]},
+    },
+    "folder": {"model": {"uri": "pvc://weights/none"}},
+    "claim": {"model": {"uri": "pvc://absent/tiny"}},
+    "image": {"model": {"uri": "oci://127.0.0.1:1/weights:1"}},
+    "truncated": {"model": {"uri": "pvc://weights/truncated"}},
+    "directory": {"model": {"uri": "file:///srv/tiny"}},
+    "hungry": {},
+}
+
+
+@pytest.fixture(scope="module")
+def hub(clients):
+    """A hub inside the cluster, where the release's operator looks."""
+    pod = client_pod("hub", ["python3", "/scripts/hub.py"], labels={"app": "hub"}, port=8000)
+    spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec}
+    kubectl("apply", "-n", CLIENTS, "-f", "-", stdin=yaml.safe_dump(service))
+    run_pod(CLIENTS, pod)
+    yield
+    kubectl("delete", "pod/hub", "service/hub", "-n", CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def bad_models(hub, tmp_path_factory):
+    """All of them at once, each told to run."""
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny(folder / "tiny")
+    write_tiny(folder / "truncated")
+    weights = folder / "truncated/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    make_room(ROOM)
+    put_weights(ROOM, tiny=folder / "tiny", truncated=folder / "truncated")
+    make_room(SMALL)
+    put_weights(SMALL, tiny=folder / "tiny")
+    apply(LIMIT, namespace=SMALL)
+    tiny = {"model": {"uri": "pvc://weights/tiny"}}
+    for name, spec in BAD.items():
+        apply(model(name, **{**tiny, **spec, "replicas": 1}), namespace=SMALL if name == "hungry" else ROOM)
+    yield
+    for room in (ROOM, SMALL):
+        kubectl("delete", "imodel", "--all", "-n", room)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "says"),
+    [
+        ("secret", "SecretMissing", "Secret absent does not exist in namespace wisp-bad"),
+        ("variable", "SecretMissing", "Secret absent does not exist in namespace wisp-bad"),
+        ("repository", "ModelNotFound", "acme/none"),
+        ("hub", "SourceUnreachable", "127.0.0.1:1"),
+        ("folder", "ModelNotFound", "Claim weights has no folder none"),
+        ("claim", "Unschedulable", 'persistentvolumeclaim "absent" not found'),
+        ("image", "ImagePullFailed", "Image 127.0.0.1:1/weights:1 could not be pulled"),
+        ("truncated", "WeightsUnreadable", "model.safetensors"),
+        ("directory", "PodRefused", "violates PodSecurity"),
+        ("hungry", "OOMKilled", "more memory than its limit of 40Mi"),
+    ],
+)
+def test_what_is_wrong_has_a_name_and_a_sentence(bad_models, name, reason, says):
+    room = SMALL if name == "hungry" else ROOM
+
+    def named():  # read once: a pod that starts again is Waking for a moment
+        conditions = status(name, room).get("conditions", [])
+        return next((c["message"] for c in conditions if (c["type"], c["reason"]) == ("Ready", reason)), "")
+
+    said = until(named, seconds=90, every=0.5)
+    assert says in said
+    print(f"{name}: {reason}: {said}")
+
+
+def test_a_request_for_a_model_that_failed_is_told_why_at_once(bad_models):
+    until(lambda: status("truncated", ROOM).get("state") == "Failed", seconds=60)
+    until(lambda: ask("/v1/chat/completions", chat("truncated"))[0] == 503)
+    code, headers, lines = ask("/v1/chat/completions", chat("truncated"))
+    error = json.loads(lines[0][1])["error"]
+    assert (code, error["code"]) == (503, "model_failed")
+    assert "WeightsUnreadable" in error["message"]
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert lines[0][0] < 5
+
+
+@pytest.fixture
+def t4():
+    """The cluster's first node, made to look like one with eight 15 GB GPUs that carry their labels."""
+    node = get("nodes")[0]["metadata"]["name"]
+    labels = {"product": "Tesla-T4", "memory": "15360", "count": "8"}
+    kubectl(
+        "label",
+        "node",
+        node,
+        "--overwrite",
+        *(f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()),
+    )
+    set_gpus(node, "add", value="8")
+    yield
+    kubectl("label", "node", node, *(f"nvidia.com/gpu.{key}-" for key in labels))
+    set_gpus(node, "remove")
+
+
+def set_gpus(node, verb, **value):
+    for part in ("capacity", "allocatable"):
+        patch = [{"op": verb, "path": f"/status/{part}/nvidia.com~1gpu", **value}]
+        kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+
+
+def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, t4):
+    room = make_room("wisp-large")
+    gpu = {"model": {"uri": "hf://acme/large"}, "gpu": {"count": 1}, "replicas": 1, "cache": {"type": "None"}}
+    apply(model("large", **gpu), namespace=room)
+    until(lambda: condition("large", "Ready", room) == ("False", "DoesNotFit"))
+    fit = status("large", room)["fit"]
+    assert fit["weightsBytes"] > 14 * GIB
+    assert fit["headroomBytes"] < 0
+    assert fit["gpu"] == "T4"
+    time.sleep(2)  # a pod would be here by now
+    assert get("pods", namespace=room) == []
+    assert get("replicasets", namespace=room)[0]["spec"]["replicas"] == 0
+    print(kubectl("get", "imodel", "-n", room, "-o", "wide"))
+    remove_room(room)

@@ -1,0 +1,191 @@
+"""Under a steady load things are scaled, rolled, killed and restarted, and no request is lost.
+
+The load runs in a pod, asks the gateway's Service at RATE requests a second, streaming and plain in turn,
+and counts: *answered* whole, with the very text that the same prompt got before; *retried*: the connection
+ended before any byte of an answer, and one of the two retries that the official SDKs make by themselves was
+answered; *refused* with 429 or 503 and Retry-After; all else is *lost*: any other status, a stream that
+breaks or ends with an error, 90 s of silence.
+"""
+
+import json
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kube import NODE_RUN, apply, condition, get, kubectl, model, status, until
+from namespaces import execute, make_room, put_weights, run_pod
+from release import CLIENTS, GATEWAY, SYSTEM, client_pod, install, pods_of, settled
+from tiny import write_tiny
+
+RATE = 20
+ROOM = "wisp-load"
+RESTART = Path(__file__).parents[1] / "node/restart.sh"
+TINY = {"model": {"uri": "pvc://weights/tiny"}, "runtime": {"maxContext": 512}}
+WARM = {"scaling": {"min": 1, "max": 1}}
+
+
+class Load:
+    """The load of one test, in a pod of its own."""
+
+    def rate(self, rate):
+        execute(CLIENTS, "load", "python3", "-c", f"open('/tmp/rate', 'w').write('{rate}')")
+
+    def goes_on(self, seconds):
+        """Let it run on for some seconds, by the load's own count."""
+        execute(CLIENTS, "load", "python3", "-c", f"import time; time.sleep({seconds})")
+
+    def report(self):
+        self.rate("stop")
+        phase = until(
+            lambda: get("pod", "load", CLIENTS)["status"]["phase"] in ("Succeeded", "Failed"), seconds=120
+        )
+        assert phase
+        return json.loads(kubectl("logs", "load", "-n", CLIENTS).splitlines()[-1])
+
+
+@pytest.fixture
+def load(clients, record, request):
+    """Begin a load on a model; what it counted is asserted by :func:`none_lost`."""
+
+    @contextmanager
+    def begin(name, rate=RATE):
+        kubectl("delete", "pod", "load", "-n", CLIENTS, "--ignore-not-found", "--timeout=50s")
+        command = ["python3", "/scripts/load.py", GATEWAY, f"{ROOM}/{name}", str(rate)]
+        run_pod(CLIENTS, client_pod("load", command))
+        load = Load()
+        load.goes_on(2)
+        yield load
+        load.goes_on(3)
+        found = load.report()
+        row = request.node.name.removeprefix("test_no_request_is_lost_")
+        record("load", row=row, rate=rate or RATE, **found)
+        print(json.dumps(found, indent=1))
+        assert found["lost"] == 0, "\n".join(found["troubles"])
+        assert found["answered"] + found["retried"] + found["refused"] == found["sent"]
+        assert found["answered"] > 20
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def room(clients, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    assert write_tiny(folder) < 1e6
+    make_room(ROOM)
+    put_weights(ROOM, tiny=folder)
+    return ROOM
+
+
+@pytest.fixture(scope="module")
+def warm(room):
+    """A model with one pod that stays."""
+    apply(model("warm", **TINY, **WARM), namespace=room)
+    until(lambda: status("warm", room).get("state") == "Ready", seconds=60)
+    return "warm"
+
+
+def pods(name):
+    found = json.loads(kubectl("get", "pods", "-n", ROOM, "-l", f"wisp.dev/model={name}", "-o", "json"))
+    return found["items"]
+
+
+def ready(name):
+    return status(name, ROOM).get("readyReplicas", 0)
+
+
+def test_no_request_is_lost_from_zero_to_three_and_back(room, load):
+    scaling = {
+        "max": 3,
+        "targetConcurrency": 1,
+        "idleAfter": "3s",
+        "stableWindow": "6s",
+        "panicWindow": "2s",
+    }
+    apply(model("wide", **TINY, scaling=scaling), namespace=room)
+    until(lambda: status("wide", room).get("state") == "Asleep")
+    with load("wide", rate=2 * RATE) as steady:
+        until(lambda: ready("wide") == 3, seconds=60)
+        steady.rate(2)
+        until(lambda: len(pods("wide")) == 1, seconds=90)
+        steady.rate(0)
+        until(lambda: any(pod["metadata"].get("deletionTimestamp") for pod in pods("wide")), seconds=60)
+        steady.rate(RATE)  # the last pod is on its way out
+        until(lambda: ready("wide") >= 1, seconds=60)
+        steady.rate(0)
+        until(lambda: pods("wide") == [], seconds=60)
+        assert status("wide", room)["state"] == "Asleep"
+        steady.rate(RATE)
+    kubectl("delete", "imodel", "wide", "-n", room)
+
+
+def test_no_request_is_lost_while_a_changed_spec_rolls_out(warm, load):
+    with load(warm):
+        before = {pod["metadata"]["uid"] for pod in pods(warm)}
+        wish = {"spec": {"runtime": {"maxConcurrent": 7}}}
+        kubectl("patch", "imodel", warm, "-n", ROOM, "--type=merge", "-p", json.dumps(wish))
+        until(
+            lambda: ready(warm) == len(pods(warm)) == 1 and not before & {uid(pod) for pod in pods(warm)},
+            seconds=60,
+        )
+
+
+def uid(thing):
+    return thing["metadata"]["uid"]
+
+
+def test_no_request_is_lost_with_the_only_pod_of_a_model(warm, load):
+    with load(warm):
+        gone = pods(warm)[0]
+        kubectl("delete", "pod", gone["metadata"]["name"], "-n", ROOM, "--timeout=50s")
+        until(lambda: [uid(pod) for pod in pods(warm)] != [uid(gone)] and ready(warm) == 1, seconds=60)
+
+
+def test_no_request_is_lost_with_a_gateway(warm, load):
+    with load(warm):
+        gone = pods_of("gateway")[0]["metadata"]["name"]
+        kubectl("delete", "pod", gone, "-n", SYSTEM, "--wait=false")
+        until(lambda: kubectl("get", "pod", gone, "-n", SYSTEM, check=False).returncode != 0, seconds=100)
+        settled("gateway")
+
+
+def test_no_request_is_lost_with_the_leading_operator(release, warm, load):
+    with load(warm):
+        gone = until(release.leader)
+        kubectl("delete", "pod", gone, "-n", SYSTEM, "--timeout=50s")
+        until(lambda: release.leader() not in ("", gone), seconds=30)
+        settled("operator")
+
+
+def test_no_request_is_lost_when_the_leader_dies_as_a_model_wakes(release, room, load):
+    apply(model("sleeper", **TINY), namespace=room)
+    until(lambda: status("sleeper", room).get("state") == "Asleep")
+    with load("sleeper", rate=0) as steady:
+        kubectl("delete", "pod", until(release.leader), "-n", SYSTEM, "--grace-period=0", "--force")
+        steady.rate(RATE)
+        until(lambda: ready("sleeper") == 1, seconds=60)
+    settled("operator")
+    kubectl("delete", "imodel", "sleeper", "-n", room)
+
+
+def test_no_request_is_lost_with_an_upgrade_of_the_release(warm, load):
+    with load(warm):
+        install("--set", "operator.logLevel=debug", "--set", "gateway.logLevel=warning")
+        settled("gateway")
+    install()
+    settled("gateway")
+
+
+@pytest.mark.skipif(not NODE_RUN.exists(), reason="restarts a component of tests/cluster/node")
+def test_no_request_is_lost_while_the_api_server_restarts(release, warm, load):
+    with load(warm) as steady:
+        subprocess.run([str(RESTART), "apiserver", "3"], check=True, timeout=60)  # away for three seconds
+        until(lambda: kubectl("get", "--raw", "/readyz", check=False).returncode == 0, seconds=60)
+        steady.goes_on(3)
+        gone = pods(warm)[0]["metadata"]["name"]  # what happens now is seen by those who watch
+        kubectl("delete", "pod", gone, "-n", ROOM, "--timeout=50s")
+        until(
+            lambda: ready(warm) == 1 and gone not in [pod["metadata"]["name"] for pod in pods(warm)],
+            seconds=60,
+        )
+    assert condition(warm, "Ready", ROOM) == ("True", "Serving")

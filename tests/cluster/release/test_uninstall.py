@@ -1,0 +1,50 @@
+"""The last of the release's tests: uninstalling leaves the CRD, says so, and takes nobody's model away."""
+
+from contextlib import suppress
+
+import pytest
+from kube import apply, get, kubectl, model, status, until
+from namespaces import make_room, put_weights, remove_room
+from release import CLIENTS, KEEP, NAME, SYSTEM, everything, helm, install
+from tiny import write_tiny
+
+ROOM = "wisp-stays"
+
+
+@pytest.mark.skipif(KEEP, reason="KEEP=1 keeps the release")
+def test_uninstalling_leaves_nothing_but_the_crd_and_says_so(release, clients, tmp_path):
+    write_tiny(tmp_path / "tiny")
+    make_room(ROOM)
+    put_weights(ROOM, tiny=tmp_path / "tiny")
+    apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=ROOM)
+    until(lambda: status("chat", ROOM).get("state") == "Ready", seconds=60)
+
+    said = helm("uninstall", NAME, "--namespace", SYSTEM, "--wait")
+    assert "[CustomResourceDefinition] inferencemodels.wisp.dev" in said
+    assert "kept" in said
+    assert [
+        pod for pod in get("pods", namespace=ROOM) if "chat" in pod["metadata"]["name"]
+    ]  # the model goes on
+    kubectl("delete", "imodel", "chat", "-n", ROOM, "--timeout=20s")
+    until(lambda: get("pods", namespace=ROOM) == [], seconds=90)
+    for room in [CLIENTS, *rooms_of_tests()]:
+        remove_room(room)
+    crd = "/CustomResourceDefinition.apiextensions.k8s.io/v1/inferencemodels.wisp.dev"
+    with suppress(AssertionError):  # what is on its way out may take a moment
+        until(lambda: everything() - release.before == {crd}, seconds=30)
+    assert sorted(everything() - release.before) == [crd]
+    print(said)
+
+
+def rooms_of_tests():
+    names = kubectl("get", "namespaces", "-o", "name").split()
+    return [
+        name.partition("/")[2] for name in names if name.startswith("namespace/wisp-") and SYSTEM not in name
+    ]
+
+
+@pytest.mark.skipif(KEEP, reason="KEEP=1 keeps the release")
+def test_a_second_installation_takes_the_crd_that_was_left(release):
+    notes = install()
+    assert "kubectl apply" in notes
+    helm("uninstall", NAME, "--namespace", SYSTEM, "--wait")

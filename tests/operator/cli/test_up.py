@@ -1,0 +1,395 @@
+"""``wisp up`` as its user meets it: the real command and gateway over fake runtimes, from wake to Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
+
+FAKE = Path(__file__).parents[1] / "fake_runtime.py"
+WISP = Path(sys.executable).with_name("wisp")
+PATIENCE_S = 15
+
+
+def manifest(name="tiny", namespace="default", *, uri="hf://fake/tiny", fake=None, **spec):
+    """An InferenceModel on the CPU, asleep soon, whose runtime behaves as ``fake`` says."""
+    env = [{"name": f"FAKE_{key.upper()}", "value": str(value)} for key, value in (fake or {}).items()]
+    body = {
+        "model": {"uri": uri},
+        "gpu": {"count": 0},
+        "scaling": {"idleAfter": "10m"},
+        "runtime": {"env": env},
+        **spec,
+    }
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "wisp.dev/v1alpha1", "kind": "InferenceModel", "metadata": metadata, "spec": body}
+
+
+class Up:
+    """A running ``wisp up``; every process it starts carries :attr:`mark` in its environment."""
+
+    def __init__(self, folder, documents, *arguments):
+        self.folder, self.mark = folder, f"WISPTEST{uuid.uuid4().hex}"
+        self.file = folder / "models.yaml"
+        self.write(documents)
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(exist_ok=True)
+        self.environment = os.environ | {
+            "MARK": self.mark,
+            "TMPDIR": str(self.temporary),
+            "WISP_RUNTIME_PROGRAM": str(FAKE),
+            "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody listens there: the fit is not known
+        }
+        self.command = [str(WISP), "up", str(self.file), "--port", "0", *arguments]
+        self.log = folder / "up.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=log, env=self.environment, text=True
+            )
+        self.url = self.process.stdout.readline().strip().removesuffix("/v1")
+        assert self.url, self.log.read_text()
+
+    def write(self, documents):
+        self.file.write_text("\n---\n".join(json.dumps(document) for document in documents))
+
+    def get(self, path):
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=PATIENCE_S) as answer:
+            return json.load(answer)
+
+    def state(self, key="default/tiny"):
+        return next(m for m in self.get("/state")["models"] if f"{m['namespace']}/{m['name']}" == key)
+
+    def ask(self, model="tiny", path="/v1", stream=False):
+        """Status and body of one chat completion."""
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+        request = urllib.request.Request(
+            f"{self.url}{path}/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def until(self, condition, patience_s=PATIENCE_S):
+        deadline = time.monotonic() + patience_s
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        return found
+
+    def is_in(self, state, key="default/tiny"):
+        return lambda: self.state(key)["state"] == state
+
+    def pid_of_pod(self, key="default/tiny"):
+        address = next(e["address"] for e in self.state(key)["endpoints"] if not e["draining"])
+        with urllib.request.urlopen(f"http://{address}/pid", timeout=5) as answer:
+            return json.load(answer)["pid"]
+
+    def processes(self):
+        """Command lines of everything alive that this run started."""
+        alive = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (entry / "environ").read_bytes():
+                    alive.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        return alive
+
+    def end(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def up(folder, *documents, arguments=()):
+    running = Up(folder, documents, *arguments)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGTERM)
+        running.process.stdout.close()
+
+
+def refusal(folder, text, *arguments):
+    """Exit code and stderr of a ``wisp up`` that must not start."""
+    file = folder / "model.yaml"
+    file.write_text(text if isinstance(text, str) else json.dumps(text))
+    done = subprocess.run(
+        [str(WISP), "up", str(file), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_request_wakes_the_model_and_silence_sends_it_back_to_zero(tmp_path):
+    with up(tmp_path, manifest(scaling={"idleAfter": "1s"}, fake={"ready_after_s": 0.3})) as running:
+        assert running.state()["state"] == "Asleep"
+        assert [model["id"] for model in running.get("/v1/models")["data"]] == ["tiny"]
+        assert not any("fake_runtime" in line for line in running.processes())
+        status, body = running.ask()
+        assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, "word0 word1 word2 ")
+        assert running.state()["state"] == "Ready"
+        running.until(running.is_in("Asleep"))
+        running.until(lambda: not any("fake_runtime" in line for line in running.processes()))
+        assert running.ask(stream=True)[0] == 200  # and again
+
+
+def test_a_first_start_that_fails_says_why_and_is_tried_again(tmp_path):
+    with up(tmp_path, manifest(fake={"crash_once": "/tmp/crashed"})) as running:
+        status, body = running.ask()
+        assert status == 503
+        assert "first run fails" in json.loads(body)["error"]["message"]
+        running.until(running.is_in("Ready"))
+        assert running.ask()[0] == 200
+
+
+def test_kill_9_within_a_stream_gives_a_clean_error_and_serves_the_queue_after_the_restart(tmp_path):
+    scaling = {"idleAfter": "10m", "targetConcurrency": 1}
+    with up(tmp_path, manifest(scaling=scaling, fake={"tokens": 40, "token_s": 0.1})) as running:
+        answers = {}
+        first = threading.Thread(target=lambda: answers.update(first=running.ask(stream=True)))
+        second = threading.Thread(target=lambda: answers.update(second=running.ask(stream=True)))
+        first.start()
+        running.until(lambda: running.state()["running"] == 1)
+        second.start()
+        running.until(lambda: running.state()["waiting"] == 1)
+        time.sleep(0.5)  # well within the first stream
+        os.kill(running.pid_of_pod(), signal.SIGKILL)
+        first.join(PATIENCE_S)
+        second.join(PATIENCE_S)
+        last_event = answers["first"][1].strip().splitlines()[-1]
+        assert "word0" in answers["first"][1]
+        assert json.loads(last_event.removeprefix("data: "))["error"]["code"] == "upstream_failed"
+        assert answers["second"][0] == 200
+        assert answers["second"][1].strip().endswith("[DONE]")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_end_leaves_nothing_behind(tmp_path, number):
+    with up(tmp_path, manifest(fake={"orphan": "/tmp/orphan"})) as running:
+        assert running.ask()[0] == 200
+        lines = " ".join(running.processes())
+        assert all(part in lines for part in ("fake_runtime", "wisp-gateway", "sleep 600"))
+        code = running.end(number)
+        assert code == (-9 if number == signal.SIGKILL else 0)
+        running.until(lambda: running.processes() == [])
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", int(running.url.rpartition(":")[2])))
+        if number != signal.SIGKILL:
+            assert list(running.temporary.iterdir()) == []
+    if number == signal.SIGKILL:  # nobody was left to clean up: the next run does
+        left = list(running.temporary.iterdir())
+        with up(tmp_path, manifest()) as again:
+            assert len(left) == 1
+            assert left[0] not in again.temporary.iterdir()
+
+
+def test_a_stream_that_runs_may_finish_after_ctrl_c(tmp_path):
+    with up(tmp_path, manifest(fake={"tokens": 10, "token_s": 0.1})) as running:
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(running.ask(stream=True)))
+        asking.start()
+        running.until(lambda: running.state()["running"] == 1)
+        assert running.end() == 0
+        asking.join(PATIENCE_S)
+        assert answers[0][1].strip().endswith("[DONE]")
+
+
+def test_models_of_one_name_in_two_namespaces_are_two_models(tmp_path):
+    documents = [manifest(namespace="a", fake={"tokens": 1}), manifest(namespace="b", fake={"tokens": 2})]
+    with up(tmp_path, *documents) as running:
+        answers = [json.loads(running.ask(path=f"/{space}/tiny/v1")[1]) for space in "ab"]
+        assert [a["choices"][0]["message"]["content"] for a in answers] == ["word0 ", "word0 word1 "]
+        assert running.pid_of_pod("a/tiny") != running.pid_of_pod("b/tiny")
+
+
+def test_a_changed_manifest_is_followed_and_a_broken_one_is_not(tmp_path):
+    with up(tmp_path, manifest(fake={"tokens": 1})) as running:
+        assert running.ask()[0] == 200
+        pid = running.pid_of_pod()
+        running.write([manifest(fake={"tokens": 2}), manifest("other")])
+        running.until(lambda: len(running.get("/v1/models")["data"]) == 2)
+        running.until(lambda: "word1" in running.ask()[1])  # replaced, never unanswered
+        assert running.pid_of_pod() != pid
+        running.write([manifest(gpu={"cuont": 0})])
+        running.until(lambda: "spec.gpu.cuont" in running.log.read_text())
+        assert len(running.get("/v1/models")["data"]) == 2
+
+
+def test_a_model_that_is_ready_may_be_renamed(tmp_path):
+    with up(tmp_path, manifest()) as running:
+        assert running.ask()[0] == 200
+        running.write([manifest("other")])
+        running.until(lambda: [m["id"] for m in running.get("/v1/models")["data"]] == ["other"])
+        assert running.ask("other")[0] == 200
+        assert running.process.poll() is None, running.log.read_text()
+
+
+def test_a_pod_that_dies_is_told_once_with_the_path_of_its_log(tmp_path):
+    with up(tmp_path, manifest()) as running:
+        assert running.ask()[0] == 200
+        os.kill(running.pid_of_pod(), signal.SIGKILL)
+        died = re.compile(r"pod tiny-\S+ died \(signal 9\); starting again; log: (\S+) \(removed when (.*)\)")
+        running.until(lambda: died.search(running.log.read_text()))
+        running.until(running.is_in("Ready"))
+        (log, advice), *again = died.findall(running.log.read_text())
+        assert Path(log).exists()
+        assert ("--state-dir" in advice, again) == (True, [])
+
+
+def test_a_gateway_that_dies_is_started_again(tmp_path):
+    with up(tmp_path, manifest()) as running:
+        assert running.ask()[0] == 200
+        gateway = next(p for p in Path("/proc").glob("[0-9]*") if is_gateway(p, running.mark))
+        os.kill(int(gateway.name), signal.SIGKILL)
+        time.sleep(0.2)
+        running.until(lambda: answers(running))
+        assert running.ask()[0] == 200
+
+
+def is_gateway(process, mark):
+    try:
+        command = (process / "cmdline").read_bytes()
+        return (
+            mark.encode() in (process / "environ").read_bytes()
+            and b"reaper" not in command
+            and b"wisp-gateway" in command
+        )
+    except OSError:
+        return False
+
+
+def answers(running):
+    try:
+        return running.get("/state")
+    except OSError:
+        return None
+
+
+def test_a_model_that_cannot_fit_is_never_started_and_its_callers_are_told_why(tmp_path):
+    uri = f"file://{huge_context(tmp_path / 'model')}"
+    with up(tmp_path, manifest(uri=uri, runtime={"maxContext": 16_000_000})) as running:
+        status, body = running.ask()
+        assert status == 503
+        assert "this machine has" in json.loads(body)["error"]["message"]
+        assert running.state()["reason"] == "DoesNotFit"
+        assert not any("fake_runtime" in line for line in running.processes())
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason", "said"),
+    [
+        (lambda folder: folder.rename(folder.with_name("away")), "ModelNotFound", "is not there"),
+        (lambda folder: (folder / "config.json").write_text("{"), "ModelUnsupported", "is not JSON"),
+        (
+            lambda folder: (folder / "config.json").write_text('{"architectures": ["NobodysModel"]}'),
+            "ModelUnsupported",
+            "NobodysModel",
+        ),
+        (lambda folder: (folder / "model.safetensors").unlink(), "WeightsUnreadable", "no safetensors file"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_told_at_the_start(tmp_path, broken, reason, said):
+    folder = huge_context(tmp_path / "model")
+    broken(folder)
+    with up(tmp_path, manifest(uri=f"file://{folder}")) as running:
+        log = running.log.read_text()
+        assert f"WARNING default/tiny: Failed ({reason}) " in log
+        assert said in log
+        assert running.state()["reason"] == reason
+        assert running.ask()[0] == 503
+
+
+def test_a_folder_that_appears_later_is_found(tmp_path):
+    with up(tmp_path, manifest(uri=f"file://{tmp_path / 'model'}")) as running:
+        assert running.state()["state"] == "Failed"
+        huge_context(tmp_path / "model")
+        running.until(
+            lambda: running.state()["state"] != "Failed" or running.state()["reason"] == "DoesNotFit"
+        )
+        assert running.state()["reason"] != "ModelNotFound"
+
+
+def huge_context(folder):
+    """A one-layer model whose KV cache outgrows any machine; its weights are a hole in a file."""
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 64,
+        "max_position_embeddings": 16_000_000, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16", "tie_word_embeddings": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    header, offset = {}, 0
+    for tensor in expected_tensors(parse_config(config)):
+        size = 2
+        for length in tensor.shape:
+            size *= length
+        header[tensor.name] = {
+            "dtype": "BF16",
+            "shape": tensor.shape,
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "said"),
+    [
+        (manifest(gpu={"cuont": 0}), 2, "model.yaml:1: spec.gpu.cuont: "),
+        ("kind: [", 2, "not valid YAML"),
+        (manifest(uri="pvc://claim/model"), 1, "exists only on a cluster"),
+        (manifest(access={"apiKeySecretRef": {"name": "keys"}}), 1, "--api-keys FILE"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_starts(tmp_path, document, code, said):
+    found, stderr = refusal(tmp_path, document, "--port", "0")
+    assert (found, said in stderr, "Traceback" in stderr) == (code, True, False), stderr
+
+
+def test_a_port_in_use_is_one_sentence_with_what_to_do(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, stderr = refusal(tmp_path, manifest(), "--port", str(port))
+    assert code == 1
+    assert f"port {port} of 127.0.0.1 is in use by " in stderr
+    assert f"(pid {os.getpid()}). Stop that, or choose another with --port {port + 1}." in stderr
+
+
+def test_two_runs_do_not_share_a_state_dir(tmp_path):
+    with up(tmp_path, manifest(), arguments=("--state-dir", str(tmp_path / "state"))):
+        code, stderr = refusal(tmp_path, manifest(), "--port", "0", "--state-dir", str(tmp_path / "state"))
+        assert code == 1
+        assert "in use by another wisp up" in stderr
+    assert (tmp_path / "state" / "gateway.log").exists()  # a chosen folder is kept

@@ -1,0 +1,42 @@
+"""``wisp up`` on a machine that has no GPU, for who wanted one."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wisp_operator.api import parse
+from wisp_operator.local.machine.hardware import Fitting
+
+WISP = Path(sys.executable).with_name("wisp")
+pytestmark = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine may have a GPU")
+
+
+def manifest(count):
+    return {
+        "apiVersion": "wisp.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": "tiny"},
+        "spec": {"model": {"uri": "file:///not/there"}, "gpu": {"count": count}},
+    }
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_said_at_once(tmp_path):
+    file = tmp_path / "model.yaml"
+    file.write_text(json.dumps(manifest(1)))
+    command = [str(WISP), "up", str(file), "--port", "0", "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--device cuda: nvidia-smi tells of no GPU" in done.stderr
+
+
+def test_who_asks_for_a_gpu_and_gets_the_cpu_hears_of_it_once(caplog):
+    fitting = Fitting("auto")
+    for count in (0, 1, 1):
+        fitting(parse(manifest(count)))
+    assert [record.getMessage() for record in caplog.records] == [
+        "default/tiny asks for a GPU, and nvidia-smi tells of none: it runs on the CPU."
+    ]

@@ -1,0 +1,128 @@
+"""The operator's own port: demand taken by every replica, passed on to the leader; probes and metrics."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+
+from wisp_operator.cluster.endpoints import Endpoints
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.core.demand import DemandBook
+
+WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
+SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}
+REJECTED = {"waiting": 0, "running": 0, "arrivals": 2, "idleSeconds": 0.5}
+
+
+def report(**models):
+    return {"gateway": "g", "models": {f"a/{name}": told for name, told in models.items()}}
+
+
+@asynccontextmanager
+async def replica(*, leads, leader_address="", illness="", unready=""):
+    """One replica's endpoints on a free port: its URL, the keys it heard of, and its book."""
+    heard, book = [], DemandBook()
+    endpoints = Endpoints(
+        book=book,
+        leader=SimpleNamespace(is_leader=leads, address=leader_address),
+        metrics=Metrics(),
+        heard=heard.append,
+        illness=lambda: illness,
+        unready=lambda: unready,
+    )
+    await endpoints.start("127.0.0.1", 0)
+    host, port = endpoints.address
+    try:
+        yield SimpleNamespace(address=f"{host}:{port}", heard=heard, book=book)
+    finally:
+        await endpoints.close()
+
+
+async def post(address, body):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{address}/demand", json=body) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def get(address, path):
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize(
+    ("body", "heard"),
+    [
+        (report(chat=WAITS), ["a/chat"]),
+        (report(chat=SLEEPS), []),
+        (report(chat=REJECTED), ["a/chat"]),  # waits nowhere, and is a wish all the same
+        (report(chat=WAITS, other=SLEEPS), ["a/chat"]),
+    ],
+)
+def test_the_leader_looks_at_models_that_somebody_wants(body, heard):
+    async def scenario():
+        async with replica(leads=True) as leader:
+            assert (await post(leader.address, body))[0] == 204
+            assert leader.heard == heard
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_keeps_demand_and_passes_it_on_once():
+    async def scenario():
+        async with (
+            replica(leads=True) as leader,
+            replica(leads=False, leader_address=leader.address) as follower,
+        ):
+            assert (await post(follower.address, report(chat=WAITS)))[0] == 204
+            assert leader.heard == ["a/chat"]
+            assert follower.heard == []
+            assert follower.book.total("a/chat", 0.0).waiting == 1  # known at once if it must take over
+
+    asyncio.run(scenario())
+
+
+def test_two_replicas_that_take_each_other_for_the_leader_do_not_ask_each_other_for_ever():
+    async def scenario():
+        async with (
+            replica(leads=False) as first,
+            replica(leads=False, leader_address=first.address) as second,
+        ):
+            assert (await post(second.address, report(chat=WAITS)))[0] == 204
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("leader", ["", "127.0.0.1:1"])
+def test_a_gateway_is_told_when_nobody_acts_on_its_demand(leader):
+    async def scenario():
+        async with replica(leads=False, leader_address=leader) as follower:
+            assert (await post(follower.address, report(chat=WAITS)))[0] == 503
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"gateway": "g"}, {"gateway": "g", "models": {"a/chat": {}}}, [], "text"]
+)
+def test_a_report_that_is_none_is_refused_with_the_reason(body):
+    async def scenario():
+        async with replica(leads=True) as leader:
+            status, text = await post(leader.address, body)
+            assert status == 400
+            assert "not a demand report" in text
+
+    asyncio.run(scenario())
+
+
+def test_probes_say_what_is_wrong():
+    async def scenario():
+        async with replica(leads=False, illness="the watch of Pod is dead", unready="") as found:
+            assert await get(found.address, "/livez") == (503, "the watch of Pod is dead\n")
+            assert await get(found.address, "/readyz") == (200, "ok\n")
+            assert "wisp_operator_api_calls_total" in (await get(found.address, "/metrics"))[1]
+
+    asyncio.run(scenario())

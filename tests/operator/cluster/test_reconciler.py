@@ -1,0 +1,325 @@
+"""One look at one model against a cluster that only remembers: what is applied, written, deleted and kept."""
+
+import asyncio
+import copy
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from wisp_operator.api import parse
+from wisp_operator.cluster.access.kinds import KINDS
+from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.cluster.observation.caches import Caches, address
+from wisp_operator.cluster.reconcile.fitting import Verdict
+from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Reconciler, Tools
+from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.fit import FitReport
+from wisp_operator.desired.inference_pool import ANNOTATION
+
+UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
+NO_ROOM = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))
+
+
+class World:
+    """A cluster in which every write is seen at once, and the parts of an operator around it."""
+
+    def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0):
+        self.indexes = {kind: {} for kind in KINDS}
+        self.writes, self.statuses, self.events, self.annotated = [], [], [], {}
+        self.verdict, self.version, self.book = UNKNOWN, 1, DemandBook()
+        self.polled = {}
+        self.model = {
+            "apiVersion": "wisp.dev/v1alpha1",
+            "kind": "InferenceModel",
+            "metadata": {
+                "name": "chat",
+                "namespace": "a",
+                "uid": "u1",
+                "generation": 1,
+                "annotations": annotations or {},
+            },
+            "spec": {"model": {"uri": "file:///srv"}, "gpu": {"count": 0}, **(spec or {})},
+        }
+        self.indexes["InferenceModel"]["a/chat"] = [self.model]
+        fitter = SimpleNamespace(verdict=lambda model, devices: self.verdict, forget=lambda key: None)
+        poller = SimpleNamespace(watch=lambda key, pods: None, states=lambda key: self.polled)
+        caches = Caches()
+        caches.attach(self.indexes)
+        self.tools = Tools(
+            caches=caches,
+            cluster=self,
+            book=self.book,
+            fitter=fitter,
+            poller=poller,
+            metrics=Metrics(),
+            config=OperatorConfig(namespace="wisp", gateway_url="http://gw"),
+            optional_kinds=optional,
+            leads_since=lambda: time.time() - led_for_s,
+        )
+        self.reconciler = Reconciler(self.tools)
+
+    def look(self):
+        return asyncio.run(self.reconciler.reconcile("a/chat"))
+
+    def ask(self, waiting=1, running=0):
+        told = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
+        self.book.record({"gateway": "g", "models": {"a/chat": told}}, time.time())
+
+    def pod(self, name, ready=True, age_s=60.0, running=0, **container):
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age_s))
+        conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": stamp}]
+        status = {
+            "conditions": conditions,
+            "podIP": "10.0.0.7",
+            "containerStatuses": [container or {"state": {"running": {"startedAt": stamp}}}],
+        }
+        metadata = {"name": name, "namespace": "a", "creationTimestamp": stamp}
+        found = {
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"nodeName": "n", "containers": [{}]},
+            "status": status,
+        }
+        if ready:
+            self.polled[name] = {"load": {"running": running}}
+        self.indexes["Pod"].setdefault("a/chat", []).append(found)
+        return found
+
+    @property
+    def replicas(self):
+        return self.indexes["Deployment"]["a/chat"][0]["spec"]["replicas"]
+
+    @property
+    def status(self):
+        return self.statuses[-1]
+
+    # the cluster's side
+    async def apply(self, manifest):
+        self.version += 1
+        live = copy.deepcopy(manifest)
+        live["metadata"]["resourceVersion"] = str(self.version)
+        kind, namespace, name = address(manifest)
+        self.indexes[kind][f"{namespace}/{name}"] = [live]
+        self.writes.append(kind)
+        return live
+
+    async def write_status(self, name, namespace, status):
+        self.statuses.append(status)
+        self.model["status"] = status
+
+    async def emit(self, event):
+        self.events.append(event["reason"])
+
+    async def annotate(self, kind, namespace, name, annotations):
+        self.annotated[name] = annotations
+
+    async def delete(self, document):
+        kind, namespace, name = address(document)
+        del self.indexes[kind][f"{namespace}/{name}"]
+        self.writes.append(f"-{kind}")
+
+    async def warnings_about(self, namespace, pod):
+        return [{"reason": "FailedMount", "message": "no such directory"}]
+
+
+def test_the_first_look_makes_the_children_and_one_status():
+    world = World()
+    assert world.look() is None  # nothing to wait for: an event will tell
+    assert world.writes == ["Deployment", "Service", "NetworkPolicy"]
+    assert len(world.statuses) == 1
+    assert world.status["state"] == "Asleep"
+    assert world.status["url"] == "http://gw/a/chat/v1"
+    assert world.events == ["ScaledToZero"]
+
+
+def test_the_second_look_writes_nothing():
+    world = World()
+    world.look()
+    world.writes.clear()
+    world.look()
+    assert (world.writes, len(world.statuses), world.events) == ([], 1, ["ScaledToZero"])
+
+
+def test_a_waiting_request_raises_replicas_at_once():
+    world = World()
+    world.look()
+    world.ask()
+    assert world.look() == 1.0
+    assert world.replicas == 1
+    assert world.status["state"] == "Waking"
+    assert world.tools.metrics.total("wakes", why="Wake") == 1
+
+
+def test_nothing_is_made_before_it_is_known_whether_it_fits():
+    world = World()
+    world.verdict = None
+    assert world.look() is None
+    assert world.writes == []
+
+
+def test_a_model_that_does_not_fit_stays_at_zero_whoever_asks():
+    world = World()
+    world.verdict = NO_ROOM
+    world.ask()
+    world.look()
+    assert world.replicas == 0
+    assert (world.status["state"], world.status["fit"]["verdict"]) == ("Failed", "DoesNotFit")
+
+
+def test_a_new_leader_takes_nothing_away_at_first():
+    world = World({"scaling": {"max": 3, "idleAfter": "1s"}}, led_for_s=1.0)
+    world.ask(waiting=40)
+    world.look()
+    for name in ("chat-1", "chat-2", "chat-3"):
+        world.pod(name)
+    world.ask(waiting=0)
+    world.reconciler.forget_all()
+    world.look()
+    assert world.replicas == 3
+
+
+def test_the_spare_pod_of_a_rolling_update_is_not_asked_for_again():
+    world = World({"scaling": {"max": 5}})
+    world.ask()
+    world.look()
+    world.pod("chat-old", ready=False)
+    world.pod("chat-new", ready=False)  # a changed spec, while nobody was ready yet
+    for _ in range(3):
+        world.ask()
+        world.look()
+    assert world.replicas == 1
+
+
+def test_a_leader_of_some_time_lets_an_idle_model_sleep():
+    world = World({"scaling": {"idleAfter": "100ms"}})
+    world.pod("chat-1")
+    world.look()
+    assert world.replicas == 1  # it counts as asked for when it is first seen
+    time.sleep(0.15)
+    world.look()
+    assert world.replicas == 0
+
+
+def test_a_pod_that_is_busy_without_the_gateways_knowledge_is_not_taken_away():
+    world = World({"scaling": {"idleAfter": "100ms"}})
+    world.pod("chat-1", running=2)
+    world.look()
+    time.sleep(0.15)
+    world.look()
+    assert world.replicas == 1
+    assert world.status["queue"]["running"] == 2
+
+
+def test_the_least_loaded_pods_are_marked_to_go_first():
+    world = World({"replicas": 1})
+    world.pod("old-busy", age_s=90, running=4)
+    world.pod("young-busy", age_s=30, running=1)
+    world.pod("starting", age_s=1, ready=False)
+    world.look()
+    order = sorted(world.annotated, key=lambda name: int(world.annotated[name][DELETION_COST]))
+    assert order == ["starting", "young-busy", "old-busy"]
+
+
+def test_a_budget_comes_with_the_second_pod_and_goes_with_it():
+    world = World({"replicas": 2})
+    world.look()
+    assert "PodDisruptionBudget" in world.writes
+    world.model["spec"]["replicas"] = 1
+    world.look()
+    assert world.writes[-1] == "-PodDisruptionBudget"
+
+
+@pytest.mark.parametrize(
+    ("optional", "annotations", "made"),
+    [
+        ((), {ANNOTATION: "epp:9002"}, set()),
+        (("PodMonitor", "InferencePool"), {}, {"PodMonitor"}),
+        (("InferencePool",), {ANNOTATION: "epp:9002"}, {"InferencePool"}),
+        (("InferencePool",), {ANNOTATION: "not a service"}, set()),
+    ],
+)
+def test_optional_kinds_are_made_where_the_cluster_has_them_and_the_model_asks(optional, annotations, made):
+    world = World(annotations=annotations, optional=optional)
+    world.look()
+    assert set(world.writes) & {"PodMonitor", "InferencePool"} == made
+
+
+def test_a_failure_outlives_the_pod_and_the_operator():
+    world = World({"replicas": 1})
+    told = '{"reason": "ModelNotFound", "message": "nothing there"}'
+    last = {"exitCode": 1, "message": told, "finishedAt": "2026-01-31T12:00:00Z"}
+    broken = {
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": last},
+        "restartCount": 2,
+    }
+    world.pod("chat-1", ready=False, **broken)
+    world.look()
+    assert world.status["lastFailure"]["reason"] == "ModelNotFound"
+    assert world.status["lastFailure"]["count"] == 2
+    world.indexes["Pod"].clear()
+    world.reconciler.forget_all()  # as a new leader begins
+    world.look()
+    assert world.status["lastFailure"]["reason"] == "ModelNotFound"
+    assert world.status["lastFailure"]["count"] == 2
+
+
+def test_a_changed_spec_forgets_how_the_old_one_failed():
+    test = World({"replicas": 1})
+    test.pod("chat-1", ready=False, state={"waiting": {"reason": "ErrImagePull", "message": "no"}})
+    test.look()
+    assert test.status["state"] == "Failed"
+    test.model["metadata"]["generation"] = 2
+    test.indexes["Pod"].clear()
+    test.look()
+    assert "lastFailure" not in test.status
+
+
+def test_a_volume_that_does_not_come_is_asked_for_and_named():
+    world = World({"replicas": 1})
+    world.pod("chat-1", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
+    world.look()
+    assert world.status["lastFailure"]["reason"] == "VolumeFailed"
+    assert world.status["state"] == "Failed"
+
+
+def test_an_object_that_this_operator_cannot_read_says_so_once_and_keeps_its_children():
+    world = World()
+    world.look()
+    world.model["spec"]["future"] = 1
+    world.model["metadata"]["generation"] = 2
+    world.writes.clear()
+    world.look()
+    world.look()
+    assert world.writes == []
+    assert len(world.statuses) == 2
+    assert world.status["conditions"][0]["reason"] == "Invalid"
+    assert "spec.future" in world.status["conditions"][0]["message"]
+
+
+@pytest.mark.parametrize("gone", ["deleted", "deleting"])
+def test_a_model_that_goes_gets_nothing_any_more(gone):
+    world = World()
+    if gone == "deleted":
+        world.indexes["InferenceModel"].clear()
+    else:
+        world.model["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    world.look()
+    assert (world.writes, world.statuses) == ([], [])
+
+
+def test_where_only_some_gpus_are_large_enough_pods_go_only_there():
+    world = World({"gpu": {"count": 1}})
+    world.verdict = Verdict(FitReport("Fits", "Fits."), ("NVIDIA-L4",))
+    world.look()
+    pod = world.indexes["Deployment"]["a/chat"][0]["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert terms[0]["matchExpressions"][0]["values"] == ["NVIDIA-L4"]
+
+
+def test_the_model_read_from_the_cluster_is_the_one_the_user_wrote():
+    assert parse(World().model).key == "a/chat"

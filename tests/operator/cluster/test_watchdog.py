@@ -1,0 +1,103 @@
+"""What the kubelet is told: a watch that died silently, caches never filled, a look without end."""
+
+import asyncio
+import time
+
+import pytest
+
+from wisp_operator.cluster.access.api_server import ApiError
+from wisp_operator.cluster.observation import watchdog
+from wisp_operator.cluster.observation.watchdog import Health, differing
+
+
+class Cluster:
+    """Versions of objects in the cluster and in the caches, which follow it while ``watches`` live."""
+
+    def __init__(self, busy_s=0.0):
+        self.cluster, self.cached, self.is_filled, self.is_away = {}, {}, True, False
+        self.busy_s, self.moves, self.catches_up = busy_s, False, False
+
+    async def request(self, method, path, *, verb, query, accept):
+        assert "PartialObjectMetadata" in accept  # versions only, however large the objects are
+        if self.is_away:
+            raise ApiError(path, 0, "", "no answer")
+        if "pods" in path:
+            return {"items": None}  # as the API server writes an empty list of metadata
+        if self.moves:
+            self.cluster["a/chat"] = str(int(self.cluster["a/chat"]) + 1)
+            if self.catches_up:
+                self.cached["a/chat"] = str(int(self.cluster["a/chat"]) - 1)
+        return {
+            "items": [
+                {"metadata": {"namespace": "a", "name": key.partition("/")[2], "resourceVersion": version}}
+                for key, version in self.cluster.items()
+            ]
+        }
+
+    def versions(self, kind):
+        return dict(self.cached) if kind == "InferenceModel" else {}
+
+    def longest_busy_s(self):
+        return self.busy_s
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(watchdog, "COMPARE_EVERY_S", 0.02)
+    monkeypatch.setattr(watchdog, "SETTLE_S", 0.02)
+
+
+def illness(cluster, seconds=0.3):
+    """What the health says after comparing for a while."""
+
+    async def scenario():
+        found = Health(cluster, cluster, cluster)
+        task = asyncio.create_task(found.run())
+        await asyncio.sleep(seconds)
+        assert not task.done(), f"the comparison ended: {task.exception()}"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return found.illness()
+
+    return asyncio.run(scenario())
+
+
+def test_caches_that_follow_the_cluster_are_healthy():
+    cluster = Cluster()
+    cluster.cluster = cluster.cached = {"a/chat": "7"}
+    assert illness(cluster) == ""
+
+
+@pytest.mark.parametrize("cached", [{"a/chat": "6"}, {}, {"a/chat": "7", "a/gone": "3"}])
+def test_a_cache_that_stands_still_beside_the_cluster_is_a_dead_watch(cached):
+    cluster = Cluster()
+    cluster.cluster, cluster.cached = {"a/chat": "7"}, cached
+    assert illness(cluster).startswith("the watch of InferenceModel is dead: it missed changes of a/")
+
+
+def test_a_cache_that_is_late_but_moves_is_not():
+    cluster = Cluster()
+    cluster.cluster, cluster.cached = {"a/chat": "7"}, {"a/chat": "6"}
+    cluster.moves = cluster.catches_up = True
+    assert illness(cluster) == ""
+
+
+def test_an_api_server_that_is_away_is_no_fault_of_ours():
+    cluster = Cluster()
+    cluster.is_away = True
+    assert illness(cluster, seconds=0.06) == ""
+
+
+def test_a_look_without_end_and_caches_never_filled_are_told(monkeypatch):
+    assert "takes 500 s" in illness(Cluster(busy_s=500.0), seconds=0)
+    cluster = Cluster()
+    cluster.is_filled = False
+    found = Health(cluster, cluster, cluster)
+    assert (found.illness(), found.unready()) == ("", "the caches are being filled")
+    later = time.monotonic() + watchdog.FILL_S + 1
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: later)
+    assert "gave nothing within" in found.illness()
+
+
+def test_differences_name_both_versions_so_that_one_that_moves_is_told_from_one_that_stands():
+    assert differing({"a": "1", "b": "2"}, {"a": "1", "c": "3"}) == {("b", "2", ""), ("c", "", "3")}

@@ -1,0 +1,329 @@
+"""Asking whether a model fits before a pod exists: from a folder, and from a hub over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wisp_operator import api
+from wisp_operator.core import fit
+from wisp_operator.core.sources import HubRepository, LocalFolder, files_of
+from wisp_operator.errors import SourceError
+from wisp_plan.errors import UnknownArchitecture, UnknownCard
+from wisp_plan.families.config import parse_config
+from wisp_plan.weights.tensors import expected_tensors
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-5,
+}
+REPO = "acme/tiny"
+
+
+def checkpoint() -> bytes:
+    """A whole safetensors file for CONFIG, its weights zero bytes; only its header is ever looked at."""
+    entries: dict[str, Any] = {}
+    position = 0
+    for tensor in expected_tensors(parse_config(CONFIG)):
+        size = 2
+        for length in tensor.shape:
+            size *= length
+        entries[tensor.name] = {
+            "dtype": "BF16",
+            "shape": list(tensor.shape),
+            "data_offsets": [position, position + size],
+        }
+        position += size
+    header = json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(position)
+
+
+WEIGHTS = checkpoint()
+
+
+def model(uri: str, **spec: Any) -> api.InferenceModel:
+    return api.parse(
+        {
+            "apiVersion": api.API_VERSION,
+            "kind": api.KIND,
+            "metadata": {"name": "tiny"},
+            "spec": {"model": {"uri": uri}, **spec},
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").write_bytes(WEIGHTS)
+    return tmp_path
+
+
+class Hub:
+    """A hub on the loopback that redirects weights to a storage on another host, as the real one does."""
+
+    def __init__(self, *, ranges: bool = True, token: str = "") -> None:
+        self.files = {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS}
+        self.ranges, self.token, self.sent_bytes = ranges, token, 0
+        self.storage_saw_token = False
+        self.paths: list[str] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self)
+
+            def log_message(self, *args: object) -> None:
+                """Stay silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        self.thread.start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.paths.append(request.path)
+        name = request.path.rsplit("/", 1)[-1]
+        authorization = request.headers.get("Authorization", "")
+        if request.path.startswith("/storage/"):
+            self.storage_saw_token |= bool(authorization)
+        elif self.token and authorization != f"Bearer {self.token}":
+            request.send_error(401)
+            return
+        elif name == "model.safetensors":
+            request.send_response(302)
+            request.send_header("Location", f"http://localhost:{self.server.server_port}/storage/{name}")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        body = self.files.get(name)
+        if body is None:
+            request.send_error(404)
+            return
+        self.send(request, body)
+
+    def send(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+        whole = len(body)
+        if self.ranges:
+            first, last = request.headers["Range"].removeprefix("bytes=").split("-")
+            body = body[int(first) : int(last) + 1]
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {first}-{int(first) + len(body) - 1}/{whole}")
+        else:
+            request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        try:
+            request.wfile.write(body)
+            self.sent_bytes += len(body)
+        except ConnectionError:
+            return  # the reader has seen enough
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    found = Hub()
+    yield found
+    found.close()
+
+
+def test_a_folder_tells_whether_the_model_fits(folder):
+    device = fit.Device("cpu", "this machine", 1 << 30)
+    report = fit.check(model(f"file://{folder}", gpu={"count": 0}), LocalFolder(folder), device)
+    assert report.verdict == "Fits"
+    assert report.max_context == 2048
+    assert report.weights_bytes > 0
+    assert report.headroom_bytes > 0
+    assert report.basis == "computed from the weights headers"
+    assert report.gpu == "this machine"
+
+
+def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
+    wish = model(f"file://{folder}", runtime={"maxConcurrent": 1024})
+    report = fit.check(wish, LocalFolder(folder), fit.Device("cuda", "L4", 540 << 20))
+    assert report.verdict == "DoesNotFit"
+    assert report.message.startswith("Needs ")
+    assert "the L4 has 540.0 MiB free; fits with" in report.message
+    assert report.headroom_bytes < 0
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "words"),
+    [
+        ({"architectures": ["MysteryForCausalLM"]}, "Unsupported", "MysteryForCausalLM"),
+        ({"hidden_size": 128}, "Unknown", "model.safetensors"),  # other weights than the config promises
+        ({"hidden_size": "wide"}, "Unsupported", "hidden_size"),
+    ],
+)
+def test_a_model_that_cannot_run_says_why(folder, change, verdict, words):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == verdict, report.message
+    assert words in report.message or verdict == "Unknown"
+
+
+def test_a_context_that_the_model_never_had_does_not_fit(folder):
+    wish = model(f"file://{folder}", runtime={"maxContext": 4096})
+    report = fit.check(wish, LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "DoesNotFit"
+    assert "maxContext (--max-context) is 4096" in report.message
+
+
+def test_a_truncated_checkpoint_is_not_known_to_fit(folder):
+    (folder / "model.safetensors").write_bytes(WEIGHTS[:-10])
+    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "Unknown"
+    assert "truncated" in report.message
+
+
+def test_a_missing_folder_says_which(tmp_path):
+    wish = model(f"file://{tmp_path}/none")
+    report = fit.check(wish, files_of(wish.spec.model), fit.Device("cpu", "this machine", 1 << 30))
+    assert report.verdict == "Unknown"  # the pod will say so too, and is the one to know
+    assert f"{tmp_path}/none is not there" in report.message
+
+
+def test_an_operator_in_a_pod_does_not_judge_a_node_by_its_own_folders(folder):
+    wish = model(f"file://{folder}")
+    assert files_of(wish.spec.model, sees_node=False) is None
+
+
+def test_a_hub_is_asked_for_headers_only(hub):
+    files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)
+    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "Fits", report.message
+    assert hub.paths[0] == f"/{REPO}/resolve/main/config.json"
+    assert {path for path in hub.paths if "storage" in path} == {"/storage/model.safetensors"}
+    assert hub.sent_bytes < (256 << 10) + 4096
+
+
+def test_a_config_that_cannot_run_is_named_with_its_repository(hub):
+    hub.files["config.json"] = json.dumps({**CONFIG, "architectures": ["Mystery"]}).encode()
+    files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)
+    with pytest.raises(UnknownArchitecture, match=f"^hf://{REPO}/config.json: architecture Mystery"):
+        files.config()
+
+
+def test_a_revision_is_one_path_segment(hub):
+    found = model(f"hf://{REPO}")
+    source = api.ModelSource(uri=f"hf://{REPO}", revision="refs/pr/1")
+    files = files_of(source, endpoint=hub.endpoint)
+    fit.check(found, files, fit.Device("cuda", "L4", 20 << 30))
+    assert hub.paths[0] == f"/{REPO}/resolve/refs%2Fpr%2F1/config.json"
+
+
+def test_a_hub_that_ignores_ranges_is_read_all_the_same():
+    hub = Hub(ranges=False)
+    try:
+        files = HubRepository(REPO, endpoint=hub.endpoint)
+        assert files.inventory().file_bytes == len(WEIGHTS)
+        assert files.config().layers == 2
+    finally:
+        hub.close()
+
+
+def test_a_sharded_checkpoint_is_read_by_its_index(hub):
+    names = list(json.loads(WEIGHTS[8 : 8 + int.from_bytes(WEIGHTS[:8], "little")]))
+    hub.files["model-00001-of-00001.safetensors"] = hub.files.pop("model.safetensors")
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    hub.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    assert len(HubRepository(REPO, endpoint=hub.endpoint).inventory()) == len(names)
+
+
+def test_the_token_goes_to_the_hub_and_never_to_its_storage():
+    hub = Hub(token="secret")
+    try:
+        with pytest.raises(SourceError, match=r"private, gated or does not exist \(HTTP 401\).*HF_TOKEN"):
+            HubRepository(REPO, endpoint=hub.endpoint).config()
+        files = HubRepository(REPO, endpoint=hub.endpoint, token="secret")
+        assert files.config().layers == 2
+        assert len(files.inventory()) > 0
+        assert not hub.storage_saw_token
+        assert any(path.startswith("/storage/") for path in hub.paths)
+    finally:
+        hub.close()
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda hub: hub.files.pop("config.json"), "has no config.json"),
+        (lambda hub: hub.files.update({"config.json": b"<html>"}), "is not JSON"),
+        (lambda hub: hub.files.pop("model.safetensors"), "model.safetensors is not there"),
+    ],
+)
+def test_a_hub_without_the_files_leaves_the_fit_unknown(hub, break_it, words):
+    break_it(hub)
+    files = HubRepository(REPO, endpoint=hub.endpoint)
+    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "Unknown"
+    assert words in report.message
+
+
+def test_a_hub_that_is_not_there_leaves_the_fit_unknown(hub):
+    endpoint = hub.endpoint
+    hub.server.server_close()
+    files = HubRepository(REPO, endpoint=endpoint)
+    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "Unknown"
+    assert endpoint in report.message
+
+
+def test_an_endpoint_must_be_http():
+    with pytest.raises(SourceError, match="HF_ENDPOINT"):
+        HubRepository(REPO, endpoint="file:///etc")
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/m", "pvc://models", "oci://ghcr.io/acme/q:1"])
+def test_what_only_a_pod_can_read_is_unknown_until_one_has(uri):
+    report = fit.check(model(uri), files_of(model(uri).spec.model), fit.Device("cuda", "L4", 20 << 30))
+    assert report.verdict == "Unknown"
+    assert uri.partition("://")[0] in report.message
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ({}, None),
+        ({"count": 0}, None),
+        ({"product": ["NVIDIA-L4"]}, "L4"),
+        ({"product": ["NVIDIA-H100-80GB-HBM3", "NVIDIA-L4"]}, "L4"),  # the smallest that may be chosen
+        ({"memory": "24Gi"}, "GPU with 24Gi"),
+    ],
+)
+def test_the_device_is_the_smallest_that_the_spec_allows(gpu, name):
+    device = fit.device_of(model("hf://a/b", gpu=gpu).spec.gpu)
+    assert (device.name if device else None) == name
+    assert device is None or 10 << 30 < device.available_bytes < 24 << 30
+
+
+def test_a_card_nobody_knows_is_an_error_that_names_it():
+    with pytest.raises(UnknownCard, match="NVIDIA-X9000"):
+        fit.device_of(model("hf://a/b", gpu={"product": ["NVIDIA-X9000"]}).spec.gpu)
+
+
+def test_any_gpu_is_no_question_to_answer(folder):
+    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), None)
+    assert report.verdict == "Unknown"
+    assert "spec.gpu.product" in report.message

@@ -1,0 +1,141 @@
+"""The loop of one machine without processes: what one model does wrong stays with that model."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from wisp_operator import api
+from wisp_operator.core.fit import FitReport
+from wisp_operator.core.observation import Facts, Failure
+from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.local.controller import Controller
+from wisp_operator.local.processes.exit_log import Deaths
+
+
+class FakeCluster:
+    """Has no pods; applying the model ``broken`` fails."""
+
+    def __init__(self):
+        self.deleted = []
+
+    def pods(self, key):
+        return []
+
+    def apply(self, key, deployment):
+        if key == "default/broken":
+            raise RuntimeError("no such thing")
+
+    def delete(self, key):
+        self.deleted.append(key)
+
+
+def model(name):
+    return api.parse(
+        {
+            "apiVersion": api.API_VERSION,
+            "kind": api.KIND,
+            "metadata": {"name": name},
+            "spec": {"model": {"uri": "hf://org/name"}, "gpu": {"count": 0}},
+        }
+    )
+
+
+def controller(published, fit=lambda _: FitReport("Unknown", "not asked")):
+    return Controller(FakeCluster(), fit=fit, publish=published.append, settings=BuildSettings())
+
+
+def test_a_model_that_cannot_be_looked_at_is_told_once_and_the_others_go_on(caplog):
+    async def run():
+        published = []
+        loop = controller(published)
+        await loop.set_models([model("broken"), model("whole")])
+        for _ in range(3):
+            loop.reconcile_now()
+        return published[-1]
+
+    entries = asyncio.run(run())
+    assert [entry["name"] for entry in entries] == ["whole"]
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "default/broken stays as it is" in told
+    assert "no such thing" in told
+
+
+@pytest.mark.parametrize("after", [["b"], ["b", "c"], []])
+def test_a_look_while_the_models_change_finds_the_old_ones_or_the_new(after):
+    """The fit of a new name is asked beside the loop, which goes on meanwhile."""
+
+    async def run():
+        published = []
+        loop = controller(published, fit=slow)
+        await loop.set_models([model("a")])
+        changing = asyncio.create_task(loop.set_models([model(name) for name in after]))
+        while not changing.done():
+            loop.reconcile_now()
+            await asyncio.sleep(0.01)
+        loop.reconcile_now()
+        return published
+
+    published = asyncio.run(run())
+    assert {tuple(entry["name"] for entry in entries) for entries in published} <= {("a",), tuple(after)}
+    assert [entry["name"] for entry in published[-1]] == after
+
+
+def slow(_):
+    time.sleep(0.1)
+    return FitReport("Unknown", "not known")
+
+
+@pytest.mark.parametrize("turns", range(4))  # of the event loop between the event and the cancellation
+def test_the_loop_ends_even_if_something_happens_as_it_is_cancelled(turns):
+    async def run():
+        loop = controller([])
+        running = asyncio.create_task(loop.run())
+        await asyncio.sleep(0.05)
+        loop.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running}, timeout=0.5)
+        ended = running.done()
+        running.cancel()
+        return ended
+
+    assert asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (Failure("Killed", "The process was killed by SIGKILL.", 1.0, 137), "died (signal 9)"),
+        (Failure("ModelNotFound", "/x is not there.", 1.0, 1), "ended (ModelNotFound): /x is not there"),
+        (
+            Failure("Crashed", "The process ended with exit code 200.", 1.0, 200),
+            "ended (Crashed): The process",
+        ),
+    ],
+)
+def test_a_pod_that_ends_is_told_once_in_words(failure, says, caplog):
+    class EndedPod:
+        name, failures, last_failure, log = "chat-1", 1, failure, Path("/run/chat-1.log")
+
+    deaths = Deaths(are_logs_kept=True)
+    with caplog.at_level(logging.WARNING):
+        deaths.tell("default/chat", [EndedPod()])
+        deaths.tell("default/chat", [EndedPod()])
+    (told,) = caplog.messages
+    assert told.startswith(f"pod chat-1 {says}")
+    assert told.endswith("; starting again; log: /run/chat-1.log")
+
+
+def test_a_sentence_that_speaks_of_a_log_gets_its_path():
+    class EndedPod:
+        name, failures, log = "chat-1", 1, Path("/run/chat-1.log")
+        last_failure = Failure("EngineDied", "it ended; see its log, or the kernel's", 1.0, 1)
+
+    deaths = Deaths(are_logs_kept=True)
+    deaths.tell("a/chat", [EndedPod()])
+    placed = deaths.placed("a/chat", Facts(last_failure=EndedPod.last_failure))
+    assert placed.last_failure.message == "it ended; see its log (/run/chat-1.log), or the kernel's"

@@ -1,0 +1,196 @@
+"""Local pods over real processes: probed, restarted with back-off, drained, and never left behind."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.request
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from wisp_operator.core.runtime_client import Surface
+from wisp_operator.local import pod_template
+from wisp_operator.local.processes.pods import Machine, Pod, PodState
+from wisp_operator.local.processes.process import Process
+
+FAKE = Path(__file__).parents[1] / "fake_runtime.py"
+PATIENCE_S = 20
+
+
+def deployment(**fake):
+    """A Deployment whose container is the fake runtime, told to behave as ``fake``."""
+    container = {
+        "command": [str(FAKE)],
+        "args": [
+            "serve",
+            "/models/tiny",
+            "--host",
+            "0.0.0.0",
+            "--port=8000",
+            "--termination-log",
+            "/dev/termination-log",
+        ],
+        "env": [{"name": f"FAKE_{name.upper()}", "value": str(value)} for name, value in fake.items()],
+        "startupProbe": {"httpGet": {"path": "/readyz"}, "periodSeconds": 1, "failureThreshold": 3},
+        "readinessProbe": {"httpGet": {"path": "/readyz"}, "periodSeconds": 1},
+        "livenessProbe": {"httpGet": {"path": "/livez"}, "periodSeconds": 1},
+    }
+    pod = {"containers": [container], "terminationGracePeriodSeconds": 2}
+    return {
+        "metadata": {"name": "tiny", "namespace": "a"},
+        "spec": {"replicas": 1, "template": {"spec": pod}},
+    }
+
+
+@asynccontextmanager
+async def running(tmp_path, **fake):
+    surface = Surface()
+    pod = Pod("tiny-1", pod_template.read(deployment(**fake)), Machine(tmp_path, surface, lambda: None))
+    try:
+        yield pod
+    finally:
+        await pod.stop(0)
+        await surface.close()
+
+
+async def until(condition, patience_s=PATIENCE_S):
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        await asyncio.sleep(0.02)
+
+
+def get(pod, path):
+    with urllib.request.urlopen(f"http://{pod.address}{path}", timeout=5) as answer:
+        return json.load(answer)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_pod_starts_then_is_ready_and_shows_its_progress_meanwhile(tmp_path):
+    async def scenario():
+        async with running(tmp_path, ready_after_s=0.5) as pod:
+            await until(lambda: pod.runtime)
+            assert pod.state == PodState.STARTING
+            assert pod.runtime["status"] == "loading"
+            await until(lambda: pod.state == PodState.READY)
+            assert pod.restarts == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_listens_on_the_loopback_at_a_free_port_and_sees_no_setting_of_the_shell(tmp_path, monkeypatch):
+    monkeypatch.setenv("WISP_MAX_CONTEXT", "1")
+    monkeypatch.setenv("SOME_TOKEN", "kept")
+
+    async def scenario():
+        async with running(tmp_path) as pod:
+            await until(lambda: pod.state == PodState.READY)
+            seen = await asyncio.to_thread(get, pod, "/pid")
+            assert seen["argv"][-4:] == ["--host", "127.0.0.1", "--port", pod.address.split(":")[1]]
+            assert "WISP_MAX_CONTEXT" not in seen["environment"]
+            assert seen["environment"]["SOME_TOKEN"] == "kept"
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_process_that_had_been_ready_is_started_again_at_once(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pod:
+            await until(lambda: pod.state == PodState.READY)
+            pid = (await asyncio.to_thread(get, pod, "/pid"))["pid"]
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: pod.restarts == 1 and pod.state == PodState.READY, 5)
+            assert (pod.last_failure.exit_code, pod.last_failure.reason) == (137, "Killed")
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_never_was_ready_waits_before_it_starts_again(tmp_path):
+    async def scenario():
+        started = time.monotonic()
+        async with running(tmp_path, crash_once=tmp_path / "crashed") as pod:
+            await until(lambda: pod.state == PodState.BACKING_OFF)
+            assert "first run fails" in pod.last_failure.message
+            await until(lambda: pod.state == PodState.READY)
+            assert time.monotonic() - started >= 1.0
+            assert pod.restarts == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fake", "reason", "message"),
+    [
+        ({"exit": 3, "reason": "DoesNotFit"}, "DoesNotFit", "needs 2 GiB, has 1 GiB"),
+        ({"exit": 1}, "Crashed", "the last line it printed"),  # no termination log: its last output
+    ],
+)
+def test_the_reason_of_an_end_comes_from_what_the_process_left(tmp_path, fake, reason, message):
+    async def scenario():
+        async with running(tmp_path, **fake) as pod:
+            await until(lambda: pod.last_failure)
+            assert (pod.last_failure.exit_code, pod.last_failure.reason) == (fake["exit"], reason)
+            assert message in pod.last_failure.message
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_does_not_start_in_time_is_ended_and_says_so(tmp_path):
+    async def scenario():
+        async with running(tmp_path, ready_after_s=600) as pod:
+            await until(lambda: pod.last_failure)
+            assert pod.last_failure.reason == "StartupTimedOut"
+            assert "not ready within 3 s" in pod.last_failure.message
+
+    asyncio.run(scenario())
+
+
+def test_stopping_ends_the_process_that_ignores_the_request_and_the_orphans_it_made(tmp_path):
+    async def scenario():
+        async with running(tmp_path, deaf=1, orphan=tmp_path / "orphan") as pod:
+            await until(lambda: pod.state == PodState.READY)
+            pid = (await asyncio.to_thread(get, pod, "/pid"))["pid"]
+            orphan = int((tmp_path / "orphan").read_text())
+            assert is_alive(pid)
+            assert is_alive(orphan)
+            await pod.stop(0.2)
+            assert not is_alive(pid)
+            assert not is_alive(orphan)
+            assert pod.state == PodState.STOPPED
+
+    asyncio.run(scenario())
+
+
+def test_a_program_that_is_not_installed_is_said_in_a_sentence(tmp_path):
+    async def scenario():
+        surface = Surface()
+        manifest = deployment()
+        manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
+        pod = Pod("tiny-1", pod_template.read(manifest), Machine(tmp_path, surface, lambda: None))
+        await until(lambda: pod.last_failure)
+        assert pod.last_failure.reason == "ContainerRefused"
+        assert "no-such-program is not installed on this machine" in pod.last_failure.message
+        await pod.stop(0)
+        await surface.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_ends_with_its_exit_code_and_its_output_is_kept(tmp_path):
+    async def scenario():
+        process = await Process.start(
+            ["sh", "-c", "echo out; echo err >&2; exit 7"], os.environ, tmp_path / "log"
+        )
+        assert await process.wait() == 7
+        assert (tmp_path / "log").read_text() == "out\nerr\n"
+
+    asyncio.run(scenario())
