@@ -1,0 +1,90 @@
+// decode_tile.cuh: one warp, one tile of 16 tokens: scores, softmax against what came before, sums of V.
+//
+// Both products are transposed, so that tokens and channels fill the 16 rows of m16n8k16 and query heads its 8 columns:
+// S^T = K q^T, O^T = V^T P^T. The heads of a KV head come in octets. Where K and V lie in shared memory is Rows'
+// business: key(i) and value(i) are the addresses of the lane's row for ldmatrix, 16 channels a step.
+#pragma once
+
+#include "math/bf16.cuh"
+#include "math/reduce.cuh"
+#include "mma/warp_mma.cuh"
+
+constexpr int kTileTokens = 16;    // of a tile: what a warp multiplies at once
+constexpr float kLowest = -1e30f;  // below every score
+
+// What a warp has gathered for the heads 2 pair and 2 pair + 1 of each 8.
+template <int kSize, int kOctets>
+struct Gathered {
+  float sums[kOctets][kSize / 16][4] = {};  // O^T, times 2^highest
+  float highest[kOctets][2], weight[kOctets][2] = {};
+
+  __device__ __forceinline__ Gathered() {
+#pragma unroll
+    for (int octet = 0; octet < kOctets; octet++) highest[octet][0] = highest[octet][1] = kLowest;
+  }
+};
+
+template <int kSize, int kOctets>
+using Queries = uint32_t[kOctets][kSize / 16][2];
+
+__device__ __forceinline__ float sum(const float (&parts)[1][4], int i) {
+  return parts[0][i];
+}
+__device__ __forceinline__ float sum(const float (&parts)[2][4], int i) {
+  return parts[0][i] + parts[1][i];
+}
+
+// One tile: scores, their softmax against what came before, and the sums of V.
+template <int kSize, int kOctets, class Rows, class Seen>
+__device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows& rows, int tile,
+                                       const Queries<kSize, kOctets>& queries, float scale, const Seen& seen) {
+  const int lane = threadIdx.x % 32;
+
+  // 1. S^T: [16 tokens, 8 heads] of each octet, in two sums that do not wait for each other.
+  constexpr int kSums = 2 / kOctets;
+  float scores[kOctets][kSums][4] = {};
+#pragma unroll
+  for (int i = 0; i < kSize / 16; i++) {
+    uint32_t k[4];
+    load_matrices(k, rows.key(i));
+#pragma unroll
+    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(scores[octet][i % kSums], k, queries[octet][i]);
+  }
+
+  // 2. Softmax over tokens, which lie across lanes of equal `pair`; P^T becomes the B operand.
+  const bool sees_low = seen.has(tile * kTileTokens + lane / 4),
+             sees_high = seen.has(tile * kTileTokens + lane / 4 + 8);
+  uint32_t weights[kOctets][2];
+#pragma unroll
+  for (int octet = 0; octet < kOctets; octet++) {
+    float low[2], high[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      low[e] = sees_low ? sum(scores[octet], e) * scale : -INFINITY;
+      high[e] = sees_high ? sum(scores[octet], e + 2) * scale : -INFINITY;
+      float highest = fmaxf(low[e], high[e]);
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) {
+        highest = fmaxf(highest, __shfl_xor_sync(kWholeWarp, highest, distance));
+      }
+      highest = fmaxf(highest, all.highest[octet][e]);
+      const float shrink = exp2f(all.highest[octet][e] - highest);
+      all.highest[octet][e] = highest;
+      low[e] = exp2f(low[e] - highest), high[e] = exp2f(high[e] - highest);
+      all.weight[octet][e] = all.weight[octet][e] * shrink + low[e] + high[e];
+#pragma unroll
+      for (int i = 0; i < kSize / 16; i++) all.sums[octet][i][e] *= shrink, all.sums[octet][i][e + 2] *= shrink;
+    }
+    weights[octet][0] = transpose_8x8(pack_bf16(low[0], low[1]));
+    weights[octet][1] = transpose_8x8(pack_bf16(high[0], high[1]));
+  }
+
+  // 3. O^T += V^T P^T.
+#pragma unroll
+  for (int i = 0; i < kSize / 16; i++) {
+    uint32_t v[4];
+    load_matrices_transposed(v, rows.value(i));
+#pragma unroll
+    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(all.sums[octet][i], v, weights[octet]);
+  }
+}

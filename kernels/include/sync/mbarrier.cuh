@@ -1,0 +1,47 @@
+// mbarrier.cuh: barriers in shared memory that count arrivals and the bytes of bulk copies (sm_90 and above).
+//
+// A phase ends when all arrivals are in and every byte that was announced has landed; then the next one begins. Who
+// waits names the parity of a phase: the first has parity 0. Waiting for parity 1 on a fresh barrier returns at once,
+// which is how a producer finds an empty ring empty. A thread must see every phase: parity cannot tell two apart.
+#pragma once
+
+#include <cstdint>
+
+#include "copy/shared_address.cuh"
+
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// By the thread that initialised, before the block's barrier: the copy engine shall see the barriers too.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive `count` times.
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Arrive as soon as all copies that this thread has started (async_copy.cuh) are done; returns at once.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive, and announce bytes that copies will bring in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra AGAIN;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}

@@ -1,0 +1,100 @@
+// decode_attention.cuh: how one warp of decode_attention.cu brings tiles of K and V into its ring.
+#pragma once
+
+#include "copy/async_copy.cuh"
+#include "math/bf16.cuh"
+#include "attention/decode_tile.cuh"
+#include "decode_work.cuh"
+#include "sync/pdl.cuh"
+
+constexpr int kStages = 2;  // tiles under way, a warp
+constexpr int kBlocks = 3;  // of a multiprocessor, as far as shared memory goes
+
+template <int kSize>
+struct Layout {
+  static constexpr int kWarps = kSize > 128 ? 2 : 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kRow = kSize + 8;  // elements: rows 16 bytes apart modulo 128, so that no two share banks
+  static constexpr int kRowBytes = kRow * 2;
+  static constexpr int kTileBytes = kTileTokens * kRowBytes;  // of K, and again of V
+  static constexpr int kStageBytes = 2 * kTileBytes;
+  static constexpr int kWarpBytes = kStages * kStageBytes;
+  static constexpr int kPartRow = kSize + 4;  // floats of a head's sum in shared memory; banks again
+};
+
+// Where 8 tokens of a tile lie, which are always within one KV block.
+struct Half {
+  int block, offset;
+
+  __device__ __forceinline__ Half(unsigned token, const int* table, const Shape& shape) {
+    const unsigned index = __umulhi(token, shape.reciprocal);
+    offset = token - index * shape.block_tokens;
+    block = table[min(index, shape.table_width - 1u)];
+  }
+  // Its first element in keys or values.
+  __device__ __forceinline__ int64_t start(const Shape& shape) const {
+    const int64_t head = static_cast<int64_t>(block) * shape.kv_heads + blockIdx.x;
+    return (head * shape.block_tokens + offset) * shape.head_size;
+  }
+};
+
+struct Tile {
+  int number;
+  Half low, high;
+
+  __device__ __forceinline__ Tile(int number, const int* table, const Shape& shape)
+      : number(number), low(number * kTileTokens, table, shape), high(number * kTileTokens + 8, table, shape) {}
+};
+
+// Start the copies of a tile's K and V into one stage of the warp's ring. What the query does not see, and channels
+// past Dh, become zeros: whatever lies there, NaN too, is not read. A tile is whole where there is neither.
+template <int kSize, bool kIsWhole>
+__device__ __forceinline__ void copy_tile(uint32_t stage, const Tile& tile, const bf16* keys, const bf16* values,
+                                          const Shape& shape, const Seen& seen) {
+  using L = Layout<kSize>;
+  constexpr int kChunks = kSize / kBf16Vec, kRows = kChunks > 16 ? 1 : kChunks > 8 ? 2 : 4;  // rows in one instruction
+  const int lane = threadIdx.x % 32, lane_row = lane / kChunks, channel = lane % kChunks * kBf16Vec;
+  if (lane_row >= kRows) return;
+  const int size = kIsWhole ? kSize : shape.head_size, place = lane_row * size + channel;
+  const int64_t low = tile.low.start(shape) + place, high = tile.high.start(shape) + place;
+  const bf16* const from[4] = {keys + low, keys + high, values + low, values + high};
+  const uint32_t to = stage + lane_row * L::kRowBytes + channel * 2;
+#pragma unroll
+  for (int row = 0; row < kTileTokens; row += kRows) {
+    const bool exists = kIsWhole || (seen.has(tile.number * kTileTokens + row + lane_row) && channel < size);
+    copy16_async_of_line(to + row * L::kRowBytes, from[row / 8] + row % 8 * size, exists);
+    copy16_async_of_line(to + row * L::kRowBytes + L::kTileBytes, from[2 + row / 8] + row % 8 * size, exists);
+  }
+}
+
+// Where the lane's rows of a tile lie in a stage, for step i over channels: 16 channels of K, or of V.
+template <int kSize>
+struct PaddedRows {
+  using L = Layout<kSize>;
+  uint32_t keys, values;
+
+  __device__ __forceinline__ explicit PaddedRows(uint32_t stage) {
+    const int lane = threadIdx.x % 32;
+    keys = stage + lane % 16 * L::kRowBytes + lane / 16 * 16;
+    values = stage + L::kTileBytes + (lane % 8 + lane / 16 * 8) * L::kRowBytes + lane / 8 % 2 * 16;
+  }
+  __device__ __forceinline__ uint32_t key(int i) const { return keys + i * 32; }
+  __device__ __forceinline__ uint32_t value(int i) const { return values + i * 32; }
+};
+
+// q^T as the B operand: head `group` of each octet; heads past G and channels past Dh are zeros.
+template <int kSize, int kOctets>
+__device__ __forceinline__ void load_queries(Queries<kSize, kOctets>& queries, const bf16* q, const Shape& shape) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int octet = 0; octet < kOctets; octet++) {
+    const int head = octet * 8 + lane / 4;
+    const bf16* row = q + head * shape.head_size;
+#pragma unroll
+    for (int i = 0; i < kSize / 8; i++) {
+      const int column = i * 8 + lane % 4 * 2;
+      const bool exists = head < shape.group && column < shape.head_size;
+      queries[octet][i / 2][i % 2] = exists ? *reinterpret_cast<const uint32_t*>(row + column) : 0u;
+    }
+  }
+}

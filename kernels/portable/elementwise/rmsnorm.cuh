@@ -1,0 +1,66 @@
+// rmsnorm.cuh: one row's norm by one thread block, the row in registers: what rmsnorm.cu and add_rmsnorm.cu share.
+#pragma once
+
+#include "math/bf16.cuh"
+#include "sync/pdl.cuh"
+#include "math/reduce.cuh"
+
+constexpr int kNormThreads = 512;  // at most; kNormThreads * kChunks * 8 columns
+
+// y[blockIdx.x] = r / rms(r) * weight, where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
+// blockIdx.x). kAdds: x[blockIdx.x] is added into that row before. A thread holds kChunks chunks of 8 columns; all its
+// loads are under way at once, because a few rows cost nothing but latency.
+template <int kChunks, bool kAdds>
+__device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, const bf16* weight, const int64_t* rows,
+                                            bf16* y, int columns, float eps) {
+  __shared__ float parts[32];
+  pdl_launch_dependents();
+  auto column = [](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x) * kBf16Vec; };
+
+  // 1. The weight, while the kernel before still runs.
+  uint4 scale[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; i++) {
+    if (column(i) < columns) scale[i] = load16(weight + column(i));
+  }
+  const float share = 1.f / static_cast<float>(columns);
+  pdl_wait();
+
+  // 2. The row.
+  const int64_t place = blockIdx.x, row = rows == nullptr ? place : rows[place];
+  float values[kChunks][8] = {};
+  uint4 added[kChunks] = {};
+#pragma unroll
+  for (int i = 0; i < kChunks; i++) {
+    if (column(i) >= columns) continue;
+    load8(residual + row * columns + column(i), values[i]);
+    if constexpr (kAdds) added[i] = load16(x + place * columns + column(i));
+  }
+
+  // 3. The sum, and the sum of its squares.
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < kChunks; i++) {
+    if constexpr (kAdds) {
+      float more[8];
+      unpack8(added[i], more);
+#pragma unroll
+      for (int j = 0; j < 8; j++) values[i][j] += more[j];
+      if (column(i) < columns) store8(residual + row * columns + column(i), values[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) squares = fmaf(values[i][j], values[i][j], squares);
+  }
+  const float inverse = rsqrtf(block_sum(squares, parts) * share + eps);
+
+  // 4. The norm.
+#pragma unroll
+  for (int i = 0; i < kChunks; i++) {
+    if (column(i) >= columns) continue;
+    float scales[8];
+    unpack8(scale[i], scales);
+#pragma unroll
+    for (int j = 0; j < 8; j++) values[i][j] *= inverse * scales[j];
+    store8(y + place * columns + column(i), values[i]);
+  }
+}

@@ -1,0 +1,80 @@
+// fill_random.cu: w[i] = bf16(mean + scale * r(i)): random weights without a checkpoint, in the packed order.
+//
+//   weight : a packed matrix [rows, columns] bf16; of fill_random_vector a vector [count] bf16
+//   r(i)   : signed half word i % 8 of philox((i / 8, 0, 0, 0), key). i counts row by row, in the order of the
+//            checkpoint: all rows of gate, then all of up; a head's channels one after the other
+//   math   : float32, product and sum each rounded, then rounded to bf16; padding is written as 0
+//   grid   : (padded rows * padded columns / 2048, 1, 1), of a vector (ceil(count / 2048), 1, 1)
+//   block  : (256, 1, 1)    shared : none
+//   needs  : columns % 8 == 0, rows whole heads or a multiple of 16, 16-byte aligned weight, less than 2^35 numbers
+//            (ops/cuda/device/arena.py checks)
+//   check  : tests/gpu/engine/test_loading.py against ops/reference/random.py, equal to the bit
+#include "math/bf16.cuh"
+#include "sync/pdl.cuh"
+#include "math/philox.cuh"
+
+constexpr int kThreads = 256;
+constexpr int kBlockRows = 64;
+constexpr int kBlockChunks = 8;  // of 8 columns
+constexpr int kChunksABlock = kBlockRows * kBlockChunks;
+
+// Eight random bf16: numbers 8 * group to 8 * group + 7.
+__device__ __forceinline__ uint4 random8(uint32_t group, unsigned long long key, float scale, float mean) {
+  const auto key_high = static_cast<uint32_t>(key >> 32);
+  const uint4 words = philox4x32(make_uint4(group, 0, 0, 0), make_uint2(static_cast<uint32_t>(key), key_high));
+  const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+  float values[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const auto half = static_cast<int16_t>(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffffu);
+    values[i] = __fadd_rn(__fmul_rn(static_cast<float>(half), scale), mean);
+  }
+  return pack8(values);
+}
+
+// Which of `count` things stands at place `place`. `order`: 0 plain; 1 where groups of eight of both halves alternate;
+// else the rows of a head, in which groups of 32 of both halves do.
+__device__ __forceinline__ int stacked_row(int place, int count, int order) {
+  if (order == 0) return place;
+  if (order == 1) return place / 16 * 8 + place % 8 + (place % 16 < 8 ? 0 : count / 2);
+  const int within = place % order;
+  return place - within + within / 64 * 32 + within % 32 + (within % 64 < 32 ? 0 : order / 2);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    fill_random(bf16* weight, int rows, int columns, int order, unsigned long long key, float scale, float mean) {
+  pdl_launch_dependents();
+  pdl_wait();
+
+  // 1. Which eight columns of which row this thread's 16 bytes hold: blocks of 64 x 64, chunks swizzled in a row.
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int block = static_cast<int>(place / kChunksABlock), within = static_cast<int>(place % kChunksABlock);
+  const int tiles = (columns + 63) / 64;
+  const int block_row = within / kBlockChunks;
+  const int row = block / tiles * kBlockRows + block_row;
+  const int chunk = block % tiles * kBlockChunks + (within % kBlockChunks ^ block_row % 8);
+
+  // 2. Padding, or eight numbers that depend on their row and column alone.
+  uint4 values = make_uint4(0, 0, 0, 0);
+  if (row < rows && chunk < columns / kBf16Vec) {
+    const int stacked = stacked_row(row, rows, order);
+    const uint32_t group = static_cast<uint32_t>(stacked) * (columns / kBf16Vec) + chunk;
+    values = random8(group, key, scale, mean);
+  }
+  store16(weight + place * kBf16Vec, values);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    fill_random_vector(bf16* weight, int count, int order, unsigned long long key, float scale, float mean) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int first = (blockIdx.x * kThreads + threadIdx.x) * kBf16Vec;
+  if (first >= count) return;
+  const int stacked = stacked_row(first, count, order);
+  const uint4 values = random8(stacked / kBf16Vec, key, scale, mean);
+  if (first + kBf16Vec <= count) {
+    store16(weight + first, values);
+    return;
+  }
+  for (int i = 0; i < count - first; i++) weight[first + i] = reinterpret_cast<const bf16*>(&values)[i];
+}
