@@ -75,7 +75,8 @@ COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/errors.py runtime/wisp_plan
 COPY runtime/wisp_runtime/__init__.py runtime/wisp_runtime/config.py runtime/wisp_runtime/errors.py runtime/wisp_runtime/
 COPY runtime/wisp_runtime/cli/__init__.py runtime/wisp_runtime/cli/main.py runtime/wisp_runtime/cli/kernels.py runtime/wisp_runtime/cli/
 COPY runtime/wisp_runtime/ops/__init__.py runtime/wisp_runtime/ops/
-COPY runtime/wisp_runtime/ops/cuda/__init__.py runtime/wisp_runtime/ops/cuda/device/build.py runtime/wisp_runtime/ops/cuda/device/catalogue.py runtime/wisp_runtime/ops/cuda/
+COPY runtime/wisp_runtime/ops/cuda/__init__.py runtime/wisp_runtime/ops/cuda/
+COPY runtime/wisp_runtime/ops/cuda/device/__init__.py runtime/wisp_runtime/ops/cuda/device/build.py runtime/wisp_runtime/ops/cuda/device/catalogue.py runtime/wisp_runtime/ops/cuda/device/manifest.py runtime/wisp_runtime/ops/cuda/device/
 COPY kernels kernels
 RUN mkdir -p /opt/wisp/kernels && { [ $FLAVOUR != cuda ] || \
     PYTHONPATH=runtime /tools/bin/python -c "from wisp_runtime.cli.main import main; main()" kernels build --out /opt/wisp/kernels; }

@@ -1,4 +1,4 @@
-"""Every kernel folder says what it holds, each kernel says what it needs and compiles for its GPUs."""
+"""Check that manifests name every kernel, and that each states its launch and compiles for its GPUs."""
 
 import fcntl
 import os
@@ -16,11 +16,12 @@ from wisp_plan.hardware.catalogue import CARDS, COMPILED, TRIED
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import CompilerMissing
 from wisp_runtime.ops.cuda.device import build
-from wisp_runtime.ops.cuda.device.catalogue import PORTABLE, Absent, Catalogue, Source
+from wisp_runtime.ops.cuda.device.catalogue import PORTABLE, Catalogue
+from wisp_runtime.ops.cuda.device.manifest import Absent
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
-SOURCES = sorted(KERNELS.glob("*/*/*/*.cu"))
+SOURCES = sorted(KERNELS.rglob("*.cu"))
 HEADERS = sorted(KERNELS.rglob("*.cuh"))
 CATALOGUE = Catalogue(KERNELS)
 JOBS = build.plan(CATALOGUE, [], kernels_dir())
@@ -82,21 +83,31 @@ def entries_of(cubin: bytes) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.arch}-{job.source.leaf}/{job.source.op}")
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.arch}-{job.source.name.replace(' for ', '-')}")
 def test_a_kernel_compiles_for_its_gpus_and_has_the_entries_of_the_manifest(nvcc, job):
     built = build.compile_one(job, nvcc, KERNELS / "include")
     assert built.remarks == "", "nvcc has a remark"
     assert entries_of(job.cubin.read_bytes()) == set(job.source.entries)
 
 
-@pytest.mark.parametrize("leaf", sorted({path.parent for path in SOURCES}), ids=relative)
-def test_a_leafs_manifest_names_each_of_its_sources_and_no_other(leaf):
-    manifest = CATALOGUE.manifest(relative(leaf))
-    hardware, _, quant = relative(leaf).split("/")
-    named = {op for op, found in manifest.items() if isinstance(found, Source)}
-    named |= {found.op for found in CATALOGUE.templates(hardware, quant, {})}
-    assert named == {path.stem for path in leaf.glob("*.cu")}
-    assert all(found.needs and found.entries for found in manifest.values() if isinstance(found, Source))
+@pytest.mark.parametrize("hardware", sorted(CATALOGUE.hardware))
+def test_a_manifest_names_each_source_of_its_hardware_and_no_other(hardware):
+    manifest = CATALOGUE.manifest(hardware)
+    own = [source for entry in manifest.models for source in entry.sources]
+    named = [*manifest.sources, *manifest.templates, *own]
+    assert {source.path for source in named} == set((KERNELS / hardware).rglob("*.cu"))
+    assert all(source.needs and source.entries for source in named)
+
+
+def test_exactly_the_kernels_that_read_weights_name_the_formats_that_they_read():
+    sources = {source for hardware in CATALOGUE.hardware for source in CATALOGUE.sources(hardware)}
+    assert {source.path.parent.name for source in sources if source.formats} == {"gemm", "persistent"}
+    assert all(source.formats for source in sources if source.path.parent.name in ("gemm", "persistent"))
+
+
+def test_no_folder_holds_more_than_fifteen_files_of_code():
+    folders = [path.parent for path in (*SOURCES, *HEADERS)]
+    assert {relative(folder) for folder in folders if folders.count(folder) > 15} == set()
 
 
 def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
@@ -104,8 +115,8 @@ def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
         chosen
         for hardware in CATALOGUE.hardware
         if hardware != PORTABLE
-        for model, quant in CATALOGUE.sets(hardware)
-        for chosen in CATALOGUE.resolve(hardware, quant, model).values()
+        for model, weight_format in CATALOGUE.sets(hardware)
+        for chosen in CATALOGUE.resolve(hardware, weight_format, model).values()
         if isinstance(chosen, Absent)
     ]
     assert [found for found in lacking if "Use " not in found.why or not found.why.endswith(".")] == []
@@ -114,7 +125,7 @@ def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
 def test_hopper_lacks_nothing():
     ops = CATALOGUE.resolve("hopper")
     assert {op for op, found in ops.items() if isinstance(found, Absent)} == set()
-    templates = {found.op for found in CATALOGUE.templates("hopper", "bf16", {})}
+    templates = {source.op for source in CATALOGUE.templates("hopper", "bf16", {})}
     assert ops.keys() | templates >= {path.stem for path in SOURCES}
 
 
@@ -128,7 +139,7 @@ def test_a_file_begins_with_its_name_and_what_it_is(path):
 def test_a_kernels_header_says_its_launch_its_needs_and_its_check(path):
     header = re.match(r"(//.*\n)*", path.read_text())[0]
     assert set(re.findall(r"(\w+) *: ", header)) >= KEYS
-    check = re.search(r"^//\s+check *: (tests/gpu/test_\w+\.py)\b", header, re.M)
+    check = re.search(r"^//\s+check *: (tests/gpu/(?:\w+/)*test_\w+\.py)\b", header, re.M)
     assert check, "the check line names no test"
     assert (ROOT / check[1]).is_file(), f"{check[1]} is not there"
 

@@ -34,7 +34,7 @@ BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
 _KV_BLOCKS = 320
 _ALIGNMENT_BYTES = 1024
-SOURCE = KERNELS / "hopper/common/bf16/decode_step.cu"
+SOURCE = KERNELS / "hopper/persistent/decode_step.cu"
 _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
 

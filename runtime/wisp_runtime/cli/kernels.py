@@ -17,7 +17,8 @@ from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
 if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.device.build import Job
-    from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Model
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+    from wisp_runtime.ops.cuda.device.manifest import Model
 
 EXAMPLES = """\b
 Examples:
@@ -71,11 +72,11 @@ def build(
         )
         missing = [job for job in wanted if not job.cubin.is_file()]
         for job in (job for job in wanted if job not in missing):
-            click.echo(f"{job.arch} {job.source.leaf}/{job.source.op}: there", err=True)
+            click.echo(f"{job.arch} {job.source.name}: there", err=True)
         if missing:
             compiler = builder.find_nvcc(nvcc)
             for built in builder.build(missing, compiler, catalogue.root / "include", jobs):
-                what = f"{built.job.arch} {built.job.source.leaf}/{built.job.source.op}"
+                what = f"{built.job.arch} {built.job.source.name}"
                 click.echo(f"{what}: {built.seconds:.1f} s", err=True)
                 if built.remarks:
                     click.echo(built.remarks, err=True)

@@ -19,9 +19,10 @@ from wisp_runtime.ops.cuda.device.arrays import (  # noqa: E402
     to_host_float32,
     zeros,
 )
-from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Source  # noqa: E402
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue  # noqa: E402
 from wisp_runtime.ops.cuda.device.device import open_device, tensor_map_2d, translate  # noqa: E402
 from wisp_runtime.ops.cuda.device.kernels import KernelSet  # noqa: E402
+from wisp_runtime.ops.cuda.device.manifest import Source  # noqa: E402
 from wisp_runtime.ops.cuda.device.workspace import Workspace  # noqa: E402
 
 

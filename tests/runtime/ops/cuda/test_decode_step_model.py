@@ -7,25 +7,26 @@ from dataclasses import replace
 import pytest
 
 from wisp_plan.presets import SHAPES, shape_spec
-from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Source
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.manifest import Source
 from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
 
 CATALOGUE = Catalogue()
 SPEC = shape_spec("llama-3-8b")
-PREPARED = [leaf for leaf in CATALOGUE.leaves() if leaf.split("/")[1] != "common"]
+PREPARED = CATALOGUE.manifest("hopper").models
 
 
-@pytest.mark.parametrize("leaf", PREPARED)
-def test_a_manifest_describes_the_shape_of_its_name(leaf):
-    hardware, name, quant = leaf.split("/")
-    (wanted,) = CATALOGUE.templates(hardware, quant, step_model(shape_spec(name)))
-    (found,) = CATALOGUE.manifest(leaf).values()
-    assert isinstance(found, Source)
-    assert (found.defines, found.path) == (wanted.defines, wanted.path)
+@pytest.mark.parametrize("entry", PREPARED, ids=lambda entry: entry.name)
+def test_a_manifest_describes_the_shape_of_its_name(entry):
+    assert entry.formats == ("bf16",)
+    (wanted,) = CATALOGUE.templates("hopper", "bf16", step_model(shape_spec(entry.name)))
+    chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["decode_step"]
+    assert isinstance(chosen, Source)
+    assert (chosen.defines, chosen.path) == (wanted.defines, wanted.path)
 
 
 def test_the_shapes_of_the_families_that_are_served_are_prepared():
-    named = {leaf.split("/")[1] for leaf in PREPARED}
+    named = {entry.name for entry in PREPARED}
     served = ("llama", "mistral", "qwen2.5-7b", "qwen3", "smollm2")  # Qwen2.5 0.5B is under the 1 GiB
     assert named >= {name for name in SHAPES if name.startswith(served)}
 

@@ -16,7 +16,8 @@ from wisp_runtime.cli import kernels as command
 from wisp_runtime.config import check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device import build
-from wisp_runtime.ops.cuda.device.catalogue import Absent, Catalogue
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.manifest import Absent
 from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
 
 COMPILER = """#!/bin/sh
@@ -57,12 +58,12 @@ def test_build_compiles_each_source_once_and_prints_the_folder(compiler, tmp_pat
     compiler()
     first = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"))
     assert (first.exit_code, first.stdout.strip()) == (0, str(tmp_path / "out"))
-    assert re.search(r"^sm_90a portable/common/bf16/rmsnorm: \d+\.\d s$", first.stderr, re.M)
+    assert re.search(r"^sm_90a portable/elementwise/rmsnorm: \d+\.\d s$", first.stderr, re.M)
     assert (
         len(calls(tmp_path)) == len(list((tmp_path / "out").iterdir())) == len(Catalogue().sources("hopper"))
     )
     again = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"))
-    assert "portable/common/bf16/rmsnorm: there" in again.stderr
+    assert "portable/elementwise/rmsnorm: there" in again.stderr
     assert len(calls(tmp_path)) == len(Catalogue().sources("hopper"))
 
 
@@ -120,14 +121,14 @@ def test_nvcc_without_a_c_compiler_says_so(tmp_path, monkeypatch):
 
 
 def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
-    resolve, lacking = Catalogue.resolve, Absent("linear", "hopper/common/bf16", "wants wgmma. Use another.")
+    resolve, lacking = Catalogue.resolve, Absent("linear", "wants wgmma. Use another.")
     monkeypatch.setattr(Catalogue, "resolve", lambda *asked: resolve(*asked) | {"linear": lacking})
     text = run("list", WISP_KERNELS=str(tmp_path)).stdout
     assert re.search(r"^sm_90a +hopper/common/bf16: 0 of \d\d compiled$", text, re.M)
     assert re.search(
         r"^sm_89 +ada/common/bf16: 0 of \d\d compiled; no model has run on such a card$", text, re.M
     )
-    assert re.search(r"^  rmsnorm +not compiled +portable/common/bf16/rmsnorm\.cu", text, re.M)
+    assert re.search(r"^  rmsnorm +not compiled +portable/elementwise/rmsnorm\.cu", text, re.M)
     assert re.search(r"^  linear +absent: .*wgmma", text, re.M)
 
 

@@ -1,10 +1,11 @@
-"""Which source serves which op on which GPU, and what names its cubin."""
+"""Choose the kernel source of each op, and name its cubin by all that goes into it."""
 
 import pytest
 
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device import listing
-from wisp_runtime.ops.cuda.device.catalogue import Absent, Catalogue, Source, digest
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue, digest
+from wisp_runtime.ops.cuda.device.manifest import Absent, Source
 
 HARDWARE = """
 [architectures.sm_90a]
@@ -13,70 +14,114 @@ shared_bytes = 232448
 """
 
 
-def manifest(*ops, **absent):
-    made = "".join(f'[ops.{op}]\nentries = ["{op}"]\nneeds = "D % 8 == 0"\n' for op in ops)
+def manifest(*ops, formats=None, **absent):
+    reads = f"formats = {formats}\n" if formats else ""
+    made = "".join(f'[ops.dense.{op}]\nentries = ["{op}"]\nneeds = "D % 8 == 0"\n{reads}' for op in ops)
     return made + "[absent]\n" + "".join(f'{op} = "{why}"\n' for op, why in absent.items())
+
+
+def model(*ops, formats=("bf16",)):
+    return f"formats = {list(formats)}\n{manifest(*ops)}[model]\nhidden = 64\n"
+
+
+TEMPLATE = '[templates.persistent.step]\nformats = ["bf16", "fp8"]\nentries = ["step_n8"]\nneeds = "B <= 8"\n'
 
 
 @pytest.fixture
 def kernels(tmp_path):
-    """Write a tree: ``kernels({leaf: manifest})``; each op gets a source."""
+    """Write a tree: ``kernels({path: text})``; each op gets a source."""
 
-    def write(leaves):
-        for folder in ("portable", "hopper"):
+    def write(manifests):
+        for folder in ("portable", "hopper", "include"):
             (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / "include").mkdir(exist_ok=True)
         (tmp_path / "include" / "deep.cuh").write_text("// deep\n")
         (tmp_path / "include" / "shared.cuh").write_text('#include "deep.cuh"\n#include <cuda_bf16.h>\n')
         (tmp_path / "portable" / "hardware.toml").write_text("[architectures]\n")
         (tmp_path / "hopper" / "hardware.toml").write_text(HARDWARE)
-        for leaf, text in leaves.items():
-            (tmp_path / leaf).mkdir(parents=True)
-            (tmp_path / leaf / "manifest.toml").write_text(text)
+        for path, text in manifests.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
         catalogue = Catalogue(tmp_path)
-        for leaf in leaves:
-            for op, found in catalogue.manifest(leaf).items():
-                if isinstance(found, Source):
-                    found.path.write_text(f'#include "shared.cuh"\n// {op}\n')
+        for hardware in ("portable", "hopper"):
+            found = catalogue.manifest(hardware)
+            own = (source for entry in found.models for source in entry.sources)
+            for source in (*found.sources, *found.templates, *own):
+                source.path.parent.mkdir(parents=True, exist_ok=True)
+                source.path.write_text(f'#include "shared.cuh"\n// {source.op}\n')
         return catalogue
 
     return write
 
 
-OWN, HOPPER, PORTABLE = "hopper/llama/bf16", "hopper/common/bf16", "portable/common/bf16"
+PORTABLE, HOPPER, ADA = (f"{name}/manifest.toml" for name in ("portable", "hopper", "ada"))
+LLAMA = "hopper/models/llama.toml"
 
 
 @pytest.mark.parametrize(
-    ("leaves", "model", "expect"),
+    ("manifests", "model", "expect"),
     [
-        ({PORTABLE: manifest("norm")}, "common", PORTABLE),
-        ({PORTABLE: manifest("norm"), HOPPER: manifest("norm")}, "common", HOPPER),
-        ({PORTABLE: manifest("norm"), HOPPER: manifest("norm"), OWN: manifest("norm")}, "llama", OWN),
-        ({HOPPER: manifest("norm"), OWN: manifest("norm")}, "qwen3", HOPPER),  # another family's is not ours
-        ({PORTABLE: manifest("norm"), "hopper/common/fp8": manifest("norm")}, "common", PORTABLE),
-        ({PORTABLE: manifest("norm"), HOPPER: manifest(norm="slow.")}, "common", PORTABLE),  # somebody has it
-        ({PORTABLE: manifest("norm"), "ada/common/bf16": manifest("norm")}, "common", PORTABLE),
+        ({PORTABLE: manifest("norm")}, "common", "portable/dense/norm"),
+        ({PORTABLE: manifest("norm"), HOPPER: manifest("norm")}, "common", "hopper/dense/norm"),
+        ({HOPPER: manifest("norm"), LLAMA: model("norm")}, "llama", "hopper/dense/norm for llama"),
+        ({HOPPER: manifest("norm"), LLAMA: model("norm")}, "qwen3", "hopper/dense/norm"),  # another model's
+        ({PORTABLE: manifest("norm"), HOPPER: manifest(norm="slow.")}, "common", "portable/dense/norm"),
+        ({PORTABLE: manifest("norm"), ADA: manifest("norm")}, "common", "portable/dense/norm"),
+        ({PORTABLE: manifest("norm", formats=["fp8", "bf16"])}, "common", "portable/dense/norm"),
+        # the nearest that reads the format, not the nearest
+        (
+            {PORTABLE: manifest("norm", formats=["bf16"]), HOPPER: manifest("norm", formats=["fp8"])},
+            "common",
+            "portable/dense/norm",
+        ),
     ],
 )
-def test_the_nearest_leaf_that_has_an_op_serves_it(kernels, leaves, model, expect):
-    chosen = kernels(leaves).resolve("hopper", model=model)["norm"]
+def test_the_nearest_source_that_reads_the_format_serves_an_op(kernels, manifests, model, expect):
+    chosen = kernels(manifests).resolve("hopper", "bf16", model)["norm"]
     assert isinstance(chosen, Source)
-    assert chosen.leaf == expect
+    assert chosen.name == expect
+
+
+def test_a_model_of_another_format_has_the_same_kernels_where_no_weights_are_read(kernels):
+    text = manifest("norm") + '[ops.gemm.linear]\nentries = ["linear"]\nneeds = ""\nformats = ["bf16"]\n'
+    fp8 = '[ops.gemm.linear_fp8]\nop = "linear"\nentries = ["linear_fp8"]\nneeds = ""\nformats = ["fp8"]\n'
+    catalogue = kernels({PORTABLE: text, HOPPER: fp8})
+    bf16, fp8 = (catalogue.resolve("hopper", name) for name in ("bf16", "fp8"))
+    assert bf16["norm"] == fp8["norm"]
+    assert [chosen["linear"].path.stem for chosen in (bf16, fp8)] == ["linear", "linear_fp8"]
+    assert catalogue.sets("hopper") == [("common", "bf16"), ("common", "fp8")]
+
+
+def test_a_template_is_compiled_for_each_model_and_format_that_both_name(kernels):
+    catalogue = kernels({HOPPER: TEMPLATE, LLAMA: model(), "hopper/models/qwen.toml": model(formats=["fp8"])})
+    listed = {
+        (name, weight_format): catalogue.resolve("hopper", weight_format, name).get("step")
+        for name, weight_format in [("llama", "bf16"), ("llama", "fp8"), ("qwen", "fp8"), ("common", "bf16")]
+    }
+    llama, qwen = listed["llama", "bf16"], listed["qwen", "fp8"]
+    assert (llama.formats, llama.defines) == (("bf16",), ("-DWISP_HIDDEN=64",))
+    assert (qwen.formats, qwen.name) == (("fp8",), "hopper/persistent/step for qwen")
+    assert isinstance(listed["llama", "fp8"], Absent)
+    assert listed["common", "bf16"] is None  # a template serves no model that is not named
 
 
 @pytest.mark.parametrize(
-    ("leaves", "why"),
+    ("manifests", "why"),
     [
         (
             {HOPPER: manifest(norm="no tensor cores."), PORTABLE: manifest(norm="each its own.")},
             "no tensor cores.",
         ),
         ({PORTABLE: manifest(norm="each its own.")}, "each its own."),
-        ({"ada/common/bf16": manifest("norm")}, "nobody has written it for hopper."),
+        ({ADA: manifest("norm"), "ada/hardware.toml": "[architectures]\n"}, "it is not written for hopper."),
+        (
+            {PORTABLE: manifest("norm", formats=["fp8"]), HOPPER: manifest(norm="no tensor cores.")},
+            "it reads no bf16 weights; available: fp8. Use one of these (spec.runtime.quantization), or "
+            "write a kernel that reads bf16 (see kernels/README.md).",
+        ),
     ],
 )
-def test_what_nobody_has_is_absent_with_the_nearest_reason(kernels, leaves, why):
-    chosen = kernels(leaves).resolve("hopper")["norm"]
+def test_an_op_without_a_source_is_absent_with_the_nearest_reason(kernels, manifests, why):
+    chosen = kernels(manifests).resolve("hopper")["norm"]
     assert isinstance(chosen, Absent)
     assert chosen.why == why
 
@@ -89,9 +134,7 @@ def test_a_compute_capability_has_one_architecture_or_a_list_of_those_that_have(
         catalogue.find((7, 5))
 
 
-@pytest.mark.parametrize(
-    "changed", ["portable/common/bf16/norm.cu", "include/shared.cuh", "include/deep.cuh"]
-)
+@pytest.mark.parametrize("changed", ["portable/dense/norm.cu", "include/shared.cuh", "include/deep.cuh"])
 def test_a_cubins_name_changes_with_all_that_goes_into_it(kernels, changed):
     catalogue = kernels({PORTABLE: manifest("norm")})
     source = catalogue.resolve("hopper")["norm"]

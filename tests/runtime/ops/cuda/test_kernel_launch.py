@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from wisp_runtime.errors import EngineFailed, KernelFault, KernelsMissing, ShapeError
-from wisp_runtime.ops.cuda.device.catalogue import Absent, Catalogue
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.manifest import Absent
 
 POINTER, TENSOR_MAP = 8, 128
 
@@ -236,7 +237,12 @@ def test_a_kernel_is_loaded_once(kernel_set, tmp_path):
             r"not compiled for sm_90a.*`wisp-runtime kernels build --arch sm_90a`",
         ),
         ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 knows add_rmsnorm"),
-        ("sm_90a", "rmsnorm", "rmsnorm_3", r"rmsnorm\.cu has no kernel rmsnorm_3; it has rmsnorm, rmsnorm_2"),
+        (
+            "sm_90a",
+            "rmsnorm",
+            "rmsnorm_3",
+            r"elementwise/rmsnorm has no kernel rmsnorm_3; it has rmsnorm, rmsnorm_2",
+        ),
         ("sm_89", "linear", "linear_mma_n8", r"not compiled for sm_89.*`.* kernels build --arch sm_89`"),
     ],
 )
@@ -248,7 +254,7 @@ def test_a_kernel_that_is_not_there_is_missing_with_a_remedy(kernel_set, tmp_pat
 
 def test_a_kernel_that_nobody_has_written_is_missing_with_the_reason(kernel_set):
     found = kernel_set("sm_89")
-    found.chosen["linear"] = Absent("linear", "ada/common/bf16", "it is not written. Use an H100.")
+    found.chosen["linear"] = Absent("linear", "it is not written. Use an H100.")
     with pytest.raises(KernelsMissing, match=r"^ada/common/bf16 has no kernel for linear: .*Use an H100"):
         found.get("linear")
     assert not found.has("linear")

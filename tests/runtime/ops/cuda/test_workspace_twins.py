@@ -53,7 +53,7 @@ def test_a_step_in_one_launch_has_the_buffers_that_are_counted():
     found = constants("decode_step_arguments")
     assert found["WIDTHS"] == buffers.STEP_WIDTHS
     assert (found["MOST_PARTS"], found["MOST_BLOCKS"]) == (buffers.STEP_PARTS, buffers.STEP_BLOCKS)
-    header = (KERNELS / "hopper/common/bf16/decode_step_model.cuh").read_text()
+    header = (KERNELS / "hopper/persistent/decode_step_model.cuh").read_text()
     for constant, value in (("kMostParts", buffers.STEP_PARTS), ("kMostBlocks", buffers.STEP_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
     assert len(fields(StepLayer)) == buffers.STEP_POINTERS

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from wisp_runtime.config import cuda_home
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
-from wisp_runtime.ops.cuda.device.catalogue import Catalogue, Model, Source, nvcc_flags, require_known
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue, nvcc_flags, require_known
+from wisp_runtime.ops.cuda.device.manifest import Model, Source
 
 _PYPI_PLACE = Path("cu13", "bin", "nvcc")  # below site-packages/nvidia
 _LONGEST_COMPLAINT = 4000

@@ -1,89 +1,34 @@
-"""Which kernel source serves which op on which GPU: the folders under ``kernels/``, read and resolved.
+"""Choose the kernel source of each op for a GPU, a model and a weight format, from ``kernels/``.
 
-A leaf ``<hardware>/<model>/<quant>`` shadows ``<hardware>/common/<quant>``, which shadows
-``portable/common/<quant>``. A template is a source of ``<hardware>/common/<quant>`` that is compiled once
-for each model that a manifest describes (``[model]``), with the model's sizes as macros. Only texts are read
-here: no GPU, no compiler.
+The hardware's own sources come before ``portable``'s, and a model's own before those for every model. A
+source that reads weights must read the format; any other serves every format. A template is a source that is
+compiled once for each model of ``<hardware>/models/``, with the model's sizes as macros.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.cuda.device.manifest import (
+    EVERY_MODEL,
+    Absent,
+    Capability,
+    Hardware,
+    Manifest,
+    Model,
+    Source,
+    read_hardware,
+    read_manifest,
+)
 
-Capability = tuple[int, int]
-Model = Mapping[str, int]
-"""A model as templates see it: what they call WISP_HIDDEN is ``hidden``; what is not there is 0."""
-
-PORTABLE, EVERY_MODEL = "portable", "common"
+PORTABLE = "portable"
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.M)
 _DIGEST_LETTERS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What nvcc compiles for.
-
-    Attributes:
-        capabilities: the compute capabilities that it serves.
-        shared_bytes: shared memory that a block may ask for.
-    """
-
-    capabilities: tuple[Capability, ...]
-    shared_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """A generation of GPUs that kernels are compiled for.
-
-    Attributes:
-        name: its folder under ``kernels/``.
-        architectures: by nvcc's names, such as ``sm_90a``.
-        sms: multiprocessors of each card, by the plan's names.
-    """
-
-    name: str
-    architectures: Mapping[str, Architecture]
-    sms: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A kernel file, as its leaf's manifest describes it.
-
-    Attributes:
-        op: what it computes; its file is named so.
-        leaf: ``<hardware>/<model>/<quant>``.
-        path: the ``.cu`` file.
-        entries: names of its ``extern "C"`` kernels.
-        needs: the shapes it assumes, in words.
-        defines: macros that it is compiled with: of a template, the model's sizes.
-    """
-
-    op: str
-    leaf: str
-    path: Path
-    entries: tuple[str, ...]
-    needs: str
-    defines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """An op without a kernel on some hardware, and why."""
-
-    op: str
-    leaf: str
-    why: str
 
 
 class Catalogue:
@@ -92,7 +37,7 @@ class Catalogue:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
         folders = sorted(path.parent for path in self.root.glob("*/hardware.toml"))
-        self.hardware = {folder.name: _hardware(folder) for folder in folders}
+        self.hardware = {folder.name: read_hardware(folder) for folder in folders}
 
     def find(self, capability: Capability) -> tuple[Hardware, str]:
         """Return the hardware of a compute capability, and the architecture that is compiled for it.
@@ -116,60 +61,88 @@ class Catalogue:
         """Return every architecture that something is compiled for, with its hardware."""
         return {arch: hardware for hardware in self.hardware.values() for arch in hardware.architectures}
 
-    def resolve(
-        self, hardware: str, quant: str = "bf16", model: str = EVERY_MODEL
-    ) -> dict[str, Source | Absent]:
-        """Choose a source for every op that any leaf of this ``quant`` knows, in alphabetical order.
+    def manifest(self, hardware: str) -> Manifest:
+        """Return the kernels of one hardware folder; nothing if it has no manifest."""
+        return read_manifest(self.root / hardware)
+
+    def choose(
+        self, op: str, hardware: str, weight_format: str = "bf16", model: str = EVERY_MODEL
+    ) -> Source | Absent:
+        """Return the source of an op, or why there is none.
 
         Args:
+            op: the operation.
             hardware: folder, e.g. ``hopper``.
-            quant: how weights are held, e.g. ``bf16``.
-            model: family whose own kernels come first.
+            weight_format: format of the weights that the op reads, if it reads any.
+            model: shape whose own kernels come first.
         """
-        own = [f"{hardware}/{model}/{quant}", f"{hardware}/{EVERY_MODEL}/{quant}"]
-        chosen: dict[str, Source | Absent] = {}
-        for leaf in dict.fromkeys([*own, f"{PORTABLE}/{EVERY_MODEL}/{quant}"]):
-            for op, found in self.manifest(leaf).items():
-                if op not in chosen or (isinstance(chosen[op], Absent) and isinstance(found, Source)):
-                    chosen[op] = found
-        for leaf in self.leaves():
-            if leaf.endswith(f"/{quant}"):
-                for op, found in self.manifest(leaf).items():
-                    if not (isinstance(found, Source) and found.defines):  # no other model misses a template
-                        chosen.setdefault(op, Absent(op, own[-1], f"nobody has written it for {hardware}."))
-        return dict(sorted(chosen.items()))
+        candidates = list(self._candidates(op, hardware, model))
+        for source in candidates:
+            if source.reads(weight_format):
+                return source
+        if candidates:
+            formats = ", ".join(sorted({name for source in candidates for name in source.formats}))
+            return Absent(
+                op,
+                f"it reads no {weight_format} weights; available: {formats}. Use one of these "
+                f"(spec.runtime.quantization), or write a kernel that reads {weight_format} (see "
+                "kernels/README.md).",
+            )
+        reasons = (self.manifest(folder).absent.get(op) for folder in (hardware, PORTABLE))
+        return Absent(op, next(filter(None, reasons), f"it is not written for {hardware}."))
+
+    def resolve(
+        self, hardware: str, weight_format: str = "bf16", model: str = EVERY_MODEL
+    ) -> dict[str, Source | Absent]:
+        """Choose a source for every op that any hardware knows, in alphabetical order.
+
+        Args: as :meth:`choose` takes them.
+        """
+        ops = {op for name in self.hardware for op in self._ops(name)}
+        ops |= {source.op for source in self._of_model(hardware, model)}
+        return {op: self.choose(op, hardware, weight_format, model) for op in sorted(ops)}
 
     def sets(self, hardware: str) -> list[tuple[str, str]]:
-        """Return every (model, quant) for which ``hardware`` can have kernels of its own or portable ones."""
-        found = set()
-        for leaf in self.leaves():
-            folder, model, quant = leaf.split("/")
-            if folder in (hardware, PORTABLE):
-                found.add((model, quant))
-        return sorted(found)
+        """Return every (model, weight format) for which ``hardware`` has kernels, portable ones included."""
+        manifests = [self.manifest(folder) for folder in (hardware, PORTABLE)]
+        formats = {name for one in manifests for source in one.sources for name in source.formats}
+        pairs = {(EVERY_MODEL, name) for name in formats or {"bf16"}}
+        pairs |= {(entry.name, name) for entry in manifests[0].models for name in entry.formats}
+        return sorted(pairs)
 
     def sources(self, hardware: str) -> list[Source]:
         """Return every source that some kernel set of ``hardware`` has."""
-        found: dict[Any, Source] = {}
-        for model, quant in self.sets(hardware):
-            for chosen in self.resolve(hardware, quant, model).values():
+        distinct: dict[tuple[Path, tuple[str, ...]], Source] = {}
+        for model, weight_format in self.sets(hardware):
+            for chosen in self.resolve(hardware, weight_format, model).values():
                 if isinstance(chosen, Source):
-                    found.setdefault((chosen.path, chosen.defines), chosen)
-        return [found[key] for key in sorted(found)]
+                    distinct.setdefault((chosen.path, chosen.defines), chosen)
+        return [distinct[key] for key in sorted(distinct)]
 
-    def leaves(self) -> list[str]:
-        """Return every leaf: ``<hardware>/<model>/<quant>``."""
-        manifests = self.root.glob("*/*/*/manifest.toml")
-        return sorted(path.parent.relative_to(self.root).as_posix() for path in manifests)
+    def templates(self, hardware: str, weight_format: str, sizes: Model) -> list[Source]:
+        """Return the templates of a hardware that read ``weight_format``, for a model of these sizes."""
+        readers = (one for one in self.manifest(hardware).templates if one.reads(weight_format))
+        return [replace(source, defines=defines_of(sizes)) for source in readers]
 
-    def manifest(self, leaf: str) -> dict[str, Source | Absent]:
-        """Return what a leaf has and what it deliberately lacks, by op; nothing if there is no such leaf."""
-        return _manifest(self.root, leaf)
+    def _candidates(self, op: str, hardware: str, model: str) -> Iterator[Source]:
+        for folder in dict.fromkeys((hardware, PORTABLE)):
+            for source in (*self._of_model(folder, model), *self.manifest(folder).sources):
+                if source.op == op:
+                    yield source
 
-    def templates(self, hardware: str, quant: str, model: Model) -> list[Source]:
-        """Return the templates of a hardware, for one model."""
-        leaf = f"{hardware}/{EVERY_MODEL}/{quant}"
-        return list(_templates(self.root, leaf, leaf, model).values())
+    def _of_model(self, hardware: str, model: str) -> Iterator[Source]:
+        """Yield the kernels that serve one model alone: its own, and the templates compiled for it."""
+        for entry in self.manifest(hardware).models:
+            if entry.name == model:
+                yield from entry.sources
+                for weight_format in entry.formats:
+                    for source in self.templates(hardware, weight_format, entry.sizes):
+                        yield replace(source, model=model, formats=(weight_format,))
+
+    def _ops(self, hardware: str) -> Iterator[str]:
+        manifest = self.manifest(hardware)
+        yield from (source.op for source in manifest.sources)
+        yield from manifest.absent
 
     def cubin_name(self, source: Source, arch: str) -> str:
         """Return the file name of a compiled source: it holds the hash of all that goes into it."""
@@ -215,11 +188,11 @@ def nvcc_flags(arch: str) -> tuple[str, ...]:
 
 def digest(source: Path, include: Path, arch: str, defines: Sequence[str] = ()) -> str:
     """Hash a source, all of our headers that it includes, and the compiler's options."""
-    told = hashlib.sha256(" ".join((*nvcc_flags(arch), *defines)).encode())
+    hashed = hashlib.sha256(" ".join((*nvcc_flags(arch), *defines)).encode())
     for path in _files(source, include):
         text = path.read_bytes()
-        told.update(f"\0{path.name}\0{len(text)}\0".encode() + text)
-    return told.hexdigest()[:_DIGEST_LETTERS]
+        hashed.update(f"\0{path.name}\0{len(text)}\0".encode() + text)
+    return hashed.hexdigest()[:_DIGEST_LETTERS]
 
 
 def _files(source: Path, include: Path) -> Iterator[Path]:
@@ -230,52 +203,7 @@ def _files(source: Path, include: Path) -> Iterator[Path]:
         yield path
         for name in _INCLUDE.findall(path.read_bytes()):
             places = (folder / name.decode() for folder in (path.parent, include))
-            found = next((place.resolve() for place in places if place.is_file()), None)
-            if found and found not in seen:
-                seen.add(found)
-                queue.append(found)
-
-
-def _hardware(folder: Path) -> Hardware:
-    facts = _read(folder / "hardware.toml")
-    architectures = {
-        arch: Architecture(tuple(map(_capability, told["capabilities"])), told["shared_bytes"])
-        for arch, told in facts["architectures"].items()
-    }
-    return Hardware(folder.name, architectures, facts.get("sms", {}))
-
-
-def _capability(text: str) -> Capability:
-    major, minor = map(int, text.split("."))
-    return major, minor
-
-
-@cache
-def _manifest(root: Path, leaf: str) -> dict[str, Source | Absent]:
-    path = root / leaf / "manifest.toml"
-    if not path.is_file():
-        return {}
-    facts = _read(path)
-    sources = {
-        op: Source(op, leaf, path.parent / f"{op}.cu", tuple(told["entries"]), told["needs"])
-        for op, told in facts.get("ops", {}).items()
-    }
-    if "model" in facts:
-        hardware, _, quant = leaf.split("/")
-        sources |= _templates(root, f"{hardware}/{EVERY_MODEL}/{quant}", leaf, facts["model"])
-    return {**sources, **{op: Absent(op, leaf, why) for op, why in facts.get("absent", {}).items()}}
-
-
-def _templates(root: Path, home: str, leaf: str, model: Model) -> dict[str, Source]:
-    """Return the templates of leaf ``home``, for ``model``, which ``leaf`` describes."""
-    path = root / home / "manifest.toml"
-    found = _read(path).get("templates", {}) if path.is_file() else {}
-    defines = defines_of(model)
-    return {
-        op: Source(op, leaf, path.parent / f"{op}.cu", tuple(told["entries"]), told["needs"], defines)
-        for op, told in found.items()
-    }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text())
+            header = next((place.resolve() for place in places if place.is_file()), None)
+            if header and header not in seen:
+                seen.add(header)
+                queue.append(header)

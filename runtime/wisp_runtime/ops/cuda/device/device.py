@@ -17,7 +17,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.catalogue import Capability, Catalogue
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.driver import (
     DRIVER_TOO_OLD,
     NO_DRIVER,
@@ -27,6 +27,7 @@ from wisp_runtime.ops.cuda.device.driver import (
     translate,
 )
 from wisp_runtime.ops.cuda.device.kernels import KernelSet
+from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Capability
 from wisp_runtime.ops.cuda.device.workspace import Workspace
 
 __all__ = ["Device", "capability_of", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
@@ -76,13 +77,13 @@ class Device:
             self.stream.synchronize()
 
 
-def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -> Device:
+def open_device(index: int = 0, *, weight_format: str = "bf16", model: str = EVERY_MODEL) -> Device:
     """Open GPU ``index`` of those this process sees, and make it and its stream current.
 
     Args:
         index: 0 is the first.
-        quant: how weights are held; with ``model`` it chooses the kernels.
-        model: family whose own kernels come first.
+        weight_format: format of the weights that GEMMs read.
+        model: shape whose own kernels come first.
 
     Raises:
         GpuUnavailable: no such GPU, a driver that is too old, or another process holds it.
@@ -107,7 +108,9 @@ def open_device(index: int = 0, *, quant: str = "bf16", model: str = "common") -
         sms=_attribute("MULTIPROCESSOR_COUNT", handle),
         shared_bytes=_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", handle),
         stream=stream,
-        kernels=KernelSet(catalogue, hardware, arch, kernels_dir(), stream, quant=quant, model=model),
+        kernels=KernelSet(
+            catalogue, hardware, arch, kernels_dir(), stream, weight_format=weight_format, model=model
+        ),
         workspace=Workspace(),
     )
 

@@ -17,8 +17,9 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from wisp_runtime.errors import KernelsMissing, ShapeError
-from wisp_runtime.ops.cuda.device.catalogue import Absent, Catalogue, Hardware, Model, Source
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.driver import failure_of, ok
+from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Absent, Hardware, Model, Source
 
 _OVERLAPS_FROM = 90  # sm_90: below it a launch cannot overlap the end of the one before
 _SHARED_WITHOUT_ASKING_BYTES = 48 * 1024
@@ -31,24 +32,33 @@ _ARRAY = cp.ndarray
 
 
 class KernelSet:
-    """The kernels of one GPU, model and quantization; a cubin is loaded when it is first asked for."""
+    """The kernels of one GPU, model and weight format; a cubin is loaded when it is first asked for."""
 
     def __init__(
-        self, catalogue: Catalogue, hardware: Hardware, arch: str, folder: Path, stream: Any, **choice: str
+        self,
+        catalogue: Catalogue,
+        hardware: Hardware,
+        arch: str,
+        folder: Path,
+        stream: Any,
+        *,
+        weight_format: str = "bf16",
+        model: str = EVERY_MODEL,
     ) -> None:
         """Choose the sources.
 
         Args:
-            catalogue: of the kernel folders.
-            hardware: of this GPU.
-            arch: of this GPU, e.g. ``sm_90a``.
-            folder: of the cubins.
-            stream: on which every kernel is launched.
-            choice: ``quant`` and ``model``, as :meth:`.catalogue.Catalogue.resolve` takes them.
+            catalogue: the kernel folders.
+            hardware: this GPU's.
+            arch: this GPU's architecture, e.g. ``sm_90a``.
+            folder: folder of the cubins.
+            stream: stream on which every kernel is launched.
+            weight_format: format of the weights that GEMMs read.
+            model: shape whose own kernels come first.
         """
-        self.name = f"{hardware.name}/{choice.get('model', 'common')}/{choice.get('quant', 'bf16')}"
+        self.name = f"{hardware.name}/{model}/{weight_format}"
         self.arch, self.folder = arch, folder
-        self.chosen = catalogue.resolve(hardware.name, **choice)
+        self.chosen = catalogue.resolve(hardware.name, weight_format, model)
         self._catalogue, self._stream = catalogue, stream
         self._modules: dict[str, Any] = {}
         self._kernels: dict[tuple[str, str], Kernel] = {}
@@ -68,13 +78,13 @@ class KernelSet:
         """Return a kernel of the template ``op``, compiled for ``model``.
 
         Raises:
-            KernelsMissing: this hardware has no such template, or nobody has compiled it for this model.
+            KernelsMissing: this hardware has no such template, or it is not compiled for this model.
         """
-        hardware, _, quant = self.name.split("/")
-        templates = self._catalogue.templates(hardware, quant, model)
-        source = next((one for one in templates if one.op == op), None)
+        hardware, _, weight_format = self.name.split("/")
+        templates = self._catalogue.templates(hardware, weight_format, model)
+        source = next((template for template in templates if template.op == op), None)
         if source is None:
-            raise KernelsMissing(f"{hardware} has no {op}.")
+            raise KernelsMissing(f"{hardware} has no {op} that reads {weight_format} weights.")
         if not (self.folder / self._catalogue.cubin_name(source, self.arch)).is_file():
             raise KernelsMissing(
                 f"{op} is not compiled for a model of this shape. Run `wisp-runtime kernels build --for "
@@ -119,7 +129,7 @@ class KernelSet:
         path = self.folder / self._catalogue.cubin_name(source, self.arch)
         if not path.is_file():
             raise KernelsMissing(
-                f"the kernel {source.op} of {source.leaf} is not compiled for {self.arch}: {path} is not "
+                f"the kernel {source.name} is not compiled for {self.arch}: {path} is not "
                 f"there. Run `wisp-runtime kernels build --arch {self.arch}`, or use Wisp's image for NVIDIA "
                 "GPUs, which has it."
             )
@@ -131,7 +141,7 @@ class KernelSet:
     def _open(self, source: Source, path: Path, entry: str) -> Kernel:
         if entry not in source.entries:
             known = ", ".join(source.entries)
-            raise KernelsMissing(f"{source.leaf}/{source.op}.cu has no kernel {entry}; it has {known}.")
+            raise KernelsMissing(f"{source.name} has no kernel {entry}; it has {known}.")
         doing = f"loading {entry} of {path}"
         if path.name not in self._modules:
             self._modules[path.name] = ok(cu.cuModuleLoadData(path.read_bytes()), doing)

@@ -1,4 +1,4 @@
-"""What the kernel folders offer each GPU, as rows: for ``wisp-runtime kernels list`` and ``/state``."""
+"""List the kernels of each GPU as rows: ``wisp-runtime kernels list``, which ``wisp doctor`` reads too."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wisp_runtime.ops.cuda.device.catalogue import EVERY_MODEL, Absent, Catalogue, Source, require_known
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue, require_known
+from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Absent, Source
 
 
 def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each op of the kernels that serve every model, and of those of a model its own.
+    """Return a row for each op of the kernels for every model, and for each kernel of one model alone.
 
     Args:
-        catalogue: of the kernel folders.
-        architectures: to list; all if there are none.
-        folder: of the cubins.
+        catalogue: the kernel folders.
+        architectures: architectures to list; all if there are none.
+        folder: folder of the cubins.
 
     Raises:
         KernelsMissing: there is no such architecture.
@@ -27,14 +28,14 @@ def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> li
             "arch": arch,
             "hardware": known[arch].name,
             "model": model,
-            "quantization": quant,
+            "quantization": weight_format,
             "op": op,
             **_facts(catalogue, chosen, arch, folder),
         }
         for arch in architectures or known
-        for model, quant in catalogue.sets(known[arch].name)
-        for op, chosen in catalogue.resolve(known[arch].name, quant, model).items()
-        if model == EVERY_MODEL or (isinstance(chosen, Source) and chosen.leaf.split("/")[1] == model)
+        for model, weight_format in catalogue.sets(known[arch].name)
+        for op, chosen in catalogue.resolve(known[arch].name, weight_format, model).items()
+        if model == EVERY_MODEL or (isinstance(chosen, Source) and chosen.model == model)
     ]
 
 
@@ -44,6 +45,7 @@ def _facts(catalogue: Catalogue, chosen: Source | Absent, arch: str, folder: Pat
     name = catalogue.cubin_name(chosen, arch)
     return {
         "source": chosen.path.relative_to(catalogue.root).as_posix(),
+        "formats": list(chosen.formats),
         "entries": list(chosen.entries),
         "needs": chosen.needs,
         "cubin": name,

@@ -1,6 +1,6 @@
 """What the host passes ``decode_step.cu``, byte for byte, and the numbers that both sides know.
 
-The other side is ``kernels/hopper/common/bf16/decode_step_model.cuh``.
+The other side is ``kernels/hopper/persistent/decode_step_model.cuh``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build
 from __future__ import annotations
 
 from wisp_plan.spec.model import ModelSpec
-from wisp_runtime.ops.cuda.device.catalogue import Model
+from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS
 from wisp_runtime.ops.protocol.upload import head_rows, qkv_order
 
