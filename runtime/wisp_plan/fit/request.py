@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.memory.buffers import MOST_PROCESSORS
 from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.memory.step import MAX_SM_COUNT
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.formats import FORMATS, Device
 
@@ -26,7 +26,7 @@ class FitRequest:
         kv_cache_bytes: for the KV cache; None is auto.
         context_bytes: of the CUDA context, when the available bytes were measured with (then its size) or
             without it (then 0); None takes the ledger's estimate.
-        processors: SMs of the GPU; None is not known yet.
+        sm_count: SMs of the GPU; None is not known yet.
         formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
         kv_dtypes_available: likewise for keys and values.
     """
@@ -40,7 +40,7 @@ class FitRequest:
     device: Device = "cuda"
     kv_cache_bytes: int | None = None
     context_bytes: int | None = None
-    processors: int | None = None
+    sm_count: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
     kv_dtypes_available: tuple[str, ...] = ("bf16",)
 
@@ -72,7 +72,7 @@ class FitRequest:
             max_concurrent=self.max_concurrent,
             max_step_tokens=max_step_tokens,
             context_bytes=self.context_bytes,
-            processors=self.processors or MOST_PROCESSORS,
+            sm_count=self.sm_count or MAX_SM_COUNT,
         )
 
     def check(self, spec: ModelSpec) -> None:

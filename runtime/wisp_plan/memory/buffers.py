@@ -8,18 +8,11 @@ total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.layout import padded
 
-if TYPE_CHECKING:
-    from wisp_plan.memory.ledger import LedgerOptions
-
 BF16_BYTES, FLOAT32_BYTES = 2, 4
-
-MOST_PROCESSORS = 192
-"""SMs of a card that nobody has named; no card has more: a whole GB202 has 192, an RTX PRO 6000 188."""
 
 ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""
@@ -44,56 +37,56 @@ CPU_SCORES = 8 << 20
 """Attention scores that the CPU backend computes at once; the mask and temporaries take as much again."""
 
 
-def gpu_buffers(spec: ModelSpec, options: LedgerOptions) -> dict[str, int]:
+def gpu_buffers(spec: ModelSpec, step: StepSizes) -> dict[str, int]:
     """Return the bytes of what a step uses on a GPU, by what it is for.
 
     Beside each is who allocates it: classes of ``wisp_runtime.ops.cuda``, unless a path says otherwise.
     """
-    tokens, width = options.max_step_tokens, spec.heads * spec.head_size
+    tokens, width = step.max_tokens, spec.heads * spec.head_size
     keys = spec.kv_heads * spec.head_size
     return {
         "residual": _sum(tokens * spec.hidden * FLOAT32_BYTES),  # Embedding.__call__
         "normed": _sum(tokens * spec.hidden * BF16_BYTES),  # Norms.rmsnorm, Norms.add_rmsnorm
         "qkv": _sum(tokens * (width + 2 * keys) * BF16_BYTES),  # Linear.__call__
         "attention": _sum(tokens * width * BF16_BYTES),  # CudaOps.paged_attention
-        "rows": _sum(options.max_concurrent * max(spec.hidden, width) * BF16_BYTES),  # CudaOps.reserve
+        "rows": _sum(step.max_sequences * max(spec.hidden, width) * BF16_BYTES),  # CudaOps.reserve
         "output": _sum(tokens * spec.hidden * BF16_BYTES),  # Linear.__call__
         "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),  # Linear.swiglu
-        "logits": _sum(options.max_concurrent * spec.vocab * FLOAT32_BYTES),  # Linear.logits
-        "linear": products(options),  # Linear.ensure
-        "decode_attention": decode_attention(spec, options),  # DecodeAttention.reserve
-        "decode_step": decode_step(spec, options),  # DecodeStep
-        "prefill_attention": prefill_attention(spec, options),  # PrefillAttention.reserve
-        "sampling": sampling(spec, options),  # Sampler.reserve
-        "inputs": inputs(options),  # engine/execution/staging.py: Staging
+        "logits": _sum(step.max_sequences * spec.vocab * FLOAT32_BYTES),  # Linear.logits
+        "linear": products(step),  # Linear.ensure
+        "decode_attention": decode_attention(spec, step),  # DecodeAttention.reserve
+        "decode_step": decode_step(spec, step),  # DecodeStep
+        "prefill_attention": prefill_attention(spec, step),  # PrefillAttention.reserve
+        "sampling": sampling(spec, step),  # Sampler.reserve
+        "inputs": inputs(step),  # engine/execution/staging.py: Staging
         "rotation": rotation(spec),  # layers/rotary.py: rotation
     }
 
 
-def products(options: LedgerOptions) -> int:
+def products(step: StepSizes) -> int:
     """Two float32 tiles for each SM, as wide as the widest tile of a product, and their counters.
 
     An SM has one block of a product, whose range of steps begins at most one cut tile and goes on with one.
     """
-    wanted = (width for width in PRODUCT_TOKENS if width >= options.max_step_tokens)
+    wanted = (width for width in PRODUCT_TOKENS if width >= step.max_tokens)
     tile = PRODUCT_ROWS * next(wanted, PRODUCT_TOKENS[-1])
-    blocks = 2 * options.processors
+    blocks = 2 * step.sm_count
     return _sum(blocks * tile * FLOAT32_BYTES, blocks * 4)
 
 
-def decode_attention(spec: ModelSpec, options: LedgerOptions) -> int:
+def decode_attention(spec: ModelSpec, step: StepSizes) -> int:
     """Partial results of divided sequences, each with its maximum and sum; a counter for each head."""
     rows = DECODE_PART_ROWS
-    counters = options.max_concurrent * spec.heads * 4
+    counters = step.max_sequences * spec.heads * 4
     return _sum(rows * spec.head_size * FLOAT32_BYTES, rows * 2 * FLOAT32_BYTES, counters)
 
 
-def decode_step(spec: ModelSpec, options: LedgerOptions) -> int:
+def decode_step(spec: ModelSpec, step: StepSizes) -> int:
     """What passes between the blocks of a step in one launch, and the addresses of the weights.
 
     Counted on every GPU, though only a Hopper runs such steps.
     """
-    rows = next((width for width in STEP_WIDTHS if width >= options.max_concurrent), STEP_WIDTHS[-1])
+    rows = next((width for width in STEP_WIDTHS if width >= step.max_sequences), STEP_WIDTHS[-1])
     width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
     return _sum(
         2 * rows * (width + 2 * keys) * FLOAT32_BYTES,
@@ -107,26 +100,26 @@ def decode_step(spec: ModelSpec, options: LedgerOptions) -> int:
     )
 
 
-def prefill_attention(spec: ModelSpec, options: LedgerOptions) -> int:
+def prefill_attention(spec: ModelSpec, step: StepSizes) -> int:
     """The list of tiles of a step, and a partial result for each SM with its counter."""
-    tokens, sequences = options.max_step_tokens, options.max_concurrent
+    tokens, sequences = step.max_tokens, step.max_sequences
     tiles = tokens * (spec.heads // spec.kv_heads) // PREFILL_ROWS + min(sequences, tokens)
-    tiles = max(tiles, options.processors // spec.kv_heads, 1)
+    tiles = max(tiles, step.sm_count // spec.kv_heads, 1)
     size = next((size for size in PREFILL_HEAD_SIZES if size >= spec.head_size), spec.head_size)
-    parts = options.processors * PREFILL_ROWS * (size + 2) * FLOAT32_BYTES
-    return _sum(tiles * PREFILL_ITEM_BYTES, parts, options.processors * 4)
+    parts = step.sm_count * PREFILL_ROWS * (size + 2) * FLOAT32_BYTES
+    return _sum(tiles * PREFILL_ITEM_BYTES, parts, step.sm_count * 4)
 
 
-def sampling(spec: ModelSpec, options: LedgerOptions) -> int:
+def sampling(spec: ModelSpec, step: StepSizes) -> int:
     """Adjusted logits, histograms and candidates of each row, penalties, masks, and what was chosen."""
-    rows, vocab = options.max_concurrent, spec.vocab
+    rows, vocab = step.max_sequences, spec.vocab
     tasks = 2 * rows  # a row's draw, and its log-probabilities
     return _sum(
         rows * vocab * FLOAT32_BYTES,
         tasks * SAMPLING_BINS * 8,
         tasks * SAMPLING_BINS * 4,
         tasks * SAMPLING_CANDIDATES * 8,
-        max(tasks, 2 * options.processors) * 8,
+        max(tasks, 2 * step.sm_count) * 8,
         *(tasks * size for size in (8, 8, 4, 4)),  # best, totals, found, arrived
         *(rows * size for size in (4, 1, 4)),  # tokens, is_sound, logprobs
         *(rows * MOST_ALTERNATIVES * size for size in (4, 4)),
@@ -135,11 +128,11 @@ def sampling(spec: ModelSpec, options: LedgerOptions) -> int:
     )
 
 
-def inputs(options: LedgerOptions) -> int:
+def inputs(step: StepSizes) -> int:
     """Token ids, positions and slots; of each sequence its block table and what decides its draw."""
-    rows, table = options.max_concurrent, -(-options.max_context // options.block_tokens)
+    rows, table = step.max_sequences, -(-step.max_context // step.block_tokens)
     parameters = SAMPLING_HEADER_BYTES + rows * SAMPLING_ROW_BYTES
-    arrays = options.max_step_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4)
+    arrays = step.max_tokens * (8 + 4 + 4) + rows * (8 + 4 + 4)
     arrays += 6 * 16  # what aligns the six arrays of engine/execution/packing.py, and the end of query_starts
     return _sum(parameters + arrays, rows * table * 4)
 
@@ -153,21 +146,21 @@ def _sum(*sizes: int) -> int:
     return sum(padded(size, ALIGNMENT_BYTES) for size in sizes)
 
 
-def cpu_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
+def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
     """Count the arrays that live at the same time in the CPU backend's largest step."""
     queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
     # Of a token: the residual, its norm, and the wider of attention and MLP.
     width = 2 * spec.hidden + max(2 * queries + 2 * keys, 3 * spec.mlp)
-    activations = options.max_step_tokens * width * FLOAT32_BYTES
+    activations = step.max_tokens * width * FLOAT32_BYTES
     # Logits, and a copy for sampling to sort; a token's bitmask is one bit of V.
-    chosen = options.max_concurrent * (2 * spec.vocab * FLOAT32_BYTES + spec.vocab // 8)
-    tables = options.max_concurrent * -(-options.max_context // options.block_tokens) * 4
-    return activations + chosen + tables + rotation(spec) + _cpu_attention(spec, options)
+    chosen = step.max_sequences * (2 * spec.vocab * FLOAT32_BYTES + spec.vocab // 8)
+    tables = step.max_sequences * -(-step.max_context // step.block_tokens) * 4
+    return activations + chosen + tables + rotation(spec) + _cpu_attention(spec, step)
 
 
-def _cpu_attention(spec: ModelSpec, options: LedgerOptions) -> int:
+def _cpu_attention(spec: ModelSpec, step: StepSizes) -> int:
     """Count float32 scores and one context's keys and values."""
-    context = options.max_context
-    queries = min(options.max_step_tokens, max(1, CPU_SCORES // (spec.heads * context)))
+    context = step.max_context
+    queries = min(step.max_tokens, max(1, CPU_SCORES // (spec.heads * context)))
     scores = queries * spec.heads * context
     return 2 * scores * FLOAT32_BYTES + 2 * context * spec.kv_heads * spec.head_size * FLOAT32_BYTES

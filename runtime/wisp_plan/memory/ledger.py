@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wisp_plan.memory.buffers import MOST_PROCESSORS, cpu_bytes, gpu_buffers
+from wisp_plan.memory.buffers import cpu_bytes, gpu_buffers
+from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
 from wisp_plan.weights.formats import Device, kv_bytes_per_token, weight_bytes
@@ -39,7 +40,7 @@ class LedgerOptions:
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
         context_bytes: of the CUDA context, when it was measured; None takes the estimate.
-        processors: SMs of the GPU.
+        sm_count: SMs of the GPU.
     """
 
     device: Device
@@ -51,7 +52,14 @@ class LedgerOptions:
     max_concurrent: int
     max_step_tokens: int
     context_bytes: int | None = None
-    processors: int = MOST_PROCESSORS
+    sm_count: int = MAX_SM_COUNT
+
+    @property
+    def step(self) -> StepSizes:
+        """The largest step."""
+        return StepSizes(
+            self.max_step_tokens, self.max_concurrent, self.max_context, self.block_tokens, self.sm_count
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +140,8 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
 def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     """Count the scratch memory of the largest step."""
     if options.device == "cpu":
-        return cpu_bytes(spec, options)
-    return sum(gpu_buffers(spec, options).values())
+        return cpu_bytes(spec, options.step)
+    return sum(gpu_buffers(spec, options.step).values())
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:

@@ -140,7 +140,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         device=memory.device,
         kv_cache_bytes=config.kv_cache_memory,
         context_bytes=held_bytes,
-        processors=memory.processors,
+        sm_count=memory.sm_count,
     )
     usable = int(memory.free_bytes * config.memory_fraction) + held_bytes
     try:

@@ -38,7 +38,7 @@ def ops(device):
 def test_the_card_says_what_it_has_and_what_we_hold(device, ops):
     memory = ops.memory()
     assert memory.device_name == device.name
-    assert memory.processors == device.sms
+    assert memory.sm_count == device.sms
     assert 0 < memory.free_bytes < memory.total_bytes
     print(f"{device.name}: {memory}")
     if memory.process_bytes is not None:
@@ -156,7 +156,7 @@ def show(spec, ledger, ops, predicted, told):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
     print(f"\npredicted {format_size(predicted)}, allocated {format_size(told['allocatedBytes'])}; {told}")
     assert compute_ledger(spec, ledger.options) == ledger
-    predictions, found = gpu_buffers(spec, ledger.options), dict[str, int]()
+    predictions, found = gpu_buffers(spec, ledger.options.step), dict[str, int]()
     for row in ops.device_state.workspace.report():
         part = next((name for name in predictions if row["name"].startswith(name)), row["name"])
         found[part] = found.get(part, 0) + row["bytes"]

@@ -63,7 +63,7 @@ def test_a_gpu_holds_stacked_matrices_padded_to_blocks_of_64_and_aligned_vectors
 
 def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     spec, tokens = spec_of("llama-3-8b"), 512
-    buffers = gpu_buffers(spec, replace(CUDA, processors=132))
+    buffers = gpu_buffers(spec, replace(CUDA, sm_count=132).step)
     assert buffers["residual"] == tokens * 4096 * 4
     assert buffers["normed"] == buffers["attention"] == buffers["output"] == tokens * 4096 * 2
     assert buffers["qkv"] == tokens * 6144 * 2
@@ -71,7 +71,7 @@ def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     assert buffers["rows"] == 32 * 4096 * 2
     assert buffers["logits"] == 32 * 128256 * 4
     assert buffers["rotation"] == 8192 * 128 * 4
-    assert workspace_bytes(spec, replace(CUDA, processors=132)) == sum(buffers.values())
+    assert workspace_bytes(spec, replace(CUDA, sm_count=132)) == sum(buffers.values())
     assert 100 * MIB < sum(buffers.values()) < 150 * MIB
 
 

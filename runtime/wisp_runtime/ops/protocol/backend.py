@@ -60,7 +60,7 @@ class Memory:
         free_bytes: what this process may still take.
         total_bytes: what a GPU has in all, in use or not.
         process_bytes: what this process holds already of a GPU, its context included; None is not known.
-        processors: SMs of a GPU.
+        sm_count: SMs of a GPU.
     """
 
     device: Literal["cpu", "cuda"]
@@ -68,7 +68,7 @@ class Memory:
     free_bytes: int
     total_bytes: int = 0
     process_bytes: int | None = None
-    processors: int | None = None
+    sm_count: int | None = None
 
 
 class Ops(Protocol):

@@ -124,7 +124,7 @@ def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_co
     ops.reserve(spec, sequences, sequences)
     options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, sequences, sequences)
     workspace = ops.device_state.workspace
-    assert workspace.bytes["rows"][1] == gpu_buffers(spec, options)["rows"]
+    assert workspace.bytes["rows"][1] == gpu_buffers(spec, options.step)["rows"]
     attention, rows = workspace.array("attention", (4, 4096), module.BF16), some_rows(workspace, 3)
     before = workspace.grown
     assert ops.take_rows(attention, rows).shape == (3, 4096)

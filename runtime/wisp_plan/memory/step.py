@@ -1,0 +1,27 @@
+"""Sizes of the largest step, from which the size of every buffer follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_SM_COUNT = 192
+"""SMs of a card without a name; no card has more: a whole GB202 has 192, an RTX PRO 6000 188."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The largest step that a device must compute.
+
+    Attributes:
+        max_tokens: N, tokens of the step.
+        max_sequences: B, sequences of the step.
+        max_context: S, tokens of a sequence.
+        block_tokens: Tb.
+        sm_count: SMs of the GPU.
+    """
+
+    max_tokens: int
+    max_sequences: int
+    max_context: int
+    block_tokens: int
+    sm_count: int = MAX_SM_COUNT
