@@ -1,1 +1,1 @@
-"""Front door: authenticates, holds, wakes, routes and streams OpenAI requests."""
+"""OpenAI gateway: authenticates, queues, wakes, routes and streams requests."""

@@ -1,4 +1,4 @@
-"""The application: authenticates, finds the model, hands the request to the proxy; answers the rest."""
+"""ASGI application: authenticates, finds the model, hands the request to the proxy; answers the rest."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Se
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
 from wisp_gateway.routing.load_balancer import prefix_key
-from wisp_gateway.routing.model_state import Desk
-from wisp_gateway.routing.registry import Fleet
-from wisp_gateway.upstream.proxy import Relay, Request
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.upstream.proxy import Proxy, Request
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("wisp_gateway.access")
@@ -34,28 +34,28 @@ class App:
     """The gateway as an ASGI application (HTTP only).
 
     Args:
-        is_synced: whether the directory is known; until then ``/readyz`` is 503.
+        is_synced: True once service discovery has a snapshot; until then ``/readyz`` is 503.
     """
 
     def __init__(
         self,
         config: Config,
-        fleet: Fleet,
-        relay: Relay,
+        registry: ModelRegistry,
+        proxy: Proxy,
         metrics: Metrics,
         is_synced: Callable[[], bool],
     ) -> None:
         self.is_stopping = False
         self._config = config
-        self._fleet = fleet
-        self._relay = relay
+        self._registry = registry
+        self._proxy = proxy
         self._metrics = metrics
         self._is_synced = is_synced
         self._keys = Keyring(config.api_keys)
         self._exchanges: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request; whatever happens, the client gets OpenAI's shape."""
+        """Answer one request; every error has OpenAI's shape."""
         client = Client(scope, receive, send)
         try:
             route = routes.find(client.method, client.path)
@@ -96,37 +96,37 @@ class App:
     async def _generate(self, client: Client, route: routes.Route) -> None:
         token = bearer(client.header(b"authorization"))
         self._keys_before_body(token)
-        body = request_body.read(
+        body = request_body.parse(
             await client.read_body(self._config.max_body_bytes), client.header(b"content-type")
         )
-        desk = self._find(route.model, body.model(is_named_by_path=route.model is not None))
-        self._keys.check(token, desk.model)
-        client.model_key = desk.model.key
-        desk.arrive()
-        self._metrics.received.add(len(body.raw), desk.model.key)
+        state = self._find(route.model, body.model(is_named_by_path=route.model is not None))
+        self._keys.check(token, state.model)
+        client.model_key = state.model.key
+        state.arrive()
+        self._metrics.received.add(len(body.raw), state.model.key)
         request = Request(
             path=route.path,
             headers=client.headers_with_id(),
-            body=body.addressed_to(desk.model.served_name),
-            key=prefix_key(body.fields) if desk.model.routing == "PrefixAware" else None,
+            body=body.with_model(state.model.served_name),
+            key=prefix_key(body.fields) if state.model.routing == "PrefixAware" else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,
         )
-        await self._until_gone(client, self._relay.serve(client, desk, request))
+        await self._until_gone(client, self._proxy.serve(client, state, request))
 
-    def _find(self, by_path: str | None, by_body: str | None) -> Desk:
-        """The model that the path or the body names; if both do, they must agree."""
-        desk = self._fleet.find(by_path or by_body or "")
-        if by_path is not None and by_body is not None and by_body != desk.model.key:
-            names = (desk.model.name, desk.model.served_name)
+    def _find(self, by_path: str | None, by_body: str | None) -> ModelState:
+        """Find the model that the path or the body names; if both do, they must agree."""
+        state = self._registry.find(by_path or by_body or "")
+        if by_path is not None and by_body is not None and by_body != state.model.key:
+            names = (state.model.name, state.model.served_name)
             if by_body not in names:
                 raise ModelNotFound(
                     f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model"
                 )
-        return desk
+        return state
 
     async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``, and cancel it when the client leaves or the gateway has waited enough."""
+        """Run ``work``, and cancel it when the client disconnects or :meth:`abort` is called."""
         exchange = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(client.gone())
         self._exchanges.add(exchange)
@@ -147,23 +147,23 @@ class App:
 
     async def _list(self, client: Client, route: routes.Route) -> None:
         token = bearer(client.header(b"authorization"))
-        desks = [self._fleet.find(route.model)] if route.model else self._fleet.desks()
-        visible = [desk for desk in desks if self._keys.opens(token, desk.model)]
+        states = [self._registry.find(route.model)] if route.model else self._registry.states()
+        visible = [state for state in states if self._keys.opens(token, state.model)]
         if not visible:
-            self._keys.check(token, desks[0].model if desks else None)
-        cards = [introspection.model_card(self._fleet, desk) for desk in visible]
+            self._keys.check(token, states[0].model if states else None)
+        cards = [introspection.model_card(self._registry, state) for state in visible]
         await client.reply(200, json.dumps({"object": "list", "data": cards}).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
-        desk = self._find(route.model, route.id)
-        self._keys.check(bearer(client.header(b"authorization")), desk.model)
-        await client.reply(200, json.dumps(introspection.model_card(self._fleet, desk)).encode(), _JSON)
+        state = self._find(route.model, route.id)
+        self._keys.check(bearer(client.header(b"authorization")), state.model)
+        await client.reply(200, json.dumps(introspection.model_card(self._registry, state)).encode(), _JSON)
 
     async def _plain(self, client: Client, status: int, text: str) -> None:
         await client.reply(status, f"{text}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
 
     async def _readyz(self, client: Client) -> None:
-        """Ready once the directory was read, even if its source is away again; not ready while stopping."""
+        """Answer 200 once a snapshot was read, even if its source is away again; 503 while stopping."""
         if self.is_stopping:
             await self._plain(client, 503, "stopping")
         elif not self._is_synced():
@@ -175,24 +175,24 @@ class App:
         if client.host not in _LOOPBACK:
             self._keys.check(bearer(client.header(b"authorization")))
         status = "stopping" if self.is_stopping else "ready"
-        document = introspection.state(
-            self._fleet, gateway=self._config.name, status=status, base_url=self._config.base_url
+        document = introspection.state_document(
+            self._registry, gateway=self._config.name, status=status, base_url=self._config.base_url
         )
         await client.reply(200, json.dumps(document).encode(), _JSON)
 
     def _keys_before_body(self, token: str) -> None:
-        """Do not read a body for somebody whose key opens nothing here."""
-        desks = self._fleet.desks()
-        if desks and not any(self._keys.opens(token, desk.model) for desk in desks):
-            self._keys.check(token, desks[0].model)
+        """Refuse a key that opens no model before its body is read."""
+        states = self._registry.states()
+        if states and not any(self._keys.opens(token, state.model) for state in states):
+            self._keys.check(token, states[0].model)
 
     def _scrape(self) -> bytes:
         self._metrics.waiting.clear()
         self._metrics.running.clear()
-        for desk in self._fleet.desks():
-            self._metrics.waiting.set(len(desk.hold), desk.model.key)
-            self._metrics.running.set(desk.running, desk.model.key)
-            self._metrics.tokens.set(desk.tokens, desk.model.key)
+        for state in self._registry.states():
+            self._metrics.waiting.set(len(state.queue), state.model.key)
+            self._metrics.running.set(state.running, state.model.key)
+            self._metrics.tokens.set(state.tokens, state.model.key)
         return self._metrics.render()
 
     def _account(self, client: Client) -> None:

@@ -1,6 +1,7 @@
-"""The gateway's settings: one frozen value, its defaults, and what cannot be.
+"""Settings of the gateway: one frozen value, its defaults, its checks.
 
-The command line (:mod:`.main`) fills it from flags and ``WISP_GATEWAY_*``; nobody else reads the environment.
+The command line (:mod:`.main`) fills it from flags and ``WISP_GATEWAY_*``; no other module reads the
+environment.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ class Config:
     """Settings of one gateway; the flags of ``wisp-gateway`` have the same names.
 
     Args:
-        directory: the file of models, or None for the watches of a cluster.
-        namespaces: of a cluster that are watched; none means all.
-        name: empty: ``gateway`` beside a file; on a cluster the host's name, which is the pod's, because
-            the operator tells gateways apart by it.
+        directory: JSON file of models, or None to watch a cluster.
+        namespaces: namespaces to watch on a cluster; none means all.
+        name: key of this gateway's demand at the operator, so unique; empty: ``gateway`` beside a file, on
+            a cluster the host's name, which is the pod's.
 
     Raises:
-        StartError: a value that cannot be.
+        StartError: a value is invalid.
     """
 
     directory: Path | None
@@ -52,7 +53,7 @@ class Config:
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        """Name the gateway; refuse a demand URL that it could not post to."""
+        """Fill in the name; refuse a demand URL that is not plain HTTP."""
         if not self.name:
             object.__setattr__(self, "name", "gateway" if self.directory else socket.gethostname())
         if self.demand_url is None:
@@ -63,19 +64,19 @@ class Config:
 
     @property
     def base_url(self) -> str:
-        """Where a client on this machine finds the gateway."""
+        """URL of the gateway for a client on this machine."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True)
 class ClusterEnvironment:
-    """What the environment says of a cluster's API server.
+    """Environment variables that locate a cluster's API server.
 
     Args:
-        kubeconfig: the file that ``KUBECONFIG`` names (the first, if it names several).
-        home_kubeconfig: where kubectl keeps its own.
-        service_host, service_port: what Kubernetes tells every pod; empty elsewhere.
+        kubeconfig: first file that ``KUBECONFIG`` names, or None.
+        home_kubeconfig: kubectl's default file.
+        service_host, service_port: address that Kubernetes gives every pod; empty elsewhere.
     """
 
     kubeconfig: Path | None
@@ -85,7 +86,7 @@ class ClusterEnvironment:
 
 
 def cluster_environment() -> ClusterEnvironment:
-    """Read it."""
+    """Read the environment."""
     named = os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0]
     return ClusterEnvironment(
         kubeconfig=Path(named) if named else None,

@@ -1,29 +1,29 @@
-"""Every error the gateway answers with, and the two it ends with.
+"""Error tree of the gateway: answers to clients, and internal errors.
 
 GatewayError                    an answer: HTTP status, OpenAI's error body, headers
-├── BadRequest           400    the request cannot be right
+├── BadRequest           400    the request is invalid
 │   ├── AmbiguousModel   400    the bare name exists in several namespaces
-│   └── NotJson          400    the body is said to be JSON, and is not
-├── Unauthorized         401    no key, or not one of ours
+│   └── NotJson          400    the body is not JSON
+├── Unauthorized         401    no key, or an unknown one
 ├── NotFound             404    no such path
 │   └── ModelNotFound    404    no such model
 ├── MethodNotAllowed     405    the path exists, for another method
-├── RequestTimeout       408    the body did not come within --body-timeout-s
+├── RequestTimeout       408    the body did not arrive within --body-timeout-s
 ├── BodyTooLarge         413    over --max-body-bytes
-├── UnsupportedMedia     415    the body is said to be something else than JSON
-├── QueueFull            429    as many wait as coldStart.queueLimit allows
+├── UnsupportedMedia     415    the content type is not JSON
+├── QueueFull            429    coldStart.queueLimit requests already wait
 ├── HeadersTooLarge      431    over --max-header-bytes
-├── InternalError        500    a bug of ours
+├── InternalError        500    a bug in the gateway
 ├── UpstreamFailed       502    the pod died under the request
-└── Unavailable          503    nobody answers now
+└── Unavailable          503    no pod answers now
     ├── ModelAsleep             coldStart.mode is Reject
     ├── ModelSuspended          spec.suspend
     ├── ModelFailed             it cannot be started now
     ├── WaitedTooLong           held for coldStart.maxWait
     ├── TooManyConnections      over --max-connections
-    └── Stopping                the gateway is going away
+    └── Stopping                the gateway is stopping
 StartError                      the gateway cannot start (exit 1)
-DirectoryError                  a directory that cannot be read; the last good one stays
+DiscoveryError                  a snapshot or object that cannot be read; the last good one stays
 EndpointLost                    between the gateway and a pod; becomes a retry or an UpstreamFailed
 """
 
@@ -36,18 +36,18 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class GatewayError(Exception):
-    """An error the client gets, in OpenAI's shape.
+    """Error answer to a client, in OpenAI's shape.
 
     Args:
-        message: what, where, and what to do; shown to the user as it is.
-        param: the field of the request that is wrong, if one is.
-        retry_after_s: whole seconds after which a retry makes sense.
+        message: text for the user: what, where, and what to do.
+        param: name of the wrong request field, if one is.
+        retry_after_s: value of ``Retry-After``, in whole seconds.
     """
 
     status: ClassVar[int]
     type: ClassVar[str]
     code: ClassVar[str]
-    is_final: ClassVar[bool] = False  # retrying at once is known to be useless
+    is_final: ClassVar[bool] = False  # an immediate retry would fail again
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class GatewayError(Exception):
         return json.dumps({"error": error}, ensure_ascii=False).encode()
 
     def headers(self) -> Headers:
-        """Headers beside the body: when to come back, if ever."""
+        """Headers beside the body: ``Retry-After``, ``x-should-retry``."""
         headers: Headers = []
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
@@ -71,7 +71,7 @@ class GatewayError(Exception):
 
 
 class BadRequest(GatewayError):
-    """The request cannot be right."""
+    """The request is invalid."""
 
     status, type, code = 400, "invalid_request_error", "invalid_request"
 
@@ -83,13 +83,13 @@ class AmbiguousModel(BadRequest):
 
 
 class NotJson(BadRequest):
-    """The body is said to be JSON, and is not."""
+    """The body is not JSON."""
 
     code = "invalid_json"
 
 
 class Unauthorized(GatewayError):
-    """No key, or not one of ours."""
+    """No key, or an unknown one."""
 
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
 
@@ -125,7 +125,7 @@ class MethodNotAllowed(GatewayError):
 
 
 class RequestTimeout(GatewayError):
-    """The body did not come within ``--body-timeout-s``."""
+    """The body did not arrive within ``--body-timeout-s``."""
 
     status, type, code = 408, "invalid_request_error", "request_timeout"
 
@@ -137,13 +137,13 @@ class BodyTooLarge(GatewayError):
 
 
 class UnsupportedMedia(GatewayError):
-    """The body is said to be something else than JSON."""
+    """The content type is not JSON."""
 
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 
 
 class QueueFull(GatewayError):
-    """As many wait as ``coldStart.queueLimit`` allows."""
+    """``coldStart.queueLimit`` requests already wait."""
 
     status, type, code = 429, "rate_limit_error", "queue_full"
 
@@ -155,7 +155,7 @@ class HeadersTooLarge(GatewayError):
 
 
 class InternalError(GatewayError):
-    """A bug of ours."""
+    """A bug in the gateway."""
 
     status, type, code = 500, "server_error", "internal_error"
 
@@ -167,7 +167,7 @@ class UpstreamFailed(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """Nobody answers now."""
+    """No pod answers now."""
 
     status, type, code = 503, "server_error", "unavailable"
 
@@ -197,13 +197,13 @@ class WaitedTooLong(Unavailable):
 
 
 class TooManyConnections(Unavailable):
-    """As many clients are connected as ``--max-connections`` allows."""
+    """``--max-connections`` clients are already connected."""
 
     code = "too_many_connections"
 
 
 class Stopping(Unavailable):
-    """The gateway is going away."""
+    """The gateway is stopping."""
 
     code = "gateway_stopping"
 
@@ -212,12 +212,12 @@ class StartError(Exception):
     """The gateway cannot start; the message is one sentence for the user."""
 
 
-class DirectoryError(Exception):
-    """A directory that cannot be read; names the field."""
+class DiscoveryError(Exception):
+    """A snapshot or object that cannot be read; names the field."""
 
 
 class EndpointLost(Exception):
-    """A pod could not be reached, or went away; ``was_sent`` says whether it may have seen the request."""
+    """A pod could not be reached, or closed the connection; ``was_sent``: it may have seen the request."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)

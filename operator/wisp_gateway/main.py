@@ -1,4 +1,4 @@
-"""``wisp-gateway``: flags, log, loop. Every flag is also ``WISP_GATEWAY_<FLAG>`` in the environment."""
+"""Command line ``wisp-gateway``; every flag is also ``WISP_GATEWAY_<FLAG>`` in the environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class PortType(click.IntRange):
-    """A port; Kubernetes puts something else into ``WISP_GATEWAY_PORT`` for a Service wisp-gateway."""
+    """Port number; Kubernetes sets ``WISP_GATEWAY_PORT`` to a URL where a Service is called wisp-gateway."""
 
     name = "port"
 
@@ -53,7 +53,7 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @click.option("--namespace", "namespaces", multiple=True, help="Watch this namespace only; repeatable.")
 @_option("--host", str, "Address to listen on; 0.0.0.0 for every one.")
 @_option("--port", PortType(0, 65535), "Port to listen on; 0 lets the system choose.")
-@_option("--demand-url", str, "Where to tell the operator who waits.")
+@_option("--demand-url", str, "URL of the operator for reports of waiting and running requests.")
 @_option("--name", str, "This gateway's name in what it reports (default: gateway, or the pod's name).")
 @_option(
     "--api-keys", click.Path(path_type=Path, dir_okay=False), "File of keys, one a line: NAME:KEY or KEY."

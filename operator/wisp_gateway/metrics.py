@@ -1,6 +1,6 @@
-"""Counters, gauges and histograms, their Prometheus text, and the names of what a gateway counts.
+"""Counters, gauges and histograms in Prometheus' text format, and the gateway's own metrics.
 
-Label values are only ever models of the directory and status codes, never text from a request.
+Label values are known models and status codes, never text from a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Family:
         self._values[values] = amount
 
     def value(self, *values: str) -> float:
-        """Return the series' number; 0 if it was never touched."""
+        """Return the series' value; 0 if there is none."""
         return self._values.get(values, 0.0)
 
     def clear(self) -> None:
@@ -46,7 +46,7 @@ class Family:
 
 
 class Gauge(Family):
-    """A number that goes both ways."""
+    """A value that goes up and down."""
 
     kind = "gauge"
 
@@ -83,13 +83,13 @@ class Histogram(Family):
 
 
 class Metrics:
-    """Everything a gateway counts, split by model (``namespace/name``; empty: none of ours)."""
+    """All metrics of a gateway, split by model (``namespace/name``; empty: no known model)."""
 
     def __init__(self) -> None:
         self.requests = Family("wisp_gateway_requests_total", "Requests answered.", "model", "code")
         self.waiting = Gauge("wisp_gateway_requests_waiting", "Requests held in the gateway.", "model")
         self.running = Gauge("wisp_gateway_requests_running", "Requests at a pod.", "model")
-        self.hold = Histogram("wisp_gateway_hold_seconds", "Time from arrival to a place at a pod.", "model")
+        self.hold = Histogram("wisp_gateway_hold_seconds", "Time from arrival to a slot at a pod.", "model")
         self.first_byte = Histogram(
             "wisp_gateway_time_to_first_byte_seconds",
             "Time from arrival to the answer's first byte.",
@@ -100,7 +100,7 @@ class Metrics:
         )
         self.retries = Family("wisp_gateway_retries_total", "Requests sent again after a pod died.", "model")
         self.wakes = Family(
-            "wisp_gateway_wakes_total", "Requests that found nobody and began a wake.", "model"
+            "wisp_gateway_wakes_total", "Requests that found no ready pod and began a wake.", "model"
         )
         self.received = Family("wisp_gateway_received_bytes_total", "Bytes of request bodies.", "model")
         self.sent = Family("wisp_gateway_sent_bytes_total", "Bytes of answers from pods.", "model")

@@ -13,7 +13,7 @@ from wisp_gateway.errors import GatewayError
 from wisp_gateway.inbound import request_body
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import report
-from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.routing.registry import ModelRegistry
 from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster.observation import failures
@@ -50,7 +50,7 @@ SPEC = ModelSpec("LlamaForCausalLM", "llama", 2, 64, 128, 256, 4, 2, 16, 512, 1e
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[" * 200_000, b'{"n": NaN}'])
 def test_the_gateway_and_a_pod_refuse_a_body_that_is_no_json_with_the_same_code(body):
     with pytest.raises(GatewayError) as at_the_gateway:
-        request_body.read(body, "application/json").addressed_to("chat")
+        request_body.parse(body, "application/json").with_model("chat")
     with pytest.raises(ApiError) as at_the_pod:
         parse_json(body)
     assert at_the_gateway.value.code == at_the_pod.value.code == "invalid_json"
@@ -113,14 +113,14 @@ def test_the_gateway_knows_every_value_that_the_crd_allows(values, known):
 
 
 def test_the_operator_reads_the_demand_that_the_gateway_reports(tmp_path):
-    fleet = Fleet(Metrics(), lambda _: None)
-    fleet.update(written(tmp_path)[1])
+    registry = ModelRegistry(Metrics(), lambda _: None)
+    registry.update(written(tmp_path)[1])
     book = DemandBook()
-    book.record(report("gw-1", fleet), now=100.0)
+    book.record(report("gw-1", registry), now=100.0)
     told = book.total("team/chat", now=100.0)
     assert (told.waiting, told.running, told.arrivals, told.idle_s) == (0, 0, 0, None)
-    fleet.desks()[0].arrivals = 3
-    book.record(report("gw-1", fleet), now=101.0)
+    registry.states()[0].arrivals = 3
+    book.record(report("gw-1", registry), now=101.0)
     assert book.total("team/chat", now=101.0).arrivals == 3
 
 

@@ -27,7 +27,7 @@ Handler = Callable[["FakePod", "Seen", asyncio.StreamWriter], Awaitable[None]]
 
 
 class Seen:
-    """A request as a pod saw it."""
+    """A request as received by a pod."""
 
     def __init__(self, head: bytes, body: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
@@ -42,7 +42,7 @@ class Seen:
 
 
 class FakePod:
-    """An HTTP server that answers as it is told, and dies and comes back on its port."""
+    """An HTTP server with a handler for its answers; it can die and come back on its port."""
 
     def __init__(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> None:
         self.handler = handler
@@ -63,7 +63,7 @@ class FakePod:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
-        """What kill -9 looks like from outside."""
+        """Close everything at once, as after kill -9."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
@@ -127,7 +127,7 @@ COMPLETION = json.dumps(
         "created": 1,
         "model": "m",
         "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "whole"}}
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "complete"}}
         ],
         "usage": {"prompt_tokens": 1, "completion_tokens": 7, "total_tokens": 8},
     }
@@ -135,11 +135,11 @@ COMPLETION = json.dumps(
 
 
 class Pods:
-    """What a fake pod may do with a request."""
+    """Handlers of a fake pod."""
 
     @staticmethod
     def talk(words: int = 5, gap_s: float = 0.0) -> Handler:
-        """Say w0 w1 … as it should, streamed or whole."""
+        """Answer w0 w1 …, streamed or complete."""
 
         async def handle(pod: FakePod, seen: Seen, writer: asyncio.StreamWriter) -> None:
             if not seen.json.get("stream"):
@@ -156,12 +156,12 @@ class Pods:
         return handle
 
     @staticmethod
-    def write(*pieces: bytes, gap_s: float = 0.0, then: Literal["die", "stay"] = "stay") -> Handler:
-        """Write these bytes, whatever they are; then die at once, or go on to the next request."""
+    def write(*chunks: bytes, gap_s: float = 0.0, then: Literal["die", "stay"] = "stay") -> Handler:
+        """Write these bytes; then die at once, or go on to the next request."""
 
         async def handle(pod: FakePod, seen: Seen, writer: asyncio.StreamWriter) -> None:
-            for piece in pieces:
-                writer.write(piece)
+            for chunk in chunks:
+                writer.write(chunk)
                 await asyncio.sleep(gap_s)
             if then == "die":
                 await writer.drain()
@@ -175,8 +175,8 @@ class Pods:
         return Pods.write(answer(status, body))
 
     @staticmethod
-    def die_and_return(after_s: float, lives: int, *pieces: bytes) -> Handler:
-        """Write ``pieces`` and die, ``lives`` times, each time back after ``after_s``; then talk."""
+    def die_and_return(after_s: float, lives: int, *chunks: bytes) -> Handler:
+        """Write ``chunks`` and die, ``lives`` times, each time back after ``after_s``; then talk."""
         deaths = 0
 
         async def handle(pod: FakePod, seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -185,8 +185,8 @@ class Pods:
                 await Pods.talk()(pod, seen, writer)
                 return
             deaths += 1
-            for piece in pieces:
-                writer.write(piece)
+            for chunk in chunks:
+                writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0.02)
             await pod.kill()
@@ -196,8 +196,8 @@ class Pods:
         return handle
 
 
-class MemoryDirectory:
-    """A directory that the test holds in its hand."""
+class FakeDiscovery:
+    """Service discovery whose snapshots the test sets."""
 
     is_synced = True
 
@@ -221,24 +221,24 @@ class MemoryDirectory:
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-def said(stream: Any) -> str:
-    """The text of a stream, read to its end."""
+def text_of(stream: Any) -> str:
+    """Return the text of a stream, read to its end."""
     return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
 
 class World:
-    """Everything a test needs; its methods may be called from the test's thread."""
+    """A gateway with its pods and clients; its methods may be called from the test's thread."""
 
     does = Pods
     STREAM_HEAD = STREAM_HEAD
     framed = staticmethod(framed)
     event = staticmethod(event)
     answer = staticmethod(answer)
-    said = staticmethod(said)
+    text_of = staticmethod(text_of)
 
     def __init__(self, tmp_path: Path) -> None:
         self.tmp_path = tmp_path
-        self.directory = MemoryDirectory()
+        self.discovery = FakeDiscovery()
         self.gateway: Gateway | None = None
         self.pods: list[FakePod] = []
         self._models: dict[str, dict[str, Any]] = {}
@@ -268,7 +268,7 @@ class World:
         return pod
 
     def model(self, name: str = "m", *pods: FakePod, state: str = "Ready", **fields: Any) -> None:
-        """Put a model into the directory, or replace it; pods are ready unless ``ready`` says otherwise."""
+        """Put a model into the snapshot, or replace it; pods are ready unless ``ready`` says otherwise."""
         is_ready = fields.pop("ready", state == "Ready")
         namespace = fields.pop("namespace", "default")
         endpoints = [
@@ -280,7 +280,7 @@ class World:
         self._publish()
 
     def model_later(self, after_s: float, name: str, *pods: FakePod, **fields: Any) -> None:
-        """The same, ``after_s`` seconds from now."""
+        """Call :meth:`model` after ``after_s`` seconds."""
         threading.Timer(after_s, lambda: self.model(name, *pods, **fields)).start()
 
     def remove(self, key: str) -> None:
@@ -288,11 +288,11 @@ class World:
         self._publish()
 
     def start(self, **settings: Any) -> World:
-        """Start the gateway; the directory may change afterwards."""
+        """Start the gateway; the snapshot may change afterwards."""
         config = Config(directory=self.tmp_path / "unused.json", port=0, **settings)
 
         async def starting() -> Gateway:
-            return Gateway(config, self.directory)
+            return Gateway(config, self.discovery)
 
         self.gateway = self.do(starting())
         self._running = asyncio.run_coroutine_threadsafe(self.gateway.run(), self._loop)
@@ -360,8 +360,8 @@ class World:
         self._loop.close()
 
     def publish(self, models: list[dict[str, Any]]) -> None:
-        """Replace the directory as a whole."""
-        self.call(self.directory.set, parse(json.dumps({"models": models})))
+        """Replace the snapshot."""
+        self.call(self.discovery.set, parse(json.dumps({"models": models})))
 
     def _publish(self) -> None:
         self.publish(list(self._models.values()))

@@ -65,7 +65,7 @@ class FakeApiServer:
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
 
     async def stop(self) -> None:
-        """Go away as a process that is killed: every connection breaks."""
+        """Stop as a killed process: every connection breaks."""
         await self.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -117,10 +117,10 @@ class FakeApiServer:
 
     def _list(self, resource: str, request: web.Request) -> web.Response:
         begin = int(request.query.get("continue", 0))
-        found = [item for item in self.objects[resource].values() if self._selects(request, item)]
-        page = found[begin : begin + self.page_objects]
+        selected = [item for item in self.objects[resource].values() if self._selects(request, item)]
+        page = selected[begin : begin + self.page_objects]
         metadata = {"resourceVersion": str(self._version)}
-        if begin + len(page) < len(found):
+        if begin + len(page) < len(selected):
             metadata["continue"] = str(begin + len(page))
         return web.json_response({"kind": "List", "metadata": metadata, "items": page})
 
@@ -145,7 +145,7 @@ class FakeApiServer:
                     await self._stream(resource, request, answer, version)
             await self._bookmark(answer)
         except ConnectionError:
-            pass  # the client has left, or the test has broken the connection
+            pass  # the client or the test has closed the connection
         finally:
             self._watches.discard(transport)
         return answer
@@ -167,13 +167,13 @@ class FakeApiServer:
             await changed.wait()
 
     def _one(self, resource: str) -> Any:
-        async def one(request: web.Request) -> web.Response:
+        async def get_object(request: web.Request) -> web.Response:
             key = "{namespace}/{name}".format(**request.match_info)
             if key not in self.objects[resource]:
                 return _status(404, f'{resource} "{request.match_info["name"]}" not found')
             return web.json_response(self.objects[resource][key])
 
-        return one
+        return get_object
 
     def _selects(self, request: web.Request, item: Json) -> bool:
         label = request.query.get("labelSelector")

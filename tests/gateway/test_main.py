@@ -1,4 +1,4 @@
-"""``wisp-gateway`` as a process: its flags, its directory file, and how it ends."""
+"""``wisp-gateway`` as a process: flags, ``--directory`` file, exit."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_the_directory_file_may_come_late_change_break_and_go(start):
     assert gateway.models() == ["a"]
     gateway.write(directory("b", "c"))
     until(lambda: gateway.models() == ["b", "c"])
-    complaints = [line for line in gateway.log.read_text().splitlines() if "not JSON" in line]
-    assert len(complaints) == 1  # seen five times, said once
+    warnings = [line for line in gateway.log.read_text().splitlines() if "not JSON" in line]
+    assert len(warnings) == 1  # read five times, logged once
     assert gateway.end() == 0
 
 
@@ -101,7 +101,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_1(start):
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
         (["--port", "70000"], 2, "--port"),
         (["--unknown"], 2, "--unknown"),
@@ -110,10 +110,10 @@ def test_a_port_in_use_is_one_sentence_and_exit_1(start):
         (["--host", "203.0.113.1"], 1, "203.0.113.1"),
     ],
 )
-def test_what_cannot_be_is_said_and_ends(start, flags, code, said):
+def test_invalid_settings_are_named_and_end_the_process(start, flags, code, message):
     gateway = start(*flags)
     assert gateway.process.wait(10) == code
-    assert said in gateway.log.read_text()
+    assert message in gateway.log.read_text()
     assert "Traceback" not in gateway.log.read_text()
 
 
@@ -125,7 +125,7 @@ def test_flags_come_from_the_environment_but_not_from_kubernetes_service_links(s
     assert linked.process.wait(10) == 0
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_waits_too_long(start):
+def test_sigterm_finishes_running_requests_and_refuses_those_that_wait_too_long(start):
     gateway = start("--drain-timeout-s", "0.6", "--shutdown-delay-s", "0.5")
     gateway.write(directory("a"))
     until(lambda: gateway.models() == ["a"])

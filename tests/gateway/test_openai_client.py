@@ -17,12 +17,12 @@ def test_models_at_zero_are_listed_beside_ready_ones(world):
     assert client.models.retrieve("default/asleep").id == "asleep"
 
 
-def test_chat_whole_and_streamed(world):
+def test_chat_complete_and_streamed(world):
     pod = world.pod()
     world.model("m", pod)
     client = world.start().openai()
-    assert world.chat(client=client).choices[0].message.content == "whole"
-    assert world.said(world.chat(client=client, stream=True)) == "w0 w1 w2 w3 w4 "
+    assert world.chat(client=client).choices[0].message.content == "complete"
+    assert world.text_of(world.chat(client=client, stream=True)) == "w0 w1 w2 w3 w4 "
     assert [seen.path for seen in pod.seen] == ["/v1/chat/completions"] * 2
     assert pod.connections == 1  # kept alive between the two
 
@@ -40,7 +40,8 @@ def test_the_alias_and_the_models_own_url(world):
     world.start()
     for base in ("/openai/v1", "/default/m/v1"):
         assert (
-            world.chat(client=world.openai(base_url=world.url + base)).choices[0].message.content == "whole"
+            world.chat(client=world.openai(base_url=world.url + base)).choices[0].message.content
+            == "complete"
         )
     assert [seen.json["model"] for seen in pod.seen] == ["org/served"] * 2
     assert [model.id for model in world.openai(base_url=f"{world.url}/default/m/v1").models.list()] == [
@@ -52,7 +53,7 @@ def test_the_alias_and_the_models_own_url(world):
     ("model", "raised", "code"),
     [
         ("unknown", openai.NotFoundError, "model_not_found"),
-        ("twin", openai.BadRequestError, "model_ambiguous"),
+        ("shared", openai.BadRequestError, "model_ambiguous"),
         ("", openai.BadRequestError, "invalid_request"),
         ("off", openai.InternalServerError, "model_suspended"),
         ("broken", openai.InternalServerError, "model_failed"),
@@ -61,8 +62,8 @@ def test_the_alias_and_the_models_own_url(world):
     ],
 )
 def test_errors_are_raised_as_the_right_class(world, model, raised, code):
-    world.model("twin", namespace="a", state="Asleep")
-    world.model("twin", namespace="b", state="Asleep")
+    world.model("shared", namespace="a", state="Asleep")
+    world.model("shared", namespace="b", state="Asleep")
     world.model("off", state="Suspended")
     world.model("broken", state="Failed", reason="DoesNotFit", message="needs 17 GiB, has 14")
     world.model("lazy", state="Asleep", coldStart={"mode": "Reject"})
@@ -74,12 +75,14 @@ def test_errors_are_raised_as_the_right_class(world, model, raised, code):
 
 
 def test_the_sentence_of_an_ambiguous_name_lists_the_candidates(world):
-    world.model("twin", namespace="a", state="Asleep")
-    world.model("twin", world.pod(), namespace="b")
+    world.model("shared", namespace="a", state="Asleep")
+    world.model("shared", world.pod(), namespace="b")
     client = world.start().openai()
-    with pytest.raises(openai.BadRequestError, match=r"a/twin, b/twin"):
-        client.chat.completions.create(model="twin", messages=[])
-    assert client.chat.completions.create(model="b/twin", messages=[]).choices[0].message.content == "whole"
+    with pytest.raises(openai.BadRequestError, match=r"a/shared, b/shared"):
+        client.chat.completions.create(model="shared", messages=[])
+    assert (
+        client.chat.completions.create(model="b/shared", messages=[]).choices[0].message.content == "complete"
+    )
 
 
 def test_the_client_comes_back_after_retry_after_and_is_served(world):
@@ -87,10 +90,10 @@ def test_the_client_comes_back_after_retry_after_and_is_served(world):
     pod = world.pod()
     world.model("m", state="Asleep", coldStart={"mode": "Reject"})
     world.start()
-    world.gateway.fleet.find("m").last_cold_start_s = 0.5
+    world.gateway.registry.find("m").last_cold_start_s = 0.5
     world.model_later(0.3, "m", pod)
     began = time.monotonic()
-    assert world.chat(client=world.openai(max_retries=1)).choices[0].message.content == "whole"
+    assert world.chat(client=world.openai(max_retries=1)).choices[0].message.content == "complete"
     assert time.monotonic() - began >= 1.0  # Retry-After: 1
     assert world.state()["arrivals"] == 2
 
@@ -105,7 +108,7 @@ def test_a_heartbeat_is_no_event_and_a_late_answer_follows_it(world):
     )  # returns with the heartbeat's 200, before any pod is ready
     assert pod.seen == []
     pod.is_ready = True
-    assert world.said(stream) == "w0 w1 w2 w3 w4 "
+    assert world.text_of(stream) == "w0 w1 w2 w3 w4 "
 
 
 def test_a_failure_after_the_heartbeat_is_raised_from_the_stream(world):

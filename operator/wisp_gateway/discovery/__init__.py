@@ -1,1 +1,1 @@
-"""Service discovery: models and their endpoints from a file or from a cluster's API server."""
+"""Service discovery: snapshots of models and endpoints, from a file or a cluster's API server."""

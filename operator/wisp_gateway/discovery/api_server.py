@@ -1,7 +1,7 @@
-"""Requests to the API server: read one object, list, watch. Nothing is ever written.
+"""Client of the Kubernetes API server: get, list, watch; no writes.
 
-Not the ``kubernetes`` package: its typed models cost the gateway a second of start and 60 MB for two lists.
-Connections that die without a word are noticed by TCP in some 20 s, and a watch by its own end.
+Not the ``kubernetes`` package: its typed models cost a second at start and 60 MB for two lists. TCP
+keep-alive detects dead connections within 20 s; a watch has a deadline besides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("
 
 
 class ApiError(Exception):
-    """The API server refused (``code`` is HTTP's), or could not be asked (``code`` 0)."""
+    """The API server refused (``code``: HTTP status), or could not be reached (``code`` 0)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}" if code else message)
@@ -34,7 +34,7 @@ class ApiError(Exception):
 
 
 class ApiServer:
-    """One API server, as one identity."""
+    """API server, with the credentials of one identity."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -44,7 +44,7 @@ class ApiServer:
         """Read one document.
 
         Raises:
-            ApiError: there is none, it may not be read, or nobody answers.
+            ApiError: it does not exist, may not be read, or the server does not answer.
         """
         try:
             async with asyncio.timeout(TIMEOUT_S), await self._open(path, query or {}) as answer:
@@ -54,19 +54,19 @@ class ApiServer:
         return document
 
     async def list(self, path: str, query: Mapping[str, str]) -> tuple[list[Json], str]:
-        """Read every object of a resource, in pages; return them and the version to watch from.
+        """Read every object of a resource, page by page; return them and the version to watch from.
 
         Raises:
             ApiError: as :meth:`get`.
         """
-        found: list[Json] = []
+        objects: list[Json] = []
         page = {**query, "limit": str(PAGE_OBJECTS)}
         while True:
             document = await self.get(path, page)
             metadata = document.get("metadata", {})
-            found += document.get("items") or []
+            objects += document.get("items") or []
             if not metadata.get("continue"):
-                return found, str(metadata.get("resourceVersion", ""))
+                return objects, str(metadata.get("resourceVersion", ""))
             page["continue"] = metadata["continue"]
 
     async def watch(
@@ -77,10 +77,10 @@ class ApiServer:
         Raises:
             ApiError: the watch broke, or the version is too old (``code`` 410).
         """
-        asked = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(window_s)}
+        watch_query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(window_s)}
         rest = b""
         try:
-            async with await self._open(path, {**query, **asked, "resourceVersion": version}) as answer:
+            async with await self._open(path, {**query, **watch_query, "resourceVersion": version}) as answer:
                 async for chunk in answer.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
@@ -122,15 +122,15 @@ class ApiServer:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket on which a silent death of the other side is noticed."""
+    """Create a socket that detects a dead peer by TCP keep-alive."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setblocking(False)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection
 
 
 def _parse(text: bytes) -> Json:
@@ -142,7 +142,7 @@ def _parse(text: bytes) -> Json:
 
 
 def _event(line: bytes) -> Json:
-    """One event of a watch; the server tells of failures in one, too."""
+    """Parse one event of a watch; an ERROR event raises ApiError."""
     event = _parse(line)
     if event.get("type") == "ERROR" or "object" not in event:
         status = event.get("object", {})

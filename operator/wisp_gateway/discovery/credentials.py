@@ -1,8 +1,7 @@
-"""Where the API server is and how to prove who asks: a kubeconfig, or the pod's service account.
+"""Credentials of the API server, from a kubeconfig or the pod's service account.
 
-Tokens and the service account's CA are read from disk when they are used, so that what the kubelet has
-renewed counts at once. Kubeconfigs with a token or a client certificate are enough for development;
-programs that print credentials (``exec``) are not run.
+Tokens and the service account's CA are read from disk at each use, so that the kubelet's renewals count at
+once. Kubeconfigs may hold a token or a client certificate; credential plugins (``exec``) are not run.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class Credentials:
-    """How to reach one API server.
+    """URL, token and TLS settings of one API server.
 
     Args:
-        url: ``https://host:port`` without a slash at its end.
-        token: gives the bearer token to send now; empty for none.
-        tls: gives the TLS settings to connect with now, the same object until they change.
+        url: base URL (``https://host:port``) without a trailing slash.
+        token: function that returns the current bearer token; empty for none.
+        tls: function that returns the current TLS settings, the same object until they change.
     """
 
     url: str
@@ -40,10 +39,10 @@ class Credentials:
 
 
 def find(environment: ClusterEnvironment, service_account: Path = SERVICE_ACCOUNT) -> Credentials:
-    """Take the kubeconfig of the environment, else the pod's service account, else ``~/.kube/config``.
+    """Find credentials: ``KUBECONFIG``, else the pod's service account, else ``~/.kube/config``.
 
     Raises:
-        StartError: there is none, or it cannot be used; the message says why.
+        StartError: there are none, or they cannot be used.
     """
     if environment.kubeconfig is not None:
         return _of_kubeconfig(environment.kubeconfig)
@@ -65,7 +64,7 @@ def _of_service_account(environment: ClusterEnvironment, folder: Path) -> Creden
 
 
 class _Authority:
-    """TLS settings that trust one CA file, made again when it changes."""
+    """TLS settings that trust one CA file, reloaded when it changes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -104,8 +103,8 @@ def _of_kubeconfig(path: Path) -> Credentials:
 def _named(document: dict[str, Any], many: str, one: str, name: str) -> dict[str, Any]:
     for item in document[many]:
         if item["name"] == name:
-            found: dict[str, Any] = item.get(one) or {}
-            return found
+            section: dict[str, Any] = item.get(one) or {}
+            return section
     raise KeyError(f"{many}: {name}")
 
 
@@ -127,14 +126,14 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
 
 
 def _pem(section: dict[str, Any], name: str, folder: Path) -> bytes:
-    """A PEM text, written into the kubeconfig or in a file beside it; empty if there is none."""
+    """Return a PEM text, inline in the kubeconfig or in a file beside it; empty if there is none."""
     if inline := section.get(f"{name}-data"):
         return base64.b64decode(inline, validate=True)
     return (folder / section[name]).read_bytes() if section.get(name) else b""
 
 
 def _load_pair(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load certificate and key, which Python's ``ssl`` takes from a file alone; nobody else can read it."""
+    """Load certificate and key through a private temporary file: Python's ``ssl`` takes only files."""
     handle, name = tempfile.mkstemp()
     try:
         with os.fdopen(handle, "wb") as file:

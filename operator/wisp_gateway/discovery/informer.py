@@ -1,8 +1,8 @@
-"""A copy of one resource of the API server: listed once, then kept by watching.
+"""Informer: a local copy of one resource of the API server, by list and watch.
 
-While the server is away the last copy stays. After any failure everything is listed anew, which also covers
-a version that is too old (410) and a server whose history was set back. A watch is ended by the server every
-minute and continued where it was; one that does not end has died unnoticed.
+While the server is away the last copy stays. Any failure leads to a new list, which also covers a version
+that is too old (410) and a server restored from a backup. The server ends a watch every minute and the next
+one continues from its version; a watch that does not end is dead.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from wisp_gateway.discovery.api_server import GONE, ApiError, ApiServer, Json
-from wisp_gateway.errors import DirectoryError
+from wisp_gateway.errors import DiscoveryError
 
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60
 GRACE_S = 10.0
 BACKOFF_S = (0.1, 5.0)
-# A watch that held for this long was a good one: what ends it is tried again at once.
-GOOD_S = 5.0
+# After a watch that lasted this long, the back-off starts anew.
+STABLE_S = 5.0
 
 T = TypeVar("T")
 
 
-class Mirror(Generic[T]):
-    """One resource's objects by ``namespace/name``, each as ``read`` sees it.
+class Informer(Generic[T]):
+    """Objects of one resource by ``namespace/name``, each as ``read`` returns it.
 
     Args:
-        path: of the list, for example ``/apis/wisp.dev/v1alpha1/inferencemodels``.
-        query: selectors.
-        read: an object as JSON in, what is kept of it out, or None for nothing; may raise DirectoryError,
-            and then the object is left out and complained about.
-        on_change: called with each object's value before and after it changed (None: absent).
+        path: path of the list, for example ``/apis/wisp.dev/v1alpha1/inferencemodels``.
+        query: selectors of the list and the watch.
+        read: function from an object's JSON to the value to keep, None to skip it; an object for which it
+            raises DiscoveryError is left out with a warning.
+        on_change: callback with an object's value before and after a change (None: absent).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Mirror(Generic[T]):
         self._is_away = False
 
     async def run(self) -> None:
-        """Follow the resource until cancelled."""
+        """List and watch until cancelled."""
         shortest_s, longest_s = BACKOFF_S
         backoff_s = shortest_s
         while True:
@@ -70,47 +70,47 @@ class Mirror(Generic[T]):
                 while True:
                     await self._watch()
             except ApiError as error:
-                self._note(error)
-            is_good = time.monotonic() - began_s > GOOD_S
-            backoff_s = shortest_s if is_good else min(longest_s, 2 * backoff_s)
+                self._report(error)
+            was_stable = time.monotonic() - began_s > STABLE_S
+            backoff_s = shortest_s if was_stable else min(longest_s, 2 * backoff_s)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
         items, self._version = await self._api.list(self._path, self._query)
         self.lists += 1
-        found = {_key(item): item for item in items}
-        for key in self.objects.keys() - found.keys():
+        listed = {_key(item): item for item in items}
+        for key in self.objects.keys() - listed.keys():
             self._replace(key, None)
-        for key, item in found.items():
-            self._take(key, item)
+        for key, item in listed.items():
+            self._store(key, item)
         if self._is_away:
             log.info("%s: the API server answers again", self._path)
         self._is_away = False
         self.synced.set()
 
     async def _watch(self) -> None:
-        """Take the events of one window; the server ends it in time."""
+        """Apply the events of one watch, which the server ends after WINDOW_S."""
         try:
             async with asyncio.timeout(WINDOW_S + GRACE_S):
                 events = self._api.watch(self._path, self._query, self._version, WINDOW_S)
                 async with aclosing(events):
                     async for event in events:
-                        self._take_event(event)
+                        self._apply_event(event)
         except TimeoutError as error:
             raise ApiError(0, f"a watch did not end within {WINDOW_S + GRACE_S:g} s") from error
 
-    def _take_event(self, event: Json) -> None:
+    def _apply_event(self, event: Json) -> None:
         item = event["object"]
         if event["type"] == "DELETED":
             self._replace(_key(item), None)
         elif event["type"] != "BOOKMARK":
-            self._take(_key(item), item)
+            self._store(_key(item), item)
         self._version = item["metadata"]["resourceVersion"]
 
-    def _take(self, key: str, item: Json) -> None:
+    def _store(self, key: str, item: Json) -> None:
         try:
             self._replace(key, self._read(item))
-        except DirectoryError as error:
+        except DiscoveryError as error:
             log.warning("%s: %s is left out: %s", self._path, key, error)
             self._replace(key, None)
 
@@ -123,7 +123,7 @@ class Mirror(Generic[T]):
         if old != new:
             self._on_change(old, new)
 
-    def _note(self, error: ApiError) -> None:
+    def _report(self, error: ApiError) -> None:
         if error.code != GONE and not self._is_away:
             log.warning("%s: %s; keeping the last good copy", self._path, error)
             self._is_away = True

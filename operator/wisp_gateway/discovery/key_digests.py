@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 
 def parse_keys(text: str) -> list[str]:
-    """The keys of a file's text; the part before the first colon is a name for people."""
+    """Parse keys, one ``name:key`` or ``key`` a line; ``#`` begins a comment."""
     lines = (line.strip() for line in text.splitlines())
     keys = (line[line.find(":") + 1 :].strip() for line in lines if line and not line.startswith("#"))
     return [key for key in keys if key]
 
 
 def is_among(token: str, digests: Sequence[bytes]) -> bool:
-    """Whether ``token`` is one of the keys with these digests; takes the same time for every token."""
+    """Return True if ``token`` has one of these digests; takes the same time for every token."""
     given = digest(token)
     matches = [hmac.compare_digest(given, known) for known in digests]
     return bool(token) and any(matches)
 
 
 def digest(key: str) -> bytes:
-    """What is kept of a key."""
+    """SHA-256 of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

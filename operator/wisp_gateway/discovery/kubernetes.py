@@ -1,8 +1,7 @@
-"""A directory from a cluster: InferenceModels and the EndpointSlices of their Services, watched.
+"""Service discovery on a cluster: watches of InferenceModels and of the EndpointSlices of their Services.
 
-The operator is not asked: with it, or with the API server, away, the last good snapshot stays in force.
-Nothing is published before both lists were read once, since a model whose pods are not known yet would seem
-to be asleep.
+The operator is not involved: while it, or the API server, is away, the last good snapshot stays in force. The
+first snapshot waits until both lists were read, since a model without known pods would seem to be asleep.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from wisp_gateway.discovery.api_server import ApiServer
-from wisp_gateway.discovery.informer import Mirror
+from wisp_gateway.discovery.informer import Informer
 from wisp_gateway.discovery.resources import (
     MODEL_LABEL,
     MODELS_PATH,
     SLICES_PATH,
+    EndpointSlice,
     ModelObject,
-    Slice,
-    join,
+    merge_slices,
     read_model,
     read_slice,
 )
@@ -32,24 +31,24 @@ from wisp_gateway.discovery.snapshot import EMPTY, Model, Snapshot
 GATHER_S = 0.01
 
 
-class KubernetesDirectory:
-    """Follow some namespaces of a cluster, or all (none given)."""
+class KubernetesDiscovery:
+    """Snapshots of some namespaces of a cluster, or of all (none given)."""
 
     def __init__(self, api: ApiServer, namespaces: Sequence[str] = ()) -> None:
         self.snapshot: Snapshot = EMPTY
         scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
         self._api = api
         self._models = [
-            Mirror(api, MODELS_PATH.format(scope), {}, read_model, self._model_changed) for scope in scopes
+            Informer(api, MODELS_PATH.format(scope), {}, read_model, self._model_changed) for scope in scopes
         ]
         selector = {"labelSelector": MODEL_LABEL}
         self._slices = [
-            Mirror(api, SLICES_PATH.format(scope), selector, read_slice, self._slice_changed)
+            Informer(api, SLICES_PATH.format(scope), selector, read_slice, self._slice_changed)
             for scope in scopes
         ]
-        self._mirrors: list[Mirror[Any]] = [*self._models, *self._slices]
+        self._informers: list[Informer[Any]] = [*self._models, *self._slices]
         self._keys = SecretKeys(api, self._secret_changed)
-        self._joined: dict[str, Model] = {}
+        self._merged: dict[str, Model] = {}
         self._changed: set[str] = set()
         self._has_changed = asyncio.Event()
         self._on_change: list[Callable[[Snapshot], None]] = []
@@ -57,7 +56,7 @@ class KubernetesDirectory:
 
     @property
     def is_synced(self) -> bool:
-        """Every list was read once."""
+        """True once every list was read."""
         return self._is_synced
 
     def watch(self, on_change: Callable[[Snapshot], None]) -> None:
@@ -66,19 +65,19 @@ class KubernetesDirectory:
         on_change(self.snapshot)
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
+        """Watch the cluster until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for mirror in self._mirrors:
-                    tasks.create_task(mirror.run())
+                for informer in self._informers:
+                    tasks.create_task(informer.run())
                 tasks.create_task(self._keys.run())
                 tasks.create_task(self._publish())
         finally:
             await self._api.close()
 
     async def _publish(self) -> None:
-        for mirror in self._mirrors:
-            await mirror.synced.wait()
+        for informer in self._informers:
+            await informer.synced.wait()
         while True:
             self._has_changed.clear()
             self._rebuild()
@@ -86,40 +85,48 @@ class KubernetesDirectory:
             await asyncio.sleep(GATHER_S)
 
     def _rebuild(self) -> None:
-        """Join what has changed, and tell the watchers if that changed anything."""
+        """Merge the changed models with their endpoints; call the watchers if the snapshot differs."""
         objects = self._objects()
-        self._keys.want(_secret(found) for found in objects.values() if found.secret)
-        pieces: dict[str, list[Slice]] = {}
-        for piece in (piece for mirror in self._slices for piece in mirror.objects.values()):
-            pieces.setdefault(piece.model_key, []).append(piece)
+        self._keys.watch(_secret(model_object) for model_object in objects.values() if model_object.secret)
+        slices: dict[str, list[EndpointSlice]] = {}
+        for endpoint_slice in (
+            endpoint_slice for informer in self._slices for endpoint_slice in informer.objects.values()
+        ):
+            slices.setdefault(endpoint_slice.model_key, []).append(endpoint_slice)
         changed, self._changed = self._changed, set()
         for key in changed:
             if key in objects:
-                self._joined[key] = self._join(objects[key], pieces.get(key, []))
+                self._merged[key] = self._merge(objects[key], slices.get(key, []))
             else:
-                self._joined.pop(key, None)
-        snapshot = MappingProxyType({key: self._joined[key] for key in sorted(self._joined)})
+                self._merged.pop(key, None)
+        snapshot = MappingProxyType({key: self._merged[key] for key in sorted(self._merged)})
         if snapshot != self.snapshot or not self._is_synced:
             self.snapshot, self._is_synced = snapshot, True
             for on_change in self._on_change:
                 on_change(snapshot)
 
-    def _join(self, found: ModelObject, pieces: Sequence[Slice]) -> Model:
-        digests = self._keys.digests(_secret(found)) if found.secret else None
-        return replace(found.model, endpoints=join(pieces), key_digests=digests)
+    def _merge(self, model_object: ModelObject, slices: Sequence[EndpointSlice]) -> Model:
+        digests = self._keys.digests(_secret(model_object)) if model_object.secret else None
+        return replace(model_object.model, endpoints=merge_slices(slices), key_digests=digests)
 
     def _objects(self) -> dict[str, ModelObject]:
-        return {key: found for mirror in self._models for key, found in mirror.objects.items()}
+        return {
+            key: model_object for informer in self._models for key, model_object in informer.objects.items()
+        }
 
     def _model_changed(self, old: ModelObject | None, new: ModelObject | None) -> None:
-        self._mark(*(found.model.key for found in (old, new) if found is not None))
+        self._mark(*(model_object.model.key for model_object in (old, new) if model_object is not None))
 
-    def _slice_changed(self, old: Slice | None, new: Slice | None) -> None:
-        self._mark(*(piece.model_key for piece in (old, new) if piece is not None))
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        self._mark(*(endpoint_slice.model_key for endpoint_slice in (old, new) if endpoint_slice is not None))
 
     def _secret_changed(self, secret: str) -> None:
         self._mark(
-            *(key for key, found in self._objects().items() if found.secret and _secret(found) == secret)
+            *(
+                key
+                for key, model_object in self._objects().items()
+                if model_object.secret and _secret(model_object) == secret
+            )
         )
 
     def _mark(self, *keys: str) -> None:
@@ -127,5 +134,5 @@ class KubernetesDirectory:
         self._has_changed.set()
 
 
-def _secret(found: ModelObject) -> str:
-    return f"{found.model.namespace}/{found.secret}"
+def _secret(model_object: ModelObject) -> str:
+    return f"{model_object.model.namespace}/{model_object.secret}"

@@ -1,8 +1,8 @@
-"""The directory: which models exist, in which state, and where their pods listen.
+"""Snapshot of all models: their states, settings and endpoints.
 
-Frozen values and their parser. The text is the contract with the operator (docs/architecture.md); fields we
-do not know are left alone, because an operator may be newer than its gateways. Where the text comes from is
-a :class:`Directory`: a file (:mod:`.file`), or watches on a cluster (:mod:`.kubernetes`).
+Frozen values and the parser of the JSON that the operator writes (docs/architecture.md). Unknown fields are
+ignored, because an operator may be newer than its gateways. A :class:`ServiceDiscovery` delivers snapshots,
+from a file (:mod:`.file`) or from watches on a cluster (:mod:`.kubernetes`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from wisp_gateway.discovery.json_reader import Reader
-from wisp_gateway.errors import DirectoryError
+from wisp_gateway.discovery.json_reader import JsonReader
+from wisp_gateway.errors import DiscoveryError
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
 MODES = ("Hold", "Reject")
@@ -23,7 +23,7 @@ POLICIES = ("PrefixAware", "LeastLoad")
 
 @dataclass(frozen=True)
 class ColdStart:
-    """What happens to a request that finds nobody ready."""
+    """Handling of requests while no pod is ready."""
 
     mode: str = "Hold"
     max_wait_s: float = 300.0
@@ -43,10 +43,10 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Model:
-    """One InferenceModel as the gateway sees it.
+    """One InferenceModel, as far as the gateway needs it.
 
     Args:
-        api_keys_file: keys of this model, or None.
+        api_keys_file: file of this model's keys, or None.
         key_digests: digests (:func:`.key_digests.digest`) of the keys in this model's Secret, or None.
     """
 
@@ -68,7 +68,7 @@ class Model:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, unique in a directory."""
+        """``namespace/name``, unique in a snapshot."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -76,72 +76,72 @@ Snapshot = Mapping[str, Model]
 EMPTY: Snapshot = MappingProxyType({})
 
 
-class Directory(Protocol):
-    """A source of snapshots; each replaces the one before as a whole."""
+class ServiceDiscovery(Protocol):
+    """Source of snapshots; each replaces the one before entirely."""
 
     @property
     def is_synced(self) -> bool:
-        """The snapshot is one of the source's, not the empty one at the beginning."""
+        """True once the source has delivered a snapshot."""
 
     def watch(self, on_change: Callable[[Snapshot], None]) -> None:
         """Call ``on_change`` with the current snapshot, then with every new one."""
 
     async def run(self) -> None:
-        """Follow the source until cancelled."""
+        """Watch the source until cancelled."""
 
 
 def parse(text: bytes | str) -> Snapshot:
     """Parse the JSON of docs/architecture.md into models by ``namespace/name``.
 
     Raises:
-        DirectoryError: not JSON, or a field is missing or of the wrong kind; the message names it.
+        DiscoveryError: not JSON, or a field is missing or of the wrong kind; the message names it.
     """
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise DirectoryError(f"not JSON: {error}") from error
-    reader = Reader(document, "directory")
+        raise DiscoveryError(f"not JSON: {error}") from error
+    reader = JsonReader(document, "directory")
     models = [_model(item) for item in reader.items("models")]
     by_key: dict[str, Model] = {}
     for model in models:
         if model.key in by_key:
-            raise DirectoryError(f"models: {model.key} appears twice")
+            raise DiscoveryError(f"models: {model.key} appears twice")
         by_key[model.key] = model
     return MappingProxyType(by_key)
 
 
-def _model(item: Reader) -> Model:
+def _model(item: JsonReader) -> Model:
     name = item.text("name")
     return Model(
         namespace=item.text("namespace"),
         name=name,
         served_name=item.text("servedName", name),
         state=item.choice("state", STATES, "Waking"),
-        created=item.whole("created", 0),
+        created=item.integer("created", 0),
         reason=item.text("reason", ""),
         message=item.text("message", ""),
         phase=item.optional_text("phase"),
         progress=item.optional_number("progress"),
         cold_start=_cold_start(item.child("coldStart")),
         routing=item.choice("routing", POLICIES, "PrefixAware"),
-        target_concurrency=item.whole("targetConcurrency", 16, least=1),
+        target_concurrency=item.integer("targetConcurrency", 16, minimum=1),
         api_keys_file=item.optional_text("apiKeysFile"),
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
     )
 
 
-def _cold_start(item: Reader) -> ColdStart:
+def _cold_start(item: JsonReader) -> ColdStart:
     return ColdStart(
         mode=item.choice("mode", MODES, "Hold"),
         max_wait_s=item.number("maxWaitSeconds", 300),
-        heartbeat_s=item.number("heartbeatSeconds", 10, least=0.01),
-        queue_limit=item.whole("queueLimit", 128),
+        heartbeat_s=item.number("heartbeatSeconds", 10, minimum=0.01),
+        queue_limit=item.integer("queueLimit", 128),
     )
 
 
-def _endpoint(item: Reader) -> Endpoint:
+def _endpoint(item: JsonReader) -> Endpoint:
     address = item.text("address")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise item.complaint("address", "host:port", address)
+        raise item.error("address", "host:port", address)
     return Endpoint(item.text("id"), address, ready=item.flag("ready"), draining=item.flag("draining"))

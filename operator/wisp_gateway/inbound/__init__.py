@@ -1,1 +1,1 @@
-"""Client side: the HTTP server, one request and its body, paths, API keys, server-sent events."""
+"""Client side: HTTP server, request and body, paths, API keys, server-sent events."""

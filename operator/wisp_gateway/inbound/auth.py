@@ -1,8 +1,9 @@
-"""Who may use which model: API keys from files, one ``name:key`` or bare key a line, ``#`` begins a comment.
+"""API keys: access to the gateway and to models, from files with one ``name:key`` or ``key`` a line.
 
 Keys of the gateway's own file open every model; keys of a model's file, or of its Secret, open that model. A
-model with neither is open. Only digests are kept, and every one is compared, so the time taken says nothing.
-A file that cannot be read closes what it guards: the last keys that were read stay valid, and no others.
+model with neither is open. Only digests are kept, and every one is compared, so the time taken reveals
+nothing. A file that cannot be read closes what it guards: the last keys that were read stay valid, and no
+others.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class KeyFile:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._digests: Sequence[bytes] = ()
-        self._has_complained = False
+        self._has_warned = False
 
     def opens(self, token: str) -> bool:
-        """Whether ``token`` is one of the keys."""
+        """Return True if ``token`` is one of the keys."""
         self._refresh()
         return is_among(token, self._digests)
 
@@ -40,25 +41,25 @@ class KeyFile:
             if stamp != self._seen:
                 self._digests = [digest(key) for key in parse_keys(self._path.read_text())]
                 self._seen = stamp
-            self._has_complained = False
+            self._has_warned = False
         except (OSError, UnicodeDecodeError) as error:
-            if not self._has_complained:
+            if not self._has_warned:
                 log.warning("API keys %s: %s; keeping the last good ones", self._path, error)
-            self._has_complained = True
+            self._has_warned = True
 
 
 class Keyring:
-    """The gateway's keys and every model's."""
+    """Keys of the gateway and of every model."""
 
     def __init__(self, path: Path | None) -> None:
         self._global = KeyFile(path) if path is not None else None
         self._files: dict[str, KeyFile] = {}
 
     def check(self, token: str, model: Model | None = None) -> None:
-        """Let ``token`` use ``model`` (None: the gateway itself).
+        """Check that ``token`` may use ``model`` (None: the gateway itself).
 
         Raises:
-            Unauthorized: it may not.
+            Unauthorized: it is missing or unknown.
         """
         if self.opens(token, model):
             return
@@ -67,7 +68,7 @@ class Keyring:
         raise Unauthorized("This API key is not valid here. Ask whoever runs this gateway for one.")
 
     def opens(self, token: str, model: Model | None = None) -> bool:
-        """Whether ``token`` may use ``model`` (None: the gateway itself)."""
+        """Return True if ``token`` may use ``model`` (None: the gateway itself)."""
         guards: list[Callable[[str], bool]] = [self._global.opens] if self._global is not None else []
         if model is not None and model.api_keys_file is not None:
             guards.append(self._file(model.api_keys_file).opens)

@@ -1,4 +1,4 @@
-"""One request of one client: its head and body, and the answer being written to it."""
+"""One request of one client: its head and body, and the answer being written."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class ClientGone(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client closed its connection."""
 
 
 class Client:
-    """An ASGI exchange with the few verbs that the gateway needs.
+    """ASGI exchange with the operations that the gateway needs.
 
     Args:
-        scope, receive, send: ASGI's; the extension ``wisp.protocol`` is the connection itself.
+        scope, receive, send: ASGI's arguments; the extension ``wisp.protocol`` is the connection itself.
     """
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -38,7 +38,7 @@ class Client:
         self.host: str = (scope.get("client") or ("", 0))[0]
         self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]
         self.request_id = self._request_id()
-        self.model_key = ""  # set once the request is known to be for one of ours
+        self.model_key = ""  # set once the model is found
         self.status = 0
         self.is_streaming = False
         self._receive = receive
@@ -49,16 +49,16 @@ class Client:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
     def headers_with_id(self) -> Headers:
-        """The request's headers with our request id in the place of the client's."""
+        """The request's headers, ``x-request-id`` replaced by the validated one."""
         others = [header for header in self.headers if header[0] != b"x-request-id"]
         return [*others, (b"x-request-id", self.request_id.encode())]
 
     async def read_body(self, limit_bytes: int) -> bytes:
-        """Read the whole body.
+        """Read the complete body.
 
         Raises:
-            BodyTooLarge: it is, or says it is, over ``limit_bytes``.
-            ClientGone: it did not come.
+            BodyTooLarge: its length, or its ``content-length``, is over ``limit_bytes``.
+            ClientGone: the client disconnected first.
         """
         too_large = BodyTooLarge(f"The request body is over {limit_bytes} bytes (--max-body-bytes).")
         if int(self.header(b"content-length") or 0) > limit_bytes:
@@ -80,21 +80,21 @@ class Client:
             pass
 
     async def reply(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer."""
+        """Send a complete answer."""
         self.status = status
         length = (b"content-length", str(len(body)).encode())
         await self._start(status, [*headers, length])
         await self._send({"type": "http.response.body", "body": body})
 
     async def begin_stream(self, headers: Headers) -> None:
-        """Send the head of a stream of events; from here on errors travel as events. Once is enough."""
+        """Send the head of an event stream; from here on errors are events. A second call does nothing."""
         if self.is_streaming:
             return
         self.is_streaming, self.status = True, 200
         await self._start(200, headers)
 
     async def write(self, data: bytes) -> None:
-        """Send a piece of the stream."""
+        """Send a chunk of the stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, last: bytes = b"") -> None:
@@ -102,7 +102,7 @@ class Client:
         await self._send({"type": "http.response.body", "body": last})
 
     async def fail(self, error: GatewayError) -> None:
-        """Answer with an error: an event if the stream has begun, else a whole answer."""
+        """Answer with an error: an event if the stream has begun, else a complete answer."""
         if self.is_streaming:
             await self.write(sse.error_event(error))
             await self.end_stream()

@@ -1,6 +1,6 @@
-"""Reads a client's request far enough to serve it: is it JSON, which model, streamed or not. Pure.
+"""Parse a request body for the three facts the gateway needs: model, streamed or not, prompt prefix. Pure.
 
-Everything else in it is the pod's to judge.
+Every other field is validated by the pod.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from wisp_gateway.errors import BadRequest, NotJson, UnsupportedMedia
 
 
 @dataclass(frozen=True)
-class Intake:
-    """A request's body, parsed and as it came."""
+class RequestBody:
+    """A request body: parsed JSON (``fields``) and received bytes (``raw``)."""
 
     fields: dict[str, Any]
     raw: bytes
 
     @property
     def is_stream(self) -> bool:
-        """The client asked for events."""
+        """True if the client asked for server-sent events."""
         return self.fields.get("stream") is True
 
     def model(self, *, is_named_by_path: bool) -> str | None:
-        """The model that the body names.
+        """Return the model that the body names.
 
         Raises:
-            BadRequest: it names none, and neither does the path; or it is no string.
+            BadRequest: neither body nor path names a model, or it is not a string.
         """
         name = self.fields.get("model")
         if name is None and is_named_by_path:
@@ -39,8 +39,8 @@ class Intake:
             )
         return name
 
-    def addressed_to(self, served_name: str) -> bytes:
-        """The body with ``model`` as the pod knows it; the client's own bytes wherever that is so already."""
+    def with_model(self, served_name: str) -> bytes:
+        """Return the body with ``model`` as the pod serves it; the received bytes if it already is."""
         if self.fields.get("model") == served_name:
             return self.raw
         try:
@@ -49,13 +49,13 @@ class Intake:
             raise NotJson(f"The body has a number that JSON cannot hold: {error}.") from error
 
 
-def read(raw: bytes, content_type: str) -> Intake:
+def parse(raw: bytes, content_type: str) -> RequestBody:
     """Parse a body.
 
     Raises:
         UnsupportedMedia: the content type is given and not JSON.
         NotJson: it is not JSON.
-        BadRequest: it is JSON, but no object.
+        BadRequest: it is JSON, but not an object.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
@@ -67,4 +67,4 @@ def read(raw: bytes, content_type: str) -> Intake:
         raise NotJson(f"The body is not JSON: {reason}.") from error
     if not isinstance(fields, dict):
         raise BadRequest(f"The body must be a JSON object, not {type(fields).__name__}.")
-    return Intake(fields, raw)
+    return RequestBody(fields, raw)

@@ -1,4 +1,4 @@
-"""Which path asks for what. Pure: bytes of a path in, a :class:`Route` out.
+"""Parse method and path into a :class:`Route`. Pure.
 
 ``/v1/…`` and its alias ``/openai/v1/…`` find the model in the body; ``/<namespace>/<name>/v1/…`` names it.
 """
@@ -15,13 +15,13 @@ OWN = ("/livez", "/readyz", "/metrics", "/state")
 
 @dataclass(frozen=True)
 class Route:
-    """What a request asks for.
+    """Action and model of a request.
 
     Args:
-        action: ``generate``, ``list``, ``show``, or one of ``livez readyz metrics state``.
-        path: the pod's path for ``generate`` (``/v1/chat/completions``).
-        model: ``namespace/name`` if the path names it.
-        id: the id that ``show`` asks for.
+        action: one of ``generate``, ``list``, ``show``, ``livez``, ``readyz``, ``metrics``, ``state``.
+        path: path at the pod, for ``generate`` (``/v1/chat/completions``).
+        model: model named by the path (``namespace/name``), or None.
+        id: model id, for ``show``.
     """
 
     action: str
@@ -31,7 +31,7 @@ class Route:
 
 
 def find(method: str, path: str) -> Route:
-    """Find what ``method path`` asks for.
+    """Return the route of ``method path``.
 
     Raises:
         NotFound: no such path.

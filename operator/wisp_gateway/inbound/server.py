@@ -1,8 +1,7 @@
-"""The client side of the wire: uvicorn's HTTP/1.1, with limits, OpenAI-shaped refusals and direct writes.
+"""HTTP/1.1 server: uvicorn with limits, OpenAI-shaped refusals and direct writes.
 
-Only what uvicorn leaves open is added here. ``send_chunk`` writes a piece of a streamed body from whatever
-callback has it, without waking the request's task: that is what makes a token cheap (docs/gateway.md has
-the measurements).
+``send_chunk`` writes a chunk of a streamed body from the callback that received it, without waking the
+request's task: that makes a token cheap (measured in docs/gateway.md).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from wisp_gateway.errors import (
 log = logging.getLogger(__name__)
 
 HIGH_WATER_BYTES = 64 * 1024
-# Over the limit of connections these are answered still, or a flood would look like a gateway that has died.
+# Answered even over the connection limit, or a flood would look like a dead gateway.
 PROBES = (b"/livez", b"/readyz", b"/metrics")
 SURPLUS_S = 1.0
 
@@ -43,7 +42,7 @@ class ClientProtocol(HttpToolsProtocol):
     max_connections = 8192
     header_timeout_s = 30.0
     body_timeout_s = 60.0
-    is_stopping = False  # each answer from now on is its connection's last
+    is_stopping = False  # from now on each answer closes its connection
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,7 +52,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._is_surplus = False
 
     def send_chunk(self, data: bytes) -> bool:
-        """Write a piece of a chunked body at once; False: enough is waiting to be sent."""
+        """Write a chunk of a chunked body at once; False: the write buffer is full."""
         transport = self.transport
         if data and not transport.is_closing():
             transport.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -61,17 +60,17 @@ class ClientProtocol(HttpToolsProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """The client takes what we write; ``on_writable`` is called when it does again."""
+        """True unless writing is paused; ``on_writable`` is called when it resumes."""
         return not self.flow.write_paused
 
     def resume_writing(self) -> None:
-        """Tell whoever writes that the client has caught up."""
+        """Call ``on_writable``: the client has caught up."""
         super().resume_writing()
         if self.on_writable is not None:
             self.on_writable()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the first request's head a limited time; note whether there are too many of us."""
+        """Start the timer of the first request's head; note if this connection is over the limit."""
         super().connection_made(transport)
         self._is_surplus = len(self.connections) > self.max_connections
         self._await_head()
@@ -82,7 +81,7 @@ class ClientProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Offer the connection itself to the application, as an ASGI extension."""
+        """Pass the connection itself to the application, as an ASGI extension."""
         super().on_message_begin()
         self._header_bytes = 0
         self._await_head()
@@ -99,7 +98,7 @@ class ClientProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Hand the request to the application, unless it was refused while its head came."""
+        """Pass the request to the application, unless it was refused while its head arrived."""
         if self._header_bytes > self.max_header_bytes:
             self._stop_timer()
             return
@@ -110,16 +109,16 @@ class ClientProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Take the end of the body."""
+        """Stop the timer of the body."""
         self._stop_timer()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP (uvicorn's hook), in OpenAI's shape."""
+        """Refuse malformed HTTP (uvicorn's hook), in OpenAI's shape."""
         self.refuse(BadRequest(msg))
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer without an application, and close."""
+        """Answer without the application, and close."""
         if self.transport.is_closing():
             return
         self._stop_timer()
@@ -146,7 +145,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _body_is_late(self) -> None:
         if self.cycle is None or self.cycle.response_started:
-            self.transport.close()  # it was refused already, and goes on sending
+            self.transport.close()  # refused already, and still sending
         else:
             self.refuse(RequestTimeout(f"No complete request body within {self.body_timeout_s:g} s."))
 
@@ -161,11 +160,11 @@ class ClientProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, stopped in three steps: not ready, not listening, and at last not waiting.
+    """uvicorn's server with a three-step stop: not ready, not listening, running requests aborted.
 
     Args:
-        on_stopping: called at the first signal; ``/readyz`` should fail from then on.
-        on_deadline: called when what still runs has had its time.
+        on_stopping: callback of the first signal; ``/readyz`` should fail from then on.
+        on_deadline: callback at the end of ``drain_timeout_s``.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class Server(uvicorn.Server):
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Begin to stop; a second call does not wait for what runs."""
+        """Begin to stop; a second call aborts running requests."""
         if self._is_stopping:
             self.should_exit = True
             self._on_deadline()
@@ -219,7 +218,7 @@ class Server(uvicorn.Server):
         try:
             for number in stops:
                 loop.add_signal_handler(number, self.stop)
-        except (ValueError, RuntimeError):  # not the main thread: whoever started us calls stop()
+        except (ValueError, RuntimeError):  # not the main thread: the caller uses stop()
             stops = ()
         yield
         for number in stops:
@@ -230,7 +229,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Open the listening socket.
 
     Raises:
-        StartError: the port is taken, or the address is not ours.
+        StartError: the port is taken, or the address is not local.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

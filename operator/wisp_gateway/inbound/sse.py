@@ -1,4 +1,4 @@
-"""Server-sent events that the gateway writes itself: heartbeats while it holds, errors after the 200."""
+"""Server-sent events written by the gateway: heartbeats while a request waits, errors after the 200."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HEADERS: Headers = [
 
 
 def comment(text: str) -> bytes:
-    """A line that clients skip and proxies count as life."""
+    """Encode a comment: clients skip it, proxies count it as activity."""
     return b": " + text.replace("\r", " ").replace("\n", " ").encode() + b"\n\n"
 
 
 def error_event(error: GatewayError) -> bytes:
-    """An error as the official SDKs raise it from a stream; begins a line even after half an event."""
+    """Encode an error as the official SDKs raise it; starts on a new line even after a partial event."""
     return b"\n\ndata: " + error.body() + b"\n\n"
 
 
 def answer_event(status: int, body: bytes) -> bytes:
-    """A pod's whole answer, come after the stream had begun: its OpenAI error as an event, or one of ours."""
+    """Encode a pod's non-streamed answer for a client whose stream has begun: an error event."""
     try:
         document = json.loads(body)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Reports: demand for the operator, `/state` and `/v1/models` for people and clients."""
+"""Reports: demand for the operator, ``/state`` and ``/v1/models`` for clients."""

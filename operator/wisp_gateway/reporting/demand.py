@@ -1,8 +1,8 @@
-"""Tells the operator how many wait and run: at once when somebody waits, else each second.
+"""Report demand to the operator, which wakes and scales by it: at once when a request waits, or each second.
 
-From it the operator wakes and scales. The operator may be away: that is logged once, and ready pods are
-served all the same. A name that stands for several addresses (a headless Service) means several replicas of
-the operator: each is told, on its own, so that one that hangs delays nobody.
+An operator that is away is logged once, and ready pods are served all the same. A host name with several
+addresses (a headless Service) means several replicas of the operator: each gets its own posts, so that one
+that hangs delays no other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wisp_gateway.errors import EndpointLost
-from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool, request_head
 
 log = logging.getLogger(__name__)
@@ -25,27 +25,27 @@ RESOLVE_S = 2.0
 TIMEOUT_S = 5.0
 
 
-class Demand:
-    """Posts docs/architecture.md's demand to every address of one URL."""
+class DemandReporter:
+    """Posts demand (docs/architecture.md) to every address of one URL."""
 
-    def __init__(self, url: str, name: str, fleet: Fleet, pool: Pool) -> None:
+    def __init__(self, url: str, name: str, registry: ModelRegistry, pool: Pool) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._url = url
         self._path = parts.path or "/"
         self._name = name
-        self._fleet = fleet
+        self._registry = registry
         self._pool = pool
-        self._replicas: dict[str, Replica] = {}
+        self._replicas: dict[str, OperatorReplica] = {}
         self._is_away = False
 
     @property
     def addresses(self) -> set[str]:
-        """Where replicas of the operator listen, ``host:port``."""
+        """Addresses of the operator's replicas, ``host:port``."""
         return set(self._replicas)
 
     def post_now(self) -> None:
-        """Post without waiting for the second to end."""
+        """Post at once instead of at the next second."""
         for replica in self._replicas.values():
             replica.urgent.set()
 
@@ -53,31 +53,31 @@ class Demand:
         """Post until cancelled."""
         try:
             while True:
-                self._follow(await self._resolve())
-                self._note()
+                self._set_addresses(await self._resolve())
+                self._log_transitions()
                 await asyncio.sleep(RESOLVE_S)
         finally:
-            self._follow(set())
+            self._set_addresses(set())
 
     async def _resolve(self) -> set[str]:
-        """Every address of the URL's host; the last ones while its name cannot be resolved."""
+        """Resolve the URL's host; the last addresses while that fails."""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            resolved = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except OSError:
             return self.addresses
-        hosts = {str(address[0]) for *_, address in found}
+        hosts = {str(address[0]) for *_, address in resolved}
         return {f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}" for host in hosts}
 
-    def _follow(self, addresses: set[str]) -> None:
+    def _set_addresses(self, addresses: set[str]) -> None:
         for gone in self.addresses - addresses:
             self._replicas.pop(gone).task.cancel()
         for address in addresses - self.addresses:
-            self._replicas[address] = Replica(self, address)
+            self._replicas[address] = OperatorReplica(self, address)
 
     async def post(self, address: str) -> str:
-        """Post once; return what went wrong, empty if nothing."""
-        body = json.dumps(report(self._name, self._fleet)).encode()
+        """Post once; return the failure, empty on success."""
+        body = json.dumps(report(self._name, self._registry)).encode()
         headers = [(b"content-type", b"application/json")]
         head = request_head("POST", self._path, address, headers, body_bytes=len(body))
         try:
@@ -86,8 +86,8 @@ class Demand:
             return str(error)
         return "" if status < 300 else f"{address} answered {status}"
 
-    def _note(self) -> None:
-        """Say it once when no replica takes demand any more, and once when one does again."""
+    def _log_transitions(self) -> None:
+        """Log once when no replica takes demand any more, and once when one does again."""
         problems = [replica.problem for replica in self._replicas.values()]
         is_away = bool(problems) and None not in problems and all(problems)
         if not problems:
@@ -99,15 +99,15 @@ class Demand:
         self._is_away = is_away
 
 
-class Replica:
-    """One address of the operator: told at once when ``urgent`` is set, else each second."""
+class OperatorReplica:
+    """One replica of the operator: posts at once when ``urgent`` is set, else each second."""
 
-    def __init__(self, demand: Demand, address: str) -> None:
+    def __init__(self, demand: DemandReporter, address: str) -> None:
         self.urgent = asyncio.Event()
-        self.problem: str | None = None  # None: not tried yet
+        self.problem: str | None = None  # None: not posted yet
         self.task = asyncio.ensure_future(self._run(demand, address))
 
-    async def _run(self, demand: Demand, address: str) -> None:
+    async def _run(self, demand: DemandReporter, address: str) -> None:
         while True:
             self.urgent.clear()
             self.problem = await demand.post(address)
@@ -117,15 +117,15 @@ class Replica:
                 continue
 
 
-def report(gateway: str, fleet: Fleet) -> dict[str, Any]:
-    """The demand of every model, as docs/architecture.md has it."""
+def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
+    """Return the demand of every model, in the format of docs/architecture.md."""
     models = {
-        desk.model.key: {
-            "waiting": len(desk.hold),
-            "running": desk.running,
-            "arrivals": desk.arrivals,
-            "idleSeconds": None if desk.idle_s is None else round(desk.idle_s, 3),
+        state.model.key: {
+            "waiting": len(state.queue),
+            "running": state.running,
+            "arrivals": state.arrivals,
+            "idleSeconds": None if state.idle_s is None else round(state.idle_s, 3),
         }
-        for desk in fleet.desks()
+        for state in registry.states()
     }
     return {"gateway": gateway, "models": models}

@@ -1,50 +1,50 @@
-"""What the gateway says about itself and its models, as values: ``/v1/models`` and ``/state``."""
+"""Documents about the gateway and its models: ``/v1/models`` and ``/state``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from wisp_gateway.routing.model_state import Desk, Pod
-from wisp_gateway.routing.registry import Fleet
+from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.registry import ModelRegistry
 
 
-def model_card(fleet: Fleet, desk: Desk) -> dict[str, Any]:
-    """One entry of ``/v1/models``; models at zero have one too."""
-    model = desk.model
+def model_card(registry: ModelRegistry, state: ModelState) -> dict[str, Any]:
+    """Return one entry of ``/v1/models``; models at zero have one too."""
+    model = state.model
     return {
-        "id": fleet.public_name(desk),
+        "id": registry.public_name(state),
         "object": "model",
         "created": model.created,
         "owned_by": model.namespace,
-        "state": desk.state,
+        "state": state.effective_state,
     }
 
 
-def state(fleet: Fleet, *, gateway: str, status: str, base_url: str) -> dict[str, Any]:
-    """The document behind ``/state`` (docs/architecture.md)."""
-    models = [_model_state(desk, base_url) for desk in fleet.desks()]
+def state_document(registry: ModelRegistry, *, gateway: str, status: str, base_url: str) -> dict[str, Any]:
+    """Return the document of ``/state`` (docs/architecture.md)."""
+    models = [_model_state(state, base_url) for state in registry.states()]
     return {"gateway": gateway, "status": status, "models": models}
 
 
-def _model_state(desk: Desk, base_url: str) -> dict[str, Any]:
-    model = desk.model
+def _model_state(state: ModelState, base_url: str) -> dict[str, Any]:
+    model = state.model
     return {
         "namespace": model.namespace,
         "name": model.name,
         "servedName": model.served_name,
-        "state": desk.state,
+        "state": state.effective_state,
         "reason": model.reason,
         "message": model.message,
         "phase": model.phase,
         "progress": model.progress,
-        "waiting": len(desk.hold),
-        "running": desk.running,
-        "arrivals": desk.arrivals,
-        "idleSeconds": desk.idle_s,
-        "tokensPerSecond": round(desk.tokens_per_second, 1),
-        "lastColdStartSeconds": desk.last_cold_start_s,
+        "waiting": len(state.queue),
+        "running": state.running,
+        "arrivals": state.arrivals,
+        "idleSeconds": state.idle_s,
+        "tokensPerSecond": round(state.tokens_per_second, 1),
+        "lastColdStartSeconds": state.last_cold_start_s,
         "url": f"{base_url}/{model.key}/v1",
-        "endpoints": [_endpoint_state(pod) for pod in desk.pods.values()],
+        "endpoints": [_endpoint_state(pod) for pod in state.pods.values()],
     }
 
 

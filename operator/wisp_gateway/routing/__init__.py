@@ -1,1 +1,1 @@
-"""Routing: the models, their pods and request queues, the load balancer."""
+"""Per-model state, request queues and load balancing."""

@@ -1,7 +1,8 @@
-"""One model's desk: its pods as we know them, its line, and what has been counted.
+"""Per-model routing state: endpoints, request queue, counters.
 
-A pod is ready if the directory says so, unless our own experience is newer: a pod that just died is not
-asked again before its ``/readyz`` answers, and one that answers is used before the directory has noticed.
+A pod's readiness is the snapshot's, unless the gateway's own observation is newer: a pod that just died gets
+no request before its ``/readyz`` answers, and one that answers gets requests before the snapshot reports it
+ready.
 """
 
 from __future__ import annotations
@@ -12,42 +13,42 @@ from collections.abc import Callable
 from wisp_gateway.discovery.snapshot import Endpoint, Model
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.load_balancer import Load, pick
-from wisp_gateway.routing.request_queue import Hold, Ticket, retry_after
+from wisp_gateway.routing.load_balancer import EndpointLoad, select_endpoint
+from wisp_gateway.routing.request_queue import QueuedRequest, RequestQueue, retry_after
 
 RATE_WINDOW_S = 5
-# How much one finished request moves the mean of their durations.
+# Weight of one finished request in the moving average of durations.
 _MEAN_WEIGHT = 0.2
 
 
 class Pod:
-    """One endpoint and what we know of it beyond the directory."""
+    """One endpoint, its running requests and its observed readiness."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.running = 0
-        self.answers: bool | None = None  # None: as the directory says
+        self.observed_ready: bool | None = None  # None: as in the snapshot
 
     @property
     def is_ready(self) -> bool:
-        """It may get new requests."""
+        """True if it may get new requests."""
         if self.endpoint.draining:
             return False
-        return self.endpoint.ready if self.answers is None else self.answers
+        return self.endpoint.ready if self.observed_ready is None else self.observed_ready
 
     def replace(self, endpoint: Endpoint) -> None:
-        """Take the directory's news; where they contradict our experience, they are newer."""
+        """Update from a snapshot; a changed address or readiness outdates what was observed."""
         old, self.endpoint = self.endpoint, endpoint
         if (old.address, old.ready) != (endpoint.address, endpoint.ready):
-            self.answers = None
+            self.observed_ready = None
 
 
-class Desk:
-    """Everything the gateway keeps about one model; ``clock`` gives monotonic seconds."""
+class ModelState:
+    """Routing state of one model; ``clock`` returns monotonic seconds."""
 
     def __init__(self, model: Model, metrics: Metrics, clock: Callable[[], float]) -> None:
         self.model = model
-        self.hold = Hold()
+        self.queue = RequestQueue()
         self.pods: dict[str, Pod] = {}
         self.running = 0
         self.arrivals = 0
@@ -58,22 +59,22 @@ class Desk:
         self._clock = clock
         self._wake_began_s: float | None = None
         self._mean_run_s = 1.0
-        self._turn = 0
+        self._round_robin_index = 0
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOW_S + 1)
 
     @property
     def ready(self) -> int:
-        """How many pods answer now."""
+        """Number of ready pods."""
         return sum(pod.is_ready for pod in self.pods.values())
 
     @property
-    def has_doubts(self) -> bool:
-        """A pod that is ready in the directory's eyes has broken a connection."""
-        return any(pod.answers is False and pod.endpoint.ready for pod in self.pods.values())
+    def has_unhealthy_pods(self) -> bool:
+        """True if a pod that is ready in the snapshot has broken a connection."""
+        return any(pod.observed_ready is False and pod.endpoint.ready for pod in self.pods.values())
 
     @property
-    def state(self) -> str:
-        """The directory's state, except that a model whose pod already answers is Ready."""
+    def effective_state(self) -> str:
+        """The snapshot's state, except that a model with a ready pod is Ready."""
         return (
             "Ready" if self.ready and self.model.state in ("Asleep", "Waking", "Failed") else self.model.state
         )
@@ -81,13 +82,13 @@ class Desk:
     @property
     def idle_s(self) -> float | None:
         """Seconds since a request last arrived or ran; None: never."""
-        if self.running or len(self.hold):
+        if self.running or len(self.queue):
             return 0.0
         return None if self.last_active_s is None else self._clock() - self.last_active_s
 
     @property
     def retry_after_s(self) -> int:
-        """What a refused client is told: the rest of the cold start, or the usual length of a request."""
+        """``Retry-After`` of a refusal: the rest of the cold start, or the mean duration of a request."""
         if self.ready:
             return retry_after(expected_s=self._mean_run_s)
         elapsed_s = 0.0 if self._wake_began_s is None else self._clock() - self._wake_began_s
@@ -102,73 +103,73 @@ class Desk:
         return (after - before) / max(now_s - then_s, 1e-3)
 
     def sample(self) -> None:
-        """Note the token count; called every second."""
+        """Record the token count; called every second."""
         self._samples.append((self._clock(), self.tokens))
 
     def arrive(self) -> None:
-        """Count a request for this model; one for a suspended model is no wish to wake."""
+        """Count a request for this model, unless it is suspended: that must not wake it."""
         if self.model.state == "Suspended":
             return
         self.arrivals += 1
         self.last_active_s = self._clock()
 
-    def admit(self, ticket: Ticket) -> None:
-        """Give ``ticket`` a place or let it wait, or raise why not; begins a wake if nobody is ready."""
+    def admit(self, request: QueuedRequest) -> None:
+        """Give ``request`` a slot, queue it, or raise the refusal; starts a wake if no pod is ready."""
         if not self.ready and self._wake_began_s is None and self.model.state not in ("Suspended", "Failed"):
             self._wake_began_s = self._clock()
             self._metrics.wakes.add(1, self.model.key)
         ready, retry_after_s = self.ready, self.retry_after_s
-        self.hold.admit(ticket, self.model, self._pick, ready=ready, retry_after_s=retry_after_s)
+        self.queue.admit(request, self.model, self._select_endpoint, ready=ready, retry_after_s=retry_after_s)
 
-    def readmit(self, ticket: Ticket) -> None:
-        """Let a request whose pod died go first, unless the model cannot come back."""
-        self.hold.readmit(ticket)
+    def requeue_front(self, request: QueuedRequest) -> None:
+        """Put a request whose pod died first in the queue, unless the model cannot come back."""
+        self.queue.requeue_front(request)
         self.advance()
 
     def replace(self, model: Model) -> None:
-        """Take the directory's news about the model and its pods."""
+        """Update the model and its pods from a snapshot."""
         self.model = model
         listed = {endpoint.id: endpoint for endpoint in model.endpoints}
         self.pods = {id: self.pods.get(id) or Pod(endpoint) for id, endpoint in listed.items()}
         for id, endpoint in listed.items():
             self.pods[id].replace(endpoint)
-        if model.state == "Asleep" and not len(self.hold):
+        if model.state == "Asleep" and not len(self.queue):
             self._wake_began_s = None
         self.advance()
 
     def advance(self) -> None:
-        """Let the line move after anything changed."""
+        """Dispatch and revalidate the queue after a change."""
         if self.ready and self._wake_began_s is not None:
             self.last_cold_start_s = self._clock() - self._wake_began_s
             self._metrics.cold_start.observe(self.last_cold_start_s, self.model.key)
             self._wake_began_s = None
-        self.hold.serve(self._pick)
-        self.hold.review(self.model, self.model.key, ready=self.ready, retry_after_s=self.retry_after_s)
+        self.queue.dispatch(self._select_endpoint)
+        self.queue.revalidate(self.model, self.model.key, ready=self.ready, retry_after_s=self.retry_after_s)
 
     def close(self, refusal: GatewayError) -> None:
-        """Refuse everybody who waits."""
-        self.hold.refuse_all(refusal)
+        """Refuse every queued request."""
+        self.queue.refuse_all(refusal)
 
     def expire(self) -> None:
-        """Refuse those who have waited too long."""
-        self.hold.expire(self._clock(), self.model.key, self.retry_after_s)
+        """Refuse the queued requests past their deadline."""
+        self.queue.expire(self._clock(), self.model.key, self.retry_after_s)
 
-    def occupy(self, pod: Pod) -> None:
+    def acquire(self, pod: Pod) -> None:
         """Count a request that begins at ``pod``."""
         pod.running += 1
         self.running += 1
-        self._turn += 1
+        self._round_robin_index += 1
 
-    def vacate(self, pod: Pod, ran_s: float) -> None:
-        """Count a request that ended at ``pod`` after ``ran_s`` seconds; the next in line goes."""
+    def release(self, pod: Pod, ran_s: float) -> None:
+        """Count a request that ended at ``pod`` after ``ran_s`` seconds; dispatch the next one."""
         pod.running -= 1
         self.running -= 1
         self.last_active_s = self._clock()
         self._mean_run_s += _MEAN_WEIGHT * (ran_s - self._mean_run_s)
         self.advance()
 
-    def _pick(self, ticket: Ticket) -> str | None:
+    def _select_endpoint(self, request: QueuedRequest) -> str | None:
         limit = self.model.target_concurrency
-        loads = [Load(id, pod.running, limit) for id, pod in self.pods.items() if pod.is_ready]
-        key = ticket.key if self.model.routing == "PrefixAware" else None
-        return pick(loads, key=key, turn=self._turn)
+        loads = [EndpointLoad(id, pod.running, limit) for id, pod in self.pods.items() if pod.is_ready]
+        key = request.key if self.model.routing == "PrefixAware" else None
+        return select_endpoint(loads, key=key, round_robin_index=self._round_robin_index)

@@ -1,8 +1,7 @@
-"""Who may wait for a model, for how long, and who goes next.
+"""Request queue of one model: admission, order, deadlines.
 
-Pure: time is an argument, a place is whatever ``pick`` names, and outcomes leave through each ticket's
-``settle``; so every rule is one row of a table test. :mod:`.registry` adds the clock, the pods and the
-futures.
+Pure: time is an argument, ``select`` names the endpoint, and results go to each request's ``resolve``; so
+every rule is one row of a table test. :mod:`.registry` adds the clock, the pods and the futures.
 """
 
 from __future__ import annotations
@@ -23,79 +22,81 @@ from wisp_gateway.errors import (
     WaitedTooLong,
 )
 
-# The official SDKs do not retry at all when told to wait longer than two minutes.
-LONGEST_RETRY_S = 60
+# The official SDKs do not retry when Retry-After is over two minutes.
+MAX_RETRY_AFTER_S = 60
 UNKNOWN_COLD_START_S = 10.0
 
 
 @dataclass(eq=False)
-class Ticket:
-    """One request that wants a place at a pod.
+class QueuedRequest:
+    """One request for a slot at a pod.
 
     Args:
-        key: digest of the prompt's first part, or None.
-        entered_s, deadline_s: on the caller's monotonic clock.
-        settle: called once, with the endpoint's id or with the refusal.
+        key: prefix key of the prompt, or None.
+        entered_s, deadline_s: times on the caller's monotonic clock.
+        resolve: callback, called once with the endpoint's id or the refusal.
     """
 
     key: bytes | None
     entered_s: float
     deadline_s: float
-    settle: Callable[[str | GatewayError], None]
+    resolve: Callable[[str | GatewayError], None]
 
 
-Pick = Callable[[Ticket], str | None]
+SelectEndpoint = Callable[[QueuedRequest], str | None]
 
 
-class Hold:
-    """The bounded line of one model, first come first served."""
+class RequestQueue:
+    """Bounded queue of one model, first come first served."""
 
     def __init__(self) -> None:
-        self._line: deque[Ticket] = deque()
+        self._queue: deque[QueuedRequest] = deque()
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
-    def admit(self, ticket: Ticket, model: Model, pick: Pick, *, ready: int, retry_after_s: int) -> None:
-        """Give ``ticket`` a place at once, or the end of the line.
+    def admit(
+        self, request: QueuedRequest, model: Model, select: SelectEndpoint, *, ready: int, retry_after_s: int
+    ) -> None:
+        """Resolve ``request`` at once, or append it to the queue.
 
         Args:
-            ready: pods that answer now.
-            retry_after_s: what a refusal tells the client.
+            ready: number of ready pods.
+            retry_after_s: ``Retry-After`` of a refusal.
 
         Raises:
-            QueueFull, ModelAsleep, ModelSuspended, ModelFailed: it may not wait.
+            QueueFull, ModelAsleep, ModelSuspended, ModelFailed: the request may not wait.
         """
         refusal = refuse_wait(model, ready=ready, retry_after_s=retry_after_s)
         if refusal is not None:
             raise refusal
-        place = None if self._line else pick(ticket)
-        if place is not None:
-            ticket.settle(place)
-        elif len(self._line) < model.cold_start.queue_limit:
-            self._line.append(ticket)
+        endpoint_id = None if self._queue else select(request)
+        if endpoint_id is not None:
+            request.resolve(endpoint_id)
+        elif len(self._queue) < model.cold_start.queue_limit:
+            self._queue.append(request)
         else:
             raise QueueFull(
-                f"{len(self._line)} requests already wait for model {model.key} "
+                f"{len(self._queue)} requests already wait for model {model.key} "
                 f"(coldStart.queueLimit {model.cold_start.queue_limit}). Retry later, or raise the limit.",
                 retry_after_s=retry_after_s,
             )
 
-    def readmit(self, ticket: Ticket) -> None:
-        """Put a ticket whose pod died at the head of the line: it has waited before, and needs no room."""
-        self._line.appendleft(ticket)
+    def requeue_front(self, request: QueuedRequest) -> None:
+        """Put a request whose pod died at the front; it was admitted before, so the limit does not apply."""
+        self._queue.appendleft(request)
 
-    def serve(self, pick: Pick) -> None:
-        """Give places from the head of the line on, until ``pick`` finds none."""
-        while self._line:
-            place = pick(self._line[0])
-            if place is None:
+    def dispatch(self, select: SelectEndpoint) -> None:
+        """Resolve requests from the front, until ``select`` returns None."""
+        while self._queue:
+            endpoint_id = select(self._queue[0])
+            if endpoint_id is None:
                 return
-            self._line.popleft().settle(place)
+            self._queue.popleft().resolve(endpoint_id)
 
-    def review(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
-        """Refuse everybody who waits, if the model (None: deleted) is no longer worth waiting for."""
-        if not self._line:
+    def revalidate(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
+        """Refuse every queued request if the model (None: deleted) is no longer expected to serve."""
+        if not self._queue:
             return
         refusal: GatewayError | None = ModelNotFound(f"Model {key} was deleted while the request waited.")
         if model is not None:
@@ -104,33 +105,33 @@ class Hold:
             self.refuse_all(refusal)
 
     def refuse_all(self, refusal: GatewayError) -> None:
-        """Tell everybody who waits the same thing."""
-        while self._line:
-            self._line.popleft().settle(refusal)
+        """Resolve every queued request with ``refusal``."""
+        while self._queue:
+            self._queue.popleft().resolve(refusal)
 
     def expire(self, now_s: float, model_key: str, retry_after_s: int) -> None:
-        """Refuse the tickets whose deadline has passed."""
-        late = [ticket for ticket in self._line if ticket.deadline_s <= now_s]
-        for ticket in late:
-            self._line.remove(ticket)
-            waited = f"{now_s - ticket.entered_s:.3g} s"
-            ticket.settle(
+        """Refuse the requests past their deadline."""
+        late = [request for request in self._queue if request.deadline_s <= now_s]
+        for request in late:
+            self._queue.remove(request)
+            waited = f"{now_s - request.entered_s:.3g} s"
+            request.resolve(
                 WaitedTooLong(
                     f"Model {model_key} had no free pod for {waited} (coldStart.maxWait). Retry later.",
                     retry_after_s=retry_after_s,
                 )
             )
 
-    def leave(self, ticket: Ticket) -> None:
-        """Forget a ticket whose client went away; its place in the line is free at once."""
-        if ticket in self._line:
-            self._line.remove(ticket)
+    def cancel(self, request: QueuedRequest) -> None:
+        """Remove a request whose client disconnected."""
+        if request in self._queue:
+            self._queue.remove(request)
 
 
 def refuse_wait(
     model: Model, *, ready: int, retry_after_s: int, is_held: bool = False
 ) -> GatewayError | None:
-    """Say why nobody may wait for ``model`` now, or None. ``is_held``: the request was let in earlier."""
+    """Return why a request may not wait for ``model``, or None. ``is_held``: it was admitted earlier."""
     if model.state == "Suspended":
         if model.reason == "ReplicasZero":
             return ModelSuspended(f"Model {model.key} has spec.replicas 0. Scale it up to use it.")
@@ -149,6 +150,6 @@ def refuse_wait(
 
 
 def retry_after(*, expected_s: float | None, elapsed_s: float = 0.0) -> int:
-    """Whole seconds until a retry makes sense, 1 to 60: what the last time took, less what has passed."""
+    """Return ``Retry-After`` in whole seconds, 1 to 60: the expected duration less the elapsed time."""
     expected = UNKNOWN_COLD_START_S if expected_s is None else expected_s
-    return max(1, min(LONGEST_RETRY_S, math.ceil(expected - elapsed_s)))
+    return max(1, min(MAX_RETRY_AFTER_S, math.ceil(expected - elapsed_s)))

@@ -1,1 +1,1 @@
-"""Pod side: connections, the proxy with its retries, readiness probes."""
+"""Pod side: connections, proxy with retries, readiness probes."""

@@ -1,9 +1,9 @@
-"""One HTTP/1.1 connection to a pod, and the answers that come over it.
+"""HTTP/1.1 connection to a pod, and its answers.
 
-An :class:`Answer` opens when the first byte of its body is there (or its end), because until then a request
+An :class:`Answer` opens with the first byte of its body (or its end), because until then the request
 can still be sent elsewhere. Chunks go to the attached sink from inside the socket's read callback: no task
 wakes per token. A body that stops before its announced end is a failure, and one without any announced end
-is never a whole one.
+is never complete.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import httptools
 
 from wisp_gateway.errors import EndpointLost, Headers
 
-# How much of an answer is read before somebody takes it.
-EARLY_BYTES = 64 * 1024
+# Bytes of an answer that are read before a sink is attached.
+MAX_EARLY_BYTES = 64 * 1024
 
 Sink = Callable[[bytes], None]
 
@@ -26,7 +26,7 @@ class Answer:
     """A pod's answer while it arrives."""
 
     def __init__(self, connection: Connection) -> None:
-        """``feed`` takes each piece of the body; it is the sink itself once one is attached."""
+        """``feed`` takes each chunk of the body; it is the sink itself once one is attached."""
         loop = asyncio.get_running_loop()
         self.status = 0
         self.headers: Headers = []
@@ -41,7 +41,7 @@ class Answer:
         return next((value for key, value in self.headers if key == name), b"")
 
     def attach(self, sink: Sink) -> None:
-        """Send what has arrived, and from now on every chunk as it arrives, to ``sink``."""
+        """Pass the chunks that have arrived, and every later one as it arrives, to ``sink``."""
         self.feed = sink
         self.resume()
         for chunk in self._early:
@@ -63,13 +63,13 @@ class Answer:
 
     def _keep_early(self, chunk: bytes) -> None:
         self._early.append(chunk)
-        if sum(map(len, self._early)) > EARLY_BYTES:
+        if sum(map(len, self._early)) > MAX_EARLY_BYTES:
             self.pause()
         if not self.opened.done():
             self.opened.set_result(None)
 
     def end(self, failure: EndpointLost | None = None) -> None:
-        """Take the end of the body, or the reason why it did not come."""
+        """Record the end of the body, or the failure."""
         for future in (self.opened, self.finished):
             if future.done():
                 continue
@@ -77,14 +77,14 @@ class Answer:
                 future.set_result(None)
             else:
                 future.set_exception(failure)
-                future.exception()  # whoever still waits gets it; nobody need
+                future.exception()  # mark as retrieved: there may be no waiter
 
 
 class Connection(asyncio.Protocol):
     """A keep-alive connection: one exchange at a time.
 
     Args:
-        on_idle: called when an answer is complete and the connection can take the next request.
+        on_idle: callback when an answer is complete and the connection can take the next request.
     """
 
     def __init__(self, address: str, on_idle: Callable[[Connection], None]) -> None:
@@ -100,11 +100,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """It can be written to, as far as we know."""
+        """True if it is not known to be closed."""
         return self._transport is not None and not self._transport.is_closing()
 
     def request(self, head: bytes, body: bytes) -> Answer:
-        """Send one request; the answer arrives by itself."""
+        """Send one request; return its answer, which fills as bytes arrive."""
         assert self._transport is not None
         assert self._answer is None
         self._answer = Answer(self)
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def watch(self, passed_s: float) -> float:
-        """Note that ``passed_s`` seconds went by; return how long the pod has owed us a byte."""
+        """Add ``passed_s`` seconds; return for how long a byte of the answer has been outstanding."""
         is_owed = self._answer is not None and self._transport is not None and self._transport.is_reading()
         self.stalled_s = self.stalled_s + passed_s if is_owed and not self.has_moved else 0.0
         self.has_moved = False
@@ -137,10 +137,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; the parser's callbacks below do the rest."""
+        """Feed the parser; its callbacks are below."""
         self.has_moved = True
         if self._answer is None:
             self.close("bytes without a request")
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._headers = []
 
     def on_body(self, chunk: bytes) -> None:
-        """Pass a piece of the body on (parser callback)."""
+        """Pass on a chunk of the body (parser callback)."""
         if self._answer is not None:
             self._answer.feed(chunk)
 

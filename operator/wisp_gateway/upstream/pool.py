@@ -1,7 +1,7 @@
-"""Connections to pods, kept open between requests, and the small requests that are not a client's.
+"""Pool of keep-alive connections to pods, and the gateway's own small requests.
 
-A pod that restarted has closed its old connections, and the event loop tells us: what the pool hands out is
-open as far as anybody can know.
+A pod that restarts closes its connections, which the event loop reports: the pool hands out none that is
+known to be closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from wisp_gateway.errors import EndpointLost, Headers
 from wisp_gateway.upstream.connection import Answer, Connection
 
-MOST_IDLE = 256
+MAX_IDLE_CONNECTIONS = 256
 _HOP_BY_HOP = {
     b"connection",
     b"keep-alive",
@@ -23,7 +23,7 @@ _HOP_BY_HOP = {
     b"transfer-encoding",
     b"upgrade",
 }
-# Ours to write anew, or none of the pod's business: above all the client's key.
+# Written anew by the gateway, or private to the client, such as its key.
 _NOT_FORWARDED = _HOP_BY_HOP | {
     b"accept-encoding",
     b"api-key",
@@ -37,7 +37,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
 
 
 class Pool:
-    """Open connections by address."""
+    """Idle and busy connections, by address."""
 
     def __init__(self, *, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
@@ -48,7 +48,7 @@ class Pool:
         """Send a request to ``address`` (``host:port``) and wait for the first byte of the answer's body.
 
         Raises:
-            EndpointLost: no connection, or it broke first; ``was_sent`` tells which.
+            EndpointLost: no connection, or it broke first (``was_sent``).
         """
         connection = self._take(address) or await self._connect(address)
         answer = connection.request(head, body)
@@ -63,7 +63,7 @@ class Pool:
         """Send a small request and return the status; the answer's body is read and dropped.
 
         Raises:
-            EndpointLost: as :meth:`exchange`, or no whole answer in time.
+            EndpointLost: as :meth:`exchange`, or no complete answer in time.
         """
         answer: Answer | None = None
         try:
@@ -79,7 +79,7 @@ class Pool:
                 answer.abort()
 
     def close_stalled(self, passed_s: float, idle_timeout_s: float) -> None:
-        """Close connections whose answer stood still for ``idle_timeout_s``; called each ``passed_s``."""
+        """Close connections whose answer stalled for ``idle_timeout_s``; called every ``passed_s``."""
         for connection in list(self._all):
             if not connection.is_open:
                 self._all.discard(connection)
@@ -87,13 +87,13 @@ class Pool:
                 connection.close(f"no byte for {idle_timeout_s:g} s")
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close the idle connections to pods that are gone."""
+        """Close the idle connections to all other addresses."""
         for address in self._idle.keys() - addresses:
             for connection in self._idle.pop(address):
                 connection.close("the pod is gone")
 
     def close(self) -> None:
-        """Close everything."""
+        """Close every connection."""
         for connection in self._all:
             connection.close("the gateway stops")
         self._idle.clear()
@@ -109,7 +109,7 @@ class Pool:
 
     def _give(self, connection: Connection) -> None:
         idle = self._idle.setdefault(connection.address, [])
-        if len(idle) < MOST_IDLE:
+        if len(idle) < MAX_IDLE_CONNECTIONS:
             idle.append(connection)
         else:
             connection.close("enough idle connections")
@@ -143,11 +143,11 @@ def request_head(method: str, path: str, address: str, headers: Headers, *, body
 
 
 def answer_headers(headers: Headers) -> Headers:
-    """The headers of a pod's answer that its client gets: framing and identity are the gateway's."""
+    """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
     left_out = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
     return [header for header in headers if header[0] not in left_out]
 
 
 def _drop(chunk: bytes) -> None:
-    """A sink for bodies that nobody reads."""
+    """Discard a chunk (sink of bodies that are not read)."""
     del chunk

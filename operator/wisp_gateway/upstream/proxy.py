@@ -1,4 +1,4 @@
-"""One request's way: a place, a pod, the first byte, and again elsewhere if the pod dies before it."""
+"""Reverse proxy: acquire a slot, send the request, retry at another pod if one dies before the first byte."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from wisp_gateway.errors import EndpointLost, Headers, UpstreamFailed
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.model_state import Desk
-from wisp_gateway.routing.registry import Fleet, Lease
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.registry import ModelRegistry, Slot
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
-from wisp_gateway.upstream.stream_proxy import Splice
+from wisp_gateway.upstream.stream_proxy import StreamProxy
 
 log = logging.getLogger(__name__)
 
-# A request under which three pods died is the likely cause.
-MOST_RETRIES = 2
+# After three failed pods the request itself is the likely cause.
+MAX_RETRIES = 2
 
 
 @dataclass
 class Request:
-    """What is sent to the pod, and what has happened to it so far."""
+    """A request to a pod, and its retries so far."""
 
     path: str
     headers: Headers
@@ -35,89 +35,91 @@ class Request:
     key: bytes | None
     is_stream: bool
     entered_s: float
-    deaths: int = 0
+    failures: int = 0
     held_s: float | None = None
 
 
-class Relay:
-    """Serves requests from the pods of a fleet."""
+class Proxy:
+    """Serves clients' requests from the pods of the registry."""
 
-    def __init__(self, fleet: Fleet, pool: Pool, metrics: Metrics, max_answer_bytes: int) -> None:
-        self._fleet = fleet
+    def __init__(self, registry: ModelRegistry, pool: Pool, metrics: Metrics, max_answer_bytes: int) -> None:
+        self._registry = registry
         self._pool = pool
         self._metrics = metrics
         self._max_answer_bytes = max_answer_bytes
 
-    async def serve(self, client: Client, desk: Desk, request: Request) -> None:
-        """Answer ``request`` on ``client``; to be cancelled when the client leaves.
+    async def serve(self, client: Client, state: ModelState, request: Request) -> None:
+        """Answer ``request`` on ``client``; to be cancelled when the client disconnects.
 
         Raises:
             GatewayError: no answer, or only a part of one.
         """
-        async with _heartbeats(client, desk, request):
-            lease, answer = await self._open(desk, request)
+        async with _heartbeats(client, state, request):
+            slot, answer = await self._open(state, request)
         try:
-            self._metrics.first_byte.observe(time.monotonic() - request.entered_s, desk.model.key)
-            await Splice(client, answer, desk, self._max_answer_bytes).run(self._metrics)
+            self._metrics.first_byte.observe(time.monotonic() - request.entered_s, state.model.key)
+            await StreamProxy(client, answer, state, self._max_answer_bytes).run(self._metrics)
         finally:
             answer.abort()
-            lease.release()
+            slot.release()
 
-    async def _open(self, desk: Desk, request: Request) -> tuple[Lease, Answer]:
-        """Get a place and the first byte of an answer, from another pod if one dies before that."""
+    async def _open(self, state: ModelState, request: Request) -> tuple[Slot, Answer]:
+        """Return a slot and an answer that has its first byte, from another pod if one dies before that."""
         while True:
-            lease = await self._place(desk, request)
+            slot = await self._acquire_slot(state, request)
             try:
-                answer = await self._ask(lease, request)
-            except EndpointLost as lost:
-                self._fleet.doubt(desk, lease)
-                self._count_death(desk, request, lost)
+                answer = await self._send(slot, request)
+            except EndpointLost as failure:
+                self._registry.mark_unhealthy(state, slot)
+                self._record_failure(state, request, failure)
             except BaseException:
-                lease.release()
+                slot.release()
                 raise
             else:
-                return lease, answer
+                return slot, answer
 
-    async def _place(self, desk: Desk, request: Request) -> Lease:
+    async def _acquire_slot(self, state: ModelState, request: Request) -> Slot:
         is_retry = request.held_s is not None
-        lease = await self._fleet.place(desk, request.key, entered_s=request.entered_s, is_retry=is_retry)
+        slot = await self._registry.acquire_slot(
+            state, request.key, entered_s=request.entered_s, is_retry=is_retry
+        )
         if request.held_s is None:
             request.held_s = time.monotonic() - request.entered_s
-            self._metrics.hold.observe(request.held_s, desk.model.key)
-        return lease
+            self._metrics.hold.observe(request.held_s, state.model.key)
+        return slot
 
-    async def _ask(self, lease: Lease, request: Request) -> Answer:
-        address = lease.endpoint.address
+    async def _send(self, slot: Slot, request: Request) -> Answer:
+        address = slot.endpoint.address
         head = request_head("POST", request.path, address, request.headers, body_bytes=len(request.body))
         answer = await self._pool.exchange(address, head, request.body)
-        if answer.status == 503 and request.deaths < MOST_RETRIES:
+        if answer.status == 503 and request.failures < MAX_RETRIES:
             answer.abort()
             raise EndpointLost(f"{address}: it answered 503", was_sent=True)
         return answer
 
-    def _count_death(self, desk: Desk, request: Request, lost: EndpointLost) -> None:
-        """Allow another attempt, unless pods keep dying under this request or its time is over."""
-        log.warning("%s: %s before the first byte", desk.model.key, lost)
-        request.deaths += lost.was_sent
-        if request.deaths > MOST_RETRIES:
+    def _record_failure(self, state: ModelState, request: Request, failure: EndpointLost) -> None:
+        """Count a failure; raise if the request has no retry or no time left."""
+        log.warning("%s: %s before the first byte", state.model.key, failure)
+        request.failures += failure.was_sent
+        if request.failures > MAX_RETRIES:
             raise UpstreamFailed(
-                f"{request.deaths} pods of model {desk.model.key} ended while they worked on this request; "
-                "it is not tried again."
+                f"{request.failures} pods of model {state.model.key} ended "
+                "while they worked on this request; it is not tried again."
             )
-        if time.monotonic() - request.entered_s > desk.model.cold_start.max_wait_s and lost.was_sent:
+        if time.monotonic() - request.entered_s > state.model.cold_start.max_wait_s and failure.was_sent:
             raise UpstreamFailed(
-                f"The pod of model {desk.model.key} ended before it answered, later than coldStart.maxWait."
+                f"The pod of model {state.model.key} ended before it answered, later than coldStart.maxWait."
             )
-        self._metrics.retries.add(1, desk.model.key)
+        self._metrics.retries.add(1, state.model.key)
 
 
 @asynccontextmanager
-async def _heartbeats(client: Client, desk: Desk, request: Request) -> AsyncIterator[None]:
+async def _heartbeats(client: Client, state: ModelState, request: Request) -> AsyncIterator[None]:
     """Keep a streaming client's connection alive while the block runs; the first beat sends the 200."""
     if not request.is_stream:
         yield
         return
-    beating = asyncio.ensure_future(_beat(client, desk))
+    beating = asyncio.ensure_future(_beat(client, state))
     try:
         yield
     finally:
@@ -125,9 +127,9 @@ async def _heartbeats(client: Client, desk: Desk, request: Request) -> AsyncIter
         await asyncio.wait([beating])
 
 
-async def _beat(client: Client, desk: Desk) -> None:
+async def _beat(client: Client, state: ModelState) -> None:
     while True:
-        await asyncio.sleep(desk.model.cold_start.heartbeat_s)
+        await asyncio.sleep(state.model.cold_start.heartbeat_s)
         await client.begin_stream(sse.HEADERS)
-        phase = f", {desk.model.phase}" if desk.model.phase else ""
-        await client.write(sse.comment(f"{desk.model.key}: {desk.state}{phase}"))
+        phase = f", {state.model.phase}" if state.model.phase else ""
+        await client.write(sse.comment(f"{state.model.key}: {state.effective_state}{phase}"))

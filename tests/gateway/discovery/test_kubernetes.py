@@ -1,4 +1,4 @@
-"""The directory of a cluster, beside an API server that breaks, forgets, hangs and comes back."""
+"""Discovery on a cluster, with an API server that breaks, forgets, hangs and comes back."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fake_apiserver import MODELS, SECRETS, SLICES, FakeApiServer, model_object,
 from wisp_gateway.discovery import informer
 from wisp_gateway.discovery.api_server import ApiServer
 from wisp_gateway.discovery.credentials import Credentials
-from wisp_gateway.discovery.kubernetes import KubernetesDirectory
+from wisp_gateway.discovery.kubernetes import KubernetesDiscovery
 
 READY = {"ready": True}
 
 
 class Followed:
-    """A directory that runs, and every snapshot it gave."""
+    """A running KubernetesDiscovery and every snapshot it published."""
 
     def __init__(self, server, *namespaces):
         self.server = server
         self.token = server.token
         credentials = Credentials(server.url, lambda: self.token, lambda: True)
-        self.directory = KubernetesDirectory(ApiServer(credentials), namespaces)
+        self.discovery = KubernetesDiscovery(ApiServer(credentials), namespaces)
         self.snapshots = []
-        self.directory.watch(self.snapshots.append)
+        self.discovery.watch(self.snapshots.append)
 
-    def told(self):
-        """Models and their endpoints, in short."""
+    def endpoints(self):
+        """Return every model's endpoints; a ``-`` marks those that are not ready."""
         return {
-            key: [f"{one.id}{'' if one.ready else '-'}" for one in model.endpoints]
-            for key, model in self.directory.snapshot.items()
+            key: [f"{pod.id}{'' if pod.ready else '-'}" for pod in model.endpoints]
+            for key, model in self.discovery.snapshot.items()
         }
 
     async def until(self, claim, seconds=5.0):
@@ -41,18 +41,18 @@ class Followed:
             while not claim():
                 await asyncio.sleep(0.005)
 
-    async def until_told(self, **expect):
+    async def until_endpoints(self, **expect):
         expect = {key.replace("__", "/"): value for key, value in expect.items()}
         try:
-            await self.until(lambda: self.directory.is_synced and self.told() == expect)
+            await self.until(lambda: self.discovery.is_synced and self.endpoints() == expect)
         except TimeoutError:
-            raise AssertionError(f"{self.told()} is not {expect}") from None
+            raise AssertionError(f"{self.endpoints()} is not {expect}") from None
 
 
 @asynccontextmanager
 async def following(server, *namespaces):
     followed = Followed(server, *namespaces)
-    running = asyncio.ensure_future(followed.directory.run())
+    running = asyncio.ensure_future(followed.discovery.run())
     try:
         yield followed
     finally:
@@ -86,38 +86,38 @@ def test_models_and_pods_come_change_and_go(play):
             server.put(MODELS, model_object(f"m{number}"))
         server.put(SLICES, slice_object(pod("a", ready=False), model="m0"))
         async with following(server) as followed:
-            await followed.until_told(ns__m0=["a-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
+            await followed.until_endpoints(ns__m0=["a-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
             assert len(followed.snapshots) == 2  # the empty one, and all at once
             server.put(SLICES, slice_object(pod("a", **READY), pod("b", ready=False), model="m0"))
-            await followed.until_told(ns__m0=["a", "b-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
+            await followed.until_endpoints(ns__m0=["a", "b-"], ns__m1=[], ns__m2=[], ns__m3=[], ns__m4=[])
             for number in range(1, 5):
                 server.drop(MODELS, f"ns/m{number}")
             server.drop(SLICES, "ns/m-1")
-            await followed.until_told(ns__m0=[])
+            await followed.until_endpoints(ns__m0=[])
             assert server.count(MODELS, watch=False) == 1
 
     play(scene)
 
 
-def test_an_empty_cluster_is_a_directory_too(play):
+def test_an_empty_cluster_is_a_snapshot_too(play):
     async def scene(server):
         async with following(server) as followed:
-            assert not followed.directory.is_synced
-            await followed.until_told()
+            assert not followed.discovery.is_synced
+            await followed.until_endpoints()
 
     play(scene)
 
 
-def test_nothing_is_told_before_both_lists_were_read(play):
+def test_nothing_is_published_before_both_lists_were_read(play):
     async def scene(server):
         server.put(MODELS, model_object())
         server.put(SLICES, slice_object(pod("a", **READY)))
         server.forbidden.add(SLICES)
         async with following(server) as followed:
             await followed.until(lambda: server.count(SLICES, watch=False) > 2)
-            assert (followed.directory.is_synced, followed.told()) == (False, {})
+            assert (followed.discovery.is_synced, followed.endpoints()) == (False, {})
             server.forbidden.clear()
-            await followed.until_told(ns__m=["a"])
+            await followed.until_endpoints(ns__m=["a"])
 
     play(scene)
 
@@ -155,30 +155,30 @@ def test_whatever_ends_a_watch_no_change_is_missed(play, happens, lists):
         server.put(MODELS, model_object("m"))
         server.put(MODELS, model_object("gone"))
         async with following(server) as followed:
-            await followed.until_told(ns__m=[], ns__gone=[])
+            await followed.until_endpoints(ns__m=[], ns__gone=[])
             await followed.until(lambda: server.open_watches == 2)
             changing = asyncio.ensure_future(happens(server))
             await asyncio.sleep(0.05)
             server.drop(MODELS, "ns/gone")
             server.put(SLICES, slice_object(pod("a", **READY)))
             await changing
-            await followed.until_told(ns__m=["a"])
+            await followed.until_endpoints(ns__m=["a"])
             server.put(MODELS, model_object("late"))
-            await followed.until_told(ns__m=["a"], ns__late=[])
+            await followed.until_endpoints(ns__m=["a"], ns__late=[])
             assert server.count(MODELS, watch=False) == lists
 
     play(scene)
 
 
-def test_a_version_that_is_too_old_is_listed_anew_without_a_complaint(play, caplog):
+def test_a_version_that_is_too_old_is_listed_anew_without_a_warning(play, caplog):
     async def scene(server):
         async with following(server) as followed:
-            await followed.until_told()
+            await followed.until_endpoints()
             server.sends_bookmarks = False
             server.forget_history()
             await followed.until(lambda: server.count(MODELS, watch=False) > 1)
             server.put(MODELS, model_object())
-            await followed.until_told(ns__m=[])
+            await followed.until_endpoints(ns__m=[])
 
     with caplog.at_level(logging.WARNING):
         play(scene)
@@ -190,39 +190,39 @@ def test_while_the_api_server_is_away_the_last_good_snapshot_stays(play, caplog)
         server.put(MODELS, model_object())
         server.put(SLICES, slice_object(pod("a", **READY)))
         async with following(server) as followed:
-            await followed.until_told(ns__m=["a"])
+            await followed.until_endpoints(ns__m=["a"])
             await server.stop()
             await asyncio.sleep(0.3)
-            assert followed.directory.is_synced
-            assert followed.told() == {"ns/m": ["a"]}
+            assert followed.discovery.is_synced
+            assert followed.endpoints() == {"ns/m": ["a"]}
             await server.start()
             server.drop(SLICES, "ns/m-1")
-            await followed.until_told(ns__m=[])
+            await followed.until_endpoints(ns__m=[])
             await followed.until(lambda: server.open_watches == 2)
 
     with caplog.at_level(logging.INFO):
         play(scene)
-    said = [message for message in caplog.messages if MODELS in message]
-    assert len(said) == 2  # gone, and back; not once for each attempt
-    assert "keeping the last good copy" in said[0]
-    assert "answers again" in said[1]
+    logged = [message for message in caplog.messages if MODELS in message]
+    assert len(logged) == 2  # gone, and back; not once for each attempt
+    assert "keeping the last good copy" in logged[0]
+    assert "answers again" in logged[1]
 
 
-def test_a_watch_that_says_nothing_any_more_is_noticed(play, monkeypatch):
+def test_a_silent_watch_is_detected(play, monkeypatch):
     monkeypatch.setattr(informer, "GRACE_S", 0.2)
 
     async def scene(server):
         async with following(server) as followed:
-            await followed.until_told()
+            await followed.until_endpoints()
             server.put(MODELS, model_object())
-            await followed.until_told(ns__m=[])
+            await followed.until_endpoints(ns__m=[])
 
     monkeypatch.setattr(FakeApiServer, "_stream", _hang)
     play(scene)
 
 
 async def _hang(self, resource, request, answer, version):
-    """Neither an event nor an end: what a connection through a dead node looks like."""
+    """Send neither an event nor an end, as through a dead node."""
     try:
         await asyncio.sleep(30)
     except (asyncio.CancelledError, TimeoutError):
@@ -232,11 +232,11 @@ async def _hang(self, resource, request, answer, version):
 def test_a_token_that_was_renewed_counts_at_once(play):
     async def scene(server):
         async with following(server) as followed:
-            await followed.until_told()
+            await followed.until_endpoints()
             server.token = followed.token = "second"
             await server.end_watches()
             server.put(MODELS, model_object())
-            await followed.until_told(ns__m=[])
+            await followed.until_endpoints(ns__m=[])
 
     play(scene)
 
@@ -247,7 +247,7 @@ def test_only_the_namespaces_asked_for_are_read(play):
             server.put(MODELS, model_object(namespace=namespace))
             server.put(SLICES, slice_object(pod(f"in-{namespace}", **READY), namespace=namespace))
         async with following(server, "a", "b") as followed:
-            await followed.until_told(a__m=["in-a"], b__m=["in-b"])
+            await followed.until_endpoints(a__m=["in-a"], b__m=["in-b"])
             assert all("/namespaces/" in path for path, _ in server.requests)
 
     play(scene)
@@ -258,9 +258,9 @@ def test_an_object_that_cannot_be_read_hides_no_other(play, caplog):
         server.put(MODELS, model_object("bad", coldStart={"maxWait": "soon"}))
         server.put(MODELS, model_object("good"))
         async with following(server) as followed:
-            await followed.until_told(ns__good=[])
+            await followed.until_endpoints(ns__good=[])
             server.put(MODELS, model_object("bad"))
-            await followed.until_told(ns__bad=[], ns__good=[])
+            await followed.until_endpoints(ns__bad=[], ns__good=[])
 
     with caplog.at_level(logging.WARNING):
         play(scene)
@@ -276,7 +276,7 @@ def test_a_model_of_the_same_name_elsewhere_gets_only_its_own_pods(play):
         server.put(SLICES, slice_object(pod("pa", **READY), namespace="a"))
         server.put(SLICES, slice_object(pod("pb", **READY), namespace="b", name="x"))
         async with following(server) as followed:
-            await followed.until_told(a__m=["pa"], b__m=["pb"])
+            await followed.until_endpoints(a__m=["pa"], b__m=["pb"])
 
     play(scene)
 
@@ -291,12 +291,12 @@ def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, ca
         server.put(SECRETS, fake.secret_object("other", x="sk-other"))
         server.put(MODELS, model_object(**KEYED))
         async with following(server) as followed:
-            await followed.until_told(ns__m=[])
+            await followed.until_endpoints(ns__m=[])
 
             def digests():
-                return followed.directory.snapshot["ns/m"].key_digests
+                return followed.discovery.snapshot["ns/m"].key_digests
 
-            assert digests() == ()  # a Secret that is not there opens nothing
+            assert digests() == ()  # a missing Secret opens nothing
             await followed.until(lambda: any(SECRETS in path for path, _ in server.requests))
             await asyncio.sleep(0.02)
             server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2"))
@@ -323,8 +323,8 @@ def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens,
         server.put(SECRETS, fake.secret_object("keys", alice="sk-1"))
         server.put(MODELS, model_object(**KEYED))
         async with following(server) as followed:
-            await followed.until(lambda: followed.directory.snapshot)
-            await followed.until(lambda: followed.directory.snapshot["ns/m"].key_digests)
+            await followed.until(lambda: followed.discovery.snapshot)
+            await followed.until(lambda: followed.discovery.snapshot["ns/m"].key_digests)
             if happens == "deleted":
                 server.drop(SECRETS, "ns/keys")
             elif happens == "forbidden":
@@ -332,10 +332,10 @@ def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens,
             else:
                 await server.stop()
             await asyncio.sleep(0.3)
-            assert len(followed.directory.snapshot["ns/m"].key_digests) == keys_left
+            assert len(followed.discovery.snapshot["ns/m"].key_digests) == keys_left
 
     with caplog.at_level(logging.WARNING):
         play(scene)
-    said = [message for message in caplog.messages if "ns/keys" in message]
-    assert len(said) == 1
-    assert happens != "forbidden" or "kubectl create role " in said[0]
+    logged = [message for message in caplog.messages if "ns/keys" in message]
+    assert len(logged) == 1
+    assert happens != "forbidden" or "kubectl create role " in logged[0]

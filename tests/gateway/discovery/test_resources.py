@@ -1,4 +1,4 @@
-"""What the API server tells of models and pods, read as the operator and the CRD mean it."""
+"""InferenceModels and EndpointSlices, read as the operator and the CRD mean them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from wisp_gateway.discovery import resources, secret_keys, snapshot
-from wisp_gateway.errors import DirectoryError
+from wisp_gateway.errors import DiscoveryError
 from wisp_gateway.inbound.auth import Keyring
 from wisp_operator import api
 from wisp_operator.core.conditions import condition
@@ -48,7 +48,7 @@ def defaulted(value, schema):
         {"routing": {"policy": "LeastLoad"}},
         {"scaling": {"min": 1, "max": 3, "targetConcurrency": 5}},
         {"scaling": {"max": 3}},
-        {"replicas": 2},  # by hand: the scaling that is not there still says how many a pod takes
+        {"replicas": 2},  # scaled by hand: targetConcurrency still has its default
         {"model": {"uri": "file:///srv", "servedName": "gpt-4o"}},
         {"access": {"apiKeySecretRef": {"name": "keys"}}},
         {"suspend": True},
@@ -64,21 +64,23 @@ def test_a_spec_is_read_as_the_operator_reads_it(spec, fill):
     ready = condition("Ready", "True", "ScaledToZero")
     state = "Suspended" if spec.get("suspend") else "Asleep"
     item["status"] = Status(state, conditions=(ready,)).to_dict()
-    told = entry(theirs, Status(state, conditions=(ready,)), None, [], created=1767323045, api_keys=Path("k"))
-    expected = snapshot.parse(json.dumps({"models": [{**told, "apiKeysFile": None}]}))["ns/m"]
-    found = resources.read_model(item)
-    assert found.model == expected
-    assert (found.secret is not None) == (told["apiKeysFile"] is not None)
+    written = entry(
+        theirs, Status(state, conditions=(ready,)), None, [], created=1767323045, api_keys=Path("k")
+    )
+    expected = snapshot.parse(json.dumps({"models": [{**written, "apiKeysFile": None}]}))["ns/m"]
+    parsed = resources.read_model(item)
+    assert parsed.model == expected
+    assert (parsed.secret is not None) == (written["apiKeysFile"] is not None)
 
 
 @pytest.mark.parametrize(
     ("spec", "status", "expect"),
     [
-        ({}, {}, "Asleep"),  # the operator has not seen it yet: hold, it will
+        ({}, {}, "Asleep"),  # not yet seen by the operator: requests wait
         ({}, {"state": "Ready"}, "Ready"),
         ({}, {"state": "Failed", "observedGeneration": 2}, "Failed"),
         ({}, {"state": "Failed", "observedGeneration": 1}, "Waking"),  # the spec was mended since
-        ({"suspend": True}, {"state": "Ready"}, "Suspended"),  # before the operator knows
+        ({"suspend": True}, {"state": "Ready"}, "Suspended"),  # before the operator has seen it
         ({"suspend": True}, {}, "Suspended"),
         ({}, {"state": "Suspended"}, "Asleep"),  # resumed
         ({"replicas": 0}, {"state": "Suspended"}, "Suspended"),
@@ -86,7 +88,7 @@ def test_a_spec_is_read_as_the_operator_reads_it(spec, fill):
         ({}, {"state": "Hibernating"}, "Waking"),  # a newer operator
     ],
 )
-def test_the_state_is_the_operators_unless_the_spec_knows_better(spec, status, expect):
+def test_the_state_is_the_operators_unless_a_newer_spec_overrides_it(spec, status, expect):
     item = fake.model_object(status=status, **spec)
     item["metadata"]["generation"] = 2
     assert resources.read_model(item).model.state == expect
@@ -122,8 +124,8 @@ def test_a_model_that_is_being_deleted_is_gone():
         ({"access": {"apiKeySecretRef": {}}}, "spec.access.apiKeySecretRef.name"),
     ],
 )
-def test_a_spec_that_cannot_be_is_complained_about_by_field(spec, named):
-    with pytest.raises(DirectoryError, match=named):
+def test_validation_errors_of_a_spec_name_the_field(spec, named):
+    with pytest.raises(DiscoveryError, match=named):
         resources.read_model(fake.model_object(**spec))
 
 
@@ -138,8 +140,8 @@ def test_a_spec_that_cannot_be_is_complained_about_by_field(spec, named):
     ],
 )
 def test_the_conditions_of_an_endpoint(conditions, ready, draining):
-    (found,) = resources.read_slice(fake.slice_object(fake.pod("p", **conditions))).endpoints
-    assert found == snapshot.Endpoint("p", "10.0.0.1:8000", ready=ready, draining=draining)
+    (endpoint,) = resources.read_slice(fake.slice_object(fake.pod("p", **conditions))).endpoints
+    assert endpoint == snapshot.Endpoint("p", "10.0.0.1:8000", ready=ready, draining=draining)
 
 
 READY = {"ready": True, "terminating": False}
@@ -159,16 +161,16 @@ LEAVING = {"ready": False, "terminating": True}
         ([], ""),
     ],
 )
-def test_the_slices_of_a_model_are_joined(slices, expect):
-    pieces = [
+def test_the_slices_of_a_model_are_merged(slices, expect):
+    slices_read = [
         resources.read_slice(fake.slice_object(*(fake.pod(name, at, **so) for name, at, so in pods)))
         for pods in slices
     ]
-    told = [
-        f"{one.id} {one.address.removesuffix(':8000')}{' ready' * one.ready}{' draining' * one.draining}"
-        for one in resources.join(pieces)
+    merged = [
+        f"{pod.id} {pod.address.removesuffix(':8000')}{' ready' * pod.ready}{' draining' * pod.draining}"
+        for pod in resources.merge_slices(slices_read)
     ]
-    assert ", ".join(told) == expect
+    assert ", ".join(merged) == expect
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_the_slices_of_a_model_are_joined(slices, expect):
         {},
         {"kubernetes.io/service-name": "m"},
         {"wisp.dev/model": "m"},
-        {"wisp.dev/model": "m", "kubernetes.io/service-name": "other"},  # somebody else's Service of our pods
+        {"wisp.dev/model": "m", "kubernetes.io/service-name": "other"},  # another Service of the same pods
     ],
 )
 def test_only_slices_of_a_models_own_service_count(labelled):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from wisp_gateway.discovery.snapshot import parse
-from wisp_gateway.errors import DirectoryError
+from wisp_gateway.errors import DiscoveryError
 
 FULL = {
     "namespace": "default", "name": "m", "servedName": "s", "created": 5, "state": "Waking", "reason": "r",
@@ -18,7 +18,7 @@ FULL = {
 }  # fmt: skip
 
 
-def test_a_whole_model_is_read_and_what_is_newer_than_us_is_left_alone():
+def test_a_complete_model_is_read_and_unknown_fields_are_ignored():
     model = parse(json.dumps({"models": [FULL]}))["default/m"]
     assert (model.served_name, model.phase, model.progress, model.routing) == (
         "s",
@@ -35,7 +35,7 @@ def test_a_whole_model_is_read_and_what_is_newer_than_us_is_left_alone():
     assert model.api_keys_file == "/k"
 
 
-def test_words_of_a_newer_operator_fall_back_and_freeze_no_other_model():
+def test_unknown_values_of_a_newer_operator_get_defaults():
     newer = {**FULL, "state": "Hibernating", "routing": "RoundRobin", "coldStart": {"mode": "Queue"}}
     models = parse(json.dumps({"models": [newer, {**FULL, "name": "other"}]}))
     assert models["default/other"].routing == "LeastLoad"
@@ -44,7 +44,7 @@ def test_words_of_a_newer_operator_fall_back_and_freeze_no_other_model():
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"state": 3}, "models[0].state: expected a string"),
         ({"name": ""}, "models[0].name: expected a string"),
@@ -60,13 +60,13 @@ def test_words_of_a_newer_operator_fall_back_and_freeze_no_other_model():
         ({"endpoints": {}}, "models[0].endpoints: expected a list"),
     ],
 )
-def test_a_directory_that_cannot_be_names_the_field(change, complaint):
-    with pytest.raises(DirectoryError) as caught:
+def test_validation_errors_name_the_field(change, message):
+    with pytest.raises(DiscoveryError) as caught:
         parse(json.dumps({"models": [{**FULL, **change}]}))
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"models": 5}', '{"models": [5]}', b"\xff"])
-def test_what_is_no_directory_is_said_so(text):
-    with pytest.raises((DirectoryError, UnicodeDecodeError)):
+def test_text_that_is_no_snapshot_is_refused(text):
+    with pytest.raises((DiscoveryError, UnicodeDecodeError)):
         parse(text)

@@ -9,7 +9,7 @@ from wisp_gateway.inbound.auth import bearer
 
 
 def test_keys_have_names_comments_and_blanks_around_them():
-    assert parse_keys("# ours\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n") == [
+    assert parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n") == [
         "sk-a",
         "sk-bare",
         "sk:with:colons",

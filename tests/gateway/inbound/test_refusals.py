@@ -1,4 +1,4 @@
-"""What the gateway lets in and how it says no: keys, limits, bad requests, the shape of every error."""
+"""Refusals: keys, limits, bad requests, the shape of every error."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_every_error_has_openais_shape(world, method, path, content, headers, st
     assert len(error["message"]) > 15
 
 
-def test_a_405_says_what_would_do(world):
+def test_a_405_names_the_allowed_method(world):
     assert httpx.get(f"{world.start().url}/v1/completions").headers["allow"] == "POST"
 
 
-def test_what_is_not_http_gets_the_shape_too(world):
+def test_malformed_http_gets_the_shape_too(world):
     answer = raw(world.start(), b"EHLO gateway\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
@@ -92,7 +92,7 @@ def test_the_request_id_is_kept_or_made_and_goes_to_the_pod(world):
     assert httpx.get(f"{world.url}/nowhere").headers["x-request-id"].startswith("req-")
 
 
-def test_the_body_goes_on_byte_for_byte_when_the_pod_knows_the_model_by_that_name(world):
+def test_the_body_is_forwarded_unchanged_when_the_pod_serves_the_model_under_that_name(world):
     pod = world.pod()
     world.model("m", pod)
     content = b'{"model" : "m",  "seed": 1.50, "prompt":"\\u00e4"}'
@@ -102,7 +102,7 @@ def test_the_body_goes_on_byte_for_byte_when_the_pod_knows_the_model_by_that_nam
 
 @pytest.fixture
 def guarded(world):
-    """One model for whoever has a gateway key; one whose own file opens it, too."""
+    """One model behind the gateway's keys; one with a key file of its own besides."""
     (world.tmp_path / "keys").write_text("alice:sk-alice\nsk-bare\n")
     (world.tmp_path / "team").write_text("sk-team\n")
     world.model("m", world.pod())
@@ -124,7 +124,7 @@ def guarded(world):
         ("team", "sk-ALICE", 401),
     ],
 )
-def test_who_may_use_which_model(guarded, model, key, status):
+def test_keys_open_models(guarded, model, key, status):
     headers = {"authorization": f"Bearer {key}"} if key else {}
     answer = guarded.post("/v1/completions", json={"model": model, "prompt": "x"}, headers=headers)
     assert answer.status_code == status
@@ -172,7 +172,7 @@ def test_probes_and_metrics_need_no_key(guarded):
         assert httpx.get(guarded.url + path).status_code == 200
 
 
-def test_metrics_are_split_by_model_and_never_by_what_a_client_wrote(world):
+def test_metrics_are_split_by_model_and_never_by_a_clients_text(world):
     world.model("m", world.pod())
     world.start()
     world.post()

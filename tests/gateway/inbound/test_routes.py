@@ -31,7 +31,7 @@ from wisp_gateway.inbound.routes import Route
         ("POST", "/a/b/c/v1/completions", NotFound),
     ],
 )
-def test_what_a_path_asks_for(method, path, expect):
+def test_method_and_path_give_a_route(method, path, expect):
     if isinstance(expect, Route):
         assert routes.find(method, path) == expect
     else:

@@ -20,7 +20,7 @@ def read_all(connection):
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
-def test_a_body_that_does_not_come_is_given_up(world):
+def test_a_body_that_does_not_arrive_is_given_up(world):
     world.model("m", world.pod())
     world.start(body_timeout_s=0.3)
     with connect(world) as connection:
@@ -31,7 +31,7 @@ def test_a_body_that_does_not_come_is_given_up(world):
     assert world.post().status_code == 200
 
 
-def test_who_was_refused_may_not_go_on_sending_for_ever(world):
+def test_a_refused_client_may_not_go_on_sending_for_ever(world):
     world.model("m", world.pod())
     world.start(body_timeout_s=0.3, max_body_bytes=10)
     with connect(world) as connection:
@@ -44,10 +44,10 @@ def test_who_was_refused_may_not_go_on_sending_for_ever(world):
 def test_the_time_for_a_body_is_not_the_time_for_an_answer(world):
     world.model("m", world.pod(world.does.talk(3, gap_s=0.3)))
     world.start(body_timeout_s=0.2, header_timeout_s=0.2)
-    assert world.said(world.chat(stream=True)) == "w0 w1 w2 "
+    assert world.text_of(world.chat(stream=True)) == "w0 w1 w2 "
 
 
-def test_one_connection_too_many_is_refused_but_probes_are_answered(world):
+def test_a_connection_over_the_limit_is_refused_but_probes_are_answered(world):
     world.model("m", world.pod())
     world.start(max_connections=3)
     idle = [connect(world) for _ in range(3)]
@@ -61,7 +61,7 @@ def test_one_connection_too_many_is_refused_but_probes_are_answered(world):
     world.until(lambda: world.post().status_code == 200)
 
 
-def test_a_connection_too_many_that_asks_nothing_is_closed_soon(world):
+def test_an_idle_connection_over_the_limit_is_closed_soon(world):
     world.start(max_connections=1)
     with connect(world), connect(world) as surplus:
         assert read_all(surplus) == b""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wisp_gateway.reporting.demand import Demand
+from wisp_gateway.reporting.demand import DemandReporter
 
 
 async def _take(pod, seen, writer):
@@ -28,12 +28,12 @@ def operators(world, monkeypatch):
     async def resolve(self):
         return set(hosts)
 
-    monkeypatch.setattr(Demand, "_resolve", resolve)
+    monkeypatch.setattr(DemandReporter, "_resolve", resolve)
     monkeypatch.setattr("wisp_gateway.reporting.demand.RESOLVE_S", 0.05)
     return first, second, hosts
 
 
-def test_every_replica_of_the_operator_is_told(world, operators):
+def test_demand_goes_to_every_replica_of_the_operator(world, operators):
     first, second, hosts = operators
     world.model("m", state="Asleep", coldStart={"maxWaitSeconds": 0.3})
     world.start(demand_url=f"http://operator:{first.port}/demand", name="gw")

@@ -1,4 +1,4 @@
-"""Models at zero: held, woken, served the moment a pod answers; and what the operator is told meanwhile."""
+"""Models at zero: requests wait, the operator gets demand, the first ready pod serves."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def test_a_request_wakes_and_is_served_as_soon_as_the_pod_answers(world):
         "weights",
         1,
     )
-    pod.is_ready = True  # the directory has not noticed
-    assert waiting.result(5).choices[0].message.content == "whole"
+    pod.is_ready = True  # not yet in the snapshot
+    assert waiting.result(5).choices[0].message.content == "complete"
     assert world.state()["state"] == "Ready"
     assert 0 < world.state()["lastColdStartSeconds"] < 10
     world.until(lambda: operator.last()["idleSeconds"])
     assert operator.last()["arrivals"] == 1
 
 
-def test_the_demand_comes_every_second_and_counts_what_runs(world):
+def test_the_demand_comes_every_second_and_counts_running_requests(world):
     operator = Operator(world)
     world.model("m", world.pod(world.does.talk(words=100, gap_s=0.05)))
     stream = world.start(demand_url=operator.url).chat(stream=True)
@@ -83,7 +83,7 @@ def test_reject_answers_at_once_and_still_wakes(world):
     assert operator.last()["idleSeconds"] is not None
 
 
-def test_suspended_is_refused_and_wakes_nobody(world):
+def test_suspended_is_refused_and_not_woken(world):
     operator = Operator(world)
     world.model("m", state="Suspended")
     answer = world.start(demand_url=operator.url).post()
@@ -114,7 +114,7 @@ def test_past_the_bound_429_and_past_the_wait_503(world):
         (None, 404, "model_not_found"),
     ],
 )
-def test_those_held_are_told_when_the_model_will_not_come(world, change, status, code):
+def test_queued_requests_are_refused_when_the_model_will_not_come(world, change, status, code):
     world.model("m", state="Waking")
     held = world.start().background(world.post)
     world.until(lambda: world.state()["waiting"] == 1)
@@ -122,7 +122,7 @@ def test_those_held_are_told_when_the_model_will_not_come(world, change, status,
     assert (held.result(2).status_code, held.result().json()["error"]["code"]) == (status, code)
 
 
-def test_an_endpoint_that_goes_while_requests_are_held_is_not_asked(world):
+def test_an_endpoint_removed_while_requests_are_queued_gets_none(world):
     gone, new = world.pod(), world.pod()
     gone.is_ready = new.is_ready = False
     world.model("m", gone, state="Waking", ready=False)
@@ -134,7 +134,7 @@ def test_an_endpoint_that_goes_while_requests_are_held_is_not_asked(world):
     assert (len(gone.seen), len(new.seen)) == (0, 1)
 
 
-def test_a_client_that_leaves_while_held_frees_its_place(world):
+def test_a_client_that_disconnects_while_queued_frees_its_place(world):
     world.model("m", state="Asleep", coldStart={"queueLimit": 1})
     world.start()
     with pytest.raises(httpx.ReadTimeout):
@@ -146,7 +146,7 @@ def test_a_client_that_leaves_while_held_frees_its_place(world):
     assert held.result(5).status_code == 200
 
 
-def test_one_models_line_does_not_hold_up_another(world):
+def test_one_models_queue_does_not_delay_another(world):
     world.model("asleep", state="Asleep", coldStart={"maxWaitSeconds": 5})
     world.model("m", world.pod())
     world.start()
@@ -161,7 +161,7 @@ def test_one_models_line_does_not_hold_up_another(world):
     world.remove("default/asleep")
 
 
-def test_beyond_target_concurrency_requests_wait_with_us_and_go_in_order(world):
+def test_beyond_target_concurrency_requests_queue_in_the_gateway_in_order(world):
     pod = world.pod(world.does.talk(gap_s=0.5))
     world.model("m", pod, targetConcurrency=2)
     world.start()
@@ -190,10 +190,10 @@ def test_a_draining_pod_finishes_but_gets_nothing_new(world):
     world.publish([{**document, "endpoints": endpoints}])
     assert world.post().status_code == 200
     assert (len(old.seen), len(new.seen)) == (1, 1)
-    assert world.said(stream) == "w1 w2 w3 "
+    assert world.text_of(stream) == "w1 w2 w3 "
 
 
-def test_heartbeats_come_at_their_pace_and_say_what_is_awaited(world):
+def test_heartbeats_come_at_their_interval_and_name_the_phase(world):
     heartbeat = {"heartbeatSeconds": 0.2, "maxWaitSeconds": 0.9}
     world.model("m", state="Waking", phase="weights", coldStart=heartbeat)
     world.start()

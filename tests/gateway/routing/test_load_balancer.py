@@ -6,59 +6,60 @@ from collections import Counter
 
 import pytest
 
-from wisp_gateway.routing.load_balancer import Load, pick, prefix_key
+from wisp_gateway.routing.load_balancer import EndpointLoad, prefix_key, select_endpoint
 
 
 def loads(*running, limit=8):
-    return [Load(f"p{index}", count, limit) for index, count in enumerate(running)]
+    return [EndpointLoad(f"p{index}", count, limit) for index, count in enumerate(running)]
 
 
 @pytest.mark.parametrize(
-    ("running", "turn", "expect"),
+    ("running", "round_robin_index", "expect"),
     [
         ((3, 1, 2), 0, "p1"),
         ((1, 1, 1), 0, "p0"),
-        ((1, 1, 1), 1, "p1"),  # ties go in turn
+        ((1, 1, 1), 1, "p1"),  # round robin among equals
         ((1, 1, 1), 5, "p2"),
         ((8, 8, 7), 0, "p2"),
-        ((8, 8, 8), 0, None),  # full: the request waits in our line, not in theirs
+        ((8, 8, 8), 0, None),  # full: the request waits in the gateway, not in a pod
         ((), 0, None),
     ],
 )
-def test_the_least_loaded_pod_is_picked(running, turn, expect):
-    assert pick(loads(*running), turn=turn) == expect
+def test_the_least_loaded_pod_is_selected(running, round_robin_index, expect):
+    assert select_endpoint(loads(*running), round_robin_index=round_robin_index) == expect
 
 
-def test_one_prefix_meets_on_one_pod_and_many_prefixes_spread():
+def test_one_prefix_goes_to_one_pod_and_many_prefixes_spread():
     keys = [prefix_key({"prompt": f"system {index}"}) for index in range(300)]
     idle = loads(0, 0, 0)
-    assert {pick(idle, key=keys[0], turn=turn) for turn in range(9)} == {pick(idle, key=keys[0])}
-    share = Counter(pick(idle, key=key) for key in keys)
+    selected = {select_endpoint(idle, key=keys[0], round_robin_index=index) for index in range(9)}
+    assert selected == {select_endpoint(idle, key=keys[0])}
+    share = Counter(select_endpoint(idle, key=key) for key in keys)
     assert min(share.values()) > 60  # of 100 expected each
 
 
-def test_a_pod_that_goes_moves_only_its_own_prefixes():
+def test_a_removed_pod_moves_only_its_own_prefixes():
     keys = [prefix_key({"prompt": f"system {index}"}) for index in range(100)]
-    before = {key: pick(loads(0, 0, 0), key=key) for key in keys}
-    after = {key: pick(loads(0, 0), key=key) for key in keys}
+    before = {key: select_endpoint(loads(0, 0, 0), key=key) for key in keys}
+    after = {key: select_endpoint(loads(0, 0), key=key) for key in keys}
     assert all(after[key] == pod for key, pod in before.items() if pod != "p2")
 
 
 def test_a_favourite_over_its_share_is_passed_over():
     key = prefix_key({"prompt": "popular"})
-    favourite = int(pick(loads(0, 0, 0), key=key)[1])
+    favourite = int(select_endpoint(loads(0, 0, 0), key=key)[1])
     running = [0, 0, 0]
     for _ in range(12):
-        running[int(pick(loads(*running), key=key)[1])] += 1
+        running[int(select_endpoint(loads(*running), key=key)[1])] += 1
     assert sum(running) == 12
     assert running[favourite] == max(running)
     assert max(running) <= 6  # 1.25 x (12 + 1) / 3, rounded up
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("body", "other", "is_same"),
     [
-        ({"prompt": "a" * 2000}, {"prompt": "a" * 3000}, True),  # only the beginning counts
+        ({"prompt": "a" * 2000}, {"prompt": "a" * 3000}, True),  # only the prefix counts
         ({"prompt": "a"}, {"prompt": "b"}, False),
         ({"prompt": [1, 2, 3]}, {"prompt": [1, 2, 4]}, False),
         (
@@ -67,9 +68,9 @@ def test_a_favourite_over_its_share_is_passed_over():
             False,
         ),
         ({"messages": [{"content": [{"text": "x"}]}]}, {"messages": [{"content": [{"text": "y"}]}]}, False),
-        ({"messages": "odd"}, {"messages": "odd"}, True),  # what is wrong with it is the pod's to say
+        ({"messages": "odd"}, {"messages": "odd"}, True),  # validation is the pod's
         ({"prompt": "\ud800"}, {"prompt": "\ud800"}, True),
     ],
 )
-def test_the_prefix_key_is_the_prompts_beginning(one, other, is_same):
-    assert (prefix_key(one) == prefix_key(other)) is is_same
+def test_the_prefix_key_is_of_the_prompts_first_characters(body, other, is_same):
+    assert (prefix_key(body) == prefix_key(other)) is is_same

@@ -1,4 +1,4 @@
-"""Pods that die, refuse, stall or lie: no request is lost before its first byte, no half looks whole."""
+"""Pods that fail: no request is lost before its first byte, no partial answer looks complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_pod_that_dies_before_the_first_byte_is_replaced_by_another(world):
     dying, healthy = world.pod(world.does.write(then="die")), world.pod()
     world.model("m", dying, healthy, routing="LeastLoad")
     world.start()
-    assert [world.chat().choices[0].message.content for _ in range(4)] == ["whole"] * 4
+    assert [world.chat().choices[0].message.content for _ in range(4)] == ["complete"] * 4
     assert world.metric('wisp_gateway_retries_total{model="default/m"}') == 1
 
 
@@ -21,7 +21,7 @@ def test_headers_alone_are_no_first_byte(world):
     """The runtime sends its 200 before the first token; a pod that dies in between is replaced too."""
     pod = world.pod(world.does.die_and_return(0.1, 1, world.STREAM_HEAD))
     world.model("m", pod)
-    assert world.said(world.start().chat(stream=True)) == "w0 w1 w2 w3 w4 "
+    assert world.text_of(world.start().chat(stream=True)) == "w0 w1 w2 w3 w4 "
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -29,7 +29,7 @@ def test_the_only_pod_dies_and_the_request_waits_for_its_return(world, is_stream
     pod = world.pod(world.does.die_and_return(0.3, 1))
     world.model("m", pod)
     answer = world.start().chat(stream=is_stream)
-    assert world.said(answer) if is_stream else answer.choices[0].message.content
+    assert world.text_of(answer) if is_stream else answer.choices[0].message.content
     assert len(pod.seen) == 2
 
 
@@ -43,14 +43,14 @@ def test_a_request_that_kills_every_pod_is_given_up(world):
 
 
 def test_a_pod_that_is_not_there_costs_no_attempt(world):
-    """Connection refused: nobody has seen the request, so it may wait as long as anybody."""
+    """Connection refused: no pod has seen the request, so it may wait as long as any other."""
     pod = world.pod(is_listening=False)
     world.model("m", pod)
     waiting = world.start().background(world.chat)
     time.sleep(0.5)
     assert not waiting.done()
     world.do(pod.start())
-    assert waiting.result(5).choices[0].message.content == "whole"
+    assert waiting.result(5).choices[0].message.content == "complete"
 
 
 def test_a_retry_ends_with_max_wait(world):
@@ -81,7 +81,7 @@ def test_a_stream_cut_off_ends_in_an_error_that_the_sdk_raises(world):
         next(stream)
 
 
-def test_a_stream_cut_off_inside_an_event_leaves_no_half_of_it(world):
+def test_a_stream_cut_off_inside_an_event_leaves_no_part_of_it(world):
     torn = world.framed(world.event("half") + b'data: {"id": "c", "ob')
     world.model("m", world.pod(world.does.write(world.STREAM_HEAD, torn, gap_s=0.05, then="die")))
     stream = world.start().chat(stream=True)
@@ -95,11 +95,11 @@ def test_a_stream_cut_off_inside_an_event_leaves_no_half_of_it(world):
     [
         b'HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"half": ',
         b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"hal\r\n',
-        b'HTTP/1.1 200 OK\r\n\r\n{"choices": []}',  # whole to look at, but without an announced end who knows
+        b'HTTP/1.1 200 OK\r\n\r\n{"choices": []}',  # looks complete, but has no announced end
         b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"hal\r\nnonsense',
     ],
 )
-def test_a_truncated_whole_answer_is_a_502(world, written):
+def test_a_truncated_answer_that_is_not_streamed_is_a_502(world, written):
     world.model("m", world.pod(world.does.write(written, gap_s=0.05, then="die")))
     answer = world.start().post()
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
@@ -117,10 +117,10 @@ def test_killed_in_mid_stream_that_client_gets_an_error_and_the_queued_are_serve
         list(first)
     pod.handler = world.does.talk()
     world.do(pod.start())
-    assert [waiting.result(5).choices[0].message.content for waiting in queued] == ["whole"] * 3
+    assert [waiting.result(5).choices[0].message.content for waiting in queued] == ["complete"] * 3
 
 
-def test_a_pod_that_says_nothing_for_too_long_is_left(world):
+def test_a_pod_that_sends_nothing_for_too_long_is_given_up(world):
     world.model("m", world.pod(world.does.write()), coldStart={"maxWaitSeconds": 0.5})
     began = time.monotonic()
     answer = world.start(idle_timeout_s=1).post()

@@ -1,18 +1,18 @@
-"""Pods that are probed, and pods that drain."""
+"""Readiness probes of broken pods; pods that drain."""
 
 from __future__ import annotations
 
 
-def test_a_pod_that_broke_one_connection_comes_back_though_nobody_waits(world):
-    """The directory never saw it unready, so only asking can tell."""
-    doubted = world.pod(world.does.write(b"", then="die"))
+def test_a_pod_that_broke_one_connection_comes_back_without_queued_requests(world):
+    """The snapshot never had it unready, so only a probe can."""
+    broken = world.pod(world.does.write(b"", then="die"))
     other = world.pod()
-    world.model("m", doubted, other, routing="LeastLoad")
+    world.model("m", broken, other, routing="LeastLoad")
     world.start()
     assert [world.post().status_code for _ in range(2)] == [200, 200]
     world.until(lambda: [e["ready"] for e in world.state()["endpoints"]].count(True) == 1)
-    doubted.handler = world.does.talk()
-    world.do(doubted.start())
+    broken.handler = world.does.talk()
+    world.do(broken.start())
     world.until(lambda: all(e["ready"] for e in world.state()["endpoints"]), timeout_s=2)
 
 
@@ -20,7 +20,7 @@ def test_a_draining_pod_gets_nothing_new_and_keeps_what_it_has(world):
     leaving, other = world.pod(world.does.talk(6, gap_s=0.1)), world.pod()
     world.model("m", leaving, routing="LeastLoad")
     world.start()
-    stream = world.background(lambda: world.said(world.chat(stream=True)))
+    stream = world.background(lambda: world.text_of(world.chat(stream=True)))
     world.until(lambda: leaving.seen)
     ends = [
         {"id": "a", "address": leaving.address, "ready": False, "draining": True},

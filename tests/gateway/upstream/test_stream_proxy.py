@@ -1,4 +1,4 @@
-"""Streams: byte for byte, as slow as the client, and over the moment it leaves."""
+"""Streams: byte for byte, as slow as the client, ended the moment it disconnects."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import pytest
 BODY = {"model": "m", "prompt": "x", "stream": True}
 
 
-def test_what_the_pod_wrote_arrives_byte_for_byte_as_it_comes(world):
+def test_a_pods_bytes_arrive_unchanged_and_at_once(world):
     events = [b": pod's own comment\n\n", world.event("ä"), b"data: {}\n", b"\n", b"data: [DONE]\n\n"]
-    pieces = [world.framed(event) for event in events]
-    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *pieces, b"0\r\n\r\n", gap_s=0.03)))
+    chunks = [world.framed(event) for event in events]
+    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n", gap_s=0.03)))
     began = time.monotonic()
     with httpx.stream("POST", f"{world.start().url}/v1/completions", json=BODY) as answer:
         chunks = list(answer.iter_raw())
     assert b"".join(chunks) == b"".join(events)
-    assert len(chunks) >= 4  # not gathered up
+    assert len(chunks) >= 4  # not buffered
     assert time.monotonic() - began < 5
 
 
-def test_events_torn_over_many_chunks_and_without_a_last_newline_arrive_whole(world):
+def test_events_split_over_many_chunks_and_without_a_last_newline_arrive_complete(world):
     text = world.event("one") + world.event("two") + b"data: [DONE]"
-    pieces = [world.framed(text[start : start + 7]) for start in range(0, len(text), 7)]
-    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *pieces, b"0\r\n\r\n")))
+    chunks = [world.framed(text[start : start + 7]) for start in range(0, len(text), 7)]
+    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n")))
     assert world.start().post(json=BODY).content == text
 
 
-def test_a_client_that_leaves_ends_the_work_at_the_pod(world):
+def test_a_client_that_disconnects_ends_the_work_at_the_pod(world):
     pod = world.pod(world.does.talk(words=10_000, gap_s=0.01))
     world.model("m", pod)
     stream = world.start().chat(stream=True)
@@ -43,7 +43,7 @@ def test_a_client_that_leaves_ends_the_work_at_the_pod(world):
     world.until(lambda: world.metric('wisp_gateway_requests_total{model="default/m",code="499"}') == 1)
 
 
-def test_a_client_that_leaves_before_the_answer_ends_the_work_too(world):
+def test_a_client_that_disconnects_before_the_answer_ends_the_work_too(world):
     pod = world.pod(world.does.write())
     world.model("m", pod)
     world.start()
@@ -54,7 +54,7 @@ def test_a_client_that_leaves_before_the_answer_ends_the_work_too(world):
 
 
 def test_a_slow_client_slows_the_pod_and_the_gateway_keeps_little(world):
-    """The pod offers 64 MB; while the client does not read, only socket buffers and ours may fill."""
+    """The pod offers 64 MB; while the client does not read, only socket and gateway buffers may fill."""
     written = 0
 
     async def pour(pod, seen, writer):
