@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.memory.ledger import Ledger, compute_ledger
+from wisp_plan.memory.cache import model_groups, sequence_blocks
+from wisp_plan.memory.ledger import Ledger, LedgerOptions, cache_of, compute_ledger
 from wisp_plan.memory.limits import step_sizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB
@@ -81,8 +82,10 @@ def _merit(trial: Trial) -> tuple[bool, int, int]:
 def _attempt(
     spec: ModelSpec, request: FitRequest, quantization: str, step_tokens: int, available_bytes: int
 ) -> Trial:
+    groups = model_groups(spec, request.kv_format)
+
     def at(context: int) -> Trial:
-        blocks = -(-context // request.block_tokens)
+        blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)
         options = request.ledger_options(quantization, context, blocks, step_tokens)
         return Trial(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
 
@@ -115,12 +118,29 @@ def allocate(spec: ModelSpec, request: FitRequest, trial: Trial) -> Ledger:
     if not trial.fits:
         return trial.required
     required = trial.required
-    block_bytes = required.options.block_tokens * required.kv_bytes_per_token
-    room = (required.kv_cache_bytes + trial.headroom_bytes) // block_bytes
-    wanted = room
+    room_bytes = required.kv_cache_bytes + trial.headroom_bytes
+    wanted_bytes = room_bytes
     if request.kv_cache_bytes is not None:
-        wanted = request.kv_cache_bytes // block_bytes
+        wanted_bytes = request.kv_cache_bytes
     elif request.device == "cpu":
-        wanted = CPU_KV_BYTES // block_bytes
-    blocks = min(room, max(wanted, required.options.kv_blocks))
-    return compute_ledger(spec, replace(required.options, kv_blocks=blocks))
+        wanted_bytes = CPU_KV_BYTES
+    options = required.options
+    blocks = _most_blocks(spec, options, min(room_bytes, wanted_bytes))
+    return compute_ledger(spec, replace(options, kv_blocks=max(blocks, options.kv_blocks)))
+
+
+def _most_blocks(spec: ModelSpec, options: LedgerOptions, limit_bytes: int) -> int:
+    """Return the most KV blocks whose caches take no more than ``limit_bytes``; never less than there are."""
+
+    def fits(blocks: int) -> bool:
+        return cache_of(spec, replace(options, kv_blocks=blocks)).size_bytes <= limit_bytes
+
+    low, high = options.kv_blocks, options.kv_blocks + 1
+    if not options.kv_blocks:
+        return 0
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

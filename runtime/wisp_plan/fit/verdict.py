@@ -13,6 +13,7 @@ from wisp_plan.checkpoint.index import Inventory
 from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import Trial, allocate, attempt
+from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import format_size
@@ -66,15 +67,22 @@ class Fit:
         return self.available_bytes - self.required_bytes
 
     @property
+    def cache(self) -> CacheSizes:
+        """Caches to allocate."""
+        return self.ledger.cache
+
+    @property
     def max_concurrent_at_context(self) -> int:
         """Sequences of full ``max_context`` that run at a time."""
-        blocks_a_sequence = -(-self.max_context // self.block_tokens)
-        return min(self.max_concurrent, self.kv_blocks // blocks_a_sequence)
+        most = self.cache.sequences(self.max_context, self.max_step_tokens) if self.fits else 0
+        return self.max_concurrent if most is None else min(self.max_concurrent, most)
 
     @property
     def context_at_max_concurrent(self) -> int:
         """Tokens that each of ``max_concurrent`` sequences can hold at a time."""
-        return min(self.max_context, self.kv_blocks // self.max_concurrent * self.block_tokens)
+        if not self.fits:
+            return 0
+        return self.cache.tokens(self.max_concurrent, self.max_context, self.max_step_tokens)
 
     def to_dict(self) -> dict[str, object]:
         """Return the ledger as ``/state`` shows it (docs/architecture.md)."""

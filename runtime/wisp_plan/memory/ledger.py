@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.memory.buffers import cpu_bytes, gpu_buffers
+from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
-from wisp_plan.weights.formats import Device, kv_bytes_per_token, weight_bytes
+from wisp_plan.weights.formats import Device, weight_bytes
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
@@ -78,22 +79,30 @@ class Ledger:
     Attributes:
         weights_bytes: the weights as they are held in memory, without scales.
         scales_bytes: the scales of quantized weights.
-        kv_cache_bytes: P blocks of Tb tokens.
         workspace_bytes: activations, logits and attention's partial results of one step.
         graphs_bytes: captured CUDA graphs.
         context_bytes: CUDA's own.
-        kv_bytes_per_token: of one sequence's token, over all layers.
+        cache: caches of all layers.
         options: what it was computed for.
     """
 
     weights_bytes: int
     scales_bytes: int
-    kv_cache_bytes: int
     workspace_bytes: int
     graphs_bytes: int
     context_bytes: int
-    kv_bytes_per_token: int
+    cache: CacheSizes
     options: LedgerOptions
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Bytes of the caches."""
+        return self.cache.size_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one sequence's token, over all layers."""
+        return sum(pool.group.token_bytes for pool in self.cache.pools)
 
     @property
     def total_bytes(self) -> int:
@@ -122,18 +131,28 @@ class Ledger:
 def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
     """Count what serving ``spec`` under ``options`` occupies."""
     weights = weight_bytes(spec, options.quantization, options.device)
-    per_token = kv_bytes_per_token(spec, options.kv_dtype)
     is_cuda = options.device == "cuda"
     context = CONTEXT_BYTES if options.context_bytes is None else options.context_bytes
     return Ledger(
         weights_bytes=weights.weights,
         scales_bytes=weights.scales,
-        kv_cache_bytes=options.kv_blocks * options.block_tokens * per_token,
         workspace_bytes=workspace_bytes(spec, options),
         graphs_bytes=graphs_bytes(spec, options.max_concurrent) if is_cuda else 0,
         context_bytes=context if is_cuda else 0,
-        kv_bytes_per_token=per_token,
+        cache=cache_of(spec, options),
         options=options,
+    )
+
+
+def cache_of(spec: ModelSpec, options: LedgerOptions) -> CacheSizes:
+    """Return the caches of ``spec`` with the blocks and sequences of ``options``."""
+    return cache_sizes(
+        model_groups(spec, options.kv_dtype),
+        options.kv_blocks,
+        block_tokens=options.block_tokens,
+        max_concurrent=options.max_concurrent,
+        max_step_tokens=options.max_step_tokens,
+        max_context=options.max_context,
     )
 
 

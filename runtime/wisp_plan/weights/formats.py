@@ -55,8 +55,6 @@ FORMATS = {
 }
 """All formats, the most faithful first."""
 
-KV_BITS = {"bf16": 16, "fp8": 8, "float32": 32}
-
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
@@ -92,8 +90,3 @@ def weight_bytes(spec: ModelSpec, format_name: str, device: Device) -> WeightByt
 def parameters(spec: ModelSpec) -> int:
     """Count the parameters of ``spec``; tied embeddings count once."""
     return sum(math.prod(tensor.shape) for tensor in expected_tensors(spec))
-
-
-def kv_bytes_per_token(spec: ModelSpec, kv_dtype: str) -> int:
-    """Bytes that one token of one sequence occupies in the KV cache, over all layers."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_size * KV_BITS[kv_dtype] // 8

@@ -10,8 +10,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.weights.formats import FORMATS, kv_bytes_per_token
+from wisp_plan.weights.formats import FORMATS
 from wisp_plan.weights.tensors import expected_tensors
 
 

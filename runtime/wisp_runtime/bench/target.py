@@ -9,9 +9,9 @@ from typing import Any
 
 from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
+from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.weights.formats import kv_bytes_per_token
 from wisp_plan.weights.layout import padded
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import fill_with_noise

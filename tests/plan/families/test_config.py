@@ -8,8 +8,9 @@ import pytest
 
 from wisp_plan.errors import ConfigInvalid, UnknownArchitecture
 from wisp_plan.families.config import SUPPORTED_ARCHITECTURES, parse_config
+from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import RopeSpec
-from wisp_plan.weights.formats import kv_bytes_per_token, parameters
+from wisp_plan.weights.formats import parameters
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,247 @@
+"""Caches of a model's layers: what each keeps of a sequence, and how much memory that takes.
+
+A mixer's spec declares its cache. Layers with equal caches form a group: one block table, or one state slot,
+of a sequence serves them all. The ledger counts groups, the device allocates them, the engine's cache manager
+hands out their blocks and slots.
+
+Pure. A paged spec is a frozen dataclass with ``dtype``, ``window`` and ``block_shapes``, as :class:`PagedKV`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from wisp_plan.spec.model import ModelSpec
+
+Shape = tuple[int, ...]
+
+KV_BITS = {"bf16": 16, "fp8": 8, "float32": 32}
+"""Bits of an element of a cache, by dtype."""
+
+SNAPSHOTS_A_SEQUENCE = 1
+"""State slots for the prefix cache, for each sequence that may run."""
+
+
+class Paged(Protocol):
+    """Cache of a layer in blocks of tokens.
+
+    Attributes:
+        dtype: dtype of the elements.
+        window: tokens that a query sees, its own included; None: all.
+    """
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def window(self) -> int | None: ...
+
+    def block_shapes(self, block_tokens: int) -> tuple[Shape, ...]:
+        """Return the shape of one block in each of the layer's arrays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """Keys and values of every token, in blocks.
+
+    Attributes:
+        heads: KV heads.
+        k_size, v_size: channels of a head's key and value.
+        dtype: as of :class:`Paged`; what a mixer says is replaced by the dtype that is served.
+        window: as of :class:`Paged`.
+    """
+
+    heads: int
+    k_size: int
+    v_size: int
+    dtype: str = "bf16"
+    window: int | None = None
+
+    def block_shapes(self, block_tokens: int) -> tuple[Shape, ...]:
+        """Return the shapes of a block of keys and of values."""
+        return (self.heads, block_tokens, self.k_size), (self.heads, block_tokens, self.v_size)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Recurrent state: arrays of a fixed size for each sequence, whatever its length.
+
+    Attributes:
+        shapes: shape of each array.
+        dtypes: dtype of each array; on the CPU all are float32.
+    """
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one sequence's state in one layer."""
+        return sum(
+            math.prod(shape) * KV_BITS[dtype] // 8
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers with equal caches.
+
+    Attributes:
+        spec: :class:`State`, or a :class:`Paged` spec.
+        layers: their positions in the model, ascending.
+    """
+
+    spec: Any
+    layers: tuple[int, ...]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token of one sequence, in all layers; 0 of a state."""
+        if isinstance(self.spec, State):
+            return 0
+        elements = sum(map(math.prod, self.spec.block_shapes(1)))
+        return len(self.layers) * elements * KV_BITS[self.spec.dtype] // 8
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one sequence's state, in all layers; 0 of a paged cache."""
+        return len(self.layers) * self.spec.slot_bytes if isinstance(self.spec, State) else 0
+
+    def sequence_blocks(self, tokens: int, block_tokens: int, max_step_tokens: int) -> int:  # noqa: ARG002
+        """Return the most blocks that a sequence of up to ``tokens`` tokens holds at a time."""
+        return -(-tokens // block_tokens)
+
+
+def groups(caches: Iterable[Any | None], kv_dtype: str) -> tuple[CacheGroup, ...]:
+    """Group layers by their caches, as they are held with ``kv_dtype``; the paged groups come first.
+
+    Args:
+        caches: cache spec of each layer, None for a layer without.
+    """
+    layers: dict[Any, list[int]] = {}
+    for index, spec in enumerate(caches):
+        if spec is not None:
+            layers.setdefault(_held(spec, kv_dtype), []).append(index)
+    found = [CacheGroup(spec, tuple(where)) for spec, where in layers.items()]
+    return tuple(sorted(found, key=lambda group: isinstance(group.spec, State)))
+
+
+def sequence_blocks(
+    groups: tuple[CacheGroup, ...], tokens: int, block_tokens: int, max_step_tokens: int
+) -> int:
+    """Return the blocks that a sequence of ``tokens`` tokens needs of the group that needs the most."""
+    paged = (group for group in groups if not isinstance(group.spec, State))
+    return max((group.sequence_blocks(tokens, block_tokens, max_step_tokens) for group in paged), default=0)
+
+
+def model_groups(spec: ModelSpec, kv_dtype: str) -> tuple[CacheGroup, ...]:
+    """Return the cache groups of a model."""
+    return groups(_layer_caches(spec), kv_dtype)
+
+
+def kv_bytes_per_token(spec: ModelSpec, kv_dtype: str) -> int:
+    """Return the bytes that one token of one sequence takes in the KV cache, over all layers."""
+    return sum(group.token_bytes for group in model_groups(spec, kv_dtype))
+
+
+def _layer_caches(spec: ModelSpec) -> Iterable[Any | None]:
+    kv = PagedKV(spec.kv_heads, spec.head_size, spec.head_size, window=spec.sliding_window)
+    return (kv,) * spec.layers
+
+
+def _held(spec: Any, kv_dtype: str) -> Any:
+    if not isinstance(spec, State):
+        return replace(spec, dtype=kv_dtype)
+    return replace(spec, dtypes=("float32",) * len(spec.dtypes)) if kv_dtype == "float32" else spec
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Blocks of one paged group.
+
+    Attributes:
+        group: the layers.
+        blocks: P, how many blocks there are.
+    """
+
+    group: CacheGroup
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """Cache of a model, as it is allocated.
+
+    Attributes:
+        block_tokens: Tb, tokens of a block.
+        pools: one for each paged group.
+        states: groups with a recurrent state.
+        state_slots: sequences' states and snapshots that there is room for; 0 without such groups.
+    """
+
+    block_tokens: int
+    pools: tuple[Pool, ...]
+    states: tuple[CacheGroup, ...] = ()
+    state_slots: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of it."""
+        paged = sum(pool.blocks * self.block_tokens * pool.group.token_bytes for pool in self.pools)
+        return paged + self.state_slots * sum(group.slot_bytes for group in self.states)
+
+    def sequences(self, tokens: int, max_step_tokens: int) -> int | None:
+        """Return how many sequences of ``tokens`` tokens the blocks suffice for; None: any number."""
+        counts = (
+            pool.blocks // pool.group.sequence_blocks(tokens, self.block_tokens, max_step_tokens)
+            for pool in self.pools
+        )
+        return min(counts, default=None)
+
+    def tokens(self, sequences: int, max_context: int, max_step_tokens: int) -> int:
+        """Return the tokens, at most ``max_context``, each of ``sequences`` sequences can hold at a time."""
+        tokens = max_context
+        for pool in self.pools:
+            share = pool.blocks // sequences
+            if share < pool.group.sequence_blocks(max_context, self.block_tokens, max_step_tokens):
+                tokens = min(tokens, share * self.block_tokens)
+        return tokens
+
+
+def one_pool(blocks: int, block_tokens: int, window: int | None = None) -> CacheSizes:
+    """Return the cache of a single layer of attention, for code that does not ask for its bytes."""
+    return CacheSizes(block_tokens, (Pool(CacheGroup(PagedKV(1, 1, 1, window=window), (0,)), blocks),))
+
+
+def cache_sizes(
+    groups: tuple[CacheGroup, ...],
+    blocks: int,
+    *,
+    block_tokens: int,
+    max_concurrent: int,
+    max_step_tokens: int,
+    max_context: int,
+) -> CacheSizes:
+    """Divide memory among groups.
+
+    Args:
+        groups: groups of a model.
+        blocks: blocks of the group that needs the most for a sequence of ``max_context`` tokens. A group with
+            a window has no more than all sequences and two steps, one under way and one prepared, can hold.
+    """
+    paged = [group for group in groups if not isinstance(group.spec, State)]
+    states = tuple(group for group in groups if isinstance(group.spec, State))
+    needs = [group.sequence_blocks(max_context, block_tokens, max_step_tokens) for group in paged]
+    pools = []
+    for group, need in zip(paged, needs, strict=True):
+        most = blocks
+        if need < max(needs):
+            of_windows = max_concurrent * (-(-group.spec.window // block_tokens) + 1)
+            most = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
+        pools.append(Pool(group, most))
+    slots = (1 + SNAPSHOTS_A_SEQUENCE) * max_concurrent if states else 0
+    return CacheSizes(block_tokens, tuple(pools), states, slots)

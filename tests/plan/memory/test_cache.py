@@ -1,0 +1,86 @@
+"""Caches of layers: groups, and the bytes of blocks and slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from wisp_plan.memory.cache import (
+    CacheGroup,
+    PagedKV,
+    Pool,
+    State,
+    cache_sizes,
+    groups,
+    kv_bytes_per_token,
+    model_groups,
+    sequence_blocks,
+)
+
+FULL, WINDOW = PagedKV(2, 64, 64), PagedKV(2, 64, 64, window=128)
+STATE = State(((4, 8, 8), (12, 3)), ("float32", "bf16"))
+
+
+@dataclass(frozen=True)
+class PagedLatent:
+    """A latent vector of every token, as multi-head latent attention keeps one for all heads."""
+
+    size: int
+    dtype: str = "bf16"
+    window: int | None = None
+
+    def block_shapes(self, block_tokens):
+        return ((block_tokens, self.size),)
+
+
+def test_layers_with_equal_caches_form_a_group_and_states_come_last():
+    found = groups([STATE, FULL, WINDOW, None, FULL, STATE], "bf16")
+    assert [group.layers for group in found] == [(1, 4), (2,), (0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kv_dtype", "token_bytes", "slot_bytes"),
+    [
+        (FULL, "bf16", 3 * 2 * 2 * 64 * 2, 0),
+        (FULL, "fp8", 3 * 2 * 2 * 64, 0),
+        (FULL, "float32", 3 * 2 * 2 * 64 * 4, 0),
+        (PagedKV(1, 64, 32), "bf16", 3 * (64 + 32) * 2, 0),
+        (PagedLatent(576), "bf16", 3 * 1152, 0),  # DeepSeek-V3: 1,152 bytes a token and layer
+        (STATE, "bf16", 0, 3 * (256 * 4 + 36 * 2)),
+        (STATE, "float32", 0, 3 * (256 + 36) * 4),  # a CPU has no bf16
+    ],
+)
+def test_a_group_counts_the_bytes_of_a_token_or_of_a_sequence(spec, kv_dtype, token_bytes, slot_bytes):
+    (group,) = groups([spec] * 3, kv_dtype)
+    assert (group.token_bytes, group.slot_bytes) == (token_bytes, slot_bytes)
+
+
+def test_a_model_has_one_group_of_all_its_layers(spec_of):
+    spec = spec_of("llama-3-8b")
+    assert model_groups(spec, "bf16") == (CacheGroup(PagedKV(8, 128, 128), tuple(range(32))),)
+    assert kv_bytes_per_token(spec, "bf16") == 131_072
+
+
+def sizes_of(specs, blocks, **more):
+    options = {"block_tokens": 16, "max_concurrent": 4, "max_step_tokens": 512, "max_context": 8192}
+    return cache_sizes(groups(specs, "bf16"), blocks, **(options | more))
+
+
+def test_a_cache_is_blocks_of_tokens_and_slots_of_sequences():
+    sizes = sizes_of([FULL, STATE, FULL], 1000)
+    full, state = groups([FULL, STATE, FULL], "bf16")
+    assert sizes.pools == (Pool(full, 1000),)
+    assert sizes.states == (state,)
+    assert sizes.state_slots == 8  # a state and a snapshot for each sequence
+    assert sizes.size_bytes == 1000 * 16 * 1024 + 8 * (256 * 4 + 36 * 2)
+
+
+def test_sequences_share_blocks():
+    sizes = sizes_of([FULL], 1000)
+    assert sequence_blocks((sizes.pools[0].group,), 8000, 16, 512) == 500
+    assert sizes.sequences(8000, 512) == 2
+    assert sizes.sequences(8001, 512) == 1
+    assert sizes.tokens(4, 8192, 512) == 250 * 16
+    assert sizes.tokens(1, 8192, 512) == 8192
+    assert sizes_of([STATE], 0).sequences(8000, 512) is None
