@@ -24,7 +24,7 @@ from wisp_runtime.config import ServeConfig, flag_of, options
 from wisp_runtime.engine.startup import require_fit
 from wisp_runtime.ops.protocol.backend import Memory
 
-ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+CONTRACTS = Path(__file__).parents[2] / "docs" / "contracts.md"
 
 SPEC = ModelSpec(
     *("LlamaForCausalLM", "llama", 32, 4096, 14336, 128256, 32, 8, 128, 8192, 1e-5, RopeSpec(rotary_size=128))
@@ -95,8 +95,8 @@ def test_the_runtime_reads_what_the_operator_wrote(found, expect):
     assert {name: getattr(config, name) for name in expect} == expect
 
 
-def test_every_flag_the_operator_writes_is_in_the_map_of_the_house():
-    documented = set(re.findall(r"--[a-z-]+", ARCHITECTURE.read_text()))
+def test_every_flag_the_operator_writes_is_on_the_contracts_page():
+    documented = set(re.findall(r"--[a-z-]+", CONTRACTS.read_text()))
     everything = model(source={"revision": "main"}, runtime={"deterministic": True})
     arguments = deployment(everything, 1, BuildSettings())["spec"]["template"]["spec"]
     written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
@@ -152,4 +152,4 @@ def test_the_runtime_reads_the_command_line_with_which_the_demo_asks_for_its_mod
     name, *arguments = example_arguments(Path("/cache"))
     assert main.get_command(Context(main), name) is example.command
     assert example.command.make_context(name, arguments).params == {"cache_dir": Path("/cache")}
-    assert f"wisp-runtime {name} [--cache-dir DIR]" in ARCHITECTURE.read_text()
+    assert f"wisp-runtime {name} [--cache-dir DIR]" in CONTRACTS.read_text()

@@ -1,6 +1,6 @@
 """Snapshot of all models: their states, settings and endpoints.
 
-Frozen values and the parser of the JSON that the operator writes (docs/architecture.md). Unknown fields are
+Frozen values and the parser of the JSON that the operator writes (docs/contracts.md). Unknown fields are
 ignored, because an operator may be newer than its gateways. A :class:`ServiceDiscovery` delivers snapshots,
 from a file (:mod:`.file`) or from watches on a cluster (:mod:`.kubernetes`).
 """
@@ -91,7 +91,7 @@ class ServiceDiscovery(Protocol):
 
 
 def parse(text: bytes | str) -> Snapshot:
-    """Parse the JSON of docs/architecture.md into models by ``namespace/name``.
+    """Parse the JSON of docs/contracts.md into models by ``namespace/name``.
 
     Raises:
         DiscoveryError: not JSON, or a field is missing or of the wrong kind; the message names it.

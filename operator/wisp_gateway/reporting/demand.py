@@ -26,7 +26,7 @@ TIMEOUT_S = 5.0
 
 
 class DemandReporter:
-    """Posts demand (docs/architecture.md) to every address of one URL."""
+    """Posts demand (docs/contracts.md) to every address of one URL."""
 
     def __init__(self, url: str, name: str, registry: ModelRegistry, pool: Pool) -> None:
         parts = urlsplit(url)
@@ -118,7 +118,7 @@ class OperatorReplica:
 
 
 def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
-    """Return the demand of every model, in the format of docs/architecture.md."""
+    """Return the demand of every model, in the format of docs/contracts.md."""
     models = {
         state.model.key: {
             "waiting": len(state.queue),

@@ -21,7 +21,7 @@ def model_card(registry: ModelRegistry, state: ModelState) -> dict[str, Any]:
 
 
 def state_document(registry: ModelRegistry, *, gateway: str, status: str, base_url: str) -> dict[str, Any]:
-    """Return the document of ``/state`` (docs/architecture.md)."""
+    """Return the document of ``/state`` (docs/contracts.md)."""
     models = [_model_state(state, base_url) for state in registry.states()]
     return {"gateway": gateway, "status": status, "models": models}
 

@@ -1,4 +1,4 @@
-"""What gateways say of their requests: the contract *Demand* of docs/architecture.md, and its sum.
+"""What gateways say of their requests: the contract *Demand* of docs/contracts.md, and its sum.
 
 Pure: no clock, no network. Each gateway speaks for itself; the sum over those heard lately is the demand
 for a model. Nothing is decided here.
@@ -40,7 +40,7 @@ class DemandBook:
             models = {str(key): _report(found, now) for key, found in document["models"].items()}
             gateway = str(document["gateway"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a demand report (docs/architecture.md, Demand): {error!r}") from error
+            raise ValueError(f"not a demand report (docs/contracts.md, Demand): {error!r}") from error
         silent = [name for name, told in self._reports.items() if _is_silent(told, now)]
         for name in silent:  # a gateway's pod has a new name after every restart
             del self._reports[name]

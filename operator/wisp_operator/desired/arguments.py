@@ -1,4 +1,4 @@
-"""The command line of a runtime pod, as ``docs/architecture.md`` gives it."""
+"""The command line of a runtime pod, as ``docs/contracts.md`` gives it."""
 
 from __future__ import annotations
 

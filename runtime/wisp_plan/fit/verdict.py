@@ -85,7 +85,7 @@ class Fit:
         return self.cache.tokens(self.max_concurrent, self.max_context, self.max_step_tokens)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the ledger as ``/state`` shows it (docs/architecture.md)."""
+        """Return the ledger as ``/state`` shows it (docs/contracts.md)."""
         return {
             "weightsBytes": self.ledger.weights_bytes + self.ledger.scales_bytes,
             "kvCacheBytes": self.ledger.kv_cache_bytes,

@@ -139,7 +139,7 @@ class Service:
         await self._is_idle.wait()
 
     def state(self, tokens_per_second: float) -> dict[str, Any]:
-        """Return the body of ``/state``, as ``docs/architecture.md`` draws it."""
+        """Return the body of ``/state``, as ``docs/contracts.md`` draws it."""
         info, failure = self.engine.info, self.failure
         return {
             "model": self.config.name,

@@ -17,7 +17,7 @@ from wisp_plan.errors import UnknownCard
 
 
 def model(name="tiny", namespace="default", state="Asleep", **fields):
-    """One model of a gateway's ``/state``, as docs/architecture.md has it."""
+    """One model of a gateway's ``/state``, as docs/contracts.md has it."""
     return {
         "namespace": namespace, "name": name, "servedName": name, "state": state,
         "reason": "R", "message": "M.",

@@ -220,7 +220,7 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_before_the_arithmetic(spec_o
         check(spec_of("smollm2-135m"), CPU, available_bytes=GIB, device_name="this machine", inventory=empty)
 
 
-def test_state_shows_the_ledger_with_the_keys_of_the_architecture_page(spec_of):
+def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):
     fit = on("l4", spec_of("llama-3-8b"), replace(EVERYTHING, quantization="fp8"))
     shown = fit.to_dict()
     parts = ("weightsBytes", "kvCacheBytes", "workspaceBytes", "graphsBytes", "contextBytes")

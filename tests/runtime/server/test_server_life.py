@@ -51,7 +51,7 @@ def test_health_answers_while_the_model_loads_and_requests_are_told_to_wait(tiny
         assert client.post(CHAT, json=ASK).status_code == 200
 
 
-def test_state_is_as_the_architecture_page_draws_it(api, server):
+def test_state_is_as_the_contracts_page_shows_it(api, server):
     server.engine.load = Load(1, 2, 3, 64, 5, 6, 7, 8)
     state = api.get("/state").json()
     assert state["path"].endswith("/tiny")

@@ -22,7 +22,7 @@ PHASE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model as its gateway sees it; fields as in docs/architecture.md, *the gateway's /state*."""
+    """One model as its gateway sees it; fields as in docs/contracts.md, *the gateway's /state*."""
 
     namespace: str
     name: str

@@ -1,6 +1,6 @@
 """The gateway's directory of ``wisp up``: one JSON file, replaced as a whole.
 
-The text is the contract *The gateway's directory* of docs/architecture.md; what a model's state is was
+The text is the contract *The gateway's directory* of docs/contracts.md; what a model's state is was
 decided by :mod:`wisp_operator.core.status`.
 """
 
