@@ -16,8 +16,8 @@ from wisp_plan.hardware.catalogue import CARDS, COMPILED, TRIED
 from wisp_runtime.config import kernels_dir
 from wisp_runtime.errors import CompilerMissing
 from wisp_runtime.ops.cuda.device import build
-from wisp_runtime.ops.cuda.device.catalogue import PORTABLE, Catalogue
-from wisp_runtime.ops.cuda.device.manifest import Absent
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.manifest import PORTABLE, Absent
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
@@ -103,6 +103,16 @@ def test_exactly_the_kernels_that_read_weights_name_the_formats_that_they_read()
     sources = {source for hardware in CATALOGUE.hardware for source in CATALOGUE.sources(hardware)}
     assert {source.path.parent.name for source in sources if source.formats} == {"gemm", "persistent"}
     assert all(source.formats for source in sources if source.path.parent.name in ("gemm", "persistent"))
+
+
+def test_every_constant_is_used_by_a_kernel_of_its_hardware_and_no_other_hardware_redefines_it():
+    text = {path: path.read_text() for path in (*SOURCES, *HEADERS)}
+    portable = CATALOGUE.manifest(PORTABLE).constants
+    for hardware in CATALOGUE.hardware:
+        own = CATALOGUE.manifest(hardware).constants
+        assert hardware == PORTABLE or not own.keys() & portable.keys()
+        unused = {name for name in own if not any(f"WISP_{name.upper()}" in code for code in text.values())}
+        assert unused == set()
 
 
 def test_no_folder_holds_more_than_fifteen_files_of_code():

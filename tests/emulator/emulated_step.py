@@ -17,7 +17,7 @@ from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.layers.cache import allocate
 from wisp_runtime.models.load import random_model
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.cuda.device.catalogue import defines_of
+from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     CLUSTER,
     THREADS,
@@ -58,7 +58,7 @@ class EmulatedStep:
         self, spec: ModelSpec, blocks: int, options: tuple[str, ...] = (), source: Path = SOURCE
     ) -> None:
         self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
-        self.kernels = Emulated(source, [*defines_of(step_model(spec)), *options])
+        self.kernels = Emulated(source, [*Catalogue().defines("hopper", step_model(spec)), *options])
         self.model = random_model(spec, self.ops, 7)
         self.cache = allocate(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)

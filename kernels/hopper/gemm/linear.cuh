@@ -19,15 +19,15 @@
 #include "copy/tma.cuh"
 #include "mma/wgmma.cuh"
 
-constexpr int kMaxStages = 16;
-constexpr int kMulticastTokens = 256;    // of a tile whose copies two blocks may share
+constexpr int kMaxStages = WISP_GEMM_MAX_STAGES;
+constexpr int kMulticastTokens = WISP_GEMM_MULTICAST_TOKENS; // of a tile whose copies two blocks may share
 constexpr int kLeastBesideTokens = 192;  // of a tile that is stored beside the products of the next
 
 // Up to 64 tokens, of two row tiles, a block leaves room for a second one on its multiprocessor, if its ring does:
 // registers count, so one warp brings all weights. Beyond, one for each row tile, and a whole warpgroup, as setmaxnreg
 // wants it.
 template <int kTokens, int kRowTiles>
-constexpr bool kIsNarrow = kTokens <= 64 && kRowTiles == 2;
+constexpr bool kIsNarrow = kTokens <= WISP_GEMM_NARROW_TOKENS && kRowTiles == 2;
 template <int kTokens, int kRowTiles>
 constexpr int kLinearThreads = kRowTiles * 128 + (kIsNarrow<kTokens, kRowTiles> ? 64 : 128);
 

@@ -9,7 +9,7 @@
 #include "sync/mbarrier.cuh"
 
 // Least tokens of a tile that a pair may share.
-constexpr int kLeastPairTokens = 64;
+constexpr int kLeastPairTokens = WISP_GEMM_MIN_PAIR_TOKENS;
 
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;

@@ -9,7 +9,7 @@
 #include "math/reduce.cuh"
 #include "mma/warp_mma.cuh"
 
-constexpr int kTileTokens = 16;    // of a tile: what a warp multiplies at once
+constexpr int kTileTokens = WISP_DECODE_TILE_TOKENS; // of a tile: what a warp multiplies at once
 constexpr float kLowest = -1e30f;  // below every score
 
 // What a warp has gathered for the heads 2 pair and 2 pair + 1 of each 8.

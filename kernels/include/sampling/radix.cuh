@@ -4,7 +4,7 @@
 
 typedef unsigned long long u64;  // the 64-bit integer that atomicAdd takes
 
-constexpr int kTokenBits = 18, kRankBits = 32 + kTokenBits;  // V <= 262,144
+constexpr int kTokenBits = WISP_SAMPLING_TOKEN_BITS, kRankBits = 32 + kTokenBits;  // V <= 262,144
 constexpr uint32_t kTokenMask = (1u << kTokenBits) - 1;
 constexpr uint32_t kOrderNaN = 0xffffffffu, kOrderInfinity = 0xff800000u, kOrderMinusInfinity = 0x007fffffu;
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ bool is_finite(u64 rank) {
 
 // Bins of the distance to the best logit: bin 0 up to 2^-7, then 256 an octave, the last from 2^7 on. In a row of
 // 128,256 normal logits, of whatever spread, the fullest bin holds about 1,200.
-constexpr int kBins = 14 * 256, kFirstBin = (127 - 7) << 8;
+constexpr int kBins = WISP_SAMPLING_BINS, kFirstBin = (127 - 7) << 8;
 
 __device__ __forceinline__ int bin_of(float distance) {
   return min(max(int(__float_as_uint(distance) >> 15) - kFirstBin + 1, 0), kBins - 1);

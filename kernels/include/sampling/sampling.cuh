@@ -7,8 +7,8 @@
 #include "sync/pdl.cuh"
 #include "sampling/radix.cuh"
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kCandidates = 4096;  // what one block sorts; a search that leaves more goes the long way
+constexpr int kThreads = WISP_SAMPLING_THREADS, kWarps = kThreads / 32;
+constexpr int kCandidates = WISP_SAMPLING_CANDIDATES;  // what one block sorts; a search that leaves more goes the long way
 
 // The parameters of a step: a header, then max_rows rows. ops/cuda/sampling/sampler.py has the same 64 bytes of each.
 struct Header {

@@ -7,8 +7,8 @@
 #include "decode_work.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kStages = 2;  // tiles under way, a warp
-constexpr int kBlocks = 3;  // of a multiprocessor, as far as shared memory goes
+constexpr int kStages = WISP_DECODE_STAGES;  // tiles under way, a warp
+constexpr int kBlocks = WISP_DECODE_BLOCKS_PER_SM;  // of a multiprocessor, as far as shared memory goes
 
 template <int kSize>
 struct Layout {

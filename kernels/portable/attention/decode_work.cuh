@@ -9,8 +9,8 @@
 #include "attention/decode_tile.cuh"
 #include "math/reduce.cuh"
 
-constexpr int kPartTiles = 4;   // a part has at least so many tiles, unless it is alone
-constexpr int kMostParts = 64;  // of a sequence: the last block to arrive reads them all
+constexpr int kPartTiles = WISP_DECODE_PART_TILES;   // a part has at least so many tiles, unless it is alone
+constexpr int kMostParts = WISP_DECODE_MAX_PARTS;  // of a sequence: the last block to arrive reads them all
 
 // By value, as ops/cuda/attention/decode_attention.py fills it.
 struct Shape {

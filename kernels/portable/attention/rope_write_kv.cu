@@ -16,7 +16,7 @@
 #include "sync/pdl.cuh"
 #include "math/reduce.cuh"
 
-constexpr int kThreads = 128;
+constexpr int kThreads = WISP_ROPE_THREADS;
 
 // By value, as ops/cuda/attention/rope.py fills it.
 struct Shape {

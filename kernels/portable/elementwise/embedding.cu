@@ -10,7 +10,7 @@
 #include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kThreads = 128;
+constexpr int kThreads = WISP_ROW_THREADS;
 constexpr int kBlockRows = 64, kBlockColumns = 64;
 
 // Where chunk `chunk` (8 columns) of row `row` lies in a packed matrix of `tiles` blocks a row of blocks, in elements.

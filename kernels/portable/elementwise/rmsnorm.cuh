@@ -5,7 +5,7 @@
 #include "sync/pdl.cuh"
 #include "math/reduce.cuh"
 
-constexpr int kNormThreads = 512;  // at most; kNormThreads * kChunks * 8 columns
+constexpr int kNormThreads = WISP_NORM_THREADS;  // at most; kNormThreads * kChunks * 8 columns
 
 // y[blockIdx.x] = r / rms(r) * weight, where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
 // blockIdx.x). kAdds: x[blockIdx.x] is added into that row before. A thread holds kChunks chunks of 8 columns; all its

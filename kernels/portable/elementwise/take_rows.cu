@@ -8,7 +8,7 @@
 #include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kThreads = 128;
+constexpr int kThreads = WISP_ROW_THREADS;
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     take_rows(const bf16* x, const int64_t* rows, bf16* out, int columns) {

@@ -25,7 +25,7 @@ struct LinearArguments {
   int rows, inputs, tokens;
 };
 
-constexpr int kLinearThreads = 256, kTileRows = 128;
+constexpr int kLinearThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
 constexpr int kBlockRows = 64, kStepBytes = 128, kBlockBytes = kBlockRows * kStepBytes;  // of packed weights
 
 template <int kTileTokens>

@@ -14,7 +14,8 @@
 #include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kThreads = 256, kChunks = 8, kRows = kThreads / kChunks, kTilesAtOnce = 4;
+constexpr int kThreads = WISP_PACK_THREADS, kChunks = 8, kRows = kThreads / kChunks;
+constexpr int kTilesAtOnce = WISP_PACK_TILES;
 constexpr int kBlockChunks = 64 * kChunks;  // of a packed block
 
 // `order`: 0 plain; 1 gate, 2 up: half of a gate_up matrix, eight rows of gate, eight of up, and so on; else the rows

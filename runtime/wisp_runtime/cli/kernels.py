@@ -60,16 +60,16 @@ def build(
     that has none (with everything else that is not compiled yet). A process that serves compiles nothing.
     """
     from wisp_runtime.ops.cuda.device import build as builder
-    from wisp_runtime.ops.cuda.device.catalogue import Catalogue, defines_of
+    from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 
     folder = (out or kernels_dir()).expanduser()
     with _failures():
         catalogue = Catalogue()
         extra = None if model is None else _step_of(Path(model))
         wanted = builder.plan(catalogue, architectures, folder, extra)
-        _say_where_it_goes(
-            model, [job for job in wanted if extra and job.source.defines == defines_of(extra)]
-        )
+        if model and extra:
+            own = {catalogue.defines(hardware, extra) for hardware in catalogue.hardware}
+            _say_where_it_goes(model, [job for job in wanted if job.source.defines in own])
         missing = [job for job in wanted if not job.cubin.is_file()]
         for job in (job for job in wanted if job not in missing):
             click.echo(f"{job.arch} {job.source.name}: there", err=True)
@@ -83,9 +83,7 @@ def build(
     click.echo(folder)
 
 
-def _say_where_it_goes(folder: str | None, jobs: list[Job]) -> None:
-    if folder is None:
-        return
+def _say_where_it_goes(folder: str, jobs: list[Job]) -> None:
     if not jobs:
         click.echo(
             f"{folder}: none of these GPUs runs decode steps in one launch; see docs/decode-step.md", err=True

@@ -5,7 +5,7 @@ import pytest
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device import listing
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue, digest
-from wisp_runtime.ops.cuda.device.manifest import Absent, Source
+from wisp_runtime.ops.cuda.device.manifest import Absent, Source, constants, read_manifest
 
 HARDWARE = """
 [architectures.sm_90a]
@@ -154,6 +154,24 @@ def test_a_cubins_name_ignores_what_does_not_go_into_it(kernels):
     (catalogue.root / "include" / "unused.cuh").write_text("int x;\n")
     assert digest(source, catalogue.root / "include", "sm_90a") == before
     assert digest(source, catalogue.root / "include", "sm_80") != before
+
+
+def test_constants_are_macros_and_rename_the_cubins_of_those_who_use_them_alone(kernels):
+    def names(threads):
+        read_manifest.cache_clear()
+        catalogue = kernels(
+            {PORTABLE: f"[constants]\nnorm_threads = {threads}\n" + manifest("norm", "other")}
+        )
+        assert constants("hopper", catalogue.root) == {"norm_threads": threads}
+        (catalogue.root / "portable/dense/norm.cu").write_text(
+            "constexpr int kThreads = WISP_NORM_THREADS;\n"
+        )
+        sources = catalogue.resolve("hopper")
+        assert sources["norm"].defines == (f"-DWISP_NORM_THREADS={threads}",)
+        return [catalogue.cubin_name(sources[op], "sm_90a") for op in ("norm", "other")]
+
+    (norm, other), (changed, unchanged) = names(256), names(512)
+    assert (norm != changed, other == unchanged) == (True, True)
 
 
 def test_headers_that_include_each_other_are_read_once(kernels):

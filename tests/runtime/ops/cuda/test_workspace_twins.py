@@ -17,6 +17,7 @@ from wisp_runtime.engine.execution.batch_buckets import buckets
 from wisp_runtime.engine.execution.packing import Shape, size_bytes
 from wisp_runtime.engine.execution.sampler import MOST_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
+from wisp_runtime.ops.cuda.device import manifest
 from wisp_runtime.ops.cuda.gemm import linear_plan
 from wisp_runtime.ops.protocol.persistent import StepLayer
 from wisp_runtime.server.parsing.requests import MAX_BIASES
@@ -85,10 +86,9 @@ def test_prefill_attention_has_as_many_tiles_as_are_counted(settings):
 
 def test_sampling_has_the_buffers_that_are_counted():
     found = constants("sampler")
-    assert (found["_BINS"], found["_CANDIDATES"]) == (
-        buffers.SAMPLING_BINS,
-        buffers.SAMPLING_CANDIDATES,
-    )
+    shared = manifest.constants()
+    assert shared["sampling_bins"] == buffers.SAMPLING_BINS
+    assert shared["sampling_candidates"] == buffers.SAMPLING_CANDIDATES
     assert found["_ENTRIES_A_ROW"] == buffers.SAMPLING_ENTRIES_A_ROW
     assert found["_HEADER_BYTES"] == buffers.SAMPLING_HEADER_BYTES
 

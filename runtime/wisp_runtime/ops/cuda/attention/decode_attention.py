@@ -18,15 +18,17 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.kernels import Kernel
+from wisp_runtime.ops.cuda.device.manifest import constants
 
 _OP = "decode_attention"
 _SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; others take the next larger one
 _OCTET, _WIDEST_GROUP = 8, 16
-_TILE_TOKENS = 16
-_STAGES = 2
-_PART_TOKENS, _MOST_PARTS = 64, 64  # kPartTiles, in tokens, and kMostParts of decode_work.cuh
+_TILE_TOKENS = constants()["decode_tile_tokens"]
+_STAGES = constants()["decode_stages"]
+_PART_TOKENS = constants()["decode_part_tiles"] * _TILE_TOKENS
+_MOST_PARTS = constants()["decode_max_parts"]
 _NO_WINDOW = 2**31 - 1
-_BLOCKS_PER_SM = 3
+_BLOCKS_PER_SM = constants()["decode_blocks_per_sm"]
 _MOST_PART_ROWS = 16384
 
 

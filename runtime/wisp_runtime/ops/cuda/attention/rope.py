@@ -13,8 +13,9 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.kernels import Kernel
+from wisp_runtime.ops.cuda.device.manifest import constants
 
-_THREADS = 128
+_THREADS = constants()["rope_threads"]
 _LARGEST_HEAD = 256
 _OP = "rope_write_kv"
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.manifest import (
     EVERY_MODEL,
+    PORTABLE,
     Absent,
     Capability,
     Hardware,
     Manifest,
     Model,
     Source,
+    constants,
+    default_root,
     read_hardware,
     read_manifest,
 )
 
-PORTABLE = "portable"
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.M)
 _DIGEST_LETTERS = 16
 
@@ -122,13 +124,17 @@ class Catalogue:
     def templates(self, hardware: str, weight_format: str, sizes: Model) -> list[Source]:
         """Return the templates of a hardware that read ``weight_format``, for a model of these sizes."""
         readers = (one for one in self.manifest(hardware).templates if one.reads(weight_format))
-        return [replace(source, defines=defines_of(sizes)) for source in readers]
+        return [replace(source, defines=self.defines(hardware, sizes)) for source in readers]
+
+    def defines(self, hardware: str, sizes: Model | None = None) -> tuple[str, ...]:
+        """Return the macros of a hardware's sources: shared constants and, for templates, a model's sizes."""
+        return (*defines_of(constants(hardware, self.root)), *defines_of(sizes or {}))
 
     def _candidates(self, op: str, hardware: str, model: str) -> Iterator[Source]:
         for folder in dict.fromkeys((hardware, PORTABLE)):
             for source in (*self._of_model(folder, model), *self.manifest(folder).sources):
                 if source.op == op:
-                    yield source
+                    yield source if source.defines else replace(source, defines=self.defines(hardware))
 
     def _of_model(self, hardware: str, model: str) -> Iterator[Source]:
         """Yield the kernels that serve one model alone: its own, and the templates compiled for it."""
@@ -162,22 +168,9 @@ def require_known(catalogue: Catalogue, architectures: Iterable[str]) -> None:
             raise KernelsMissing(f"nothing is compiled for {arch}; there are {', '.join(known)}.")
 
 
-def defines_of(model: Model) -> tuple[str, ...]:
-    """Return the macros that templates are compiled with for ``model``."""
-    return tuple(f"-DWISP_{key.upper()}={int(size)}" for key, size in sorted(model.items()) if size)
-
-
-def default_root() -> Path:
-    """Return the kernel sources: of the installed package, or of the checkout.
-
-    Raises:
-        KernelsMissing: neither is there.
-    """
-    package = Path(__file__).parents[3]
-    for root in (package / "kernels", package.parents[1] / "kernels"):
-        if (root / "include").is_dir():
-            return root
-    raise KernelsMissing(f"no kernel sources beside {package}. Install wisp again, or work in a checkout.")
+def defines_of(numbers: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a macro for each number that is not 0: ``hidden`` is ``WISP_HIDDEN``."""
+    return tuple(f"-DWISP_{key.upper()}={int(size)}" for key, size in sorted(numbers.items()) if size)
 
 
 def nvcc_flags(arch: str) -> tuple[str, ...]:
@@ -187,12 +180,20 @@ def nvcc_flags(arch: str) -> tuple[str, ...]:
 
 
 def digest(source: Path, include: Path, arch: str, defines: Sequence[str] = ()) -> str:
-    """Hash a source, all of our headers that it includes, and the compiler's options."""
-    hashed = hashlib.sha256(" ".join((*nvcc_flags(arch), *defines)).encode())
-    for path in _files(source, include):
-        text = path.read_bytes()
-        hashed.update(f"\0{path.name}\0{len(text)}\0".encode() + text)
+    """Hash a source, all of our headers that it includes, and the compiler's options.
+
+    Macros that occur nowhere in them do not count: a constant of one kernel renames no other kernel's cubin.
+    """
+    texts = [(path.name, path.read_bytes()) for path in _files(source, include)]
+    used = [one for one in defines if any(_macro(one) in text for _, text in texts)]
+    hashed = hashlib.sha256(" ".join((*nvcc_flags(arch), *used)).encode())
+    for name, text in texts:
+        hashed.update(f"\0{name}\0{len(text)}\0".encode() + text)
     return hashed.hexdigest()[:_DIGEST_LETTERS]
+
+
+def _macro(define: str) -> bytes:
+    return define.removeprefix("-D").partition("=")[0].encode()
 
 
 def _files(source: Path, include: Path) -> Iterator[Path]:

@@ -12,9 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from wisp_runtime.errors import KernelsMissing
+
 Capability = tuple[int, int]
 Model = Mapping[str, int]
 """Sizes and switches of a model; templates see ``hidden`` as WISP_HIDDEN, and a missing one as 0."""
+
+PORTABLE = "portable"
+"""Hardware folder whose kernels serve every hardware that has none of its own."""
 
 EVERY_MODEL = "common"
 """Model of kernels that serve every model."""
@@ -60,7 +65,7 @@ class Source:
         path: the ``.cu`` file.
         entries: names of its ``extern "C"`` kernels.
         needs: the shapes it assumes, in words.
-        defines: macros that it is compiled with: of a template, the model's sizes.
+        defines: macros that it is compiled with: shared constants and, of a template, the model's sizes.
     """
 
     op: str
@@ -113,16 +118,37 @@ class Manifest:
     """Kernels of one hardware folder.
 
     Attributes:
+        constants: numbers that CUDA and Python share; ``norm_threads`` is WISP_NORM_THREADS in CUDA.
         sources: kernels that serve every model.
         templates: sources that are compiled once for each model.
         models: the models that templates are compiled for.
         absent: ops that the hardware deliberately lacks, with the reason.
     """
 
+    constants: Mapping[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     templates: tuple[Source, ...] = ()
     models: tuple[ModelEntry, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
+
+
+def default_root() -> Path:
+    """Return the kernel sources: of the installed package, or of the checkout.
+
+    Raises:
+        KernelsMissing: neither is there.
+    """
+    package = Path(__file__).parents[3]
+    for root in (package / "kernels", package.parents[1] / "kernels"):
+        if (root / "include").is_dir():
+            return root
+    raise KernelsMissing(f"no kernel sources beside {package}. Install wisp again, or work in a checkout.")
+
+
+def constants(hardware: str = PORTABLE, root: Path | None = None) -> Mapping[str, int]:
+    """Return the numbers that a hardware's kernels share with Python: the portable ones and its own."""
+    root = root or default_root()
+    return {**read_manifest(root / PORTABLE).constants, **read_manifest(root / hardware).constants}
 
 
 def read_hardware(folder: Path) -> Hardware:
@@ -143,6 +169,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest()
     facts = _read(path)
     return Manifest(
+        facts.get("constants", {}),
         tuple(_sources(folder, facts.get("ops", {}), folder.name)),
         tuple(_sources(folder, facts.get("templates", {}), folder.name)),
         tuple(_model(file) for file in sorted(folder.glob("models/*.toml"))),

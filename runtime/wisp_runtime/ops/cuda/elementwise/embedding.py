@@ -10,9 +10,10 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 
-_THREADS = 128
+_THREADS = constants()["row_threads"]
 _COLUMNS_A_BLOCK = 8 * _THREADS
 
 

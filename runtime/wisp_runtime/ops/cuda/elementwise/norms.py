@@ -12,8 +12,9 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.kernels import Kernel
+from wisp_runtime.ops.cuda.device.manifest import constants
 
-_MOST_THREADS = 512
+_MOST_THREADS = constants()["norm_threads"]
 _ENTRIES = ((1, ""), (2, "_2"), (4, "_4"))  # chunks of 8 columns that a thread holds, and the kernels' names
 
 

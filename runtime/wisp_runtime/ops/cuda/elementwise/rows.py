@@ -11,8 +11,9 @@ from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.manifest import constants
 
-_THREADS = 128
+_THREADS = constants()["row_threads"]
 _COLUMNS_A_BLOCK = 8 * _THREADS
 
 

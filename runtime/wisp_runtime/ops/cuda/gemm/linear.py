@@ -19,6 +19,7 @@ from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.gemm.linear_cost import NARROW
 from wisp_runtime.ops.cuda.gemm.linear_heads import HeadArguments
 from wisp_runtime.ops.cuda.gemm.linear_plan import (
+    MULTICAST_TOKENS,
     STEP_COLUMNS,
     TILE_TOKENS,
     UNIT_ROWS,
@@ -294,4 +295,4 @@ def _check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
 def _can_share(plan: Plan) -> bool:
     """Whether blocks 2 i and 2 i + 1 take as many steps: else one waits for the other for ever."""
     is_whole = plan.whole == plan.tiles and plan.pairs == 0 and plan.row_tiles == 2
-    return is_whole and plan.tile_tokens == TILE_TOKENS[-1] and plan.units % 2 == plan.grid % 2 == 0
+    return is_whole and plan.tile_tokens == MULTICAST_TOKENS and plan.units % 2 == plan.grid % 2 == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from wisp_runtime.ops.cuda.device.manifest import constants
+
 if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.gemm.linear_plan import Plan
 
-NARROW = 64
+NARROW = constants("hopper")["gemm_narrow_tokens"]
 """Tokens of a tile up to which the memory is the limit."""
 
 # What an H200 does, in nanoseconds and bytes; fitted to what tests/bench/bench_linear.py measured there.

@@ -7,9 +7,7 @@ pairs of blocks, half of K each, that add their sums on the chip. ``linear_sched
 planned here; :func:`walk` is its twin.
 
 These mirror the kernels, and change with them: TILE_TOKENS and TALL_TOKENS (LINEAR_ENTRIES in
-``linear.cuh``), _MOST_STAGES (kMaxStages there), the tile whose tokens are shared (kMulticastTokens
-there), _NARROWEST_OF_PAIR (kLeastPairTokens in ``linear_pair.cuh``), the buffers of :func:`staging_bytes`
-(kBuffers and kChunk in ``linear_epilogue.cuh``), and NARROW of ``linear_cost.py`` (kIsNarrow).
+``linear.cuh``), and the buffers of :func:`staging_bytes` (kBuffers and kChunk in ``linear_epilogue.cuh``).
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear_cost import NARROW, estimate_us
 
 UNIT_ROWS = 128  # of a tile that may be cut: two packed row tiles
@@ -27,16 +26,18 @@ TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 TALL_TOKENS = (64, 128, 160, 192)
 """Tokens of a tall tile, of three row tiles."""
+MULTICAST_TOKENS = constants("hopper")["gemm_multicast_tokens"]
+"""Tokens of a tile whose copies two blocks may share."""
 
 _NARROWEST_OF_MANY = 96  # tokens of a tile where one does not hold all: below, shared memory is the limit
 _MOST_IN_ONE = 128  # tokens that one tile holds best
-_NARROWEST_OF_PAIR = 64  # tokens of a tile that a pair may share: linear_pair.cuh's kLeastPairTokens
+_NARROWEST_OF_PAIR = constants("hopper")["gemm_min_pair_tokens"]  # tokens of a tile that a pair may share
 _GROUP = 8  # token tiles that read the same weights at the same time: makes about a square of the output
 _MANY_WAVES = 4  # of whole tiles: what is worth sharing copies for; it saves power, more than time
 _LEAST_STEPS = 4  # of a range: shorter ones spend their time on starting and joining
 _ALIKE_TOKENS = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
 _AS_GOOD, _AS_GOOD_NARROW = 1.02, 1.003  # estimates this close are equal; few tokens are modelled well
-_MOST_STAGES = 16
+_MOST_STAGES = constants("hopper")["gemm_max_stages"]
 _STATIC_BYTES = 1024
 
 
@@ -176,7 +177,7 @@ def _strain(plan: Plan) -> tuple[bool, int, int, int, int]:
 def _shared(plan: Plan) -> Plan:
     """Let neighbouring blocks share their tokens where many whole tiles of the widest are all there is."""
     grid = plan.grid // 2 * 2
-    is_wide = plan.tile_tokens == TILE_TOKENS[-1] and plan.row_tiles == 2 and plan.units % 2 == 0
+    is_wide = plan.tile_tokens == MULTICAST_TOKENS and plan.row_tiles == 2 and plan.units % 2 == 0
     if is_wide and plan.whole == plan.tiles and plan.whole >= _MANY_WAVES * plan.grid and grid:
         return replace(plan, grid=grid, lanes=1, shares_tokens=True)
     return plan

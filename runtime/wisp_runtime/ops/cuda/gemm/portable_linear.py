@@ -12,6 +12,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear import Launch, Linear
 from wisp_runtime.ops.cuda.gemm.linear_plan import UNIT_ROWS, Work
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
@@ -19,7 +20,7 @@ from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 TILE_TOKENS = (8, 16, 32, 64, 128)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 
-_THREADS = 256
+_THREADS = constants()["mma_gemm_threads"]
 _STEP_BYTES = 128  # of a row, along K
 _LEAST_STEPS = 4  # of a part of K: shorter ones spend their time on starting and joining
 

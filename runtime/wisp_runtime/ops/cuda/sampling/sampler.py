@@ -19,11 +19,12 @@ from wisp_runtime.batch import Array, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.manifest import constants
 
-MOST_TOKENS = 1 << 18
-_THREADS = 512  # of every kernel but the last; a thread takes four tokens at a time
+MOST_TOKENS = 1 << constants()["sampling_token_bits"]
+_THREADS = constants()["sampling_threads"]  # all kernels but the last; a thread takes four tokens at a time
 _LAST_THREADS = 128
-_BINS, _CANDIDATES = 3584, 4096  # kernels/include: radix.cuh, sampling.cuh
+_BINS, _CANDIDATES = constants()["sampling_bins"], constants()["sampling_candidates"]
 _ENTRIES_A_ROW = 4096
 _HEADER_BYTES = 64
 _ROW = np.dtype(

@@ -16,10 +16,11 @@ from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.protocol.upload import RowOrder, head_rows
 
-_THREADS = 256
-_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 4, 32  # what a thread block packs: pack.cu's kTilesAtOnce, kRows
+_THREADS = constants()["pack_threads"]
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # what a thread block packs
 _SOURCES = {BF16: "pack_bf16", np.dtype(np.float16): "pack_f16", np.dtype(np.float32): "pack_f32"}
 _PLAIN, _GATE, _UP = 0, 1, 2
 
