@@ -92,10 +92,10 @@ def in_turn(graphs: dict[str, Graph], launches: int, guess_us: float, rounds: in
 def matrices(arena: Any, shape: str) -> list[PackedMatrix]:
     """Cut the arena into matrices of a shape; any bits are a packed matrix."""
     rows, inputs = SHAPES[shape]
-    order = "gate_up" if shape == "gate_up" else "plain"
+    permutation = "gate_up_interleaved" if shape == "gate_up" else "plain"
     count = min(64, arena.size // (rows * inputs))
     parts = (arena[i * rows * inputs : (i + 1) * rows * inputs] for i in range(count))
-    return [PackedMatrix(part.view(BF16), rows, inputs, order) for part in parts]
+    return [PackedMatrix(part.view(BF16), rows, inputs, permutation) for part in parts]
 
 
 def ours(linear: Linear, shape: str, x: Any, weights: list[PackedMatrix]) -> Callable[[], None]:
@@ -205,7 +205,7 @@ def packing(device: Device, arena: Any) -> list[dict]:
     """Time packing a matrix of 28672 x 4096, from each source."""
     found = []
     rows, inputs = SHAPES["gate_up"]
-    weight = PackedMatrix(arena[: rows * inputs].view(BF16), rows, inputs, "gate_up")
+    weight = PackedMatrix(arena[: rows * inputs].view(BF16), rows, inputs, "gate_up_interleaved")
     for dtype in (BF16, np.dtype(np.float16), np.dtype(np.float32)):
         size = rows * inputs * dtype.itemsize // 2
         source = arena[rows * inputs : rows * inputs + size].view(dtype).reshape(rows, inputs)

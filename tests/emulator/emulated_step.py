@@ -27,8 +27,8 @@ from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     passed_between,
 )
 from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
-from wisp_runtime.ops.protocol.upload import qkv_order
-from wisp_runtime.ops.reference.packing import pack, packed_rows
+from wisp_runtime.ops.protocol.upload import qkv_permutation
+from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
@@ -72,23 +72,23 @@ class EmulatedStep:
     def _weights(self) -> dict[str, int]:
         weights, rotation = self.model.step_weights(), self.model._rotation
         spec = self.spec
-        order = qkv_order(spec.head_size, rotates_all=True, is_normed=spec.has_qk_norm)
-        orders = {"qkv": order, "gate_up": "gate_up"}
+        permutation = qkv_permutation(spec.head_size, rotates_all=True, is_normed=spec.has_qk_norm)
+        permutations = {"qkv": permutation, "gate_up": "gate_up_interleaved"}
 
-        def matrix(packed, order="plain"):
+        def matrix(packed, permutation="plain"):
             plain = packed.tiles.transpose(0, 2, 1).reshape(-1, packed.tiles.shape[1])[: packed.outputs]
-            return self._pointer(pack(plain.astype(BF16), order))
+            return self._pointer(pack(plain.astype(BF16), permutation))
 
-        def vector(values, order="plain"):
+        def vector(values, permutation="plain"):
             if values is None:
                 return 0
             placed = np.zeros(len(values), BF16)
-            placed[packed_rows(len(values), order)] = values
+            placed[permuted_rows(len(values), permutation)] = values
             return self._pointer(placed)
 
         table = [
             [
-                (matrix if i < 4 else vector)(part, orders.get(name.removesuffix("_bias"), "plain"))
+                (matrix if i < 4 else vector)(part, permutations.get(name.removesuffix("_bias"), "plain"))
                 for i, (name, part) in enumerate(zip(layer.__slots__, layer.in_order(), strict=True))
             ]
             for layer in weights.layers

@@ -19,7 +19,7 @@ from wisp_runtime.models.model import Model
 from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.protocol.backend import Ops
 from wisp_runtime.weights.arena import Weights
-from wisp_runtime.weights.reader import Feed, Files, OnProgress, plan
+from wisp_runtime.weights.reader import Files, OnProgress, WeightReader, plan
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -68,12 +68,12 @@ class Checkpoint:
         family = model_class(self.spec)
         weights = Weights(ops, family.parameters(self.spec))
         wanted = [self.inventory.by_name[name] for name in weights.tensors]
-        intake = ops.intake(sum(tensor.size_bytes for tensor in wanted))
-        pieces = plan(wanted, intake.piece_bytes)
+        uploader = ops.uploader(sum(tensor.size_bytes for tensor in wanted))
+        chunks = plan(wanted, uploader.chunk_bytes)
         names = dict.fromkeys(tensor.file for tensor in wanted)
         with (
             Files(self.path, names, is_direct=is_direct) as files,
-            Feed(files, pieces, weights, intake) as feed,
+            WeightReader(files, chunks, weights, uploader) as feed,
         ):
             model = family(self.spec, weights, ops)
             feed.wait(on_progress or _ignore)

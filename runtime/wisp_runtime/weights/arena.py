@@ -10,7 +10,7 @@ from zlib import crc32
 from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.backend import Matrix, Ops
-from wisp_runtime.ops.protocol.upload import Place, RowOrder
+from wisp_runtime.ops.protocol.upload import RowPermutation, WeightDestination
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Parameter:
         name: what the model calls it.
         shape: ``[out, in]`` of a matrix, or ``[size]`` of a vector.
         parts: the checkpoint's tensors, top to bottom.
-        order: in which a GPU may hold its rows; ``gate_up``'s parts are gate and up, alike high.
+        permutation: row permutation that a GPU may choose; interleaved gate and up have equally many rows.
     """
 
     name: str
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
-    order: RowOrder = "plain"
+    permutation: RowPermutation = "plain"
 
 
 class Weights:
@@ -48,7 +48,7 @@ class Weights:
 
     def __init__(self, ops: Ops, parameters: Iterable[Parameter]) -> None:
         self._ops = ops
-        self._listed = [replace(one, order=ops.row_order(one.order)) for one in parameters]
+        self._listed = [replace(one, permutation=ops.row_permutation(one.permutation)) for one in parameters]
         sizes = [_elements(ops, one.shape) for one in self._listed]
         self.arena: Array = ops.weight_arena(sum(padded(size, ALIGNMENT_ELEMENTS) for size in sizes))
         self._named: dict[str, Array | Matrix] = {}
@@ -72,14 +72,16 @@ class Weights:
         """Names of the checkpoint's tensors that fill these weights."""
         return tuple(self._places)
 
-    def place(self, tensor: str, first: int, rows: int, dtype: str) -> Place:
+    def place(self, tensor: str, first: int, rows: int, dtype: str) -> WeightDestination:
         """Say where rows ``first:first + rows`` of a checkpoint's tensor belong.
 
         Args:
             dtype: of the tensor, as safetensors names it.
         """
         one, offset = self._places[tensor]
-        return Place(self._named[one.name], one.order, offset + first, (rows, *one.shape[1:]), dtype)
+        return WeightDestination(
+            self._named[one.name], one.permutation, offset + first, (rows, *one.shape[1:]), dtype
+        )
 
     def randomize(self, seed: int) -> None:
         """Fill all weights with random numbers of a size at which a model's activations stay finite.
@@ -89,7 +91,7 @@ class Weights:
         for one in self._listed:
             is_norm = len(one.shape) == 1 and not one.name.endswith(".bias")
             deviation = one.shape[1] ** -0.5 if len(one.shape) == 2 else 0.05
-            place = Place(self._named[one.name], one.order, 0, one.shape, "BF16")
+            place = WeightDestination(self._named[one.name], one.permutation, 0, one.shape, "BF16")
             key = (seed & 0xFFFFFFFF) << 32 | crc32(one.name.encode())
             self._ops.randomize(place, key=key, mean=1.0 if is_norm else 0.0, deviation=deviation)
 
@@ -102,7 +104,7 @@ def _weight(ops: Ops, storage: Array, one: Parameter) -> Array | Matrix:
     if len(one.shape) == 1:
         return storage
     outputs, inputs = one.shape
-    return ops.matrix(storage, outputs, inputs, one.order)
+    return ops.matrix(storage, outputs, inputs, one.permutation)
 
 
 def _places(parameter: Parameter) -> Iterator[tuple[str, tuple[Parameter, int]]]:

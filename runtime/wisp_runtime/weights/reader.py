@@ -1,7 +1,7 @@
-"""Read a checkpoint's tensors, piece by piece in the order of the files, into a device's weights.
+"""Read a checkpoint's tensors, chunk by chunk in the order of the files, into a device's weights.
 
-Not a memory map: a file cut short beneath one kills the process. Threads read; what a piece becomes is the
-business of the device's :class:`~wisp_runtime.ops.protocol.upload.Intake`.
+Not a memory map: a file cut short beneath one kills the process. Threads read; what a chunk becomes is the
+business of the device's :class:`~wisp_runtime.ops.protocol.upload.WeightUploader`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, Intake
+from wisp_runtime.ops.protocol.upload import PAGE_BYTES, WeightUploader
 from wisp_runtime.weights.arena import Weights
 
 OnProgress = Callable[[int, int], None]
@@ -27,7 +27,7 @@ _ROW_STEP = 64  # packed matrices have blocks of 64 rows, the CPU's have tiles o
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReadChunk:
     """Rows of a tensor that are read at once."""
 
     tensor: TensorInfo
@@ -45,21 +45,21 @@ class Piece:
         return self.rows * _row_bytes(self.tensor)
 
 
-def plan(tensors: Iterable[TensorInfo], piece_bytes: int) -> list[Piece]:
-    """Cut tensors into pieces, in the order of the bytes in the files.
+def plan(tensors: Iterable[TensorInfo], chunk_bytes: int) -> list[ReadChunk]:
+    """Cut tensors into chunks, in the order of the bytes in the files.
 
-    A piece has at most ``piece_bytes`` (or one row), and starts at a multiple of 64 rows where 64 rows are
-    not too much for a piece.
+    A chunk has at most ``chunk_bytes`` (or one row), and starts at a multiple of 64 rows where 64 rows are
+    not too much for a chunk.
     """
     ordered = sorted(tensors, key=lambda tensor: (tensor.file, tensor.start))
-    return [piece for tensor in ordered for piece in _pieces(tensor, piece_bytes)]
+    return [chunk for tensor in ordered for chunk in _chunks(tensor, chunk_bytes)]
 
 
-def _pieces(tensor: TensorInfo, piece_bytes: int) -> Iterator[Piece]:
-    most = max(1, piece_bytes // max(1, _row_bytes(tensor)))
+def _chunks(tensor: TensorInfo, chunk_bytes: int) -> Iterator[ReadChunk]:
+    most = max(1, chunk_bytes // max(1, _row_bytes(tensor)))
     step = most // _ROW_STEP * _ROW_STEP or most
     for first in range(0, tensor.shape[0], step):
-        yield Piece(tensor, first, min(step, tensor.shape[0] - first))
+        yield ReadChunk(tensor, first, min(step, tensor.shape[0] - first))
 
 
 def _row_bytes(tensor: TensorInfo) -> int:
@@ -98,23 +98,23 @@ class Files:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
-    def read(self, piece: Piece, buffer: Array) -> Array:
-        """Read ``piece`` into ``buffer`` ``[bytes]`` uint8; return the part of it that the piece's bytes are.
+    def read(self, chunk: ReadChunk, buffer: Array) -> Array:
+        """Read ``chunk`` into ``buffer`` ``[bytes]`` uint8; return the part that holds the chunk's bytes.
 
         Args:
-            buffer: begins at a page, and has two pages more than the piece.
+            buffer: begins at a page, and has two pages more than the chunk.
 
         Raises:
             WeightsUnreadable: the file ended, or cannot be read.
         """
-        tensor = piece.tensor
-        skip = piece.start % self._alignment
-        needed, got = skip + piece.size_bytes, 0
+        tensor = chunk.tensor
+        skip = chunk.start % self._alignment
+        needed, got = skip + chunk.size_bytes, 0
         length = -(-needed // self._alignment) * self._alignment
         while got < needed:
             try:
                 place = [memoryview(buffer[got:length])]
-                count = os.preadv(self._descriptors[tensor.file], place, piece.start - skip + got)
+                count = os.preadv(self._descriptors[tensor.file], place, chunk.start - skip + got)
             except OSError as error:
                 raise WeightsUnreadable(
                     f"{self._folder / tensor.file}: reading {tensor.name} failed: {error.strerror}."
@@ -128,23 +128,25 @@ class Files:
         return buffer[skip:needed]
 
 
-class Feed:
-    """Threads that read pieces into weights, from entering until :meth:`wait` returns.
+class WeightReader:
+    """Threads that read chunks into weights, from entering until :meth:`wait` returns.
 
     Args:
         files: opened.
-        pieces: what to read, in this order.
+        chunks: what to read, in this order.
         weights: where it goes.
-        intake: how it gets there.
+        uploader: how it gets there.
     """
 
-    def __init__(self, files: Files, pieces: list[Piece], weights: Weights, intake: Intake) -> None:
-        self._files, self._pieces, self._weights, self._intake = files, pieces, weights, intake
-        self._pool = ThreadPoolExecutor(intake.threads, "wisp-load")
+    def __init__(
+        self, files: Files, chunks: list[ReadChunk], weights: Weights, uploader: WeightUploader
+    ) -> None:
+        self._files, self._chunks, self._weights, self._uploader = files, chunks, weights, uploader
+        self._pool = ThreadPoolExecutor(uploader.threads, "wisp-load")
         self._jobs: list[Future[None]] = []
 
     def __enter__(self) -> Self:
-        self._jobs = [self._pool.submit(self._bring, piece) for piece in self._pieces]
+        self._jobs = [self._pool.submit(self._load, chunk) for chunk in self._chunks]
         return self
 
     def __exit__(
@@ -153,26 +155,26 @@ class Feed:
         self._pool.shutdown(cancel_futures=True)
 
     def wait(self, on_progress: OnProgress) -> None:
-        """Wait until all pieces are in place, telling how many bytes are on their way or there.
+        """Wait until all chunks are in place, telling how many bytes are on their way or there.
 
         Raises:
-            RuntimeFailure: what stopped the first piece that was stopped.
+            RuntimeFailure: what stopped the first chunk that was stopped.
         """
-        total, done = sum(piece.size_bytes for piece in self._pieces), 0
+        total, done = sum(chunk.size_bytes for chunk in self._chunks), 0
         on_progress(0, total)
-        for piece, job in zip(self._pieces, self._jobs, strict=True):
+        for chunk, job in zip(self._chunks, self._jobs, strict=True):
             job.result()
-            done += piece.size_bytes
+            done += chunk.size_bytes
             if done < total:
                 on_progress(done, total)
-        self._intake.finish()
+        self._uploader.finish()
         on_progress(done, total)
 
-    def _bring(self, piece: Piece) -> None:
-        tensor = piece.tensor
-        place = self._weights.place(tensor.name, piece.first, piece.rows, tensor.dtype)
+    def _load(self, chunk: ReadChunk) -> None:
+        tensor = chunk.tensor
+        destination = self._weights.place(tensor.name, chunk.first, chunk.rows, tensor.dtype)
         try:
-            self._intake.put(place, lambda buffer: self._files.read(piece, buffer))
+            self._uploader.upload(destination, lambda buffer: self._files.read(chunk, buffer))
         except Exception as error:
             error.add_note(f"while {tensor.name} of {tensor.file} was brought to its place")
             raise

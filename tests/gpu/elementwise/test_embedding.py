@@ -77,7 +77,7 @@ def test_arrays_that_do_not_fit_are_refused(device, random_bf16):
     tokens = to_device([1, 2], np.int32)
     refused = (
         (tokens, PackedMatrix(storage, 64, 60, "plain"), None),  # D
-        (tokens, PackedMatrix(storage, 64, 64, "gate_up"), None),  # the order of its rows
+        (tokens, PackedMatrix(storage, 64, 64, "gate_up_interleaved"), None),  # the order of its rows
         (tokens, PackedMatrix(storage.view(np.uint16), 64, 64, "plain"), None),
         (full_nan((2,), np.int64), PackedMatrix(storage, 64, 64, "plain"), None),
         (tokens[:0], PackedMatrix(storage, 64, 64, "plain"), None),

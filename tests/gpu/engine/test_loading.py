@@ -23,11 +23,11 @@ from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
-from wisp_runtime.ops.cuda.weights import upload  # noqa: E402
+from wisp_runtime.ops.cuda.weights import copy_engine  # noqa: E402
 from wisp_runtime.ops.cuda.weights.packing import unpack_rows  # noqa: E402
-from wisp_runtime.ops.reference.packing import pack, packed_rows  # noqa: E402
+from wisp_runtime.ops.reference.packing import pack, permuted_rows  # noqa: E402
 from wisp_runtime.weights.arena import Weights  # noqa: E402
-from wisp_runtime.weights.reader import Feed, Files, plan  # noqa: E402
+from wisp_runtime.weights.reader import Files, WeightReader, plan  # noqa: E402
 
 ODD = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -42,7 +42,7 @@ ODD = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
-# 39 M numbers, in 40 pieces or more, so that buffers are used again.
+# 39 M numbers, in 40 chunks or more, so that buffers are used again.
 LARGE = ODD | {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -93,11 +93,11 @@ def load(folder, spec, ops, told=lambda *_: None, *, is_direct=False):
     weights = Weights(ops, model_class(spec).parameters(spec))
     inventory = open_checkpoint(folder, spec).inventory
     wanted = [inventory.by_name[name] for name in weights.tensors]
-    intake = ops.intake(sum(one.size_bytes for one in wanted))
-    pieces = plan(wanted, intake.piece_bytes)
+    uploader = ops.uploader(sum(one.size_bytes for one in wanted))
+    chunks = plan(wanted, uploader.chunk_bytes)
     with (
         Files(folder, {one.file for one in wanted}, is_direct=is_direct) as files,
-        Feed(files, pieces, weights, intake) as feed,
+        WeightReader(files, chunks, weights, uploader) as feed,
     ):
         feed.wait(told)
     return weights
@@ -109,16 +109,16 @@ def assert_equal(weights, spec, tensors):
         stacked = np.concatenate([tensors[part.tensor] for part in one.parts]).astype(BF16)
         weight = weights[one.name]
         if len(one.shape) == 2:
-            found, expected = to_host(weight.storage), pack(stacked.view(np.uint16), one.order)
+            found, expected = to_host(weight.storage), pack(stacked.view(np.uint16), one.permutation)
         else:
             found, expected = to_host(weight), np.empty(one.shape, np.uint16)
-            expected[packed_rows(len(stacked), one.order)] = stacked.view(np.uint16)
+            expected[permuted_rows(len(stacked), one.permutation)] = stacked.view(np.uint16)
         assert np.array_equal(found.view(np.uint16), expected), one.name
 
 
 @pytest.fixture
 def ops(device):
-    return Arenas(device, by_heads=True)
+    return Arenas(device, fuses_rope=True)
 
 
 CASES = [
@@ -176,14 +176,14 @@ def test_the_buffers_are_free_again_when_all_is_in_its_place(device, ops, tmp_pa
 @pytest.mark.parametrize("kept", [9000, 100_000])
 def test_a_file_cut_short_while_it_is_read_is_named(ops, tmp_path, monkeypatch, kept):
     spec, _ = write(tmp_path, ODD, np.float32)
-    intake = Arenas.intake
+    uploader = Arenas.uploader
 
     def cut_then_begin(self, total_bytes):
         with (tmp_path / "b.safetensors").open("r+b") as file:
             file.truncate(kept)
-        return intake(self, total_bytes)
+        return uploader(self, total_bytes)
 
-    monkeypatch.setattr(Arenas, "intake", cut_then_begin)
+    monkeypatch.setattr(Arenas, "uploader", cut_then_begin)
     with pytest.raises(WeightsUnreadable, match=r"b\.safetensors: ended while model\..* was read"):
         load(tmp_path, spec, ops)
 
@@ -194,7 +194,7 @@ def test_running_out_of_memory_is_named_and_leaves_the_gpu_usable(device, ops, t
     spec, tensors = write(tmp_path, ODD, BF16)
     held = allocate((device.free_bytes() - (64 << 20),), np.uint8, "what holds the rest")
     with pytest.raises(GpuOutOfMemory, match="buffers of 8388608 bytes for reading weights"):
-        upload.UploadCarrier(device, 16)
+        copy_engine.CudaCopyEngine(device, 16)
     del held
     assert_equal(load(tmp_path, spec, ops), spec, tensors)
 
@@ -215,10 +215,10 @@ def test_random_weights_are_the_cpus_to_the_bit(ops, config):
     for one in model_class(spec).parameters(spec):
         if len(one.shape) == 2:
             rows = reference.embedding(np.arange(one.shape[0]), on_cpu[one.name])
-            found, expected = to_host(on_gpu[one.name].storage), pack(rows.astype(BF16), one.order)
+            found, expected = to_host(on_gpu[one.name].storage), pack(rows.astype(BF16), one.permutation)
         else:
             found, expected = to_host(on_gpu[one.name]), np.empty(one.shape, BF16)
-            expected[packed_rows(one.shape[0], one.order)] = on_cpu[one.name].astype(BF16)
+            expected[permuted_rows(one.shape[0], one.permutation)] = on_cpu[one.name].astype(BF16)
         assert np.array_equal(found.view(np.uint16), expected.view(np.uint16)), one.name
 
 

@@ -32,7 +32,7 @@ PART_OF_ALL = 0.02
 
 @pytest.fixture
 def ops(device):
-    return Arenas(device, by_heads=False)
+    return Arenas(device, fuses_rope=False)
 
 
 def test_the_card_says_what_it_has_and_what_we_hold(device, ops):
@@ -89,19 +89,19 @@ import numpy as np
 from wisp_runtime.errors import RuntimeFailure
 from wisp_runtime.ops.cuda.device.arena import Arenas
 from wisp_runtime.ops.cuda.device.device import open_device
-from wisp_runtime.ops.protocol.upload import Place
+from wisp_runtime.ops.protocol.upload import WeightDestination
 
 device = open_device(0)
-ops = Arenas(device, by_heads=False)
-intake = ops.intake(1 << 20)
-vector = ops.weight_arena(64)
+ops = Arenas(device, fuses_rope=False)
+uploader = ops.uploader(1 << 20)
+destination = WeightDestination(ops.weight_arena(64), "plain", 0, (64,), "BF16")
 kernel = device.kernels.get("fill_random", "fill_random_vector")
 wild = np.uint64(0x7F0000000000)
 kernel.launch((1,), 256, wild, np.int32(64), np.int32(0), np.uint64(1), np.float32(1), np.float32(0))
 seen = []
 for attempt in (
-    lambda: intake.put(Place(vector, "plain", 0, (64,), "BF16"), lambda buffer: buffer[:128]),
-    intake.finish,
+    lambda: uploader.upload(destination, lambda buffer: buffer[:128]),
+    uploader.finish,
     lambda: ops.weight_arena(64),
     ops.memory,
 ):

@@ -7,7 +7,7 @@ import numpy as np
 
 from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, zeros
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix, elements, pack_rows
-from wisp_runtime.ops.reference.packing import packed_rows
+from wisp_runtime.ops.reference.packing import permuted_rows
 
 HALF_ULP = 2**-8  # of bf16, relative
 SUMS = 1e-4  # absolute: float32 sums of products of size 1 / sqrt(in), added in another order
@@ -66,16 +66,16 @@ class Case:
     At most ``MOST_ROWS`` by ``MOST_INPUTS`` of what is asked for: ``outputs`` and ``inputs`` say what it has.
     """
 
-    def __init__(self, device, outputs, inputs, order="plain", has_bias=False):
+    def __init__(self, device, outputs, inputs, permutation="plain", has_bias=False):
         outputs, inputs = min(outputs, MOST_ROWS), min(inputs, MOST_INPUTS)
         bits = random_bits((outputs, inputs), outputs + inputs, inputs**-0.5)
         self.outputs, self.inputs, self.device, self.dense = outputs, inputs, device, widened(bits)
-        self.weight = PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, order)
+        self.weight = PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, permutation)
         pack_rows(device, bits.view(BF16), self.weight, 0)
         self.bias = self.added = None
         if has_bias:
             bias = random_bits((outputs,), 5)
-            places = cp.asarray(packed_rows(outputs, order))
+            places = cp.asarray(permuted_rows(outputs, permutation))
             packed = cp.empty_like(bias)
             packed[places] = bias
             self.bias, self.added = packed.view(BF16), widened(bias)

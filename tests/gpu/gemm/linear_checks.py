@@ -26,7 +26,7 @@ def check_linear(device, linear, outputs, inputs, tokens):
 
 
 def check_swiglu(device, linear, half, inputs, tokens):
-    case = Case(device, 2 * half, inputs, "gate_up")
+    case = Case(device, 2 * half, inputs, "gate_up_interleaved")
     _check_each(case, linear.swiglu, case.gated, (case.outputs // 2, BF16, "test.y"), tokens, SIGMOID)
 
 
@@ -55,7 +55,7 @@ def check_bias(device, linear, shapes, tokens):
         case = Case(device, outputs, inputs, has_bias=True)
         x, dense = case.x(tokens)
         check(linear(x, case.weight, case.bias, out_name="test.y"), case.product(dense), SUMS)
-    case = Case(device, 2 * 4864, 896, "gate_up", has_bias=True)
+    case = Case(device, 2 * 4864, 896, "gate_up_interleaved", has_bias=True)
     x, dense = case.x(tokens)
     check(linear.swiglu(x, case.weight, case.bias, out_name="test.y"), case.gated(dense), SIGMOID)
 

@@ -92,7 +92,7 @@ def test_no_tokens_are_no_work(device):
 
 
 def test_arrays_that_do_not_fit_are_refused(device):
-    case, gated, linear = Case(device, 64, 72), Case(device, 64, 72, "gate_up"), Linear(device)
+    case, gated, linear = Case(device, 64, 72), Case(device, 64, 72, "gate_up_interleaved"), Linear(device)
     x, _ = case.x(4)
     bias = zeros((64,), BF16)
     refused = [

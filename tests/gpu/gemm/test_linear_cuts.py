@@ -41,7 +41,7 @@ def in_ranges(width, ranges, lanes):
 def test_every_width_cut_in_every_way(device, width, ranges, lanes):
     tokens = width * lanes - 3
     for outputs in few(320, 1216):  # five and nineteen row tiles
-        plain, gated = Case(device, outputs, 1096), Case(device, outputs, 1096, "gate_up")
+        plain, gated = Case(device, outputs, 1096), Case(device, outputs, 1096, "gate_up_interleaved")
         linear = Linear(device, planner=in_ranges(width, ranges, lanes))
         x, dense = plain.x(tokens)
         y = linear(x, plain.weight, out_name="test.y")
@@ -75,7 +75,7 @@ def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
     linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
     heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five units, the first's last not full
     for outputs, inputs in few(*zip(heights, (1056, 1024), strict=True)):  # odd and even numbers of steps
-        plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up")
+        plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up_interleaved")
         # a part of the second tile's second half, of its first half; two full tiles
         for tokens in few(2 * width - 3, width + 5, 2 * width):
             x, dense = plain.x(tokens)
@@ -106,7 +106,10 @@ def test_tall_tiles_may_be_whole(device, width):
 
     linear = Linear(device, planner=planner)
     for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
-        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 32 * outputs, 72, "gate_up")
+        plain, gated = (
+            Case(device, outputs, 1096, has_bias=True),
+            Case(device, 32 * outputs, 72, "gate_up_interleaved"),
+        )
         for tokens in few(2 * width + 7, 3):
             check_biased_and_gated(linear, plain, gated, tokens)
 
@@ -120,7 +123,10 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
 
     linear = Linear(device, planner=planner)
     for outputs in few(232, 1504):  # two units, the last not full; twelve
-        plain, gated = Case(device, outputs, 1096, has_bias=True), Case(device, 2 * outputs, 72, "gate_up")
+        plain, gated = (
+            Case(device, outputs, 1096, has_bias=True),
+            Case(device, 2 * outputs, 72, "gate_up_interleaved"),
+        )
         for tokens in few(5 * 256 - 100, 3, 256):
             check_biased_and_gated(linear, plain, gated, tokens)
 
@@ -132,7 +138,9 @@ SHARED = 3000  # tokens: enough for whole tiles that share their copies
 @pytest.mark.parametrize("op", ["linear", "swiglu", "logits"])
 def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
     """However many tokens are beside it and wherever it stands: what deterministic mode builds on."""
-    case = Case(device, 6144, 1096, "gate_up" if op == "swiglu" else "plain", has_bias=op != "logits")
+    case = Case(
+        device, 6144, 1096, "gate_up_interleaved" if op == "swiglu" else "plain", has_bias=op != "logits"
+    )
     linear, bias = Linear(device, planner=whole_plan), () if op == "logits" else (case.bias,)
     multiply = linear if op == "linear" else getattr(linear, op)
     x, _ = case.x(SHARED)

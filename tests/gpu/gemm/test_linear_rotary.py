@@ -24,7 +24,7 @@ NOISE = 2**-7  # absolute: so are the two products that a turn subtracts
 
 
 def order_of(size):
-    return "plain" if size == 64 else f"heads_{size}"
+    return "plain" if size == 64 else f"rope_interleaved_{size}"
 
 
 class Step:

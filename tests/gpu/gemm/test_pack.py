@@ -24,8 +24,8 @@ SHAPES = [
 SOURCES = [BF16, np.dtype(np.float16), np.dtype(np.float32)]
 
 
-def empty_matrix(outputs, inputs, order="plain"):
-    return PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, order)
+def empty_matrix(outputs, inputs, permutation="plain"):
+    return PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, permutation)
 
 
 def bits(array):
@@ -47,21 +47,23 @@ def test_rows_are_packed_as_by_the_twin_to_the_bit(device, random, source, outpu
 @pytest.mark.parametrize(("half", "inputs"), [(8, 8), (72, 72), (4864, 896)])
 def test_gate_and_up_alternate_by_eights(device, random, source, half, inputs):
     rows = random.standard_normal((2 * half, inputs), np.float32).astype(source)
-    weight = empty_matrix(2 * half, inputs, "gate_up")
+    weight = empty_matrix(2 * half, inputs, "gate_up_interleaved")
     pack_rows(device, to_device(rows), weight, 0)
-    assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows.astype(BF16), "gate_up")))
+    assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows.astype(BF16), "gate_up_interleaved")))
     back = unpack_rows(device, weight, 0, 2 * half)
     assert np.array_equal(bits(to_host(back)), bits(rows.astype(BF16)))
 
 
-@pytest.mark.parametrize("order", ["plain", "gate_up", "heads_128", "heads_192"])
-def test_pieces_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, order):
+@pytest.mark.parametrize(
+    "permutation", ["plain", "gate_up_interleaved", "rope_interleaved_128", "rope_interleaved_192"]
+)
+def test_pieces_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, permutation):
     rows = random_bf16((384, 136))
-    weight = empty_matrix(384, 136, order)
+    weight = empty_matrix(384, 136, permutation)
     cuts = [0, 1, 63, 64, 130, 191, 193, 300, 384]
     for first, end in reversed(list(itertools.pairwise(cuts))):
         pack_rows(device, to_device(rows[first:end]), weight, first)
-    assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows, order)))
+    assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows, permutation)))
     for first, end in ((0, 1), (63, 161), (187, 197), (300, 384)):
         back = unpack_rows(device, weight, first, end - first)
         assert np.array_equal(bits(to_host(back)), bits(rows[first:end]))
@@ -82,7 +84,9 @@ def test_rounding_is_to_nearest_even_and_nan_and_infinity_pass(device, source):
 def test_what_does_not_fit_is_refused(device, random_bf16):
     weight, rows = empty_matrix(64, 72), to_device(random_bf16((10, 72)))
     apart = to_device(random_bf16((10, 144)))[:, :72]
-    gate_up = PackedMatrix(zeros((elements(72, 72),), BF16), 72, 72, "gate_up")  # 72 is no multiple of 16
+    gate_up = PackedMatrix(
+        zeros((elements(72, 72),), BF16), 72, 72, "gate_up_interleaved"
+    )  # 72 is no multiple of 16
     short = PackedMatrix(weight.storage[:-64], 64, 72)
     refused = [
         (rows, weight, 55),  # past the end

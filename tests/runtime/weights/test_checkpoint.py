@@ -13,7 +13,7 @@ from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.sources import resolve
+from wisp_runtime.sources.resolve import resolve
 
 OPS = CpuOps(threads=1)
 CONFIG = {

@@ -20,10 +20,17 @@ from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ShapeError, WeightsUnreadable
 from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.cuda.weights.ring import RingIntake
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, Place, packed_row, page_aligned
+from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
+from wisp_runtime.ops.protocol.upload import (
+    PAGE_BYTES,
+    SLACK_BYTES,
+    STORED,
+    WeightDestination,
+    page_aligned,
+    permuted_row,
+)
 from wisp_runtime.weights.arena import Weights
-from wisp_runtime.weights.reader import Feed, Files, Piece, plan
+from wisp_runtime.weights.reader import Files, ReadChunk, WeightReader, plan
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -40,23 +47,23 @@ def test_pieces_come_in_the_order_of_the_files_and_cover_every_row_once():
         tensor("vector", 96, (1000,)),
         tensor("early", 0, (3, 16)),
     ]
-    pieces = plan(tensors, 4200)  # 131 rows of "late": two blocks of 64
-    assert [(piece.tensor.name, piece.first, piece.rows) for piece in pieces] == [
+    chunks = plan(tensors, 4200)  # 131 rows of "late": two blocks of 64
+    assert [(chunk.tensor.name, chunk.first, chunk.rows) for chunk in chunks] == [
         ("early", 0, 3),
         ("vector", 0, 1000),
         ("late", 0, 128),
         ("late", 128, 72),
         ("other", 0, 3),
     ]
-    assert [piece.start for piece in pieces] == [0, 96, 4000, 4000 + 128 * 32, 0]
-    assert sum(piece.size_bytes for piece in pieces) == sum(one.size_bytes for one in tensors)
+    assert [chunk.start for chunk in chunks] == [0, 96, 4000, 4000 + 128 * 32, 0]
+    assert sum(chunk.size_bytes for chunk in chunks) == sum(one.size_bytes for one in tensors)
 
 
-@pytest.mark.parametrize(("piece_bytes", "rows"), [(4096, 64), (4095, 63), (64, 1), (10, 1), (1 << 20, 100)])
-def test_a_piece_holds_blocks_of_64_rows_or_what_fits(piece_bytes, rows):
-    pieces = plan([tensor("wide", 0, (100, 32))], piece_bytes)
-    assert pieces[0].rows == rows
-    assert sum(piece.rows for piece in pieces) == 100
+@pytest.mark.parametrize(("chunk_bytes", "rows"), [(4096, 64), (4095, 63), (64, 1), (10, 1), (1 << 20, 100)])
+def test_a_piece_holds_blocks_of_64_rows_or_what_fits(chunk_bytes, rows):
+    chunks = plan([tensor("wide", 0, (100, 32))], chunk_bytes)
+    assert chunks[0].rows == rows
+    assert sum(chunk.rows for chunk in chunks) == 100
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
@@ -71,38 +78,38 @@ def test_a_piece_is_read_whole_wherever_it_lies(tmp_path, is_direct, start, size
     except WeightsUnreadable:
         pytest.skip("this file system has no O_DIRECT")
     with files:
-        rows = files.read(Piece(info, 0, 1), buffer)
+        rows = files.read(ReadChunk(info, 0, 1), buffer)
     np.testing.assert_array_equal(rows, data[start : start + size])
     assert rows.base is not None  # a part of the buffer, no copy
 
 
 def test_a_file_that_ends_early_is_named_with_its_tensor(tmp_path):
     (tmp_path / "a").write_bytes(bytes(100))
-    piece = plan([tensor("model.norm.weight", 40, (100,))], 1 << 20)[0]
+    chunk = plan([tensor("model.norm.weight", 40, (100,))], 1 << 20)[0]
     with (
         Files(tmp_path, ["a"]) as files,
         pytest.raises(WeightsUnreadable, match=r"a: ended while model\.norm"),
     ):
-        files.read(piece, np.zeros(1000, np.uint8))
+        files.read(chunk, np.zeros(1000, np.uint8))
 
 
 def test_a_file_that_cannot_be_opened_or_read_is_named(tmp_path):
     with pytest.raises(WeightsUnreadable, match="gone: cannot be opened: No such file"):
         Files(tmp_path, ["gone"])
     (tmp_path / "a").mkdir()
-    piece = plan([tensor("w", 0, (100,))], 1 << 20)[0]
+    chunk = plan([tensor("w", 0, (100,))], 1 << 20)[0]
     with (
         Files(tmp_path, ["a"]) as files,
         pytest.raises(WeightsUnreadable, match="reading w failed: Is a dir"),
     ):
-        files.read(piece, np.zeros(1000, np.uint8))
+        files.read(chunk, np.zeros(1000, np.uint8))
 
 
 @pytest.mark.parametrize("rows", [16, 48, 14336])
 def test_gate_and_up_alternate_by_eights(rows):
-    order = [packed_row(row, rows, "gate_up") for row in range(rows)]
-    assert sorted(order) == list(range(rows))
-    at = dict(zip(order, range(rows), strict=True))
+    positions = [permuted_row(row, rows, "gate_up_interleaved") for row in range(rows)]
+    assert sorted(positions) == list(range(rows))
+    at = dict(zip(positions, range(rows), strict=True))
     assert [at[place] for place in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
 
 
@@ -110,17 +117,17 @@ def test_gate_and_up_alternate_by_eights(rows):
 
 
 class Packed:
-    def __init__(self, storage, outputs, inputs, order):
-        self.storage, self.outputs, self.inputs, self.order = storage, outputs, inputs, order
+    def __init__(self, storage, outputs, inputs, permutation):
+        self.storage, self.outputs, self.inputs, self.permutation = storage, outputs, inputs, permutation
 
     def store(self, first, rows):
         for number, row in enumerate(rows, first):
-            place = packed_row(number, self.outputs, self.order)
+            place = permuted_row(number, self.outputs, self.permutation)
             self.storage[self._places(place)] = row.astype(BF16)
 
     def rows(self):
         """Return the rows as the checkpoint stacks them."""
-        places = packed_row(np.arange(self.outputs), self.outputs, self.order)
+        places = permuted_row(np.arange(self.outputs), self.outputs, self.permutation)
         return np.stack([self.storage[self._places(place)] for place in places]).astype(np.float32)
 
     def _places(self, row):
@@ -129,7 +136,7 @@ class Packed:
         return block + row % 64 * 64 + ((columns % 64 // 8) ^ (row % 8)) * 8 + columns % 8
 
 
-class LateCarrier:
+class LateCopyEngine:
     """Takes what a buffer holds only when somebody waits for it, as the worst GPU might."""
 
     def __init__(self, count, size):
@@ -144,7 +151,7 @@ class LateCarrier:
                 place.weight.store(place.first, values)
             else:
                 for number, value in enumerate(values.astype(BF16), place.first):
-                    place.weight[packed_row(number, len(place.weight), place.order)] = value
+                    place.weight[permuted_row(number, len(place.weight), place.permutation)] = value
         self.sent[slot].clear()
 
     def send(self, slot, rows, place):
@@ -158,7 +165,7 @@ class LateCarrier:
 
 
 class PlayedGpu(CpuOps):
-    piece_bytes = 3000
+    chunk_bytes = 3000
 
     def matrix_elements(self, outputs, inputs):
         return packed_elements(outputs, inputs)
@@ -166,14 +173,14 @@ class PlayedGpu(CpuOps):
     def weight_arena(self, elements):
         return np.zeros(elements, BF16)
 
-    def row_order(self, order):
-        return order
+    def row_permutation(self, permutation):
+        return permutation
 
-    def matrix(self, storage, outputs, inputs, order="plain"):
-        return Packed(storage, outputs, inputs, order)
+    def matrix(self, storage, outputs, inputs, permutation="plain"):
+        return Packed(storage, outputs, inputs, permutation)
 
-    def intake(self, total_bytes):
-        return RingIntake(LateCarrier(3, self.piece_bytes), threads=5, piece_bytes=self.piece_bytes)
+    def uploader(self, total_bytes):
+        return PipelinedUploader(LateCopyEngine(3, self.chunk_bytes), threads=5, chunk_bytes=self.chunk_bytes)
 
 
 CONFIG = {
@@ -215,23 +222,23 @@ def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_dir
     tensors, infos = checkpoint(tmp_path, SPEC, dtype)
     ops, parameters = PlayedGpu(threads=1), list(model_class(SPEC).parameters(SPEC))
     weights = Weights(ops, parameters)
-    intake, told = ops.intake(0), []
-    pieces = plan(infos, intake.piece_bytes)
+    uploader, told = ops.uploader(0), []
+    chunks = plan(infos, uploader.chunk_bytes)
     try:
         files = Files(tmp_path, ["a.safetensors", "b.safetensors"], is_direct=is_direct)
     except WeightsUnreadable:
         pytest.skip("this file system has no O_DIRECT")
-    intake._carrier.buffers = [page_aligned(np.zeros(3000 + 3 * PAGE_BYTES, np.uint8)) for _ in range(3)]
-    with files, Feed(files, pieces, weights, intake) as feed:
+    uploader._engine.buffers = [page_aligned(np.zeros(3000 + 3 * PAGE_BYTES, np.uint8)) for _ in range(3)]
+    with files, WeightReader(files, chunks, weights, uploader) as feed:
         feed.wait(lambda *now: told.append(now))
-    assert intake._carrier.is_closed
+    assert uploader._engine.is_closed
     total = sum(info.size_bytes for info in infos)
     assert (told[0], told[-1]) == ((0, total), (total, total))
     for one in parameters:
         stacked = np.concatenate([tensors[part.tensor].astype(BF16) for part in one.parts]).astype(np.float32)
         found = weights[one.name]
         if stacked.ndim == 1:
-            found = found[packed_row(np.arange(len(stacked)), len(stacked), one.order)]
+            found = found[permuted_row(np.arange(len(stacked)), len(stacked), one.permutation)]
         found = found.rows() if isinstance(found, Packed) else found.astype(np.float32)
         np.testing.assert_array_equal(found, stacked, err_msg=one.name)
 
@@ -245,7 +252,7 @@ def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
     assert all((start.ctypes.data - weights.arena.ctypes.data) % 128 == 0 for start in starts)
 
 
-class BrokenCarrier(LateCarrier):
+class BrokenCopyEngine(LateCopyEngine):
     def send(self, slot, rows, place):
         raise WeightsUnreadable("the GPU is gone")
 
@@ -253,21 +260,21 @@ class BrokenCarrier(LateCarrier):
 def test_a_device_that_fails_ends_the_load_and_the_tensor_is_noted(tmp_path):
     _, infos = checkpoint(tmp_path, SPEC, BF16)
     weights = Weights(PlayedGpu(threads=1), model_class(SPEC).parameters(SPEC))
-    intake = RingIntake(BrokenCarrier(2, 3000), threads=4, piece_bytes=3000)
-    pieces = plan(infos, 3000)
+    uploader = PipelinedUploader(BrokenCopyEngine(2, 3000), threads=4, chunk_bytes=3000)
+    chunks = plan(infos, 3000)
     with (
         Files(tmp_path, {info.file for info in infos}) as files,
         pytest.raises(WeightsUnreadable, match="the GPU is gone") as caught,
-        Feed(files, pieces, weights, intake) as feed,
+        WeightReader(files, chunks, weights, uploader) as feed,
     ):
         feed.wait(lambda *_: None)
-    assert f"while {pieces[0].tensor.name} of a.safetensors" in caught.value.__notes__[0]
+    assert f"while {chunks[0].tensor.name} of a.safetensors" in caught.value.__notes__[0]
 
 
 def test_more_rows_than_a_buffer_holds_are_refused():
-    intake = RingIntake(LateCarrier(1, 100), threads=1, piece_bytes=100)
+    uploader = PipelinedUploader(LateCopyEngine(1, 100), threads=1, chunk_bytes=100)
     with pytest.raises(ShapeError, match="a buffer has 100"):
-        intake.put(Place(None, "plain", 0, (51,), "BF16"), lambda buffer: buffer)
+        uploader.upload(WeightDestination(None, "plain", 0, (51,), "BF16"), lambda buffer: buffer)
 
 
 def test_random_weights_do_not_depend_on_how_they_are_cut(monkeypatch):

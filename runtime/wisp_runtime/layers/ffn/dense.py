@@ -38,7 +38,7 @@ def mlp_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
         if kind == "bias" and not spec.has_mlp_bias:
             continue
         pair = tuple(Part(f"{source}.{half}_proj.{kind}", spec.mlp) for half in ("gate", "up"))
-        yield Parameter(f"{name}.gate_up.{kind}", (2 * spec.mlp, *inputs), pair, "gate_up")
+        yield Parameter(f"{name}.gate_up.{kind}", (2 * spec.mlp, *inputs), pair, "gate_up_interleaved")
         outer = (spec.mlp,) if inputs else ()
         down = Part(f"{source}.down_proj.{kind}", spec.hidden)
         yield Parameter(f"{name}.down.{kind}", (spec.hidden, *outer), (down,))

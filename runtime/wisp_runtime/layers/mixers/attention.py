@@ -9,7 +9,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.ops.protocol.backend import Heads, Ops, Rotation
-from wisp_runtime.ops.protocol.upload import RowOrder, qkv_order
+from wisp_runtime.ops.protocol.upload import RowPermutation, qkv_permutation
 from wisp_runtime.weights.arena import Parameter, Part, Weights
 
 
@@ -62,7 +62,9 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
         if kind == "weight" or spec.has_qkv_bias:
             sizes = (("q", queries), ("k", keys), ("v", keys))
             parts = tuple(Part(f"{source}.{which}_proj.{kind}", rows) for which, rows in sizes)
-            yield Parameter(f"{name}.qkv.{kind}", (queries + 2 * keys, *inputs), parts, _qkv_order(spec))
+            yield Parameter(
+                f"{name}.qkv.{kind}", (queries + 2 * keys, *inputs), parts, _qkv_permutation(spec)
+            )
     if spec.has_qk_norm:
         for norm in ("q_norm", "k_norm"):
             part = Part(f"{source}.{norm}.weight", spec.head_size)
@@ -74,6 +76,6 @@ def attention_parameters(spec: ModelSpec, layer: int) -> Iterator[Parameter]:
         yield Parameter(f"{name}.output.bias", (spec.hidden,), (bias,))
 
 
-def _qkv_order(spec: ModelSpec) -> RowOrder:
+def _qkv_permutation(spec: ModelSpec) -> RowPermutation:
     rotates_all = spec.rope.rotary_size in (0, spec.head_size)
-    return qkv_order(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)
+    return qkv_permutation(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)

@@ -21,7 +21,7 @@ from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.backend import Heads, Memory, Rotation
 from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
-from wisp_runtime.ops.protocol.upload import HostIntake, Intake, Place, RowOrder
+from wisp_runtime.ops.protocol.upload import HostUploader, RowPermutation, WeightDestination, WeightUploader
 from wisp_runtime.ops.reference import Decode
 
 _ALIGNMENT_BYTES = 64
@@ -66,8 +66,8 @@ class CpuOps:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
         return raw[start : start + elements]
 
-    def row_order(self, order: RowOrder) -> RowOrder:  # noqa: ARG002 (a GPU's business)
-        """Rows lie in their plain order."""
+    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:  # noqa: ARG002 (a GPU's business)
+        """Rows are never permuted."""
         return "plain"
 
     def matrix(
@@ -75,9 +75,9 @@ class CpuOps:
         storage: Array,
         outputs: int,
         inputs: int,
-        order: RowOrder = "plain",  # noqa: ARG002 (a GPU's business)
+        permutation: RowPermutation = "plain",  # noqa: ARG002 (a GPU's business)
     ) -> PackedMatrix:
-        """See ``storage`` as the tiles of a matrix; rows lie in their plain order, whatever a GPU does."""
+        """See ``storage`` as the tiles of a matrix; rows are never permuted."""
         checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
         return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
 
@@ -93,23 +93,23 @@ class CpuOps:
         checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
         weight[first : first + len(values)] = reference.widen(values)
 
-    def intake(self, total_bytes: int) -> Intake:  # noqa: ARG002 (a GPU's business)
-        """Return an intake that widens rows to float32 in the threads that read them."""
-        return HostIntake(self.store)
+    def uploader(self, total_bytes: int) -> WeightUploader:  # noqa: ARG002 (a GPU's business)
+        """Return an uploader that widens rows to float32 in the threads that read them."""
+        return HostUploader(self.store)
 
-    def store(self, place: Place, rows: Array) -> None:
-        """Write ``rows`` of the place's shape, float32, float16 or bf16, where they belong."""
+    def store(self, destination: WeightDestination, rows: Array) -> None:
+        """Write ``rows`` of the destination's shape, float32, float16 or bf16, at the destination."""
         store = self.store_rows if rows.ndim == 2 else self.store_vector
-        store(place.weight, place.first, rows)
+        store(destination.weight, destination.first, rows)
 
-    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+    def randomize(self, destination: WeightDestination, *, key: int, mean: float, deviation: float) -> None:
         """Fill a weight, some rows at a time, with :func:`.reference.random_values`."""
-        rows, row_numbers = place.shape[0], math.prod(place.shape[1:])
+        rows, row_numbers = destination.shape[0], math.prod(destination.shape[1:])
         step = max(1, _NUMBERS_AT_ONCE // row_numbers)
         for first in range(0, rows, step):
             count = min(step, rows - first) * row_numbers
             values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
-            self.store(replace(place, first=first), values.reshape(-1, *place.shape[1:]))
+            self.store(replace(destination, first=first), values.reshape(-1, *destination.shape[1:]))
 
     def fix_order(self) -> None:
         """Refuse: how NumPy's products add up depends on how many rows they have."""

@@ -31,7 +31,7 @@ from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.backend import Heads, Rotation
 from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
-from wisp_runtime.ops.protocol.upload import head_rows
+from wisp_runtime.ops.protocol.upload import interleaved_head_size
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
@@ -71,7 +71,7 @@ class CudaOps(Arenas):
     def __init__(self, device: Device, linear: Linear | None = None) -> None:
         own = Linear if device.arch.startswith("sm_90") else PortableLinear
         self._linear = linear or own(device)
-        super().__init__(device, by_heads=self._linear.rotates)
+        super().__init__(device, fuses_rope=self._linear.rotates)
         self.device_state, self.kernels = device, device.kernels.name
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
@@ -182,11 +182,11 @@ class CudaOps(Arenas):
         if len(x) <= self._most_rotated and self._rotates_itself(weight, heads, rotary):
             return self._linear.rotary(x, weight, bias, sizes, *angles, *where, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
-        norms, by_heads = (heads.q_norm, heads.k_norm), head_rows(weight.order) > 0
+        norms, by_heads = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
         return self._rope(qkv, sizes, *norms, heads.eps, *angles, *where, by_heads=by_heads)
 
     def _rotates_itself(self, weight: PackedMatrix, heads: Heads, rotary: Rotation) -> bool:
-        if head_rows(weight.order):
+        if interleaved_head_size(weight.permutation):
             return True
         is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
         return self._linear.rotates and is_tile and heads.q_norm is None and heads.k_norm is None

@@ -14,7 +14,7 @@ from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import GpuUnavailable
 from wisp_runtime.ops.cuda.device.context_prefetch import EarlyContext
 from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
-from wisp_runtime.ops.protocol.upload import Intake, Place, RowOrder
+from wisp_runtime.ops.protocol.upload import RowPermutation, WeightDestination, WeightUploader
 
 __all__ = ["EarlyContext", "Heads", "Matrix", "Memory", "Ops", "Rotation", "begin", "load"]
 
@@ -88,19 +88,21 @@ class Ops(Protocol):
         """Allocate ``[elements]`` for all weights at once, zeroed, its start aligned to 128 bytes or more."""
         ...
 
-    def row_order(self, order: RowOrder) -> RowOrder:
-        """Return the order in which this device holds rows that may lie in ``order``: that one, or plain."""
+    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:
+        """Return the permutation of rows that may be held in ``permutation``: that one, or plain."""
         ...
 
-    def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> Matrix:
+    def matrix(
+        self, storage: Array, outputs: int, inputs: int, permutation: RowPermutation = "plain"
+    ) -> Matrix:
         """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
         ...
 
-    def intake(self, total_bytes: int) -> Intake:
-        """Return what brings rows of a checkpoint, ``total_bytes`` in all, into weights of the arena."""
+    def uploader(self, total_bytes: int) -> WeightUploader:
+        """Return an uploader of a checkpoint's rows, ``total_bytes`` in all, into weights of the arena."""
         ...
 
-    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+    def randomize(self, destination: WeightDestination, *, key: int, mean: float, deviation: float) -> None:
         """Fill a whole weight with :func:`.reference.random_values`; padding stays zero."""
         ...
 
@@ -151,7 +153,7 @@ class Ops(Protocol):
         ...
 
     def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
-        """Return ``silu(gate) * up`` of a matrix of order ``gate_up``: ``[N, D]`` to ``[N, F]``."""
+        """Return ``silu(gate) * up`` of a matrix of gate above up: ``[N, D]`` to ``[N, F]``."""
         ...
 
     def logits(self, x: Array, weight: Matrix) -> Array:
@@ -173,9 +175,9 @@ class Ops(Protocol):
 
         Args:
             x: ``[N, D]``.
-            weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V; in an order by heads only where
-                :meth:`row_order` gave it.
-            bias: ``[(Hq + 2 Hkv) Dh]`` in the same order, or None.
+            weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V; interleaved for RoPE only where
+                :meth:`row_permutation` gave it.
+            bias: ``[(Hq + 2 Hkv) Dh]`` permuted alike, or None.
             heads: how a row of the product is cut, and the norms of Q and K.
             rotary: the angles of every position.
             batch: whose ``positions`` and ``slots`` are read.

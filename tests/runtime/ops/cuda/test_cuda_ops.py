@@ -89,32 +89,34 @@ class Turned:
         ops._linear = MagicMock(rotates=rotates)
         ops._linear.rotary.return_value = "rotary"
 
-    def way(self, order, size, turning, norm=None, tokens=3):
+    def way(self, permutation, size, turning, norm=None, tokens=3):
         heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
         table = np.zeros((9, turning // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
-        weight, batch = SimpleNamespace(order=order), MagicMock()
+        weight, batch = SimpleNamespace(permutation=permutation), MagicMock()
         return self.ops.project_qkv(np.zeros((tokens, 8)), weight, None, heads, rotary, batch, None, None)
 
 
 def test_a_product_turns_its_rows_where_it_can(ops):
     hopper = Turned(ops, rotates=True)
-    assert hopper.way("heads_128", 128, 128) == "rotary"
+    assert hopper.way("rope_interleaved_128", 128, 128) == "rotary"
     assert hopper.way("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
     assert hopper.way("plain", 64, 32) == "rope"
     assert hopper.way("plain", 64, 64, norm="norm") == "rope"
     assert hopper.way("plain", 80, 80) == "rope"
-    assert hopper.way("heads_128", 128, 128, tokens=768) == "rotary"
-    assert hopper.way("heads_128", 128, 128, tokens=769) == "rope by heads"
+    assert hopper.way("rope_interleaved_128", 128, 128, tokens=768) == "rotary"
+    assert hopper.way("rope_interleaved_128", 128, 128, tokens=769) == "rope by heads"
     assert hopper.way("plain", 64, 64, tokens=769) == "rope"
     assert Turned(ops, rotates=False).way("plain", 64, 64) == "rope"
     assert ops._linear.call_args.kwargs["out_name"] == "qkv"
 
 
-@pytest.mark.parametrize(("rotates", "held"), [(True, "heads_128"), (False, "plain")])
+@pytest.mark.parametrize(("rotates", "held"), [(True, "rope_interleaved_128"), (False, "plain")])
 def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
     ops = module.CudaOps(fake_device(), MagicMock(rotates=rotates))
-    assert [ops.row_order(order) for order in ("heads_128", "gate_up", "plain")] == [held, "gate_up", "plain"]
+    assert [
+        ops.row_permutation(wanted) for wanted in ("rope_interleaved_128", "gate_up_interleaved", "plain")
+    ] == [held, "gate_up_interleaved", "plain"]
 
 
 def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_counts(module, ops):

@@ -141,9 +141,9 @@ def test_a_ring_of_one_stage_of_wide_tiles_is_refused(product, linear):
 
 
 def test_a_matrix_that_does_not_fit_is_refused_each_time(product, linear):
-    gated = linear.PackedMatrix(product.matrix(1 << 30).storage, 512, 512, "gate_up")
+    gated = linear.PackedMatrix(product.matrix(1 << 30).storage, 512, 512, "gate_up_interleaved")
     for _ in range(2):
-        with pytest.raises(ShapeError, match="order"):
+        with pytest.raises(ShapeError, match="rows are gate_up_interleaved"):
             product.multiply(product.tokens(20), gated, out_name="y")
     with pytest.raises(ShapeError, match=r"must be \[N, 512\]"):
         product.multiply(product.tokens(20, 256), product.matrix(1 << 30), out_name="y")

@@ -1,11 +1,11 @@
-"""The packed order of a GPU's weights: its twin on the host, there and back, as kernels/README.md has it."""
+"""The tiled layout of a GPU's weights, there and back, as kernels/README.md has it."""
 
 import numpy as np
 import pytest
 
 from wisp_plan.weights.layout import packed_elements
-from wisp_runtime.ops.protocol.upload import head_rows
-from wisp_runtime.ops.reference.packing import pack, packed_rows, unpack
+from wisp_runtime.ops.protocol.upload import interleaved_head_size
+from wisp_runtime.ops.reference.packing import pack, permuted_rows, unpack
 
 RANDOM = np.random.default_rng(11)
 SHAPES = (
@@ -27,14 +27,17 @@ def matrix(outputs, inputs):
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-@pytest.mark.parametrize("order", ["plain", "gate_up", "heads_128", "heads_192", "heads_256"])
-def test_a_matrix_comes_back(outputs, inputs, order):
-    unit = head_rows(order) or (16 if order == "gate_up" else 1)
+@pytest.mark.parametrize(
+    "permutation",
+    ["plain", "gate_up_interleaved", "rope_interleaved_128", "rope_interleaved_192", "rope_interleaved_256"],
+)
+def test_a_matrix_comes_back(outputs, inputs, permutation):
+    unit = interleaved_head_size(permutation) or (16 if permutation == "gate_up_interleaved" else 1)
     outputs = -(-outputs // unit) * unit
     rows = matrix(outputs, inputs)
-    storage = pack(rows, order)
+    storage = pack(rows, permutation)
     assert storage.shape == (packed_elements(outputs, inputs),)
-    assert np.array_equal(unpack(storage, outputs, inputs, order), rows)
+    assert np.array_equal(unpack(storage, outputs, inputs, permutation), rows)
     assert np.count_nonzero(storage) == rows.size  # padding is zero
 
 
@@ -58,7 +61,7 @@ def test_a_row_tile_is_one_stream_over_the_columns():
 
 @pytest.mark.parametrize("half", [8, 64, 4864])
 def test_gate_and_up_alternate_by_eights(half):
-    places = packed_rows(2 * half, "gate_up")
+    places = permuted_rows(2 * half, "gate_up_interleaved")
     assert sorted(places) == list(range(2 * half))
     gate, up = places[:half], places[half:]
     assert np.array_equal(up, gate + 8)
@@ -70,7 +73,7 @@ def test_gate_and_up_alternate_by_eights(half):
 @pytest.mark.parametrize("size", [128, 192, 256])
 def test_a_row_tile_has_both_halves_of_what_turns_together(size):
     heads = 3
-    places = packed_rows(heads * size, f"heads_{size}")
+    places = permuted_rows(heads * size, f"rope_interleaved_{size}")
     assert sorted(places) == list(range(heads * size))
     for head in range(heads):
         first, second = (places[head * size + half * size // 2 :][: size // 2] for half in range(2))
@@ -79,4 +82,4 @@ def test_a_row_tile_has_both_halves_of_what_turns_together(size):
 
 
 def test_plain_rows_stay_where_they_are():
-    assert np.array_equal(packed_rows(151, "plain"), np.arange(151))
+    assert np.array_equal(permuted_rows(151, "plain"), np.arange(151))

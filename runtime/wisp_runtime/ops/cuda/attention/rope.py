@@ -77,7 +77,7 @@ class Rope:
             positions: ``[N]`` int32, below S.
             slots: ``[N]`` int64, ``block * Tb + offset``; -1 writes nothing.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16.
-            by_heads: columns of ``qkv`` lie as rows of a matrix of the order ``heads_<Dh>``; what comes out
+            by_heads: columns of ``qkv`` lie as rows of a ``rope_interleaved_<Dh>`` matrix; what comes out
                 does not.
 
         Returns:

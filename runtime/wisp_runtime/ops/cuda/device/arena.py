@@ -19,10 +19,15 @@ from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.cuda.weights.upload import upload_intake
 from wisp_runtime.ops.protocol.backend import Memory
-from wisp_runtime.ops.protocol.upload import Intake, Place, RowOrder, head_rows
+from wisp_runtime.ops.protocol.upload import (
+    RowPermutation,
+    WeightDestination,
+    WeightUploader,
+    interleaved_head_size,
+)
 from wisp_runtime.ops.reference.random import random_scale
 
 _FILL_THREADS = 256
@@ -34,15 +39,16 @@ class Arenas:
 
     Args:
         device: the open GPU.
-        by_heads: whether its products read rows that lie by heads.
+        fuses_rope: whether its GEMMs can apply RoPE, for which rows are interleaved.
     """
 
-    def __init__(self, device: Device, *, by_heads: bool) -> None:
-        self._device, self._by_heads = device, by_heads
+    def __init__(self, device: Device, *, fuses_rope: bool) -> None:
+        self._device, self._fuses_rope = device, fuses_rope
 
-    def row_order(self, order: RowOrder) -> RowOrder:
-        """Return ``order``, or plain where products do not read it."""
-        return order if self._by_heads or not head_rows(order) else "plain"
+    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:
+        """Return ``permutation``, or plain where GEMMs do not apply RoPE."""
+        is_rope = interleaved_head_size(permutation) > 0
+        return "plain" if is_rope and not self._fuses_rope else permutation
 
     def matrix_elements(self, outputs: int, inputs: int) -> int:
         """Return the elements of a packed matrix, the padding of its edges included."""
@@ -55,38 +61,40 @@ class Arenas:
             arena.data.memset_async(0, arena.nbytes, self._device.stream)
         return arena
 
-    def matrix(self, storage: Array, outputs: int, inputs: int, order: RowOrder = "plain") -> PackedMatrix:
+    def matrix(
+        self, storage: Array, outputs: int, inputs: int, permutation: RowPermutation = "plain"
+    ) -> PackedMatrix:
         """See ``storage`` as a packed matrix."""
         if storage.shape != (packed_elements(outputs, inputs),):
             raise ShapeError(
                 f"[{outputs}, {inputs}] is packed into {packed_elements(outputs, inputs)} numbers"
             )
-        return PackedMatrix(storage, outputs, inputs, order)
+        return PackedMatrix(storage, outputs, inputs, permutation)
 
     def kv_arena(self, shape: tuple[int, ...]) -> Array:
         """Allocate keys or values in bf16. What is in them may be NaN: attention never lets it through."""
         return allocate(shape, BF16, "the KV cache")
 
-    def intake(self, total_bytes: int) -> Intake:
-        """Return an intake that copies through pinned memory and packs on the GPU."""
-        return upload_intake(self._device, total_bytes)
+    def uploader(self, total_bytes: int) -> WeightUploader:
+        """Return an uploader that copies through pinned memory and packs on the GPU."""
+        return gpu_uploader(self._device, total_bytes)
 
-    def randomize(self, place: Place, *, key: int, mean: float, deviation: float) -> None:
+    def randomize(self, destination: WeightDestination, *, key: int, mean: float, deviation: float) -> None:
         """Fill a whole matrix or vector with :func:`.reference.random_values`, and wait for it."""
-        is_matrix = len(place.shape) == 2
-        storage = place.weight.storage if is_matrix else place.weight
-        rows_of_head = head_rows(place.order)
-        if place.order == "gate_up" and place.shape[0] % 16:
-            raise ShapeError(f"{place.shape[0]} rows cannot alternate by eights")
-        if rows_of_head and place.shape[0] % rows_of_head:
-            raise ShapeError(f"{place.shape[0]} rows are not whole heads of {rows_of_head}")
+        is_matrix = len(destination.shape) == 2
+        storage = destination.weight.storage if is_matrix else destination.weight
+        rows_of_head = interleaved_head_size(destination.permutation)
+        if destination.permutation == "gate_up_interleaved" and destination.shape[0] % 16:
+            raise ShapeError(f"{destination.shape[0]} rows cannot alternate by eights")
+        if rows_of_head and destination.shape[0] % rows_of_head:
+            raise ShapeError(f"{destination.shape[0]} rows are not whole heads of {rows_of_head}")
         kernel = self._device.kernels.get("fill_random", "fill_random" if is_matrix else "fill_random_vector")
         kernel.launch(
             (-(-storage.size // _FILL_NUMBERS),),
             _FILL_THREADS,
             storage,
-            *(np.int32(size) for size in place.shape),
-            np.int32(rows_of_head or place.order == "gate_up"),
+            *(np.int32(size) for size in destination.shape),
+            np.int32(rows_of_head or destination.permutation == "gate_up_interleaved"),
             np.uint64(key),
             random_scale(deviation),
             np.float32(mean),

@@ -71,7 +71,9 @@ def _plan(tokens: Array, table: PackedMatrix, drawn: Array | None) -> _Plan:
         require("embedding", "drawn", drawn, (drawn.size,), np.int32)
     require_true(len(tokens) > 0, "embedding: no tokens; a step has at least one")
     require_true(columns % 8 == 0, f"embedding: D is {columns}, must be a multiple of 8")
-    require_true(table.order == "plain", f"embedding: the table's order is {table.order}, must be plain")
+    require_true(
+        table.permutation == "plain", f"embedding: the table's rows are {table.permutation}, must be plain"
+    )
     require_true(storage.dtype == BF16, f"embedding: the table is {storage.dtype}, must be {BF16}")
     require_aligned("embedding", "table", storage)
     grid = len(tokens), -(-columns // _COLUMNS_A_BLOCK)

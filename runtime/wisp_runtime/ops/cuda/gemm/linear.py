@@ -101,7 +101,7 @@ class Linear:
         Args:
             x: ``[N, in]`` bf16; rows may be apart by any multiple of 16 bytes. What lies behind the last row
                 is read, and may be NaN.
-            weight: ``[out, in]``, in plain order or by heads; the result's columns lie in the same.
+            weight: ``[out, in]``, plain or interleaved for RoPE; the result's columns are permuted alike.
             bias: ``[out]`` bf16, or None.
             out_name: of the workspace's buffer that the result lies in.
 
@@ -118,8 +118,8 @@ class Linear:
 
         Args:
             x: as in :meth:`__call__`.
-            weight: ``[2 F, in]``, in the order ``gate_up``.
-            bias: ``[2 F]`` bf16 in the same order, or None.
+            weight: ``[2 F, in]``, gate and up interleaved.
+            bias: ``[2 F]`` bf16, permuted alike, or None.
             out_name: of the workspace's buffer that the result lies in.
 
         Raises:
@@ -154,8 +154,8 @@ class Linear:
 
         Args:
             x: as in :meth:`__call__`.
-            weight: ``[(Hq + 2 Hkv) Dh, in]``, in the order ``heads_<Dh>``; of heads of 64, plain.
-            bias: ``[(Hq + 2 Hkv) Dh]`` bf16 in the same order, or None.
+            weight: ``[(Hq + 2 Hkv) Dh, in]``, ``rope_interleaved_<Dh>``; heads of 64 are plain.
+            bias: ``[(Hq + 2 Hkv) Dh]`` bf16, permuted alike, or None.
             heads: ``(Hq, Hkv, Dh)``; Dh 64, 128, 192 or 256.
             cosines, sines: ``[S, Dh / 2]`` float32: all of a head turns.
             positions, slots, keys, values: as in :meth:`.rope.Rope.__call__`.
@@ -191,7 +191,7 @@ class Linear:
         parts, arrivals = self._scratch()
         source, storage = x.data, weight.storage.data.ptr
         added = 0 if bias is None else bias.data.ptr
-        matrix = op, storage, added, weight.outputs, weight.inputs, weight.order
+        matrix = op, storage, added, weight.outputs, weight.inputs, weight.permutation
         if matrix not in self._checked:
             _check_weight(op, weight, bias)
             remember(self._checked, matrix, True)
@@ -281,11 +281,13 @@ def _check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
     )
     require_aligned(op, "the packed matrix", weight.storage)
     if op in ("linear_swiglu", "linear_logits"):
-        order = "gate_up" if op == "linear_swiglu" else "plain"
-        require_true(weight.order == order, f"{op}: the matrix's order is {weight.order}, must be {order}")
+        permutation = "gate_up_interleaved" if op == "linear_swiglu" else "plain"
+        told = f"{op}: the matrix's rows are {weight.permutation}, must be {permutation}"
+        require_true(weight.permutation == permutation, told)
     elif op == "linear":
-        require_true(weight.order != "gate_up", f"{op}: the matrix's order is gate_up, must be another")
-    if weight.order == "gate_up":
+        told = f"{op}: the matrix's rows are gate_up_interleaved, must not be"
+        require_true(weight.permutation != "gate_up_interleaved", told)
+    if weight.permutation == "gate_up_interleaved":
         fits = weight.outputs % 16 == 0
         require_true(fits, f"{op}: {weight.outputs} rows of gate and up, must be a multiple of 16")
     if bias is not None:

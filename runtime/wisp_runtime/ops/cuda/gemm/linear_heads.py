@@ -48,7 +48,7 @@ class HeadArguments:
             ShapeError: an array differs from what :meth:`.linear.Linear.rotary` says.
         """
         shapes = cosines.shape, positions.shape, slots.shape, keys.shape
-        key = tokens, heads, *shapes, weight.outputs, weight.order
+        key = tokens, heads, *shapes, weight.outputs, weight.permutation
         found = self._known.get(key)
         if found is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
@@ -68,7 +68,8 @@ def _check(weight: PackedMatrix, heads: tuple[int, int, int], cosines: Array) ->
     require_true(size % ROW_TILE == 0, f"{_OP}: Dh is {size}, must be a multiple of {ROW_TILE}")
     turning = 2 * cosines.shape[1]
     require_true(turning == size, f"{_OP}: {turning} channels turn, must be all {size}")
-    order = "plain" if size == ROW_TILE else f"heads_{size}"
-    require_true(weight.order == order, f"{_OP}: the matrix's order is {weight.order}, must be {order}")
+    permutation = "plain" if size == ROW_TILE else f"rope_interleaved_{size}"
+    told = f"{_OP}: the matrix's rows are {weight.permutation}, must be {permutation}"
+    require_true(weight.permutation == permutation, told)
     rows = (queries + 2 * kv_heads) * size
     require_true(weight.outputs == rows, f"{_OP}: the matrix has {weight.outputs} rows, must be {rows}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS
-from wisp_runtime.ops.protocol.upload import head_rows, qkv_order
+from wisp_runtime.ops.protocol.upload import interleaved_head_size, qkv_permutation
 
 MOST_SEQUENCES = WIDTHS[-1]
 """Of a step."""
@@ -29,14 +29,14 @@ _MOST_HEADS_A_GROUP = 8
 def step_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
     rotates_all = spec.rope.rotary_size in (0, spec.head_size)
-    order = qkv_order(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)
+    permutation = qkv_permutation(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)
     return {
         "hidden": spec.hidden,
         "mlp": spec.mlp,
         "heads": spec.heads,
         "kv_heads": spec.kv_heads,
         "head_size": spec.head_size,
-        "rows_by_heads": int(head_rows(order) > 0),
+        "rows_by_heads": int(interleaved_head_size(permutation) > 0),
         "qk_norm": int(spec.has_qk_norm),
         "qkv_bias": int(spec.has_qkv_bias),
         "output_bias": int(spec.has_output_bias),

@@ -1,6 +1,6 @@
-"""Weight matrices in the order in which products stream them: blocks of 64 x 64, see ``kernels/README.md``.
+"""Tiling of weight matrices on the GPU: 128B-swizzled blocks of 64 x 64, see ``kernels/README.md``.
 
-Its twin on the host is :mod:`wisp_runtime.ops.reference.packing`.
+Its reference implementation is :mod:`wisp_runtime.ops.reference.packing`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.manifest import constants
-from wisp_runtime.ops.protocol.upload import RowOrder, head_rows
+from wisp_runtime.ops.protocol.upload import RowPermutation, interleaved_head_size
 
 _THREADS = constants()["pack_threads"]
 _BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # what a thread block packs
@@ -31,16 +31,16 @@ class PackedMatrix:
 
     Attributes:
         storage: ``[elements(out, in)]`` bf16; padding is zero.
-        outputs: rows.
-        inputs: columns, a multiple of 8.
-        order: of the rows, :func:`~.upload.packed_row`. Gate and up are a multiple of 8 high;
-            by heads there are whole heads.
+        outputs: number of rows.
+        inputs: number of columns, a multiple of 8.
+        permutation: row permutation, :func:`~.upload.permuted_row`. Interleaved gate and up have a multiple
+            of 8 rows each, interleaved heads are whole.
     """
 
     storage: Array
     outputs: int
     inputs: int
-    order: RowOrder = "plain"
+    permutation: RowPermutation = "plain"
 
     @property
     def k_tiles(self) -> int:
@@ -54,16 +54,16 @@ def elements(outputs: int, inputs: int) -> int:
 
 
 def pack_rows(device: Device, rows: Array, weight: PackedMatrix, first: int) -> None:
-    """Bring rows of a checkpoint into ``weight``, on the device's stream.
+    """Store rows of a checkpoint in ``weight``, on the device's stream.
 
-    Products ask for weights before the kernel ahead of them has ended: synchronise between the last packing
-    and the first product.
+    GEMMs prefetch weights before the kernel ahead of them has ended: synchronise between the last packing and
+    the first GEMM.
 
     Args:
-        device: where.
+        device: the GPU.
         rows: ``[R, in]`` bf16, float16 or float32 on the GPU, contiguous.
-        weight: padding already zero.
-        first: of the rows; of ``gate_up`` gate's are counted first, then up's.
+        weight: matrix whose padding is zero already.
+        first: index of the first row; interleaved gate and up count as all of gate, then all of up.
 
     Raises:
         ShapeError: an array differs from the above, or the rows do not lie inside the matrix.
@@ -73,8 +73,8 @@ def pack_rows(device: Device, rows: Array, weight: PackedMatrix, first: int) -> 
         raise ShapeError(f"pack: rows are {rows.dtype}, must be {', '.join(map(str, _SOURCES))}")
     _check("pack", rows, weight, first)
     kernel = device.kernels.get("pack", entry)
-    for begin, end, at, order in _runs(weight, first, first + len(rows)):
-        arguments = _counts(end - begin, at, weight, order)
+    for begin, end, at, code in _runs(weight, first, first + len(rows)):
+        arguments = _counts(end - begin, at, weight, code)
         part = rows[begin - first : end - first]
         kernel.launch(_grid(end - begin, weight), _THREADS, part, weight.storage, *arguments)
 
@@ -84,8 +84,8 @@ def unpack_rows(device: Device, weight: PackedMatrix, first: int, count: int) ->
     out = cp.empty((count, weight.inputs), BF16)
     _check("unpack", out, weight, first)
     kernel = device.kernels.get("pack", "unpack")
-    for begin, end, at, order in _runs(weight, first, first + count):
-        arguments = _counts(end - begin, at, weight, order)
+    for begin, end, at, code in _runs(weight, first, first + count):
+        arguments = _counts(end - begin, at, weight, code)
         part = out[begin - first : end - first]
         kernel.launch(_grid(end - begin, weight), _THREADS, weight.storage, part, *arguments)
     return out
@@ -97,24 +97,30 @@ def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
     require(op, "the packed matrix", weight.storage, (elements(weight.outputs, columns),), BF16)
     require_aligned(op, "the packed matrix", weight.storage)
     require_true(columns % 8 == 0, f"{op}: the matrix has {columns} columns, must be a multiple of 8")
-    unit = head_rows(weight.order) or (16 if weight.order == "gate_up" else 1)
+    unit = interleaved_head_size(weight.permutation) or (
+        16 if weight.permutation == "gate_up_interleaved" else 1
+    )
     is_even = weight.outputs % unit == 0
-    require_true(is_even, f"{op}: {weight.outputs} rows of {weight.order}, must be a multiple of {unit}")
+    require_true(
+        is_even, f"{op}: {weight.outputs} rows of {weight.permutation}, must be a multiple of {unit}"
+    )
     fits = first >= 0 and first + count <= weight.outputs
     require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {weight.outputs}")
 
 
 def _runs(weight: PackedMatrix, first: int, end: int) -> list[tuple[int, int, int, int]]:
-    """Cut rows between gate and up: first and end of each run, its place in its half, pack.cu's order."""
-    if weight.order != "gate_up":
-        return [(first, end, first, head_rows(weight.order) or _PLAIN)] if end > first else []
+    """Split rows between gate and up: first and end of each run, position in its half, pack.cu's code."""
+    if weight.permutation != "gate_up_interleaved":
+        return (
+            [(first, end, first, interleaved_head_size(weight.permutation) or _PLAIN)] if end > first else []
+        )
     half = weight.outputs // 2
     runs = ((first, min(end, half), first, _GATE), (max(first, half), end, max(first, half) - half, _UP))
     return [run for run in runs if run[1] > run[0]]
 
 
-def _counts(count: int, at: int, weight: PackedMatrix, order: int) -> tuple[np.int32, ...]:
-    return tuple(np.int32(value) for value in (count, at, weight.inputs, weight.k_tiles, order))
+def _counts(count: int, at: int, weight: PackedMatrix, code: int) -> tuple[np.int32, ...]:
+    return tuple(np.int32(value) for value in (count, at, weight.inputs, weight.k_tiles, code))
 
 
 def _grid(count: int, weight: PackedMatrix) -> tuple[int, int]:

@@ -1,0 +1,75 @@
+"""Uploader over a few buffers that a device empties asynchronously, so that reading and copying overlap.
+
+Pure: the device's side is a :class:`CopyEngine`; ``copy_engine.py`` beside this makes one of CUDA's copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Protocol
+
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.protocol.upload import Fill, WeightDestination
+
+
+class CopyEngine(Protocol):
+    """Buffers on the host, and asynchronous copies from each of them to the device.
+
+    Attributes:
+        buffers: ``[bytes]`` uint8 each, page-aligned; allocated once :meth:`wait` was called for them.
+    """
+
+    buffers: list[Array]
+
+    def wait(self, slot: int) -> None:
+        """Wait until what was last sent from buffer ``slot`` has left it; at once if nothing was."""
+        ...
+
+    def send(self, slot: int, rows: Array, destination: WeightDestination) -> None:
+        """Start storing ``rows``, uint8 in buffer ``slot``, at ``destination``; one call at a time."""
+        ...
+
+    def close(self) -> None:
+        """Wait until all that was sent is stored, and free the buffers."""
+        ...
+
+
+class PipelinedUploader:
+    """Implementation of :class:`~wisp_runtime.ops.protocol.upload.WeightUploader` over a copy engine.
+
+    A thread that has sent a buffer goes on with another one.
+
+    Args:
+        engine: the buffers and the device.
+        threads: number of threads that read at a time; fewer than buffers, so that copies overlap reads.
+        chunk_bytes: bytes of rows in a buffer.
+    """
+
+    def __init__(self, engine: CopyEngine, *, threads: int, chunk_bytes: int) -> None:
+        self.threads, self.chunk_bytes = threads, chunk_bytes
+        self._engine = engine
+        self._sending = threading.Lock()
+        self._free: SimpleQueue[int] = SimpleQueue()  # the longest free first: its copy is over by now
+        for slot in range(len(engine.buffers)):
+            self._free.put(slot)
+
+    def upload(self, destination: WeightDestination, fill: Fill) -> None:
+        """See :meth:`.upload.WeightUploader.upload`."""
+        if destination.size_bytes > self.chunk_bytes:
+            raise ShapeError(
+                f"{destination.size_bytes} bytes of rows at once; a buffer has {self.chunk_bytes}"
+            )
+        slot = self._free.get()
+        try:
+            self._engine.wait(slot)
+            rows = fill(self._engine.buffers[slot])
+            with self._sending:
+                self._engine.send(slot, rows, destination)
+        finally:
+            self._free.put(slot)
+
+    def finish(self) -> None:
+        """See :meth:`.upload.WeightUploader.finish`."""
+        self._engine.close()
