@@ -301,8 +301,8 @@ def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, ca
             await asyncio.sleep(0.02)
             server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2"))
             await followed.until(lambda: len(digests()) == 2)
-            asked = {path for path, _ in server.requests if SECRETS in path}
-            assert asked == {"/api/v1/namespaces/ns/secrets/keys"}
+            requested = {path for path, _ in server.requests if SECRETS in path}
+            assert requested == {"/api/v1/namespaces/ns/secrets/keys"}
             server.put(MODELS, model_object())
             await followed.until(lambda: digests() is None)
 

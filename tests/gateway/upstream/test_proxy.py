@@ -82,8 +82,8 @@ def test_a_stream_cut_off_ends_in_an_error_that_the_sdk_raises(world):
 
 
 def test_a_stream_cut_off_inside_an_event_leaves_no_part_of_it(world):
-    torn = world.framed(world.event("half") + b'data: {"id": "c", "ob')
-    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, torn, gap_s=0.05, then="die")))
+    partial = world.framed(world.event("half") + b'data: {"id": "c", "ob')
+    world.model("m", world.pod(world.does.write(world.STREAM_HEAD, partial, gap_s=0.05, then="die")))
     stream = world.start().chat(stream=True)
     assert next(stream).choices[0].delta.content == "half"
     with pytest.raises(openai.APIError, match="stopped in the middle"):

@@ -117,10 +117,10 @@ def test_a_hundred_streams_at_once_do_not_mix(world):
         ) as answer:
             return [line async for line in answer.aiter_lines() if line]
 
-    async def everybody():
+    async def all_clients():
         async with httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=100)) as client:
             return await asyncio.gather(*(ask(client, f"c{index}") for index in range(100)))
 
-    for index, lines in enumerate(asyncio.run(everybody())):
+    for index, lines in enumerate(asyncio.run(all_clients())):
         assert lines == [f"data: c{index}-{step}" for step in range(20)]
     assert min(len(pod.seen) for pod in world.pods) > 30
