@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # spec_changes, decode_batch
 
 # A busy machine is no defect. In CI the examples are the same each time; elsewhere they wander and find more.
 settings.register_profile("wisp", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from spec_changes import attention_of
 
 from wisp_runtime.convert.example import example_model
 from wisp_runtime.engine.execution.runner import Runner
@@ -88,7 +89,13 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     ops.weight_arena = lambda elements: arenas.append(allocate(elements)) or arenas[-1]
     model = load_model(folder, spec, ops)
     (arena,) = arenas
-    shape = (spec.layers, 8 * 1100 // BLOCK_TOKENS, spec.kv_heads, BLOCK_TOKENS, spec.head_size)
+    shape = (
+        len(spec.layers),
+        8 * 1100 // BLOCK_TOKENS,
+        attention_of(spec).kv_heads,
+        BLOCK_TOKENS,
+        attention_of(spec).head_size,
+    )
     runner = Runner(model, KVCache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
     reads = {name: reading(arena, threads, read) for name, read in READS.items()}
     rows = []

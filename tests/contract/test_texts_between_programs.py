@@ -23,7 +23,9 @@ from wisp_operator.core.fit import measured
 from wisp_operator.core.status import Progress, State, Status
 from wisp_operator.local.gateway.directory import DirectoryFile, entry
 from wisp_operator.local.machine.hardware import device_for
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import dense_decoder
+from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -44,7 +46,17 @@ MANIFEST = {
         "scaling": {"targetConcurrency": 5},
     },
 }
-SPEC = ModelSpec("LlamaForCausalLM", "llama", 2, 64, 128, 256, 4, 2, 16, 512, 1e-5, RopeSpec(rotary_size=16))
+SPEC = dense_decoder(
+    "LlamaForCausalLM",
+    "llama",
+    layers=2,
+    hidden=64,
+    inner=128,
+    vocab=256,
+    max_context=512,
+    attention=AttentionSpec(4, 2, 16, RopeSpec(rotary_size=16)),
+    norm_eps=1e-5,
+)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[" * 200_000, b'{"n": NaN}'])

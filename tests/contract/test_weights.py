@@ -20,8 +20,7 @@ from wisp_operator.desired.environment import OPTIONAL_KEYS, SECRET_KEYS
 from wisp_operator.desired.settings import BuildSettings
 from wisp_runtime import errors
 from wisp_runtime.cli.pull import command as pull
-from wisp_runtime.sources import resolve
-from wisp_runtime.sources.resolve import source_of
+from wisp_runtime.sources.resolve import resolve, source_of
 from wisp_runtime.sources.s3 import BucketSource
 
 FETCHED = ("hf://acme/tiny", "s3://models/tiny")

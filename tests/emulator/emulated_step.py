@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from decode_batch import decode_batch
 from emulated_kernel import KERNELS, Emulated, tensor_map
+from spec_changes import attention_of, changed
 
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.model import ModelSpec
@@ -40,8 +41,9 @@ _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
 def small(name: str, **sizes: int) -> ModelSpec:
     """Return the spec of a named shape with other sizes."""
-    spec = replace(shape_spec(name), max_context=4096, **sizes)
-    return replace(spec, rope=replace(spec.rope, rotary_size=spec.head_size))
+    spec = changed(shape_spec(name), max_context=4096, **sizes)
+    attention = attention_of(spec)
+    return changed(spec, rope=replace(attention.rope, rotary_size=attention.head_size))
 
 
 class EmulatedStep:
@@ -70,9 +72,9 @@ class EmulatedStep:
         self._fixed = self._weights()
 
     def _weights(self) -> dict[str, int]:
-        weights, rotation = self.model.step_weights(), self.model._rotation
-        spec = self.spec
-        permutation = qkv_permutation(spec.head_size, rotates_all=True, is_normed=spec.has_qk_norm)
+        spec, attention = self.spec, attention_of(self.spec)
+        weights, rotation = self.model.step_weights(), self.model.rope_table(attention)
+        permutation = qkv_permutation(attention.head_size, rotates_all=True, is_normed=attention.has_qk_norm)
         permutations = {"qkv": permutation, "gate_up": "gate_up_interleaved"}
 
         def matrix(packed, permutation="plain"):
@@ -159,14 +161,17 @@ class EmulatedStep:
             **self._fixed,
             **{name: array.ctypes.data for name, array in arrays.items()},
             patience_clocks=patience,
-            layer_count=spec.layers,
+            layer_count=len(spec.layers),
             sequences=rows,
             table_width=batch.block_tables.shape[1],
             kv_blocks=self.cache.blocks,
             block_tokens=TOKENS,
             **fixed_by(spec),
         )
-        maps = [tensor_map(one.reshape(-1, spec.head_size), TOKENS, 64) for one in (self.keys, self.values)]
+        maps = [
+            tensor_map(one.reshape(-1, attention_of(spec).head_size), TOKENS, 64)
+            for one in (self.keys, self.values)
+        ]
         self.kernels.launch(
             f"decode_step_n{width}",
             [*maps, arguments],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 from emulated_kernel import DidNotEnd
 from emulated_step import SOURCE, EmulatedStep, small
+from spec_changes import changed
 
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WAITED
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 HEADS_OF_64 = {
     "hidden": 256,
-    "mlp": 400,
+    "inner": 400,
     "heads": 4,
     "kv_heads": 2,
     "layers": 2,
@@ -50,7 +50,7 @@ MODELS = {  # a published shape, other sizes, and thread blocks
     "norms": ("qwen3-8b", HEADS_OF_128, 8),
     "biases": ("qwen2.5-0.5b", HEADS_OF_64, 8),
 }
-LONGER_THAN_RINGS = 2600  # an mlp; all other products are over before a ring is full
+LONGER_THAN_RINGS = 2600  # an inner size; all other products are over before a ring is full
 CONTEXTS = {
     "one": [20],
     "padding": [0, 16, 17, 33, 0, 5, 64, 100],
@@ -62,9 +62,9 @@ CONTEXTS = {
 
 
 @cache
-def step_of(name: str, window: int | None = None, source: Path = SOURCE, mlp: int = 400) -> EmulatedStep:
+def step_of(name: str, window: int | None = None, source: Path = SOURCE, inner: int = 400) -> EmulatedStep:
     shape, sizes, blocks = MODELS[name]
-    spec = replace(small(shape, **sizes | {"mlp": mlp}), sliding_window=window)
+    spec = changed(small(shape, **sizes | {"inner": inner}), window=window)
     return EmulatedStep(spec, blocks, source=source)
 
 
@@ -100,7 +100,7 @@ def test_a_step_equals_the_general_path(name: str, contexts: str) -> None:
 
 @pytest.mark.parametrize("contexts", ["padding", "16", "32", "64"])
 def test_a_step_equals_the_general_path_where_rings_go_round(contexts: str) -> None:
-    assert equals_general(step_of("heads of 64", mlp=LONGER_THAN_RINGS), CONTEXTS[contexts], seed=1)
+    assert equals_general(step_of("heads of 64", inner=LONGER_THAN_RINGS), CONTEXTS[contexts], seed=1)
 
 
 @pytest.mark.parametrize("contexts", ["padding", "in parts", "16"])
@@ -215,7 +215,7 @@ def test_the_emulator_finds_what_was_forgotten(what: str, tmp_path: Path) -> Non
     text = file.read_text()
     assert wait in text
     file.write_text(text.replace(wait, without) if wait else text)
-    step = step_of(model, source=tmp_path / SOURCE.name, mlp=LONGER_THAN_RINGS)
+    step = step_of(model, source=tmp_path / SOURCE.name, inner=LONGER_THAN_RINGS)
 
     def ends_well(seed: int) -> bool:
         try:

@@ -1,6 +1,7 @@
 """Named shapes: each is the model its name says, to the parameter."""
 
 import pytest
+from spec_changes import attention_of, field_of
 
 from wisp_plan.errors import UnknownShape
 from wisp_plan.presets import SHAPES, shape_config, shape_spec
@@ -39,19 +40,19 @@ def test_a_shape_has_the_parameters_of_the_model_it_is_named_after(name):
     [
         ("llama-3.2-1b", {"ties_embeddings": True, "head_size": 64, "max_context": 131072}),
         ("qwen3-0.6b", {"has_qk_norm": True, "has_qkv_bias": False, "head_size": 128, "hidden": 1024}),
-        ("qwen2.5-0.5b", {"has_qkv_bias": True, "has_output_bias": False, "sliding_window": None}),
-        ("mistral-7b", {"sliding_window": 4096, "family": "mistral", "norm_eps": 1e-5}),
+        ("qwen2.5-0.5b", {"has_qkv_bias": True, "has_output_bias": False, "window": None}),
+        ("mistral-7b", {"window": 4096, "family": "mistral", "eps": 1e-5}),
         ("smollm2-135m", {"heads": 9, "kv_heads": 3, "hidden": 576}),
     ],
 )
 def test_a_shape_has_the_switches_of_its_family(name, expect):
     spec = shape_spec(name)
-    assert {key: getattr(spec, key) for key in expect} == expect
+    assert {key: field_of(spec, key) for key in expect} == expect
 
 
 def test_llama_3_2_scales_its_positions_and_llama_3_does_not():
-    assert shape_spec("llama-3-8b").rope.kind == "none"
-    rope = shape_spec("llama-3.2-3b").rope
+    assert attention_of(shape_spec("llama-3-8b")).rope.kind == "none"
+    rope = attention_of(shape_spec("llama-3.2-3b")).rope
     assert (rope.kind, rope.factor, rope.original_max_context) == ("llama3", 32.0, 8192)
 
 

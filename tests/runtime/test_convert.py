@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from click.testing import CliRunner
+from spec_changes import attention_of
 from tokenizers import Tokenizer, pre_tokenizers
 
 from wisp_runtime.cli.main import main
@@ -137,9 +138,11 @@ def test_the_folder_is_a_model_that_loads(tmp_path):
     write_gguf(tmp_path / "m.gguf")
     folder = convert(tmp_path / "m.gguf", tmp_path / "out").folder
     spec = read_spec(folder)
-    assert (spec.layers, spec.heads, spec.kv_heads, spec.head_size) == (LAYERS, HEADS, KV_HEADS, HEAD_SIZE)
+    attention = attention_of(spec)
+    assert len(spec.layers) == LAYERS
+    assert (attention.heads, attention.kv_heads, attention.head_size) == (HEADS, KV_HEADS, HEAD_SIZE)
     assert (spec.bos_token_id, spec.eos_token_ids, spec.ties_embeddings) == (1, (0,), True)
-    assert spec.norm_eps == 1e-05  # the shortest number that is the same float32
+    assert spec.final_norm.eps == 1e-05  # the shortest number that is the same float32
     assert load_model(folder, spec, load("cpu", threads=1)).spec == spec
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["chat_template"] == "{{ messages[0].content }}"

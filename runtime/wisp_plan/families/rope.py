@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.spec.model import RopeSpec
+from wisp_plan.spec.rope import RopeSpec
 
 DEFAULT_THETA = 10000.0
 SUPPORTED = ("default", "linear", "llama3")

@@ -9,6 +9,8 @@ total with what a GPU gave, within 2 %, and prints the parts. On the CPU it is a
 from __future__ import annotations
 
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.layout import padded
 
@@ -42,8 +44,8 @@ def gpu_buffers(spec: ModelSpec, step: StepSizes) -> dict[str, int]:
 
     Beside each is who allocates it: classes of ``wisp_runtime.ops.cuda``, unless a path says otherwise.
     """
-    tokens, width = step.max_tokens, spec.heads * spec.head_size
-    keys = spec.kv_heads * spec.head_size
+    tokens, width = step.max_tokens, widest(spec, "query_size")
+    keys = widest(spec, "kv_size")
     return {
         "residual": _sum(tokens * spec.hidden * FLOAT32_BYTES),  # Embedding.__call__
         "normed": _sum(tokens * spec.hidden * BF16_BYTES),  # Norms.rmsnorm, Norms.add_rmsnorm
@@ -51,7 +53,7 @@ def gpu_buffers(spec: ModelSpec, step: StepSizes) -> dict[str, int]:
         "attention": _sum(tokens * width * BF16_BYTES),  # CudaOps.paged_attention
         "rows": _sum(step.max_sequences * max(spec.hidden, width) * BF16_BYTES),  # CudaOps.reserve
         "output": _sum(tokens * spec.hidden * BF16_BYTES),  # Linear.__call__
-        "swiglu": _sum(tokens * spec.mlp * BF16_BYTES),  # Linear.swiglu
+        "swiglu": _sum(tokens * widest_ffn(spec) * BF16_BYTES),  # Linear.swiglu
         "logits": _sum(step.max_sequences * spec.vocab * FLOAT32_BYTES),  # Linear.logits
         "linear": products(step),  # Linear.ensure
         "decode_attention": decode_attention(spec, step),  # DecodeAttention.reserve
@@ -61,6 +63,16 @@ def gpu_buffers(spec: ModelSpec, step: StepSizes) -> dict[str, int]:
         "inputs": inputs(step),  # engine/execution/staging.py: Staging
         "rotation": rotation(spec),  # layers/rotary.py: rotation
     }
+
+
+def widest(spec: ModelSpec, size: str) -> int:
+    """Return the largest of a size of :class:`AttentionSpec` among the layers."""
+    return max((getattr(attention, size) for attention in spec.mixers(AttentionSpec)), default=0)
+
+
+def widest_ffn(spec: ModelSpec) -> int:
+    """Return the largest inner size among the layers' gated MLPs."""
+    return max((ffn.inner for ffn in spec.ffns(DenseSpec)), default=0)
 
 
 def products(step: StepSizes) -> int:
@@ -77,8 +89,8 @@ def products(step: StepSizes) -> int:
 def decode_attention(spec: ModelSpec, step: StepSizes) -> int:
     """Partial results of divided sequences, each with its maximum and sum; a counter for each head."""
     rows = DECODE_PART_ROWS
-    counters = step.max_sequences * spec.heads * 4
-    return _sum(rows * spec.head_size * FLOAT32_BYTES, rows * 2 * FLOAT32_BYTES, counters)
+    counters = step.max_sequences * widest(spec, "heads") * 4
+    return _sum(rows * widest(spec, "head_size") * FLOAT32_BYTES, rows * 2 * FLOAT32_BYTES, counters)
 
 
 def decode_step(spec: ModelSpec, step: StepSizes) -> int:
@@ -87,25 +99,29 @@ def decode_step(spec: ModelSpec, step: StepSizes) -> int:
     Counted on every GPU, though only a Hopper runs such steps.
     """
     rows = next((width for width in STEP_WIDTHS if width >= step.max_sequences), STEP_WIDTHS[-1])
-    width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    width, keys = widest(spec, "query_size"), widest(spec, "kv_size")
     return _sum(
         2 * rows * (width + 2 * keys) * FLOAT32_BYTES,
-        *(rows * columns * BF16_BYTES for columns in (spec.hidden, width, spec.mlp)),
+        *(rows * columns * BF16_BYTES for columns in (spec.hidden, width, widest_ffn(spec))),
         rows * STEP_BLOCKS * FLOAT32_BYTES,
         STEP_PARTS * rows * width * FLOAT32_BYTES,
-        STEP_PARTS * rows * spec.heads * 2 * FLOAT32_BYTES,
-        rows * spec.kv_heads * 4,
+        STEP_PARTS * rows * widest(spec, "heads") * 2 * FLOAT32_BYTES,
+        rows * widest(spec, "kv_heads") * 4,
         STEP_COUNTERS * 4,
-        spec.layers * STEP_POINTERS * 8,
+        len(spec.layers) * STEP_POINTERS * 8,
     )
 
 
 def prefill_attention(spec: ModelSpec, step: StepSizes) -> int:
     """The list of tiles of a step, and a partial result for each SM with its counter."""
     tokens, sequences = step.max_tokens, step.max_sequences
-    tiles = tokens * (spec.heads // spec.kv_heads) // PREFILL_ROWS + min(sequences, tokens)
-    tiles = max(tiles, step.sm_count // spec.kv_heads, 1)
-    size = next((size for size in PREFILL_HEAD_SIZES if size >= spec.head_size), spec.head_size)
+    tiles = 1
+    for attention in spec.mixers(AttentionSpec):
+        rows = tokens * (attention.heads // attention.kv_heads)
+        of_layer = rows // PREFILL_ROWS + min(sequences, tokens)
+        tiles = max(tiles, of_layer, step.sm_count // attention.kv_heads)
+    widest_head = widest(spec, "head_size")
+    size = next((size for size in PREFILL_HEAD_SIZES if size >= widest_head), widest_head)
     parts = step.sm_count * PREFILL_ROWS * (size + 2) * FLOAT32_BYTES
     return _sum(tiles * PREFILL_ITEM_BYTES, parts, step.sm_count * 4)
 
@@ -139,7 +155,7 @@ def inputs(step: StepSizes) -> int:
 
 def rotation(spec: ModelSpec) -> int:
     """Cosines and sines of every position, ``[S, R / 2]`` float32 each."""
-    return spec.max_context * (spec.rope.rotary_size or spec.head_size) * FLOAT32_BYTES
+    return spec.max_context * widest(spec, "rotary_size") * FLOAT32_BYTES
 
 
 def _sum(*sizes: int) -> int:
@@ -148,9 +164,9 @@ def _sum(*sizes: int) -> int:
 
 def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
     """Count the arrays that live at the same time in the CPU backend's largest step."""
-    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    queries, keys = widest(spec, "query_size"), widest(spec, "kv_size")
     # Of a token: the residual, its norm, and the wider of attention and MLP.
-    width = 2 * spec.hidden + max(2 * queries + 2 * keys, 3 * spec.mlp)
+    width = 2 * spec.hidden + max(2 * queries + 2 * keys, 3 * widest_ffn(spec))
     activations = step.max_tokens * width * FLOAT32_BYTES
     # Logits, and a copy for sampling to sort; a token's bitmask is one bit of V.
     chosen = step.max_sequences * (2 * spec.vocab * FLOAT32_BYTES + spec.vocab // 8)
@@ -161,6 +177,6 @@ def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
 def _cpu_attention(spec: ModelSpec, step: StepSizes) -> int:
     """Count float32 scores and one context's keys and values."""
     context = step.max_context
-    queries = min(step.max_tokens, max(1, CPU_SCORES // (spec.heads * context)))
-    scores = queries * spec.heads * context
-    return 2 * scores * FLOAT32_BYTES + 2 * context * spec.kv_heads * spec.head_size * FLOAT32_BYTES
+    queries = min(step.max_tokens, max(1, CPU_SCORES // (widest(spec, "heads") * context)))
+    scores = queries * widest(spec, "heads") * context
+    return 2 * scores * FLOAT32_BYTES + 2 * context * widest(spec, "kv_size") * FLOAT32_BYTES

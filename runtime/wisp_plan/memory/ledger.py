@@ -165,7 +165,7 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
     """Estimate captured CUDA graphs: one per size of a decode step and kind of sampling."""
-    kernels = spec.layers * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
+    kernels = len(spec.layers) * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
     return len(GRAPH_KINDS) * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
 
 

@@ -1,67 +1,116 @@
-"""What a model is: every dimension of a decoder-only transformer, named, from its ``config.json``.
+"""A decoder-only model: its layers, and the dimensions that they share.
 
-Pure: a dict in, a frozen dataclass out. The engine builds from it, the ledger counts with it.
+Pure: translators in :mod:`wisp_plan.families` make it from a ``config.json``; the decoder is built from it,
+and the ledger counts with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple, TypeVar
+
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.layer import LayerGroup, LayerSpec, NormSpec
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary position embedding.
+class DenseLayer(NamedTuple):
+    """The layer of a dense decoder whose layers are all equal."""
 
-    Attributes:
-        theta: base of the frequencies.
-        kind: how positions beyond the trained context are scaled.
-        factor: by how much (linear, llama3).
-        low_freq_factor, high_freq_factor, original_max_context: of kind llama3.
-        rotary_size: channels of a head that rotate (the rest pass through); even.
-    """
-
-    theta: float = 10000.0
-    kind: Literal["none", "linear", "llama3"] = "none"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_context: int = 0
-    rotary_size: int = 0
+    attention: AttentionSpec
+    ffn: DenseSpec
+    norms: NormSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer, every dimension by its name.
+    """A decoder-only model.
 
     Attributes:
-        architecture: as ``config.json`` names it, e.g. ``LlamaForCausalLM``.
-        family: the file under ``models/`` that runs it, e.g. ``llama``.
-        layers, hidden, mlp, vocab: L, D, F, V.
-        heads, kv_heads, head_size: Hq, Hkv, Dh.
-        max_context: longest sequence it was made for, in tokens.
-        sliding_window: tokens a token may look back, or None for all.
-        dtype: of the checkpoint's weights, as safetensors names it (``BF16``).
+        architecture: name in ``config.json``, e.g. ``LlamaForCausalLM``.
+        family: name of the translator under ``families/``, e.g. ``llama``.
+        layers: the layers in order; L is their number.
+        hidden, vocab: D, V.
+        max_context: longest sequence that the model was made for, in tokens.
+        final_norm: norm before the head.
+        ties_embeddings: whether the head is the embedding table.
+        bos_token_id, eos_token_ids: tokens that begin and end a text.
+        dtype: dtype of the checkpoint's weights, in safetensors' words (``BF16``).
     """
 
     architecture: str
     family: str
-    layers: int
+    layers: tuple[LayerSpec, ...]
     hidden: int
-    mlp: int
     vocab: int
-    heads: int
-    kv_heads: int
-    head_size: int
     max_context: int
-    norm_eps: float
-    rope: RopeSpec
+    final_norm: NormSpec
     ties_embeddings: bool = False
-    has_qkv_bias: bool = False
-    has_output_bias: bool = False
-    has_mlp_bias: bool = False
-    has_qk_norm: bool = False
-    sliding_window: int | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "BF16"
+
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Return the different layers, in order of their first, each with the indices of its equals."""
+        indices: dict[LayerSpec, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            indices.setdefault(layer, []).append(index)
+        return tuple(LayerGroup(layer, tuple(where)) for layer, where in indices.items())
+
+    def mixers(self, kind: type[T]) -> tuple[T, ...]:
+        """Return the different mixers of a kind."""
+        mixers = (group.spec.mixer for group in self.groups())
+        return tuple(dict.fromkeys(mixer for mixer in mixers if isinstance(mixer, kind)))
+
+    def ffns(self, kind: type[T]) -> tuple[T, ...]:
+        """Return the different feed-forward blocks of a kind."""
+        ffns = (group.spec.ffn for group in self.groups())
+        return tuple(dict.fromkeys(ffn for ffn in ffns if isinstance(ffn, kind)))
+
+
+def dense_layer(spec: ModelSpec) -> DenseLayer | None:
+    """Return the attention and gated MLP that every layer of ``spec`` has; None for any other model."""
+    first = spec.layers[0]
+    is_dense = isinstance(first.mixer, AttentionSpec) and isinstance(first.ffn, DenseSpec)
+    if not is_dense or len(spec.groups()) > 1:
+        return None
+    assert isinstance(first.mixer, AttentionSpec)
+    assert isinstance(first.ffn, DenseSpec)
+    return DenseLayer(first.mixer, first.ffn, first.norms)
+
+
+def dense_decoder(
+    architecture: str,
+    family: str,
+    *,
+    layers: int,
+    hidden: int,
+    inner: int,
+    vocab: int,
+    max_context: int,
+    attention: AttentionSpec,
+    norm_eps: float,
+    has_mlp_bias: bool = False,
+    ties_embeddings: bool = False,
+    bos_token_id: int | None = None,
+    eos_token_ids: tuple[int, ...] = (),
+    dtype: str = "BF16",
+) -> ModelSpec:
+    """Make a model of ``layers`` equal layers: attention, then a gated MLP of ``inner`` channels."""
+    norms = NormSpec(norm_eps)
+    layer = LayerSpec(attention, DenseSpec(inner, has_bias=has_mlp_bias), norms)
+    return ModelSpec(
+        architecture=architecture,
+        family=family,
+        layers=(layer,) * layers,
+        hidden=hidden,
+        vocab=vocab,
+        max_context=max_context,
+        final_norm=norms,
+        ties_embeddings=ties_embeddings,
+        bos_token_id=bos_token_id,
+        eos_token_ids=eos_token_ids,
+        dtype=dtype,
+    )

@@ -11,6 +11,8 @@ from typing import Literal
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 
 Role = Literal["embedding", "head", "norm", "projection", "bias"]
@@ -55,31 +57,32 @@ def expected_tensors(spec: ModelSpec) -> Iterator[ExpectedTensor]:
     A model that ties its embeddings needs no ``lm_head.weight``.
     """
     yield ExpectedTensor("model.embed_tokens.weight", (spec.vocab, spec.hidden), "embedding")
-    for layer in range(spec.layers):
-        prefix = f"model.layers.{layer}."
+    for index, layer in enumerate(spec.layers):
+        prefix = f"model.layers.{index}."
         yield ExpectedTensor(prefix + "input_layernorm.weight", (spec.hidden,), "norm")
-        yield from _attention(spec, prefix + "self_attn.")
+        yield from _attention(spec.hidden, layer.mixer, prefix + "self_attn.")
         yield ExpectedTensor(prefix + "post_attention_layernorm.weight", (spec.hidden,), "norm")
-        yield from _mlp(spec, prefix + "mlp.")
+        yield from _mlp(spec.hidden, layer.ffn, prefix + "mlp.")
     yield ExpectedTensor("model.norm.weight", (spec.hidden,), "norm")
     if not spec.ties_embeddings:
         yield ExpectedTensor("lm_head.weight", (spec.vocab, spec.hidden), "head")
 
 
-def _attention(spec: ModelSpec, prefix: str) -> Iterator[ExpectedTensor]:
-    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
-    for name, out in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
-        yield from _projection(prefix + name, out, spec.hidden, spec.has_qkv_bias)
-    yield from _projection(prefix + "o_proj", spec.hidden, queries, spec.has_output_bias)
-    if spec.has_qk_norm:
-        yield ExpectedTensor(prefix + "q_norm.weight", (spec.head_size,), "norm")
-        yield ExpectedTensor(prefix + "k_norm.weight", (spec.head_size,), "norm")
+def _attention(hidden: int, mixer: object, prefix: str) -> Iterator[ExpectedTensor]:
+    assert isinstance(mixer, AttentionSpec)
+    for name, out in (("q_proj", mixer.query_size), ("k_proj", mixer.kv_size), ("v_proj", mixer.kv_size)):
+        yield from _projection(prefix + name, out, hidden, mixer.has_qkv_bias)
+    yield from _projection(prefix + "o_proj", hidden, mixer.query_size, mixer.has_output_bias)
+    if mixer.has_qk_norm:
+        yield ExpectedTensor(prefix + "q_norm.weight", (mixer.head_size,), "norm")
+        yield ExpectedTensor(prefix + "k_norm.weight", (mixer.head_size,), "norm")
 
 
-def _mlp(spec: ModelSpec, prefix: str) -> Iterator[ExpectedTensor]:
-    yield from _projection(prefix + "gate_proj", spec.mlp, spec.hidden, spec.has_mlp_bias)
-    yield from _projection(prefix + "up_proj", spec.mlp, spec.hidden, spec.has_mlp_bias)
-    yield from _projection(prefix + "down_proj", spec.hidden, spec.mlp, spec.has_mlp_bias)
+def _mlp(hidden: int, ffn: object, prefix: str) -> Iterator[ExpectedTensor]:
+    assert isinstance(ffn, DenseSpec)
+    yield from _projection(prefix + "gate_proj", ffn.inner, hidden, ffn.has_bias)
+    yield from _projection(prefix + "up_proj", ffn.inner, hidden, ffn.has_bias)
+    yield from _projection(prefix + "down_proj", hidden, ffn.inner, ffn.has_bias)
 
 
 def _projection(name: str, out: int, into: int, has_bias: bool) -> Iterator[ExpectedTensor]:

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 from wisp_plan.memory.cache import kv_bytes_per_token
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_plan.weights.formats import FORMATS
 from wisp_plan.weights.tensors import expected_tensors
 
@@ -53,9 +54,11 @@ def decode_floor_s(
     spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: str
 ) -> float:
     """Return the least seconds of a step that decodes ``batch`` sequences of ``context`` tokens each."""
-    seen = min(context, spec.sliding_window or context)
+    attention, layers = _attention(spec), len(spec.layers)
+    seen = min(context, attention.window or context)
     moved = step_weight_bytes(spec, weights) + batch * seen * kv_bytes_per_token(spec, kv)
-    done = batch * (2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + seen * _pair_flops(spec))
+    pair_flops = seen * _pair_flops(attention) * layers
+    done = batch * (2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + pair_flops)
     return max(moved / ceiling.bytes_per_s, done / ceiling.flops_per_s)
 
 
@@ -66,13 +69,14 @@ def prefill_floor_s(
 
     Only each prompt's last token needs logits, and of the last layer more than K and V.
     """
-    computed, window = prompt - cached, spec.sliding_window or prompt
+    attention, layers = _attention(spec), len(spec.layers)
+    computed, window = prompt - cached, attention.window or prompt
     moved = step_weight_bytes(spec, weights) + sequences * min(cached, window) * kv_bytes_per_token(spec, kv)
-    pairs, layers = _pairs(prompt, window) - _pairs(cached, window), spec.layers
-    pairs_of_all = (pairs * (layers - 1) + min(prompt, window)) / layers
+    pairs = _pairs(prompt, window) - _pairs(cached, window)
+    pairs_of_all = pairs * (layers - 1) + min(prompt, window)
     last_layer = _last_layer_weights(spec)
     once, each = last_layer + spec.vocab * spec.hidden, _layer_weights(spec) - last_layer
-    done = 2 * (computed * each + once) + pairs_of_all * _pair_flops(spec)
+    done = 2 * (computed * each + once) + pairs_of_all * _pair_flops(attention)
     return max(moved / ceiling.bytes_per_s, sequences * done / ceiling.flops_per_s)
 
 
@@ -83,7 +87,7 @@ def _layer_weights(spec: ModelSpec) -> int:
 
 def _last_layer_weights(spec: ModelSpec) -> int:
     """Those of the last layer that only a token with logits is multiplied with: all but K's and V's."""
-    last = f".layers.{spec.layers - 1}."
+    last = f".layers.{len(spec.layers) - 1}."
     return sum(
         math.prod(tensor.shape)
         for tensor in expected_tensors(spec)
@@ -91,9 +95,16 @@ def _last_layer_weights(spec: ModelSpec) -> int:
     )
 
 
-def _pair_flops(spec: ModelSpec) -> int:
-    """Operations for a query and a key that it sees, over all layers: one product each for score, value."""
-    return 4 * spec.heads * spec.head_size * spec.layers
+def _attention(spec: ModelSpec) -> AttentionSpec:
+    """Return the attention that all layers have; what is measured so far is of equal layers."""
+    layer = dense_layer(spec)
+    assert layer is not None, f"{spec.architecture} has layers that differ"
+    return layer.attention
+
+
+def _pair_flops(attention: AttentionSpec) -> int:
+    """Operations of one layer for a query and a key that it sees: a dot product each for score and value."""
+    return 4 * attention.query_size
 
 
 def _pairs(tokens: int, window: int) -> int:
@@ -105,7 +116,8 @@ def _pairs(tokens: int, window: int) -> int:
 def phase_bytes(spec: ModelSpec, *, weights: str, kv: str, batch: int, context: int) -> dict[str, int]:
     """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
     element = 2 if weights in FORMATS else 4  # float32 on the CPU
-    found = {"attention": batch * min(context, spec.sliding_window or context) * kv_bytes_per_token(spec, kv)}
+    seen = min(context, _attention(spec).window or context)
+    found = {"attention": batch * seen * kv_bytes_per_token(spec, kv)}
     for tensor in expected_tensors(spec):
         phase = next((phase for part, phase in _PHASE_OF.items() if part in tensor.name), None)
         if tensor.role == "projection" and phase:

@@ -97,7 +97,7 @@ def _run_whole(options: dict[str, Any], wanted: Wanted, step: Step) -> None:
     title, pieces, subject = found
     click.echo(step_clocks.show(title, pieces))
     if options["svg"] is not None:
-        picture = step_svg.draw(title, pieces, subject.spec.layers // 2)
+        picture = step_svg.draw(title, pieces, len(subject.spec.layers) // 2)
         options["svg"].write_text(picture, encoding="utf-8")
     rows = step_clocks.rows_of(pieces, subject, batch=step.batch, context=step.context)
     keep_record(f"profile-whole-{Path(options['shape']).name}", options, rows)

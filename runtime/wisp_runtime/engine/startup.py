@@ -18,6 +18,8 @@ from typing import Any
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_runtime.config import DecodePath, ServeConfig
@@ -156,14 +158,23 @@ def require_sizes(spec: ModelSpec, block_tokens: int) -> None:
     """Refuse what no kernel of a GPU takes (``needs`` of the manifests), while that costs nothing yet."""
     if block_tokens % 8:
         raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
-    eights = {"hidden_size": spec.hidden, "intermediate_size": spec.mlp, "head_dim": spec.head_size}
-    eights["rotated channels"] = spec.rope.rotary_size or spec.head_size
+    attentions = spec.mixers(AttentionSpec)
+    eights = {"hidden_size": spec.hidden}
+    for ffn in spec.ffns(DenseSpec):
+        eights["intermediate_size"] = ffn.inner
+    for attention in attentions:
+        eights |= {"head_dim": attention.head_size, "rotated channels": attention.rotary_size}
     most = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
     found = {**eights, "vocab_size": spec.vocab}
     wrong = [f"{name} is {size}, no multiple of 8" for name, size in eights.items() if size % 8]
-    wrong += [f"{name} is {found[name]}, over {size}" for name, size in most.items() if found[name] > size]
-    if spec.heads > 16 * spec.kv_heads:
-        wrong.append(f"{spec.heads} query heads are more than 16 times {spec.kv_heads} KV heads")
+    wrong += [
+        f"{name} is {found[name]}, over {size}" for name, size in most.items() if found.get(name, 0) > size
+    ]
+    wrong += [
+        f"{attention.heads} query heads are more than 16 times {attention.kv_heads} KV heads"
+        for attention in attentions
+        if attention.heads > 16 * attention.kv_heads
+    ]
     if wrong:
         says = "; ".join(wrong)
         raise ModelUnsupported(f"no kernel for this model: {says}. Serve it with --device cpu.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.backend import Ops
 
@@ -38,5 +38,7 @@ def allocate(spec: ModelSpec, ops: Ops, *, blocks: int, block_tokens: int) -> KV
     Raises:
         GpuOutOfMemory: there is less memory than the ledger counted on.
     """
-    shape = (spec.layers, blocks, spec.kv_heads, block_tokens, spec.head_size)
+    layer = dense_layer(spec)
+    assert layer is not None, "layers that differ have no common cache yet"
+    shape = (len(spec.layers), blocks, layer.attention.kv_heads, block_tokens, layer.attention.head_size)
     return KVCache(ops.kv_arena(shape), ops.kv_arena(shape), block_tokens)

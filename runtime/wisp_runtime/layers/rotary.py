@@ -1,4 +1,4 @@
-"""Rotary position embedding: a model's angles, in tables made once for every position."""
+"""Rotary position embedding: cos/sin tables of every position, made once a model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ import math
 
 import numpy as np
 
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.backend import Ops, Rotation
 
 
-def rotation(ops: Ops, spec: ModelSpec) -> Rotation:
-    """Return the angles of every position up to the model's ``max_context``."""
-    size = spec.rope.rotary_size or spec.head_size
-    angles = np.arange(spec.max_context)[:, None] * rope_frequencies(spec.rope, size)
-    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    return Rotation(ops.from_host(cosines), ops.from_host(sines))
+class RopeTables:
+    """Tables on the device, one for each embedding that differs.
+
+    Args:
+        ops: the device.
+        max_context: positions of a table.
+    """
+
+    def __init__(self, ops: Ops, max_context: int) -> None:
+        self._ops, self._max_context = ops, max_context
+        self._tables: dict[tuple[RopeSpec, int], Rotation] = {}
+
+    def of(self, attention: AttentionSpec) -> Rotation:
+        """Return the cos/sin tables of an attention layer's RoPE."""
+        key = attention.rope, attention.rotary_size
+        if key not in self._tables:
+            angles = np.arange(self._max_context)[:, None] * rope_frequencies(*key)
+            cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+            self._tables[key] = Rotation(self._ops.from_host(cosines), self._ops.from_host(sines))
+        return self._tables[key]
 
 
 def rope_frequencies(rope: RopeSpec, size: int) -> Array:

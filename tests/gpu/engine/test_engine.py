@@ -17,7 +17,9 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-from wisp_plan.spec.model import ModelSpec, RopeSpec  # noqa: E402
+from wisp_plan.spec.attention import AttentionSpec  # noqa: E402
+from wisp_plan.spec.model import dense_decoder  # noqa: E402
+from wisp_plan.spec.rope import RopeSpec  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.engine.execution.graphs import Graphs  # noqa: E402
 from wisp_runtime.engine.loop import run  # noqa: E402
@@ -27,7 +29,17 @@ from wisp_runtime.engine.scheduling.sequence import Sequence  # noqa: E402
 from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit  # noqa: E402
 from wisp_runtime.models.load import random_model  # noqa: E402
 
-SPEC = ModelSpec("LlamaForCausalLM", "llama", 4, 512, 1024, 2056, 8, 2, 64, 512, 1e-5, RopeSpec())
+SPEC = dense_decoder(
+    "LlamaForCausalLM",
+    "llama",
+    layers=4,
+    hidden=512,
+    inner=1024,
+    vocab=2056,
+    max_context=512,
+    attention=AttentionSpec(8, 2, 64, RopeSpec()),
+    norm_eps=1e-5,
+)
 LIMITS = Limits(700, 16, 256, 32, 512, SPEC.vocab)
 TOKENS = 64
 NAN_BITS = 0xFFFF
@@ -159,7 +171,7 @@ def test_a_graph_keeps_the_edges_that_let_kernels_overlap(rig):
     recorded, _ = next(iter(rig.runner.graphs._recorded.values()))
     edges, programmatic = recorded.edges()
     print(f"{edges} edges, {programmatic} programmatic")
-    assert (edges > 4 * SPEC.layers) == (rig.model.whole_step is None)
+    assert (edges > 4 * len(SPEC.layers)) == (rig.model.whole_step is None)
     assert programmatic == (edges if rig.device.arch.startswith("sm_9") else 0)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from spec_changes import changed
 
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
@@ -60,7 +61,7 @@ BY_HEADS = ODD | {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim"
 def spec_of(config):
     """Biases everywhere; norms of Q and K where rows do not lie by heads."""
     has_norms = config is not BY_HEADS
-    return replace(parse_config(config), has_mlp_bias=True, has_output_bias=True, has_qk_norm=has_norms)
+    return changed(parse_config(config), has_bias=True, has_output_bias=True, has_qk_norm=has_norms)
 
 
 def random_tensors(spec, dtype):

@@ -11,7 +11,7 @@ from parity_reference import Seen
 
 from wisp_runtime.batch import Batch
 from wisp_runtime.layers.cache import KVCache, allocate
-from wisp_runtime.models.llama import Llama
+from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.backend import Ops
 
@@ -41,7 +41,7 @@ def on_stream_of(ops: Ops) -> None:
 class Ours:
     """A model of ours on a device."""
 
-    model: Llama
+    model: Decoder
     ops: Ops
 
     @classmethod
@@ -49,7 +49,7 @@ class Ours:
         """Read the checkpoint in ``folder`` as serving would."""
         on_stream_of(ops)
         model = load_model(folder, read_spec(folder), ops)
-        assert isinstance(model, Llama)
+        assert isinstance(model, Decoder)
         if ops.device == "cuda":
             cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
             why = model.use_whole_steps(MOST_SEQUENCES)  # what decodes is then compared as it is served
@@ -68,7 +68,7 @@ class Ours:
         order = random.permutation(cache.blocks).tolist()
         blocks = [[order.pop() for _ in range(width)] for width in widths]
         streams = [
-            [np.empty((len(one), spec.hidden), np.float32) for _ in range(spec.layers + 1)]
+            [np.empty((len(one), spec.hidden), np.float32) for _ in range(len(spec.layers) + 1)]
             for one in sequences
         ]
         logits: dict[int, np.ndarray] = {}

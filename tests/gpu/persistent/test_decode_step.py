@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from spec_changes import attention_of, changed
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from decode_batch import decode_batch
@@ -34,7 +35,7 @@ MODELS = {
 
 
 def spec_of(name):
-    return replace(shape_spec(name), **MODELS[name], max_context=8192)
+    return changed(shape_spec(name), **MODELS[name], max_context=8192)
 
 
 class Subject:
@@ -52,7 +53,9 @@ class Subject:
         self.cache = allocate(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, 64, 64)
-        self.step = DecodeStep(device, spec, self.model.step_weights(), self.model._rotation, 64)
+        self.step = DecodeStep(
+            device, spec, self.model.step_weights(), self.model.rope_table(attention_of(spec)), 64
+        )
 
     def batch(self, contexts, seed=1, blocks=None):
         """A step of sequences with so many tokens, the new one included; their blocks lie anywhere.
@@ -78,7 +81,7 @@ class Subject:
         slots = slots[slots >= 0]
         found = []
         for cache in (self.cache.keys, self.cache.values):
-            for layer in range(self.spec.layers):
+            for layer in range(len(self.spec.layers)):
                 host = self.ops.to_host(cache[layer])
                 found.append(host[slots // TOKENS, :, slots % TOKENS])
         return np.stack(found)

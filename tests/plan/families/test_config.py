@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from spec_changes import attention_of, field_of
 
 from wisp_plan.errors import ConfigInvalid, UnknownArchitecture
 from wisp_plan.families.config import SUPPORTED_ARCHITECTURES, parse_config
 from wisp_plan.memory.cache import kv_bytes_per_token
-from wisp_plan.spec.model import RopeSpec
+from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.weights.formats import parameters
 
 
@@ -50,9 +51,11 @@ def test_a_real_model_has_its_published_number_of_parameters(
 )
 def test_a_family_has_its_own_traits(spec_of, model, family, head_size, traits):
     spec = spec_of(model)
-    claims = ["ties_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias", "has_qk_norm"]
-    assert (spec.family, spec.head_size) == (family, head_size)
-    assert {claim for claim in claims if getattr(spec, claim)} == traits
+    attention, claims = attention_of(spec), ["has_qkv_bias", "has_output_bias", "has_qk_norm"]
+    assert (spec.family, attention.head_size) == (family, head_size)
+    shown = {claim for claim in claims if getattr(attention, claim)}
+    assert shown | ({"ties_embeddings"} if spec.ties_embeddings else set()) == traits
+    assert not spec.layers[0].ffn.has_bias
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,8 @@ def test_a_family_has_its_own_traits(spec_of, model, family, head_size, traits):
 )
 def test_biases_follow_the_family(spec_of, model, changes, expect):
     spec = spec_of(model, **changes)
-    assert (spec.has_qkv_bias, spec.has_output_bias, spec.has_mlp_bias) == expect
+    attention = attention_of(spec)
+    assert (attention.has_qkv_bias, attention.has_output_bias, spec.layers[0].ffn.has_bias) == expect
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_biases_follow_the_family(spec_of, model, changes, expect):
     ],
 )
 def test_the_sliding_window_follows_the_family(spec_of, model, changes, expect):
-    assert spec_of(model, **changes).sliding_window == expect
+    assert attention_of(spec_of(model, **changes)).window == expect
 
 
 LLAMA3 = RopeSpec(500000.0, "llama3", 8.0, 1.0, 4.0, 8192, 128)
@@ -135,7 +139,7 @@ LLAMA3_OLD = {
     ],
 )
 def test_rotary_positions_are_read_in_both_spellings(spec_of, changes, expect):
-    assert spec_of("llama-3-8b", **changes).rope == expect
+    assert attention_of(spec_of("llama-3-8b", **changes)).rope == expect
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_tokens_that_begin_and_end_a_text_are_read(spec_of, model, changes, bos,
         ("qwen2.5-7b", {"head_dim": 64}, "head_size", 64),
         ("llama-3-8b", {"head_dim": None}, "head_size", 128),
         ("llama-3-8b", {"tie_word_embeddings": ...}, "ties_embeddings", False),
-        ("llama-3-8b", {"rms_norm_eps": ...}, "norm_eps", 1e-6),
+        ("llama-3-8b", {"rms_norm_eps": ...}, "eps", 1e-6),
         ("llama-3-8b", {"hidden_act": ...}, "layers", 32),
         ("llama-3-8b", {"torch_dtype": ...}, "dtype", "BF16"),
         ("llama-3-8b", {"torch_dtype": "float16"}, "dtype", "F16"),
@@ -173,7 +177,7 @@ def test_tokens_that_begin_and_end_a_text_are_read(spec_of, model, changes, bos,
     ],
 )
 def test_absent_keys_take_the_defaults_of_transformers(spec_of, model, changes, field, expect):
-    assert getattr(spec_of(model, **changes), field) == expect
+    assert field_of(spec_of(model, **changes), field) == expect
 
 
 @pytest.mark.parametrize(

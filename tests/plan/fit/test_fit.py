@@ -13,7 +13,9 @@ from wisp_plan.checkpoint.index import Inventory
 from wisp_plan.errors import RequestInvalid, TensorsMismatch
 from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware.gpus import find_card, usable_bytes
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec, dense_decoder
+from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.units import GIB, MIB
 
 ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
@@ -241,8 +243,16 @@ def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):
     ]
 
 
-TINY = ModelSpec(
-    *("LlamaForCausalLM", "llama", 4, 256, 512, 1000, 4, 2, 64, 20_000, 1e-6, RopeSpec(rotary_size=64))
+TINY = dense_decoder(
+    "LlamaForCausalLM",
+    "llama",
+    layers=4,
+    hidden=256,
+    inner=512,
+    vocab=1000,
+    max_context=20_000,
+    attention=AttentionSpec(4, 2, 64, RopeSpec(rotary_size=64)),
+    norm_eps=1e-6,
 )
 requests = st.builds(
     FitRequest,

@@ -8,15 +8,14 @@ import pytest
 
 from wisp_plan.memory.cache import (
     CacheGroup,
-    PagedKV,
     Pool,
-    State,
     cache_sizes,
     groups,
     kv_bytes_per_token,
     model_groups,
     sequence_blocks,
 )
+from wisp_plan.spec.cache import PagedKV, State
 
 FULL, WINDOW = PagedKV(2, 64, 64), PagedKV(2, 64, 64, window=128)
 STATE = State(((4, 8, 8), (12, 3)), ("float32", "bf16"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spec_changes import changed
 
 from wisp_plan.memory.buffers import gpu_buffers
 from wisp_plan.memory.ledger import (
@@ -49,7 +50,7 @@ def test_every_format_is_in_the_table_above_and_narrower_ones_come_later():
 
 def test_a_gpu_holds_stacked_matrices_padded_to_blocks_of_64_and_aligned_vectors(spec_of):
     spec = spec_of("smollm2-135m", hidden_size=72, num_attention_heads=9, head_dim=8, num_hidden_layers=1)
-    spec = replace(spec, vocab=130, mlp=40, kv_heads=3, has_qkv_bias=True)
+    spec = changed(spec, vocab=130, inner=40, kv_heads=3, has_qkv_bias=True)
     matrices = (
         192 * 128,  # embeddings [130, 72]
         128 * 128,  # Q, K and V: [72 + 24 + 24, 72]

@@ -79,7 +79,7 @@ def test_a_tied_head_is_read_though_the_embedding_is_not():
 
 def test_the_phases_of_a_step_read_what_the_step_reads():
     phases = phase_bytes(LLAMA, batch=8, context=512, **HELD)
-    norms = 2 * (2 * LLAMA.layers + 1) * LLAMA.hidden
+    norms = 2 * (2 * len(LLAMA.layers) + 1) * LLAMA.hidden
     cache = 8 * 512 * 131072
     assert sum(phases.values()) + norms == step_weight_bytes(LLAMA, "bf16") + cache
 

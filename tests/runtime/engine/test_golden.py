@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from spec_changes import attention_of
 from tokenizers import Tokenizer
 
 from wisp_runtime.batch import Batch
@@ -40,7 +41,13 @@ def tokenizer(smollm2_dir):
 def cache(model):
     spec = model.spec
     blocks = BLOCKS_EACH * len(PROMPTS)
-    shape = (spec.layers, blocks, spec.kv_heads, BLOCK_TOKENS, spec.head_size)
+    shape = (
+        len(spec.layers),
+        blocks,
+        attention_of(spec).kv_heads,
+        BLOCK_TOKENS,
+        attention_of(spec).head_size,
+    )
     return KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32), BLOCK_TOKENS)
 
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec, dense_decoder
+from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.execution.runner import Done, Runner
@@ -62,8 +64,17 @@ def answer(request: Submit, max_context: int) -> list[int]:
 @dataclass
 class ToyModel:
     spec: ModelSpec = field(
-        default_factory=lambda: ModelSpec(
-            "Toy", "toy", 1, 1, 1, VOCAB, 1, 1, 1, 1 << 20, 1e-5, RopeSpec(), eos_token_ids=(EOS,)
+        default_factory=lambda: dense_decoder(
+            "Toy",
+            "toy",
+            layers=1,
+            hidden=1,
+            inner=1,
+            vocab=VOCAB,
+            max_context=1 << 20,
+            attention=AttentionSpec(1, 1, 1, RopeSpec()),
+            norm_eps=1e-5,
+            eos_token_ids=(EOS,),
         )
     )
     computed_tokens: int = 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from spec_changes import changed
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.families.config import parse_config
@@ -196,7 +196,7 @@ CONFIG = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
-SPEC = replace(parse_config(CONFIG), has_mlp_bias=True, has_output_bias=True, has_qk_norm=True)
+SPEC = changed(parse_config(CONFIG), has_bias=True, has_output_bias=True, has_qk_norm=True)
 
 
 def checkpoint(folder, spec, dtype):
@@ -243,9 +243,9 @@ def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_dir
         np.testing.assert_array_equal(found, stacked, err_msg=one.name)
 
 
-@pytest.mark.parametrize("switches", [{}, {"ties_embeddings": False}, {"has_qkv_bias": False, "mlp": 128}])
+@pytest.mark.parametrize("switches", [{}, {"ties_embeddings": False}, {"has_qkv_bias": False, "inner": 128}])
 def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
-    spec = replace(SPEC, **switches)
+    spec = changed(SPEC, **switches)
     weights = Weights(PlayedGpu(threads=1), model_class(spec).parameters(spec))
     assert weights.arena.nbytes == weight_bytes(spec, "bf16", "cuda").weights
     starts = [weights[one.name] for one in model_class(spec).parameters(spec) if len(one.shape) == 1]

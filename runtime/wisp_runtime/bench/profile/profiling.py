@@ -69,7 +69,7 @@ def profile_step(wanted: Wanted, step: Step) -> tuple[Profile, Subject]:
         traced = trace(subject, tracer, step)
     served_us = _served_us(subject, step)
     title = f"{wanted.shape}: {step.title}"
-    return sum_up(title, subject.spec.layers, traced, _needed_bytes(subject, step), served_us), subject
+    return sum_up(title, len(subject.spec.layers), traced, _needed_bytes(subject, step), served_us), subject
 
 
 def profile_whole_step(wanted: Wanted, step: Step) -> tuple[str, list[Piece], Subject] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
@@ -104,11 +105,13 @@ class CudaOps(Arenas):
         Args:
             max_tokens, max_sequences: of a step.
         """
-        width = max(spec.hidden, spec.heads * spec.head_size)
+        attentions = spec.mixers(AttentionSpec)
+        width = max(spec.hidden, *(attention.query_size for attention in attentions))
         self.device_state.workspace.array("rows", (max_sequences, width), BF16)
         self._linear.ensure(max_tokens)
-        self._decode_attention.reserve(max_sequences, spec.heads, spec.head_size)
-        self._prefill_attention.reserve(max_tokens, max_sequences, spec.heads, spec.kv_heads, spec.head_size)
+        for one in attentions:
+            self._decode_attention.reserve(max_sequences, one.heads, one.head_size)
+            self._prefill_attention.reserve(max_tokens, max_sequences, one.heads, one.kv_heads, one.head_size)
 
     def fix_order(self) -> None:
         """Cut no product and no attention along what it sums over; see ``Ops``.

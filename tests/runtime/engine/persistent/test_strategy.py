@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_llama import OPS, make
+from test_decoder import OPS, make
 
 from wisp_runtime.engine.persistent import strategy
 from wisp_runtime.engine.persistent.strategy import choose

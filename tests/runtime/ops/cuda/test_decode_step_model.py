@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spec_changes import attention_of, changed
 
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -32,7 +33,7 @@ def test_the_shapes_of_the_families_that_are_served_are_prepared():
 
 
 def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_kernel():
-    other = replace(SPEC, layers=3, vocab=1000, sliding_window=64, ties_embeddings=True, max_context=9)
+    other = changed(SPEC, layers=3, vocab=1000, window=64, ties_embeddings=True, max_context=9)
     assert step_model(other) == step_model(SPEC)
 
 
@@ -48,12 +49,12 @@ def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_
         ({"head_size": 96}, MOST_WORKERS, "heads of 96 channels, not 64 or 128"),
         ({"kv_heads": 2}, MOST_WORKERS, "16 query heads share a KV head, over 8"),
         (
-            {"rope": replace(SPEC.rope, rotary_size=64)},
+            {"rope": replace(attention_of(SPEC).rope, rotary_size=64)},
             MOST_WORKERS,
             "only 64 of 128 channels of a head rotate",
         ),
     ],
 )
 def test_a_shape_that_the_template_cannot_take_says_why(changes, workers, says):
-    found = why_not(replace(SPEC, **changes), workers)
+    found = why_not(changed(SPEC, **changes), workers)
     assert found is None if says is None else says in found

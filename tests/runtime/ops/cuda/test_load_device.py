@@ -7,8 +7,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+from spec_changes import changed
 
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import dense_decoder
+from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.units import GIB, MIB
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
@@ -18,8 +21,16 @@ from wisp_runtime.ops.protocol import backend
 from wisp_runtime.ops.protocol.backend import Memory
 
 has_gpu_libraries = find_spec("cupy") is not None
-LLAMA = ModelSpec(
-    *("LlamaForCausalLM", "llama", 32, 4096, 14336, 128256, 32, 8, 128, 8192, 1e-5, RopeSpec(rotary_size=128))
+LLAMA = dense_decoder(
+    "LlamaForCausalLM",
+    "llama",
+    layers=32,
+    hidden=4096,
+    inner=14336,
+    vocab=128256,
+    max_context=8192,
+    attention=AttentionSpec(32, 8, 128, RopeSpec(rotary_size=128)),
+    norm_eps=1e-5,
 )
 H200 = Memory("cuda", "NVIDIA H200", 138 * GIB, 140 * GIB, 530 * MIB, 132)
 
@@ -180,11 +191,11 @@ def test_settings_that_no_card_could_satisfy_are_settings_errors():
         ({"head_size": 320}, "head_dim is 320, over 256"),
         ({"heads": 32, "kv_heads": 1}, "32 query heads are more than 16 times 1 KV heads"),
         ({"vocab": (1 << 18) + 1}, "vocab_size is 262145, over 262144"),
-        ({"mlp": 14340}, "intermediate_size is 14340, no multiple of 8"),
+        ({"inner": 14340}, "intermediate_size is 14340, no multiple of 8"),
     ],
 )
 def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, says):
-    spec = replace(LLAMA, rope=RopeSpec(), **sizes)
+    spec = changed(LLAMA, rope=RopeSpec(), **sizes)
     with pytest.raises(ModelUnsupported, match=says):
         startup.require_fit(spec, ServeConfig(model="m"), H200)
     startup.require_fit(spec, ServeConfig(model="m"), replace(H200, device="cpu"))

@@ -147,7 +147,7 @@ class DecodeStep:
             return None
         layer, name = divmod(phase - 1, 4)
         names = ("QKV or attention", "output", "gate and up", "down")
-        where = "the head" if layer >= self._spec.layers else f"layer {max(layer, 0)}, {names[name]}"
+        where = "the head" if layer >= len(self._spec.layers) else f"layer {max(layer, 0)}, {names[name]}"
         return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
 
     def _fixed(self) -> Arguments:

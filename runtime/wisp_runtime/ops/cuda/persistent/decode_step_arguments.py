@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 
 WIDTHS = (8, 16, 32, 64)
 """Sequences that the kernels take."""
@@ -62,32 +62,41 @@ class Arguments(ctypes.Structure):
 Shape = tuple[int, ...]
 
 
+def require_dense(spec: ModelSpec) -> DenseLayer:
+    """Return the layer of a model whose layers are equal; ``why_not`` refuses every other."""
+    layer = dense_layer(spec)
+    assert layer is not None, f"{spec.architecture} has layers that differ"
+    return layer
+
+
 def passed_between(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtype[Any]]]:
     """Return the arrays that blocks pass each other: name, shape and dtype. All begin as zeros.
 
     Args:
         rows: sequences of the widest kernel.
     """
-    width, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    attention, ffn, _ = require_dense(spec)
+    width, keys = attention.query_size, attention.kv_size
     bf16, f32, u32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.uint32)
     return {
         "raw": ((2 * rows, width + 2 * keys), f32),
         "y": ((rows, spec.hidden), bf16),
         "attended": ((rows, width), bf16),
-        "gated": ((rows, spec.mlp), bf16),
+        "gated": ((rows, ffn.inner), bf16),
         "squares": ((rows, MOST_BLOCKS), f32),
         "parts": ((MOST_PARTS * rows, width), f32),
-        "stats": ((MOST_PARTS * rows, spec.heads, 2), f32),
-        "arrived": ((rows * spec.kv_heads,), u32),
+        "stats": ((MOST_PARTS * rows, attention.heads, 2), f32),
+        "arrived": ((rows * attention.kv_heads,), u32),
         "counters": ((3,), u32),
     }
 
 
 def fixed_by(spec: ModelSpec) -> dict[str, int | float]:
     """Return the arguments that the model alone decides."""
+    attention, _, norms = require_dense(spec)
     return {
-        "window": spec.sliding_window or _SEES_ALL,
+        "window": attention.window or _SEES_ALL,
         "vocab": spec.vocab,
-        "scale": spec.head_size**-0.5 * math.log2(math.e),
-        "eps": spec.norm_eps,
+        "scale": attention.head_size**-0.5 * math.log2(math.e),
+        "eps": norms.eps,
     }

@@ -5,9 +5,9 @@ Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build
 
 from __future__ import annotations
 
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.ops.cuda.device.manifest import Model
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS, require_dense
 from wisp_runtime.ops.protocol.upload import interleaved_head_size, qkv_permutation
 
 MOST_SEQUENCES = WIDTHS[-1]
@@ -28,19 +28,22 @@ _MOST_HEADS_A_GROUP = 8
 
 def step_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
-    rotates_all = spec.rope.rotary_size in (0, spec.head_size)
-    permutation = qkv_permutation(spec.head_size, rotates_all=rotates_all, is_normed=spec.has_qk_norm)
+    attention, ffn, _ = require_dense(spec)
+    rotates_all = attention.rotary_size == attention.head_size
+    permutation = qkv_permutation(
+        attention.head_size, rotates_all=rotates_all, is_normed=attention.has_qk_norm
+    )
     return {
         "hidden": spec.hidden,
-        "mlp": spec.mlp,
-        "heads": spec.heads,
-        "kv_heads": spec.kv_heads,
-        "head_size": spec.head_size,
+        "mlp": ffn.inner,
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
+        "head_size": attention.head_size,
         "rows_by_heads": int(interleaved_head_size(permutation) > 0),
-        "qk_norm": int(spec.has_qk_norm),
-        "qkv_bias": int(spec.has_qkv_bias),
-        "output_bias": int(spec.has_output_bias),
-        "mlp_bias": int(spec.has_mlp_bias),
+        "qk_norm": int(attention.has_qk_norm),
+        "qkv_bias": int(attention.has_qkv_bias),
+        "output_bias": int(attention.has_output_bias),
+        "mlp_bias": int(ffn.has_bias),
     }
 
 
@@ -50,19 +53,25 @@ def why_not(spec: ModelSpec, workers: int) -> str | None:
     Args:
         workers: thread blocks that the GPU runs at once.
     """
+    layer = dense_layer(spec)
+    if layer is None:
+        return "its layers differ, or are no attention and gated MLP"
+    attention = layer.attention
     rows = {
         "hidden_size": spec.hidden,
-        "Q, K and V": (spec.heads + 2 * spec.kv_heads) * spec.head_size,
+        "Q, K and V": attention.query_size + 2 * attention.kv_size,
     }
     for name, size in rows.items():
         units = 1 if name == "hidden_size" and size <= _ONE_UNIT_ROWS else 2
         most = workers // 2 * units * UNIT_SLICES * SLICE_ROWS
         if size > most:
             return f"{name} has {size} rows, over the {most} that {workers} thread blocks hold"
-    if spec.head_size not in _HEAD_SIZES:
-        return f"heads of {spec.head_size} channels, not 64 or 128"
-    if spec.rope.rotary_size not in (0, spec.head_size):
-        return f"only {spec.rope.rotary_size} of {spec.head_size} channels of a head rotate"
-    if spec.heads // spec.kv_heads > _MOST_HEADS_A_GROUP:
-        return f"{spec.heads // spec.kv_heads} query heads share a KV head, over {_MOST_HEADS_A_GROUP}"
+    if attention.head_size not in _HEAD_SIZES:
+        return f"heads of {attention.head_size} channels, not 64 or 128"
+    if attention.rotary_size != attention.head_size:
+        return f"only {attention.rotary_size} of {attention.head_size} channels of a head rotate"
+    if attention.heads // attention.kv_heads > _MOST_HEADS_A_GROUP:
+        return (
+            f"{attention.heads // attention.kv_heads} query heads share a KV head, over {_MOST_HEADS_A_GROUP}"
+        )
     return None

@@ -1,16 +1,20 @@
-"""Llama, and the families that differ from it by switches of the spec alone (Mistral, Qwen2, Qwen3)."""
+"""Decoder of any family: embedding, the layers that the spec lists, final norm, head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.layer import LayerSpec, NormSpec
+from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
-from wisp_runtime.layers.ffn.dense import GatedMLP, mlp_parameters
-from wisp_runtime.layers.mixers.attention import Attention, attention_parameters
+from wisp_runtime.layers.context import LayerContext
+from wisp_runtime.layers.ffn.dense import mlp_parameters
+from wisp_runtime.layers.mixers.attention import attention_parameters
 from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.rotary import rotation
+from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
+from wisp_runtime.layers.rotary import RopeTables
 from wisp_runtime.ops.protocol.backend import Ops, Rotation
 from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights, WholeStep
 from wisp_runtime.weights.arena import Parameter, Part, Weights
@@ -25,41 +29,51 @@ _STEP_NAMES = (
 """Of a layer, in the order of :class:`StepLayer`."""
 
 
-class Block:
-    """One layer: attention and MLP, each with the norm before it."""
+class Layer:
+    """One layer: a mixer and a feed-forward block, each with the norm before it; either may be absent."""
 
-    def __init__(self, ops: Ops, weights: Weights, spec: ModelSpec, layer: int) -> None:
-        prefix = f"layers.{layer}"
-        self._input_norm = RMSNorm(ops, weights, f"{prefix}.input_norm", spec.norm_eps)
-        self._attention = Attention(ops, weights, spec, layer)
-        self._mlp_norm = RMSNorm(ops, weights, f"{prefix}.mlp_norm", spec.norm_eps)
-        self._mlp = GatedMLP(ops, weights, prefix)
+    def __init__(self, context: LayerContext, spec: LayerSpec) -> None:
+        self._mixer: Mixer | None = None
+        self._ffn: Ffn | None = None
+        if spec.mixer is not None:
+            self._mixer = MIXERS[type(spec.mixer)](context, spec.mixer)
+            self._input_norm = _norm(context, "input_norm", spec.norms)
+        if spec.ffn is not None:
+            self._ffn = FFNS[type(spec.ffn)](context, spec.ffn)
+            self._mlp_norm = _norm(context, "mlp_norm", spec.norms)
+
+    @property
+    def selects_rows(self) -> bool:
+        """Whether the layer can go on with some rows only: its mixer picks them."""
+        return self._mixer is not None
 
     def __call__(
-        self,
-        x: Array | None,
-        residual: Array,
-        rotation: Rotation,
-        batch: Batch,
-        cache: KVCache,
-        rows: Array | None = None,
+        self, x: Array | None, residual: Array, batch: Batch, cache: KVCache, rows: Array | None = None
     ) -> Array:
         """Add ``x``, of the layer before, into ``residual``, both ``[N, D]``; return this layer's output.
 
-        With ``rows`` ``[R]``, all that comes after attention is computed for those alone: ``[R, D]``.
+        With ``rows`` ``[R]``, all that comes after the mixer is computed for those alone: ``[R, D]``.
         """
-        x = self._attention(self._input_norm(x, residual), rotation, batch, cache, rows)
-        return self._mlp(self._mlp_norm(x, residual, rows))
+        if self._mixer is not None:
+            x = self._mixer(self._input_norm(x, residual), batch, cache, rows)
+        if self._ffn is not None:
+            x = self._ffn(self._mlp_norm(x, residual, rows))
+        assert x is not None, "a layer without mixer and ffn"
+        return x
 
 
-class Llama:
-    """A Llama-like decoder.
+def _norm(context: LayerContext, name: str, norms: NormSpec) -> RMSNorm:
+    return RMSNorm(context.ops, context.weights, f"{context.prefix}.{name}", norms.eps)
+
+
+class Decoder:
+    """A decoder-only model of any layers that :mod:`wisp_runtime.layers.registry` has code for.
 
     Attributes:
         whole_step: what runs decode steps in one launch, if anything does.
 
     Args:
-        spec: its dimensions and switches.
+        spec: its dimensions and layers.
         weights: holds what :meth:`parameters` lists.
         ops: the device.
     """
@@ -69,9 +83,12 @@ class Llama:
         self._ops, self._weights = ops, weights
         self.whole_step: WholeStep | None = None
         self._embeddings = weights["embeddings.weight"]
-        self._rotation = rotation(ops, spec)
-        self._blocks = [Block(ops, weights, spec, layer) for layer in range(spec.layers)]
-        self._norm = RMSNorm(ops, weights, "norm", spec.norm_eps)
+        self._ropes = RopeTables(ops, spec.max_context)
+        self._layers = [
+            Layer(LayerContext(ops, weights, spec, index, self._ropes), layer)
+            for index, layer in enumerate(spec.layers)
+        ]
+        self._norm = RMSNorm(ops, weights, "norm", spec.final_norm.eps)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
     def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Array:
@@ -88,13 +105,13 @@ class Llama:
         if probe is None and self.whole_step is not None and self.whole_step.takes(batch):
             return self.whole_step(batch, cache.keys, cache.values)
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
-        rows = wanted if probe is None else None
+        rows = wanted if probe is None and self._layers[-1].selects_rows else None
         residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
-        for layer, block in enumerate(self._blocks):
-            self._show(probe, layer, x, residual)
-            is_last = layer + 1 == len(self._blocks)
-            x = block(x, residual, self._rotation, batch, cache, rows if is_last else None)
-        self._show(probe, len(self._blocks), x, residual)
+        for index, layer in enumerate(self._layers):
+            self._show(probe, index, x, residual)
+            is_last = index + 1 == len(self._layers)
+            x = layer(x, residual, batch, cache, rows if is_last else None)
+        self._show(probe, len(self._layers), x, residual)
         normed = self._norm(x, residual, rows)
         if rows is not wanted:
             normed = self._ops.take_rows(normed, wanted)
@@ -102,13 +119,21 @@ class Llama:
 
     def use_whole_steps(self, max_sequences: int) -> str | None:
         """Run decode steps of up to ``max_sequences`` in one launch from here on; say why not if not."""
-        made = self._ops.whole_step(self.spec, self.step_weights(), self._rotation, max_sequences)
+        layer = dense_layer(self.spec)
+        if layer is None:
+            return "its layers differ, or are no attention and gated MLP"
+        rope = self.rope_table(layer.attention)
+        made = self._ops.whole_step(self.spec, self.step_weights(), rope, max_sequences)
         self.whole_step = None if isinstance(made, str) else made
         return made if isinstance(made, str) else None
 
+    def rope_table(self, attention: AttentionSpec) -> Rotation:
+        """Return the cos/sin tables of an attention layer."""
+        return self._ropes.of(attention)
+
     def step_weights(self) -> StepWeights:
         """Return the weights for a device that runs a whole step at once."""
-        weights, layers = self._weights, range(self.spec.layers)
+        weights, layers = self._weights, range(len(self.spec.layers))
         return StepWeights(
             self._embeddings,
             self._head,
@@ -126,16 +151,17 @@ class Llama:
         """List the weights in the order in which a step reads them."""
         embeddings = (Part("model.embed_tokens.weight", spec.vocab),)
         yield Parameter("embeddings.weight", (spec.vocab, spec.hidden), embeddings)
-        for layer in range(spec.layers):
-            yield _norm(spec, f"layers.{layer}.input_norm", f"model.layers.{layer}.input_layernorm")
+        for layer in range(len(spec.layers)):
+            source = f"model.layers.{layer}"
+            yield _norm_parameter(spec, f"layers.{layer}.input_norm", f"{source}.input_layernorm")
             yield from attention_parameters(spec, layer)
-            yield _norm(spec, f"layers.{layer}.mlp_norm", f"model.layers.{layer}.post_attention_layernorm")
+            yield _norm_parameter(spec, f"layers.{layer}.mlp_norm", f"{source}.post_attention_layernorm")
             yield from mlp_parameters(spec, layer)
-        yield _norm(spec, "norm", "model.norm")
+        yield _norm_parameter(spec, "norm", "model.norm")
         if not spec.ties_embeddings:
             head = (Part("lm_head.weight", spec.vocab),)
             yield Parameter("head.weight", (spec.vocab, spec.hidden), head)
 
 
-def _norm(spec: ModelSpec, name: str, source: str) -> Parameter:
+def _norm_parameter(spec: ModelSpec, name: str, source: str) -> Parameter:
     return Parameter(f"{name}.weight", (spec.hidden,), (Part(f"{source}.weight", spec.hidden),))

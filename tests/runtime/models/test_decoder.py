@@ -5,13 +5,17 @@ No claim of parity with other implementations: for Llama that is ``test_golden.p
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from spec_changes import attention_of, changed
 
-from wisp_plan.spec.model import ModelSpec, RopeSpec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import dense_decoder
+from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.layers.cache import KVCache
@@ -25,17 +29,28 @@ TB = 4
 SWITCHES = {
     "llama": {},
     "tied": {"ties_embeddings": True},
-    "mistral": {"family": "mistral", "sliding_window": 5},
+    "mistral": {"family": "mistral", "window": 5},
     "qwen2": {"family": "qwen2", "has_qkv_bias": True},
     "qwen3": {"family": "qwen3", "has_qk_norm": True},
-    "all biases": {"has_qkv_bias": True, "has_output_bias": True, "has_mlp_bias": True},
+    "all biases": {"has_qkv_bias": True, "has_output_bias": True, "has_bias": True},
 }
 
 
+PLAIN = dense_decoder(
+    "LlamaForCausalLM",
+    "llama",
+    layers=2,
+    hidden=40,
+    inner=56,
+    vocab=90,
+    max_context=64,
+    attention=AttentionSpec(4, 2, 8, RopeSpec(rotary_size=8)),
+    norm_eps=1e-5,
+)
+
+
 def make(**switches):
-    size = {"layers": 2, "hidden": 40, "mlp": 56, "vocab": 90, "heads": 4, "kv_heads": 2, "head_size": 8}
-    fixed = {"architecture": "LlamaForCausalLM", "family": "llama", "max_context": 64, "norm_eps": 1e-5}
-    spec = ModelSpec(**(size | fixed | {"rope": RopeSpec(rotary_size=8)} | switches))
+    spec = changed(PLAIN, **switches)
     family = model_class(spec)
     parameters, random = list(family.parameters(spec)), np.random.default_rng(6)
     weights = Weights(OPS, parameters)
@@ -68,7 +83,8 @@ def run(model, pieces, cache):
 
 
 def empty_cache(spec):
-    shape = (spec.layers, 16, spec.kv_heads, TB, spec.head_size)
+    attention = attention_of(spec)
+    shape = (len(spec.layers), 16, attention.kv_heads, TB, attention.head_size)
     return KVCache(OPS.kv_arena(shape), OPS.kv_arena(shape), TB)
 
 
@@ -230,6 +246,13 @@ def test_rope_scaling_slows_what_it_should():
     assert ((scaled[between] < plain[between]) & (scaled[between] > plain[between] / 8)).all()
 
 
-def test_a_family_without_code_is_refused():
-    with pytest.raises(ModelUnsupported, match="no code for models of the family 'mamba'"):
-        make(family="mamba")
+@dataclass(frozen=True)
+class Unknown:
+    """A mixer, or a feed-forward block, that nobody wrote code for."""
+
+
+@pytest.mark.parametrize("part", ["mixer", "ffn"])
+def test_a_layer_without_code_is_refused(part):
+    strange = replace(PLAIN.layers[0], **{part: Unknown()})
+    with pytest.raises(ModelUnsupported, match="no code for layers with Unknown; there is code for"):
+        model_class(replace(PLAIN, layers=(PLAIN.layers[0], strange)))

@@ -1,0 +1,76 @@
+"""Cache of one layer: what a mixer keeps of a sequence.
+
+A paged spec is a frozen dataclass with ``dtype``, ``window`` and ``block_shapes``, as :class:`PagedKV` is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+Shape = tuple[int, ...]
+
+KV_BITS = {"bf16": 16, "fp8": 8, "float32": 32}
+"""Bits of an element of a cache, by dtype."""
+
+
+class Paged(Protocol):
+    """Cache of a layer in blocks of tokens.
+
+    Attributes:
+        dtype: dtype of the elements.
+        window: tokens that a query sees, its own included; None: all.
+    """
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def window(self) -> int | None: ...
+
+    def block_shapes(self, block_tokens: int) -> tuple[Shape, ...]:
+        """Return the shape of one block in each of the layer's arrays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """Keys and values of every token, in blocks.
+
+    Attributes:
+        heads: KV heads.
+        k_size, v_size: channels of a head's key and value.
+        dtype: as of :class:`Paged`; what a mixer says is replaced by the dtype that is served.
+        window: as of :class:`Paged`.
+    """
+
+    heads: int
+    k_size: int
+    v_size: int
+    dtype: str = "bf16"
+    window: int | None = None
+
+    def block_shapes(self, block_tokens: int) -> tuple[Shape, ...]:
+        """Return the shapes of a block of keys and of values."""
+        return (self.heads, block_tokens, self.k_size), (self.heads, block_tokens, self.v_size)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Recurrent state: arrays of a fixed size for each sequence, whatever its length.
+
+    Attributes:
+        shapes: shape of each array.
+        dtypes: dtype of each array; on the CPU all are float32.
+    """
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one sequence's state in one layer."""
+        return sum(
+            math.prod(shape) * KV_BITS[dtype] // 8
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )

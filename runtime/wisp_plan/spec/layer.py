@@ -1,0 +1,57 @@
+"""One layer of a decoder: a token mixer, a feed-forward block, the norms before them.
+
+A mixer or feed-forward block is any frozen dataclass; a layer's code is found by its type
+(``wisp_runtime/layers/registry.py``). A new kind of layer is a new dataclass beside these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class MixerSpec(Protocol):
+    """Token mixer of a layer, such as :class:`~.attention.AttentionSpec`."""
+
+    def cache(self) -> object | None:
+        """Return what the layer keeps of a sequence (:mod:`.cache`); None: nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """RMS norms of a layer.
+
+    Attributes:
+        eps: added to the mean square.
+    """
+
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """A layer: ``x += mixer(norm(x)); x += ffn(norm(x))``.
+
+    Attributes:
+        mixer: token mixer; None: the layer has none.
+        ffn: feed-forward block, such as :class:`~.ffn.DenseSpec`; None: the layer has none.
+        norms: norm before each of them.
+    """
+
+    mixer: MixerSpec | None
+    ffn: object | None
+    norms: NormSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Equal layers of a model.
+
+    Attributes:
+        spec: what they are.
+        indices: their positions in the model, ascending.
+    """
+
+    spec: LayerSpec
+    indices: tuple[int, ...]

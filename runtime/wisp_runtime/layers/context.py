@@ -1,0 +1,34 @@
+"""Arguments that every layer's constructor takes beside its own spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.layers.rotary import RopeTables
+from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.weights.arena import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class LayerContext:
+    """Where a layer stands.
+
+    Attributes:
+        ops: the device.
+        weights: weights of the model.
+        model: its spec.
+        index: position of the layer.
+        ropes: cos/sin tables, shared by layers of equal embeddings.
+    """
+
+    ops: Ops
+    weights: Weights
+    model: ModelSpec
+    index: int
+    ropes: RopeTables
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the layer's weights, ``layers.3``."""
+        return f"layers.{self.index}"
