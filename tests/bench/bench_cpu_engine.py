@@ -28,7 +28,7 @@ import numpy as np
 from spec_changes import attention_of
 
 from wisp_runtime.convert.example import example_model
-from wisp_runtime.engine.execution.runner import Runner
+from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -47,7 +47,7 @@ READS: dict[str, Callable[[np.ndarray], object]] = {
 }
 
 
-def decoding(runner: Runner, batch: int, context: int, rounds: int) -> Callable[[], object]:
+def decoding(runner: CpuRunner, batch: int, context: int, rounds: int) -> Callable[[], object]:
     """Return a function that runs one decode step of ``batch`` sequences of about ``context`` tokens."""
     room = context + rounds + 8
     blocks = batch * -(-room // BLOCK_TOKENS)
@@ -96,7 +96,7 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
         BLOCK_TOKENS,
         attention_of(spec).head_size,
     )
-    runner = Runner(model, KVCache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
+    runner = CpuRunner(model, KVCache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
     reads = {name: reading(arena, threads, read) for name, read in READS.items()}
     rows = []
     for batch, context in CASES:

@@ -19,13 +19,14 @@ from wisp_plan.weights.formats import Device, weight_bytes
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
 
-GRAPH_NODE_BYTES = 4 << 10
+GRAPH_NODE_BYTES = 3 << 10
 """Device memory of a kernel in a CUDA graph; an H200 (driver 580.159) takes 2 to 3 KiB, without arguments."""
 
 GRAPH_KERNELS_A_LAYER = 8
 GRAPH_KERNELS_BESIDE = 12
-GRAPH_KINDS = ("greedy", "drawn", "logprobs")
-"""Graphs of each size: all rows take their best token, some are drawn, some report log-probabilities."""
+GRAPH_KINDS = ("greedy", "sampled", "logprobs", "forward")
+"""Graphs of each size: all rows take their best token, some are sampled, some report log-probabilities; and
+the forward pass alone, of steps that are sampled later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wisp_runtime.engine import loop
+from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Shutdown, StepOutput, Submit
 from wisp_runtime.engine.transport.wire import encode
@@ -95,7 +96,7 @@ class ScriptedLine:
         return list(requests)
 
 
-def follow(script: Script, scheduler: Scheduler, runner: loop.Runs) -> None:
+def follow(script: Script, scheduler: Scheduler, runner: Runner) -> None:
     """Run ``script`` to its end.
 
     Raises:

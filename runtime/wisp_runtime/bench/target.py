@@ -18,7 +18,7 @@ from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.bench.record import Row
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine import startup
-from wisp_runtime.engine.loop import Runs
+from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.persistent.strategy import Chosen
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -67,7 +67,7 @@ class Subject:
     spec: ModelSpec
     ops: Ops
     fit: Fit
-    runner: Runs
+    runner: Runner
     limits: Limits
     chosen: Chosen
 

@@ -1,8 +1,10 @@
 """The engine's round: hear what came, run a step, tell what it gave. Sleeps when there is nothing to do.
 
-With a runner that overlaps, a step is planned and launched before the draws of the one before are
-known: the processor's work for one step is done while the device runs the other. When a plan is made, at
-most one before it is uncommitted (:meth:`.Scheduler.plan` asserts it).
+With a runner that overlaps, a step is planned and its forward pass launched before the tokens of the one
+before
+are known: the processor's work for one step is done while the device runs the other. Its sampling is launched
+once they are committed, because penalties count them. When a plan is made, at most one before it is
+uncommitted (:meth:`.Scheduler.plan` asserts it).
 """
 
 from __future__ import annotations
@@ -10,31 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.engine.execution.runner import LaunchedStep, Runner, run_step
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
-
-
-class Pending(Protocol):
-    """A step that was launched."""
-
-    def draws(self) -> list[Draw]:
-        """Wait for the step; return one draw per chunk that samples, in the plan's order."""
-        ...
-
-
-class Runs(Protocol):
-    """What runs plans: :class:`.runner.Runner` on the CPU, :class:`.device_runner.DeviceRunner` on a GPU.
-
-    Attributes:
-        overlaps: whether ``launch`` returns before the step is done, so that a next one can be launched.
-    """
-
-    overlaps: bool
-
-    def launch(self, plan: Plan) -> Pending:
-        """Begin to compute the plan's chunks, after those of the plans before."""
-        ...
 
 
 class Line(Protocol):
@@ -49,13 +29,13 @@ class Line(Protocol):
         ...
 
 
-def step(scheduler: Scheduler, runner: Runs) -> list[TokenEvent]:
+def step(scheduler: Scheduler, runner: Runner) -> list[TokenEvent]:
     """Run one step of the engine, from plan to commit."""
     plan = scheduler.plan()
-    return scheduler.commit(plan, runner.launch(plan).draws())
+    return scheduler.commit(plan, run_step(runner, plan))
 
 
-def run(line: Line, scheduler: Scheduler, runner: Runs, early: Iterable[Any] = ()) -> None:
+def run(line: Line, scheduler: Scheduler, runner: Runner, early: Iterable[Any] = ()) -> None:
     """Serve until told to shut down.
 
     Args:
@@ -66,27 +46,29 @@ def run(line: Line, scheduler: Scheduler, runner: Runs, early: Iterable[Any] = (
         RuntimeFailure: the device failed.
     """
     inbox = list(early)
-    flying: tuple[Plan, Pending] | None = None
+    in_flight: LaunchedStep | None = None
     while True:
-        inbox += line.receive(waits=scheduler.is_idle and flying is None and not inbox)
+        inbox += line.receive(waits=scheduler.is_idle and in_flight is None and not inbox)
         if any(isinstance(message, Shutdown) for message in inbox):
             return
         events = _hear(scheduler, inbox)
         inbox.clear()
-        landing, flying = flying, _launch(scheduler, runner)
-        if not runner.overlaps:
-            landing, flying = flying, None
-        if landing is not None:
-            plan, pending = landing
-            events += scheduler.commit(plan, pending.draws())
-        if events or landing is not None:
+        completed, in_flight = in_flight, _forward(scheduler, runner)
+        if in_flight is not None and not runner.overlaps:
+            in_flight.sample()
+            completed, in_flight = in_flight, None
+        if completed is not None:
+            events += scheduler.commit(completed.plan, completed.sampled_tokens())
+        if in_flight is not None:
+            in_flight.sample()
+        if events or completed is not None:
             line.send(StepOutput(tuple(events), scheduler.load))
 
 
-def _launch(scheduler: Scheduler, runner: Runs) -> tuple[Plan, Pending] | None:
-    """Plan and launch a step, if there is anything to run."""
+def _forward(scheduler: Scheduler, runner: Runner) -> LaunchedStep | None:
+    """Plan a step and launch its forward pass, if there is anything to run."""
     plan = scheduler.plan()
-    return (plan, runner.launch(plan)) if plan else None
+    return runner.forward(plan) if plan else None
 
 
 def _hear(scheduler: Scheduler, inbox: Iterable[Any]) -> list[TokenEvent]:

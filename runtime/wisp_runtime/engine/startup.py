@@ -23,8 +23,9 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_runtime.config import DecodePath, ServeConfig
+from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.runner import Runner
-from wisp_runtime.engine.loop import Runs, step
+from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.strategy import Chosen, choose
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -49,7 +50,7 @@ class Engine:
     """An engine that has given its first token."""
 
     scheduler: Scheduler
-    runner: Runs
+    runner: Runner
     ready: Ready
 
 
@@ -199,7 +200,7 @@ def measured(before: Memory, ops: Ops) -> dict[str, object]:
     return {"measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes}}
 
 
-def prove(runner: Runs, limits: Limits) -> None:
+def prove(runner: Runner, limits: Limits) -> None:
     """Let the engine generate one token.
 
     Raises:
@@ -215,7 +216,7 @@ def prove(runner: Runs, limits: Limits) -> None:
 
 def make_runner(
     model: Model, ops: Ops, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
-) -> tuple[Runs, Chosen]:
+) -> tuple[Runner, Chosen]:
     """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
 
     Args:
@@ -227,7 +228,7 @@ def make_runner(
     """
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
     if ops.device == "cpu":
-        return Runner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
+        return CpuRunner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
     from wisp_runtime.engine.execution.device_runner import device_runner
 
     gpu: Any = ops

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from wisp_runtime.engine.loop import Pending, Runs
+from wisp_runtime.engine.execution.runner import LaunchedStep, Runner
 from wisp_runtime.engine.scheduling.plan import Draw, Plan
 
 LIMIT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
@@ -45,22 +45,27 @@ class Watchdog:
 
 
 class Watched:
-    """A runner whose launches and waits are watched; see :class:`.loop.Runs`."""
+    """A runner whose launches and waits are watched; see :class:`.runner.Runner`."""
 
-    def __init__(self, runner: Runs, watchdog: Watchdog) -> None:
+    def __init__(self, runner: Runner, watchdog: Watchdog) -> None:
         self.overlaps = runner.overlaps
         self._runner, self._watchdog = runner, watchdog
 
-    def launch(self, plan: Plan) -> Pending:
+    def forward(self, plan: Plan) -> LaunchedStep:
         """Launch ``plan``; a launch waits too, for memory that an earlier step still reads."""
         with self._watchdog.watching():
-            return _WatchedPending(self._runner.launch(plan), self._watchdog)
+            return _WatchedStep(self._runner.forward(plan), self._watchdog)
 
 
-class _WatchedPending:
-    def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
-        self._pending, self._watchdog = pending, watchdog
+class _WatchedStep:
+    def __init__(self, step: LaunchedStep, watchdog: Watchdog) -> None:
+        self.plan = step.plan
+        self._step, self._watchdog = step, watchdog
 
-    def draws(self) -> list[Draw]:
+    def sample(self) -> None:
         with self._watchdog.watching():
-            return self._pending.draws()
+            self._step.sample()
+
+    def sampled_tokens(self) -> list[Draw]:
+        with self._watchdog.watching():
+            return self._step.sampled_tokens()

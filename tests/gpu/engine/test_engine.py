@@ -22,6 +22,7 @@ from wisp_plan.spec.model import dense_decoder  # noqa: E402
 from wisp_plan.spec.rope import RopeSpec  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.engine.execution.graphs import Graphs  # noqa: E402
+from wisp_runtime.engine.execution.runner import run_step  # noqa: E402
 from wisp_runtime.engine.loop import run  # noqa: E402
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits  # noqa: E402
 from wisp_runtime.engine.scheduling.scheduler import Scheduler  # noqa: E402
@@ -112,7 +113,7 @@ class Synchronous:
     overlaps = False
 
     def __init__(self, runner):
-        self.launch = runner.launch
+        self.forward = runner.forward
 
 
 class Line:
@@ -227,7 +228,7 @@ def test_nothing_is_written_but_the_slots_of_the_sequences(rig):
         for chunk in plan:
             places = range(chunk.start, chunk.start + chunk.tokens)
             used |= {(chunk.sequence.blocks[place // 16], place % 16) for place in places}
-        scheduler.commit(plan, rig.runner.launch(plan).draws())
+        scheduler.commit(plan, run_step(rig.runner, plan))
     expect = np.zeros((LIMITS.blocks, 16), bool)
     expect[tuple(np.array(sorted(used)).T)] = True
     for array in (rig.cache.keys, rig.cache.values):

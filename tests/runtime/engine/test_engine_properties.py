@@ -59,8 +59,8 @@ def submits(draw):
 class EngineMachine(RuleBasedStateMachine):
     """Drives scheduler, packing and runner, and keeps its own account of everything.
 
-    The runner computes each step at once; or it is a device's, and a step is planned and launched before
-    the draws of the one before are taken, whose work may only then be done.
+    The runner computes each step at once; or it is a device's, and a step is planned and its forward pass
+    launched before the tokens of the one before are taken, whose work may only then be done.
     """
 
     answer = staticmethod(answer)
@@ -77,7 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.scheduler = make_scheduler(limits)
         if runner.overlaps:
             runner.warm_up()
-        self.flying = None
+        self.in_flight = None
         self.requests, self.got, self.finish = {}, {}, {}
         self.spoiled = set()
 
@@ -124,7 +124,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 5))
     def run(self, steps):
         for _ in range(steps):
-            if self.flying or not self.scheduler.is_idle:
+            if self.in_flight or not self.scheduler.is_idle:
                 self.step()
 
     def alive(self):
@@ -133,22 +133,24 @@ class EngineMachine(RuleBasedStateMachine):
     def step(self, aborted=None, spoiled=None):
         plan = self.scheduler.plan()
         self.check_plan(plan)
-        landing, self.flying = self.flying, (plan, self.runner.launch(plan)) if plan else None
+        completed, self.in_flight = self.in_flight, self.runner.forward(plan) if plan else None
         if aborted:
             self.take([self.scheduler.abort(aborted)])
-        if not self.runner.overlaps:
-            landing, self.flying = self.flying, None
-        if landing:
-            plan, pending = landing
-            sampling = [chunk.sequence.id for chunk in plan if chunk.samples]
+        if self.in_flight and not self.runner.overlaps:
+            self.in_flight.sample()
+            completed, self.in_flight = self.in_flight, None
+        if completed:
+            sampling = [chunk.sequence.id for chunk in completed.plan if chunk.samples]
             draws = [
                 Draw(-1, error="spoiled") if name == spoiled else draw
-                for name, draw in zip(sampling, pending.draws(), strict=True)
+                for name, draw in zip(sampling, completed.sampled_tokens(), strict=True)
             ]
-            self.take(self.scheduler.commit(plan, draws))
+            self.take(self.scheduler.commit(completed.plan, draws))
+        if self.in_flight:
+            self.in_flight.sample()
 
     def check_plan(self, plan):
-        assert plan or self.flying or self.scheduler.is_idle, "requests are here and nothing runs"
+        assert plan or self.in_flight or self.scheduler.is_idle, "requests are here and nothing runs"
         assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
         if self.limits.keeps_apart:
             assert len({chunk.start >= chunk.sequence.prompt_tokens for chunk in plan}) <= 1, "a mixed step"
@@ -164,8 +166,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert start == sequence.computed_tokens
             assert samples == (start + tokens == sequence.length)
             assert start + tokens < sequence.max_length, "computes what nothing comes after"
-            assert start < len(sequence.tokens) or (tokens == 1 and self.flying), "a token that nobody draws"
-            assert start < len(sequence.tokens) or sequence.counts is None, "a penalty needs that token"
+            assert start < len(sequence.tokens) or (tokens == 1 and self.in_flight), (
+                "a token that nobody draws"
+            )
             assert sequence.entered_blocks * size <= start, "writes what may be found in the prefix cache"
             written = sequence.blocks[start // size : (start + tokens - 1) // size + 1]
             assert [pool.holders(block) for block in written] == [1] * len(written), "writes a shared block"
@@ -198,7 +201,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         # Each step computes a token at least; preemption may undo some, but never of the first in line.
         for _ in range(10_000):
-            if self.scheduler.is_idle and not self.flying:
+            if self.scheduler.is_idle and not self.in_flight:
                 break
             self.step()
         assert self.scheduler.is_idle, "a request never ended"

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wisp_runtime.engine.execution.runner import Done
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -40,31 +39,46 @@ class Script:
 class Sevens:
     overlaps = False
 
-    def launch(self, plan):
-        return Done([Draw(7)] * sum(chunk.samples for chunk in plan))
+    def forward(self, plan):
+        return Completed(plan)
+
+
+class Completed:
+    def __init__(self, plan):
+        self.plan = plan
+
+    def sample(self):
+        pass
+
+    def sampled_tokens(self):
+        return [Draw(7)] * sum(chunk.samples for chunk in self.plan)
 
 
 class Overlapping:
-    """Gives sevens when asked for them; notes when steps are launched, and when their draws are taken."""
+    """Gives sevens when asked for them; notes when steps are launched, sampled, and their tokens taken."""
 
     overlaps = True
 
     def __init__(self):
         self.log = []
 
-    def launch(self, plan):
-        step = sum(entry.startswith("launch") for entry in self.log)
-        self.log.append(f"launch {step}")
-        return Flying(self.log, step, Sevens().launch(plan).draws())
+    def forward(self, plan):
+        step = sum(entry.startswith("forward") for entry in self.log)
+        self.log.append(f"forward {step}")
+        return InFlight(plan, self.log, step)
 
 
-class Flying:
-    def __init__(self, log, step, drawn):
-        self.log, self.step, self.drawn = log, step, drawn
+class InFlight(Completed):
+    def __init__(self, plan, log, step):
+        super().__init__(plan)
+        self.log, self.step = log, step
 
-    def draws(self):
-        self.log.append(f"draws {self.step}")
-        return self.drawn
+    def sample(self):
+        self.log.append(f"sample {self.step}")
+
+    def sampled_tokens(self):
+        self.log.append(f"tokens {self.step}")
+        return super().sampled_tokens()
 
 
 def serve(*inboxes, early=(), runner=None):
@@ -104,10 +118,15 @@ def test_an_abort_and_a_refusal_are_told_with_the_step_or_at_once_when_there_is_
     assert news(line) == [[("bad", None, "error"), ("good", 7, "length")]]
 
 
-def test_an_overlapping_runner_gets_the_next_step_before_its_draws_are_taken():
+def test_a_forward_pass_is_launched_before_the_tokens_of_the_step_before_are_taken_and_sampled_after():
     runner = Overlapping()
     line = serve([submit("a", max_tokens=3)], [], [], [], runner=runner)
-    assert runner.log == ["launch 0", "launch 1", "draws 0", "launch 2", "draws 1", "draws 2"]
+    assert runner.log == [
+        *("forward 0", "sample 0"),
+        *("forward 1", "tokens 0", "sample 1"),
+        *("forward 2", "tokens 1", "sample 2"),
+        "tokens 2",
+    ]
     assert news(line) == [[("a", 7, None)], [("a", 7, None)], [("a", 7, "length")]]
     assert line.waited == [True, False, False, False, True]
 

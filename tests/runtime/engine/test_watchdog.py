@@ -9,6 +9,7 @@ import time
 import pytest
 
 from wisp_runtime.engine import process
+from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.engine.watchdog import Watchdog, Watched
 
@@ -16,25 +17,30 @@ LIMIT_S = 0.1
 
 
 class Hung:
-    """A runner that waits for a device until it is let go, at its launch or at its draws."""
+    """A runner and its step, which waits for a device until it is let go, in one of its calls."""
 
-    overlaps = True
+    overlaps, plan = True, ()
 
     def __init__(self, where):
         self.where, self.gate = where, threading.Event()
 
-    def launch(self, plan):
-        if self.where == "launch":
-            self.gate.wait(5)
+    def forward(self, plan):
+        self.hang("forward")
         return self
 
-    def draws(self):
-        if self.where == "draws":
+    def sample(self):
+        self.hang("sample")
+
+    def sampled_tokens(self):
+        self.hang("sampled_tokens")
+        return ["sampled"]
+
+    def hang(self, where):
+        if self.where == where:
             self.gate.wait(5)
-        return ["drawn"]
 
 
-@pytest.mark.parametrize("where", ["launch", "draws"])
+@pytest.mark.parametrize("where", ["forward", "sample", "sampled_tokens"])
 def test_a_wait_that_takes_too_long_is_told_once(where):
     told, runner = [], Hung(where)
 
@@ -44,7 +50,7 @@ def test_a_wait_that_takes_too_long_is_told_once(where):
 
     watched = Watched(runner, Watchdog(end, LIMIT_S))
     began_s = time.monotonic()
-    assert watched.launch(()).draws() == ["drawn"]
+    assert run_step(watched, ()) == ["sampled"]
     assert told == [LIMIT_S]
     assert time.monotonic() - began_s < 3
 
@@ -54,7 +60,7 @@ def test_many_short_waits_are_no_silence():
     watched = Watched(runner, Watchdog(told.append, LIMIT_S))
     until_s = time.monotonic() + 3 * LIMIT_S
     while time.monotonic() < until_s:
-        watched.launch(()).draws()
+        run_step(watched, ())
     assert told == []
     time.sleep(2 * LIMIT_S)  # and an engine with nothing to do is not silent
     assert told == []

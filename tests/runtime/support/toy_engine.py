@@ -22,7 +22,7 @@ from wisp_plan.spec.model import ModelSpec, dense_decoder
 from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.engine.execution.runner import Done, Runner
+from wisp_runtime.engine.execution.cpu_runner import CpuRunner, CpuStep
 from wisp_runtime.engine.process import main
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -110,14 +110,14 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
     return Sampled((tokens % VOCAB).astype(np.int32))
 
 
-def toy_runner(blocks: int, block_tokens: int) -> Runner:
+def toy_runner(blocks: int, block_tokens: int) -> CpuRunner:
     """A runner of the toy, its cache filled with what no one wrote."""
     shape = (1, blocks, 1, block_tokens, 1)
     cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), block_tokens)
-    return Runner(ToyModel(), cache, toy_sample)
+    return CpuRunner(ToyModel(), cache, toy_sample)
 
 
-class TroubledRunner(Runner):
+class TroubledRunner(CpuRunner):
     """The toy's runner, as slow or as broken as ``model`` in its settings says."""
 
     def __init__(self, trouble: str, blocks: int, block_tokens: int) -> None:
@@ -125,7 +125,7 @@ class TroubledRunner(Runner):
         super().__init__(toy.model, toy.cache, toy.sample)
         self.trouble = trouble
 
-    def launch(self, plan: Plan) -> Done:
+    def forward(self, plan: Plan) -> CpuStep:
         if self.trouble == "slow":
             time.sleep(0.02)
         if self.trouble == "stuck":
@@ -136,7 +136,7 @@ class TroubledRunner(Runner):
             atexit.register(time.sleep, 120)  # as the driver may, whose GPU does not answer any more
             self.error = ZeroDivisionError("the toy was told to linger")  # as a future does: frames live on
             raise self.error
-        return super().launch(plan)
+        return super().forward(plan)
 
 
 def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:

@@ -1,12 +1,26 @@
 """Run plans on a GPU: launch a step and return, so that the next can be prepared while it runs.
 
 A step that only decodes is rounded up to a bucket and replayed as a graph; every other step is launched
-kernel by kernel. Nothing is allocated on the device once :meth:`DeviceRunner.warm_up` is over.
+kernel by kernel. Forward pass and sampling are launched together, in one graph, unless a row's sampling
+parameters count a token that is awaited: then the graph is that of the forward pass alone, and the sampler's
+kernels follow once the parameters are known. Nothing is allocated on the device once
+:meth:`DeviceRunner.warm_up` is over.
+
+Why forward pass n + 1 may be launched while the tokens of step n are unknown:
+
+1. All launches and copies are on one stream. The order is: inputs n, forward n, parameters n, sampling n,
+   results n, inputs n + 1, … (parameters go with the inputs where they are known).
+2. Forward n + 1 looks up the tokens of sampling n on the device, and sampling n + 1, which overwrites them,
+   comes after. It is launched after the host has committed step n, and before forward n + 2
+   (:class:`DeviceRunner` asserts).
+3. Logits lie in one place: sampling n has read them before forward n + 1 writes them.
+4. What the host does to a sequence in between (it ends, is aborted, is preempted) changes nothing that was
+   launched; its row is sampled with the parameters it had, and the token is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +28,15 @@ from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.batch_buckets import buckets
 from wisp_runtime.engine.execution.graphs import Graphs
+from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import draws
-from wisp_runtime.engine.execution.staging import Parameters, SampledArrays, Staged, Staging
+from wisp_runtime.engine.execution.staging import (
+    Parameters,
+    SampledArrays,
+    StagedSampling,
+    StagedStep,
+    Staging,
+)
 from wisp_runtime.engine.execution.stream import Lane, Mark
 from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
@@ -35,29 +56,49 @@ class Sampler(Parameters, Protocol):
     def launch(
         self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool
     ) -> SampledArrays:
-        """Choose a token for each of ``rows`` rows that counts; see :class:`.staging.Staged`."""
+        """Choose a token for each of ``rows`` rows that counts; see :class:`.staging.StagedStep`."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A step that was launched."""
+@dataclass(slots=True)
+class DeviceStep:
+    """A step whose forward pass was launched; see :class:`.runner.LaunchedStep`.
+
+    Attributes:
+        plan: its chunks.
+        done: the mark behind its results.
+        results: tokens and their soundness, on the host once the step is done; None if it samples nothing.
+        launch_sampling: what :meth:`sample` has yet to do; None if sampling was launched.
+    """
 
     plan: Plan
     done: Mark
-    found: tuple[Sampled, Array] | None  # on the host once the step is done
+    results: tuple[Sampled, Array] | None = None
+    launch_sampling: Callable[[], tuple[Sampled, Array]] | None = None
 
-    def draws(self) -> list[Draw]:
-        """Wait for the step; return one draw per chunk that samples, in the plan's order.
+    def sample(self) -> None:
+        """Launch the sampling of the tokens, unless it was launched with the forward pass.
+
+        Raises:
+            RuntimeFailure: the device refused, or an earlier step failed.
+        """
+        if self.launch_sampling is not None:
+            with translate("launching the sampling of a step"):
+                self.results, self.launch_sampling = self.launch_sampling(), None
+                self.done.set()
+
+    def sampled_tokens(self) -> list[Draw]:
+        """Wait for the step; return one token per chunk that samples, in the plan's order.
 
         Raises:
             RuntimeFailure: this step, or one before, failed on the device.
         """
+        assert self.launch_sampling is None, "a step is sampled before its tokens are taken"
         with translate("running a step"):
             self.done.wait()
-        if self.found is None:
+        if self.results is None:
             return []
-        sampled, is_sound = self.found
+        sampled, is_sound = self.results
         return draws(self.plan, sampled, is_sound.tolist())
 
 
@@ -76,33 +117,35 @@ class DeviceRunner:
 
     def __init__(self, model: Model, cache: KVCache, sampler: Sampler, lane: Lane, limits: Limits) -> None:
         self.model, self.cache = model, cache
-        self.graphs: Graphs[SampledArrays] = Graphs(lane)
+        self.graphs = Graphs(lane)
         self._sampler, self._lane, self._limits = sampler, lane, limits
         with translate("allocating a step's inputs"):
             self._staging = Staging(lane, limits, sampler)
+        self._last: DeviceStep | None = None
 
-    def launch(self, plan: Plan) -> Pending:
-        """Begin to compute the chunks of ``plan``, once the step before the last is done.
+    def forward(self, plan: Plan) -> DeviceStep:
+        """Launch the forward pass of ``plan``, once the step before the last is done.
 
-        The draws of that one must have been taken: its results are overwritten.
+        The tokens of that one must have been taken: its results are overwritten.
 
         Raises:
             RuntimeFailure: the device refused, or an earlier step failed.
         """
+        assert self._last is None or self._last.launch_sampling is None, "the step before is not sampled yet"
         with translate("launching a step"):
             whole = self.model.whole_step
-            step = self._staging.stage(plan, whole.max_context_tokens if whole else None)
-            found = None
-            if step.bucket is not None:
-                key = (step.bucket, step.is_long, step.logprobs, step.greedy)
-                sampled = self.graphs.run(key, lambda: self._sample(step))
-                found = self._staging.fetch(step, sampled)
-            elif step.live:
-                found = self._staging.fetch(step, self._sample(step))
+            staged = self._staging.stage(plan, whole.max_context_tokens if whole else None)
+            step = self._last = DeviceStep(plan, staged.pinned.done)
+            if staged.sampling is None:
+                logits = self._forward(staged)
+                step.launch_sampling = lambda: self._sample_late(plan, staged, logits)
+                return step
+            if staged.valid_rows or staged.bucket is not None:
+                step.results = self._staging.fetch(staged, self._forward_and_sample(staged, staged.sampling))
             else:
-                self.model.forward(step.batch, self.cache)
-            step.half.done.set()
-        return Pending(plan, step.half.done, found)
+                self._forward(staged)
+            step.done.set()
+        return step
 
     def warm_up(self) -> None:
         """Run the largest step and each bucket: what is allocated or loaded on first use is then there.
@@ -112,13 +155,34 @@ class DeviceRunner:
         """
         self._sampler.reserve()
         for plan in warm_plans(self._limits):
-            self.launch(plan).draws()
+            run_step(self, plan)
         self.graphs.records = True
 
-    def _sample(self, step: Staged) -> SampledArrays:
-        logits = self.model.forward(step.batch, self.cache)
+    def _forward(self, step: StagedStep) -> Array:
+        """Launch the forward pass alone; return its logits ``[R, V]``."""
+        if step.bucket is None:
+            return self.model.forward(step.batch, self.cache)
+        key = ("forward", step.bucket, step.is_long)
+        return self.graphs.run(key, lambda: self.model.forward(step.batch, self.cache))
+
+    def _forward_and_sample(self, step: StagedStep, sampling: StagedSampling) -> SampledArrays:
+        """Launch the forward pass and the sampling, as one graph where the step only decodes."""
+
+        def body() -> SampledArrays:
+            return self._sample(step, sampling, self.model.forward(step.batch, self.cache))
+
+        if step.bucket is None:
+            return body()
+        return self.graphs.run((step.bucket, step.is_long, sampling.logprobs, sampling.greedy), body)
+
+    def _sample_late(self, plan: Plan, step: StagedStep, logits: Array) -> tuple[Sampled, Array]:
+        """Upload the parameters of ``plan``, known by now; launch the sampling and the copies of results."""
+        sampled = self._sample(step, self._staging.stage_sampling(plan, step), logits)
+        return self._staging.fetch(step, sampled)
+
+    def _sample(self, step: StagedStep, sampling: StagedSampling, logits: Array) -> SampledArrays:
         return self._sampler.launch(
-            logits, step.rows, step.parameters, logprobs=step.logprobs, greedy=step.greedy
+            logits, step.rows, sampling.parameters, logprobs=sampling.logprobs, greedy=sampling.greedy
         )
 
 

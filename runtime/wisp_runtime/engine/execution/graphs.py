@@ -7,14 +7,14 @@ allocated on first use has been by the time it is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from wisp_runtime.engine.execution.stream import Lane, Recording
 
 T = TypeVar("T")
 
 
-class Graphs(Generic[T]):
+class Graphs:
     """Recordings by key; the same key must mean the same work on the same memory.
 
     Attributes:
@@ -25,7 +25,7 @@ class Graphs(Generic[T]):
         self.records = False
         self._lane = lane
         self._seen: set[Hashable] = set()
-        self._recorded: dict[Hashable, tuple[Recording, T]] = {}
+        self._recorded: dict[Hashable, tuple[Recording, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._recorded)
@@ -40,4 +40,5 @@ class Graphs(Generic[T]):
             known = self._recorded[key] = self._lane.record(body)
         recording, result = known
         recording.launch()
-        return result
+        returned: T = result
+        return returned

@@ -1,57 +1,61 @@
-"""Run a plan on the CPU: pack it, call the model, draw the next tokens. Owns the model and the KV cache."""
+"""Interface between the engine's loop and what runs its steps.
+
+:class:`.cpu_runner.CpuRunner` computes each launch at once; :class:`.device_runner.DeviceRunner` launches on
+a GPU. The forward pass of a step and its sampling are launched apart, because the parameters of sampling may
+depend on tokens that the step before has yet to give (:func:`.sampler.awaits_tokens`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
-
-from wisp_runtime.batch import Array, Sampled, SamplingBatch
-from wisp_runtime.engine.execution.packing import pack
-from wisp_runtime.engine.execution.sampler import draws, sampling_batch
 from wisp_runtime.engine.scheduling.plan import Draw, Plan
-from wisp_runtime.layers.cache import KVCache
-from wisp_runtime.models.model import Model
-
-Sample = Callable[[Array, SamplingBatch], Sampled]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step that is over."""
+class LaunchedStep(Protocol):
+    """A step whose forward pass was launched.
 
-    drawn: list[Draw]
-
-    def draws(self) -> list[Draw]:
-        """Return one draw per chunk that sampled, in the plan's order."""
-        return self.drawn
-
-
-class Runner:
-    """A model that runs plans, each to its end before ``launch`` returns.
-
-    Args:
-        model: computes logits.
-        cache: where it keeps keys and values.
-        sample: draws tokens from ``[R, V]`` logits; ``ops.sample`` of the model's device.
+    Attributes:
+        plan: the chunks that it computes.
     """
 
-    overlaps = False
+    @property
+    def plan(self) -> Plan: ...
 
-    def __init__(self, model: Model, cache: KVCache, sample: Sample) -> None:
-        self.model = model
-        self.cache = cache
-        self.sample = sample
+    def sample(self) -> None:
+        """Launch the sampling of the step's tokens.
 
-    def launch(self, plan: Plan) -> Done:
-        """Compute the chunks of ``plan`` and draw a token for each that samples."""
-        batch = pack(plan, self.cache.block_tokens)
-        logits = self.model.forward(batch, self.cache)
-        rows = len(batch.logit_rows)
-        if not rows:
-            return Done([])
-        sampled = self.sample(logits, sampling_batch(plan))
-        # The chosen logit is NaN or infinite if anything that matters in its row is.
-        is_sound = np.isfinite(logits[np.arange(rows), sampled.tokens])
-        return Done(draws(plan, sampled, is_sound.tolist()))
+        The tokens of the step before must be committed: penalties count what was generated so far.
+        """
+        ...
+
+    def sampled_tokens(self) -> list[Draw]:
+        """Wait for the step; return one token per chunk that samples, in the plan's order."""
+        ...
+
+
+class Runner(Protocol):
+    """A model that runs plans.
+
+    The order of calls: ``forward`` of step n + 1, ``sampled_tokens`` of step n and its commit, ``sample`` of
+    step n + 1, ``forward`` of step n + 2.
+
+    Attributes:
+        overlaps: whether launches return before the device is done, so that a next step can be launched.
+    """
+
+    overlaps: bool
+
+    def forward(self, plan: Plan) -> LaunchedStep:
+        """Launch the forward pass of ``plan`` after all that was launched before.
+
+        A chunk may begin with the token that the step before samples, unknown as it is.
+        """
+        ...
+
+
+def run_step(runner: Runner, plan: Plan) -> list[Draw]:
+    """Run the step of ``plan`` to its end; return one token per chunk that samples, in the plan's order."""
+    step = runner.forward(plan)
+    step.sample()
+    return step.sampled_tokens()

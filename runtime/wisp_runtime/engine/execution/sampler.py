@@ -25,7 +25,6 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
     sampling = [chunk for chunk in plan if chunk.samples]
     params = [chunk.sequence.request.sampling for chunk in sampling]
-    counts = [_counted(chunk.sequence) for chunk in sampling]
     biases = [dict(one.logit_bias) for one in params]
     return SamplingBatch(
         temperature=np.array([one.temperature for one in params], dtype=np.float32),
@@ -36,9 +35,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         steps=_steps(sampling),
         presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
         frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
-        count_starts=_starts(counts),
-        count_ids=np.array([token for row in counts for token in row], dtype=np.int32),
-        counts=np.array([count for row in counts for count in row.values()], dtype=np.int32),
+        **_counts([chunk.sequence for chunk in sampling]),
         bias_starts=_starts(biases),
         bias_ids=np.array([token for row in biases for token in row], dtype=np.int32),
         biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
@@ -46,30 +43,54 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     )
 
 
-def _counted(sequence: Sequence) -> dict[int, int]:
-    """Return how often the tokens that penalties count were generated."""
-    counts = sequence.counts or Counter[int]()
-    return counts if len(counts) <= MOST_COUNTED else dict(counts.most_common(MOST_COUNTED))
+def _counts(sequences: list[Sequence]) -> dict[str, Array]:
+    """Return the tokens that penalties count and how often each was generated, as of a sampling batch."""
+    rows = [_counted(sequence.counts) for sequence in sequences]
+    return {
+        "count_starts": _starts(rows),
+        "count_ids": np.array([token for row in rows for token in row], dtype=np.int32),
+        "counts": np.array([count for row in rows for count in row.values()], dtype=np.int32),
+    }
+
+
+def _counted(counts: Counter[int] | None) -> dict[int, int]:
+    if counts is None or len(counts) <= MOST_COUNTED:
+        return counts or {}
+    return dict(counts.most_common(MOST_COUNTED))
+
+
+def awaits_tokens(plan: Plan) -> bool:
+    """Return whether sampling parameters of ``plan`` count tokens that the step before has yet to give."""
+    return any(
+        chunk.samples and chunk.sequence.counts is not None and chunk.sequence.awaited_row >= 0
+        for chunk in plan
+    )
 
 
 class SamplingRows:
-    """The sampling parameters of step after step, collected anew only when other sequences sample."""
+    """The sampling parameters of step after step, collected anew only when other sequences sample.
+
+    Positions are new in each step, and so is what penalties count.
+    """
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
         self._batch: SamplingBatch | None = None
+        self._has_penalties = False
 
     def batch(self, plan: Plan) -> SamplingBatch:
         """Return what :func:`sampling_batch` would."""
         sampling = [chunk for chunk in plan if chunk.samples]
         sequences = [chunk.sequence for chunk in sampling]
-        if self._batch is not None and sequences == self._sequences:
-            self._batch = replace(self._batch, steps=_steps(sampling))
+        if self._batch is None or sequences != self._sequences:
+            self._batch, self._sequences = sampling_batch(plan), sequences
+            self._has_penalties = any(sequence.counts is not None for sequence in sequences)
             return self._batch
-        batch = sampling_batch(plan)
-        grows = any(sequence.counts is not None for sequence in sequences)
-        self._batch, self._sequences = (None, []) if grows else (batch, sequences)
-        return batch
+        changed = {"steps": _steps(sampling)}
+        if self._has_penalties:
+            changed |= _counts(sequences)
+        self._batch = replace(self._batch, **changed)
+        return self._batch
 
 
 def _steps(sampling: list[Chunk]) -> Array:

@@ -1,10 +1,17 @@
-"""Ask for the copies of a step: its inputs to the device, its results back. Nothing here waits for them.
+"""Enqueue the copies of a step: its inputs to the device, its results back. Nothing here waits for them.
 
-So the device may still be busy with step n when step n + 1 is prepared, and its copies have yet to read n's
-inputs from host memory, or to write n's results there. Hence two sets of host memory (:class:`Half`), one for
-even steps and one for odd ones; before a set is written again, its last step is waited for. Of device memory
-there is one set, at fixed addresses: all copies and steps run in order on one stream, so new inputs arrive
-after the step that reads the old ones.
+The device may still be busy with step n when step n + 1 is prepared: its copies have yet to read n's inputs
+from host memory, or to write n's results there. The rules that keep this right:
+
+1. Host memory comes twice (:class:`PinnedBuffer`), for even steps and for odd ones. Before a step writes to
+   its buffer, the last step that used it is waited for, results included (its event ``done``).
+2. Device memory comes once, at fixed addresses. All copies and kernels run in order on one stream, so the
+   inputs of step n + 1 arrive after step n, sampling included, has read its own.
+3. Sampling parameters that count awaited tokens are written and uploaded apart from the other inputs, between
+   the forward pass and the sampling of their step. That writes to the same pinned buffer, to a part that no
+   earlier copy of this step reads.
+4. A step is sampled before the next one is staged, so no two steps ever use one pinned buffer, and parameters
+   (the sampler's own uploads of penalties, biases and masks too) reach the device in the order of the steps.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
 from wisp_runtime.engine.execution.packing import Arrays, Shape, batch_of, cut, fill, shape_of, size_bytes
-from wisp_runtime.engine.execution.sampler import SamplingRows
+from wisp_runtime.engine.execution.sampler import SamplingRows, awaits_tokens
 from wisp_runtime.engine.execution.stream import Lane
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
 
@@ -54,34 +61,45 @@ class SampledArrays(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedSampling:
+    """Sampling parameters that are on their way to the device.
+
+    Attributes:
+        parameters: the device's memory, as its sampler laid it out.
+        logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
+        greedy: whether every row takes its best token, and none wants log-probabilities.
+    """
+
+    parameters: Array
+    logprobs: int
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStep:
     """A step whose inputs are on their way to the device.
 
     Attributes:
         batch: arrays of the device.
-        parameters: of the sampler, on the device.
         rows: rows of logits, padding included.
-        live: rows that are drawn for someone: the first ones.
-        logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
-        greedy: whether every row takes its best token, and none wants log-probabilities.
+        valid_rows: rows whose tokens are sampled for a sequence: the first ones; the others are padding.
         bucket: sequences, padding included, of a step that only decodes; else None.
         is_long: whether a step that only decodes reads more of the cache than one launch is good for.
-        half: the host memory it uses.
+        pinned: the host memory it uses.
+        sampling: its parameters; None while they await the tokens of the step before.
     """
 
     batch: Batch
-    parameters: Array
     rows: int
-    live: int
-    logprobs: int
-    greedy: bool
+    valid_rows: int
     bucket: int | None
     is_long: bool
-    half: Half
+    pinned: PinnedBuffer
+    sampling: StagedSampling | None
 
 
-class Half:
-    """One of the two sets of page-locked memory."""
+class PinnedBuffer:
+    """Page-locked memory of a step: inputs, block tables and results."""
 
     def __init__(
         self, lane: Lane, parameters: Parameters, inputs_bytes: int, tables: tuple[int, int]
@@ -110,22 +128,23 @@ class Staging:
         rows = limits.max_running
         tables = (rows, blocks_for(limits.max_context, limits.block_tokens))
         inputs_bytes = size_bytes(Shape(limits.max_step_tokens, rows, rows))
-        self._halves = [Half(lane, parameters, inputs_bytes, tables) for _ in range(2)]
+        self._pinned = [PinnedBuffer(lane, parameters, inputs_bytes, tables) for _ in range(2)]
         self._inputs = lane.device_memory(parameters.parameter_bytes + inputs_bytes)
         self._tables = lane.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
         self._host_tables = BlockTables(*tables)
         self._sampling = SamplingRows()
         self._decodes: dict[tuple[int, bool], Batch] = {}
 
-    def stage(self, plan: Plan, most_context_tokens: int | None = None) -> Staged:
-        """Write the inputs of ``plan``'s step and ask for them to be copied.
+    def stage(self, plan: Plan, most_context_tokens: int | None = None) -> StagedStep:
+        """Write the inputs of ``plan``'s step and enqueue their copies; sampling parameters too if they are
+        known.
 
         Args:
             most_context_tokens: of a decode step that is not long; None: whoever runs it does not ask.
         """
-        self._halves.reverse()
-        half = self._halves[0]
-        half.done.wait()
+        self._pinned.reverse()
+        pinned = self._pinned[0]
+        pinned.done.wait()
         bucket, is_long = None, False
         if self._decodes_only(plan):
             bucket = bucket_for(len(plan), self._buckets)
@@ -134,23 +153,40 @@ class Staging:
                 is_long = sum(chunk.start + 1 for chunk in plan) > most_context_tokens
         else:
             shape = shape_of(plan)
-            shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is asked for nothing
-        self._stage_tables(plan, half)
-        fill(self._host_arrays(half, shape, bucket), plan, self._host_tables.table, self._limits.block_tokens)
-        sampling = self._sampling.batch(plan)
-        self._parameters.fill(half.parameters, sampling)
-        used = self._parameters.parameter_bytes + size_bytes(shape)
-        self._lane.upload(self._inputs[:used], half.inputs[:used])
-        return Staged(
+            shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is launched for no row
+        self._stage_tables(plan, pinned)
+        arrays = self._host_arrays(pinned, shape, bucket)
+        fill(arrays, plan, self._host_tables.table, self._limits.block_tokens)
+        sampling = None if awaits_tokens(plan) else self._fill_parameters(plan, pinned)
+        first, end = self._parameters.parameter_bytes, self._parameters.parameter_bytes + size_bytes(shape)
+        if sampling is not None:
+            first = 0  # both in one copy
+        self._lane.upload(self._inputs[first:end], pinned.inputs[first:end])
+        return StagedStep(
             batch=self._batch(plan, shape, bucket, is_long),
-            parameters=self._inputs[: self._parameters.parameter_bytes],
             rows=shape.rows,
-            live=len(sampling.steps),
-            logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
-            greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
+            valid_rows=sum(chunk.samples for chunk in plan),
             bucket=bucket,
             is_long=is_long,
-            half=half,
+            pinned=pinned,
+            sampling=sampling,
+        )
+
+    def stage_sampling(self, plan: Plan, step: StagedStep) -> StagedSampling:
+        """Write the sampling parameters of ``plan``, all of whose tokens are known, and enqueue their
+        copy."""
+        sampling = self._fill_parameters(plan, step.pinned)
+        end = self._parameters.parameter_bytes
+        self._lane.upload(self._inputs[:end], step.pinned.inputs[:end])
+        return sampling
+
+    def _fill_parameters(self, plan: Plan, pinned: PinnedBuffer) -> StagedSampling:
+        sampling = self._sampling.batch(plan)
+        self._parameters.fill(pinned.parameters, sampling)
+        return StagedSampling(
+            parameters=self._inputs[: self._parameters.parameter_bytes],
+            logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
+            greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
         )
 
     def _decodes_only(self, plan: Plan) -> bool:
@@ -159,34 +195,34 @@ class Staging:
             return all(chunk.start >= chunk.sequence.prompt_tokens for chunk in plan)
         return all(chunk.tokens == 1 and chunk.samples for chunk in plan)
 
-    def fetch(self, step: Staged, sampled: SampledArrays) -> tuple[Sampled, Array]:
-        """Ask for a step's results to be copied; return where its live rows, and their soundness, will be."""
-        found: list[Array | None] = []
+    def fetch(self, step: StagedStep, sampled: SampledArrays) -> tuple[Sampled, Array]:
+        """Enqueue the copies of a step's results; return where its valid rows and their soundness will be."""
+        results: list[Array | None] = []
         place = 0
         for name in _RESULTS:
             array = getattr(sampled, name)
             if array is None:
-                found.append(None)
+                results.append(None)
                 continue
-            host = step.half.results[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
+            host = step.pinned.results[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
             self._lane.download(host, array)
             place += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            found.append(host[: step.live])
-        tokens, is_sound, *reported = found
+            results.append(host[: step.valid_rows])
+        tokens, is_sound, *reported = results
         return Sampled(tokens, *reported), is_sound
 
-    def _stage_tables(self, plan: Plan, half: Half) -> None:
+    def _stage_tables(self, plan: Plan, pinned: PinnedBuffer) -> None:
         """Copy the block tables' rows that differ from the last step's."""
         if changed := self._host_tables.update(plan):
-            half.tables[changed] = self._host_tables.table[changed]
-            self._lane.upload_rows(self._tables[changed], half.tables[changed])
+            pinned.tables[changed] = self._host_tables.table[changed]
+            self._lane.upload_rows(self._tables[changed], pinned.tables[changed])
 
-    def _host_arrays(self, half: Half, shape: Shape, bucket: int | None) -> Arrays:
+    def _host_arrays(self, pinned: PinnedBuffer, shape: Shape, bucket: int | None) -> Arrays:
         if bucket is None:
-            return cut(half.arrays, shape)
-        if bucket not in half.cut:
-            half.cut[bucket] = cut(half.arrays, shape)
-        return half.cut[bucket]
+            return cut(pinned.arrays, shape)
+        if bucket not in pinned.cut:
+            pinned.cut[bucket] = cut(pinned.arrays, shape)
+        return pinned.cut[bucket]
 
     def _batch(self, plan: Plan, shape: Shape, bucket: int | None, is_long: bool) -> Batch:
         """Return the arrays on the device; a bucket's are always the same, so that they can be recorded."""

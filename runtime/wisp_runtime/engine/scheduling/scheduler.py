@@ -16,8 +16,8 @@ A plan may be asked for while the one before runs (it was launched, its draws ar
 
 4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If
    it turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
-5. A draw that depends on the tokens before it (penalties count them) needs them known: while such a
-   sequence awaits one, nothing is planned, and the caller takes the draws first.
+5. A sequence whose sampling depends on the tokens before it (penalties count them) is planned as the others
+   are. The caller samples a step only after it has committed the one before, so by then they are known.
 6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
    plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix
    cache when its tokens are known and the step that computes them is launched (and has drawn a sound token,
@@ -108,11 +108,9 @@ class Scheduler:
         return TokenEvent(request_id, None, "abort")
 
     def plan(self) -> Plan:
-        """Choose the chunks of the next step: never none while a request is here and all draws are known."""
+        """Choose the chunks of the next step: never none while a request is here and all tokens are known."""
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
-        if self._uncommitted and any(one.counts is not None and one.awaited_row >= 0 for one in self.running):
-            return ()
         self._last = tuple(self._chunks())
         self._uncommitted += bool(self._last)
         return self._last

@@ -11,6 +11,7 @@ import pytest
 
 from wisp_runtime.engine.execution.device_runner import warm_plans
 from wisp_runtime.engine.execution.graphs import Graphs
+from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -71,7 +72,7 @@ def decoding(scheduler, runner, numbers):
         scheduler.submit(Submit(f"d{n}", prompt, 40, SamplingParams(temperature=0.0), ignore_eos=True))
     while any(one.pending_tokens > 1 for one in (*scheduler.running, *scheduler.waiting)):
         plan = scheduler.plan()
-        scheduler.commit(plan, runner.launch(plan).draws())
+        scheduler.commit(plan, run_step(runner, plan))
 
 
 def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
@@ -81,12 +82,12 @@ def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
     counts = []
     for _ in range(4):
         plan = scheduler.plan()
-        scheduler.commit(plan, runner.launch(plan).draws())
+        scheduler.commit(plan, run_step(runner, plan))
         counts.append([one.launches for one in runner._lane.recordings])
     assert counts == [[], [1], [2], [3]]
     decoding(scheduler, runner, range(5, 8))  # eight: the same bucket
     plan = scheduler.plan()
-    runner.launch(plan).draws()
+    run_step(runner, plan)
     assert [one.launches for one in runner._lane.recordings] == [4]
 
 
@@ -95,7 +96,7 @@ def test_padding_writes_nothing_and_shifts_nobody():
     decoding(scheduler, runner, range(5))
     before = runner.cache.keys.copy()
     plan = scheduler.plan()
-    runner.launch(plan).draws()
+    run_step(runner, plan)
     written = np.flatnonzero(runner.cache.keys != before)
     slots = [chunk.sequence.blocks[chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
     assert set(written) <= set(slots)
@@ -111,7 +112,7 @@ def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
     seen = []
     for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
         plan = scheduler.plan()
-        scheduler.commit(plan, runner.launch(plan).draws())
+        scheduler.commit(plan, run_step(runner, plan))
         seen.append([one.launches for one in runner._lane.recordings])
     assert seen == [[], [1], [2], [2], [2, 1], [2, 2]]
     long, short = (runner._staging._decodes[8, is_long] for is_long in (True, False))
@@ -129,9 +130,9 @@ def test_nothing_is_allocated_on_the_device_while_it_serves():
 def test_a_step_that_draws_nothing_asks_for_no_results():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     scheduler.submit(Submit("long", (1,) * 50, 4))
-    pending = runner.launch(scheduler.plan())
-    assert pending.found is None
-    assert pending.draws() == []
+    step = runner.forward(scheduler.plan())
+    assert step.results is None
+    assert step.sampled_tokens() == []
 
 
 @pytest.mark.parametrize("most", [1, 2, 12])
@@ -142,7 +143,7 @@ def test_each_request_gets_the_log_probabilities_it_asked_for(most):
     for n, logprobs in enumerate(wanted):
         params = SamplingParams(temperature=0.0, logprobs=logprobs)
         scheduler.submit(Submit(f"r{n}", (1, 2, 3 + n), 4, params))
-    for draw, logprobs in zip(runner.launch(scheduler.plan()).draws(), wanted, strict=True):
+    for draw, logprobs in zip(run_step(runner, scheduler.plan()), wanted, strict=True):
         if logprobs is None:
             assert draw.logprobs is None
             continue
@@ -153,12 +154,12 @@ def test_each_request_gets_the_log_probabilities_it_asked_for(most):
 def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     requests = [Submit(f"r{n}", (1 + n, 2, 3), 1, SamplingParams(temperature=0.0)) for n in range(3)]
-    pending = []
-    for one in requests:  # none of the draws is taken, though two at a time is what there is memory for
+    steps = []
+    for one in requests:  # none of the tokens is taken, though two at a time is what there is memory for
         alone = Scheduler(LIMITS)
         alone.submit(one)
-        pending.append(runner.launch(alone.plan()))
-    assert [draw.token for draw in pending[-1].draws()] == answer(requests[-1], 64)
+        steps.append(runner.forward(alone.plan()))
+    assert [draw.token for draw in steps[-1].sampled_tokens()] == answer(requests[-1], 64)
     assert scheduler.is_idle
 
 
@@ -181,9 +182,9 @@ def failing(lane):
 def test_an_error_of_the_device_says_what_it_means():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     scheduler.submit(Submit("a", (1, 2), 4))
-    pending = runner.launch(scheduler.plan())
+    step = runner.forward(scheduler.plan())
     with failing(runner._lane), pytest.raises(Exception, match=r"running a step: .*CUDA error 700"):
-        pending.draws()
+        step.sampled_tokens()
 
 
 @pytest.mark.parametrize(

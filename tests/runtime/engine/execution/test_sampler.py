@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
-from wisp_runtime.engine.execution.runner import Runner
+from wisp_runtime.engine.execution.cpu_runner import CpuRunner
+from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import MOST_COUNTED, SamplingRows, draws, sampling_batch
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
@@ -88,8 +89,8 @@ class Scripted:
 def test_a_row_without_finite_numbers_is_an_error_of_that_request_alone(broken):
     cache = KVCache(np.zeros((1, 1, 1, 4, 1)), np.zeros((1, 1, 1, 4, 1)), 4)
     model = Scripted([[0.0, 2.0, 1.0], [broken] * 3])
-    runner = Runner(model, cache, lambda logits, _: Sampled(logits.argmax(axis=1).astype(np.int32)))
-    good, bad = runner.launch((chunk(), chunk())).draws()
+    runner = CpuRunner(model, cache, lambda logits, _: Sampled(logits.argmax(axis=1).astype(np.int32)))
+    good, bad = run_step(runner, (chunk(), chunk()))
     assert (good.token, good.error) == (1, "")
     assert "not finite" in bad.error
 

@@ -345,13 +345,14 @@ def test_a_sequence_preempted_while_its_draw_is_awaited_gets_the_token_and_compu
     assert engine.load.preemptions_total == 1
 
 
-def test_a_penalty_waits_for_the_draw_that_it_counts():
-    engine = scheduler()
-    submit(engine, "a", 3, max_tokens=3)
-    submit(engine, "b", 3, max_tokens=2, sampling=SamplingParams(presence_penalty=0.5))
-    shapes, _ = overlap(engine)
-    both = [("a*", 3, 1), ("b*", 3, 1)]
-    assert shapes == [[("a*", 0, 3), ("b*", 0, 3)], [], both, [], [("a*", 4, 1)], []]
+def test_a_request_with_penalties_is_planned_while_its_token_is_awaited():
+    plain, penalised = scheduler(), scheduler()
+    for engine, penalty in ((plain, 0.0), (penalised, 0.5)):
+        submit(engine, "a", 3, max_tokens=3)
+        submit(engine, "b", 3, max_tokens=2, sampling=SamplingParams(presence_penalty=penalty))
+    shapes, events = overlap(penalised)
+    assert shapes == [[("a*", 0, 3), ("b*", 0, 3)], [("a*", 3, 1), ("b*", 3, 1)], [("a*", 4, 1)], []]
+    assert (shapes, events) == overlap(plain)
 
 
 def test_what_a_spoiled_step_computed_is_found_by_no_plan_made_meanwhile():

@@ -1,0 +1,67 @@
+"""Run a plan on the CPU: pack it, call the model, sample the next tokens. Owns the model and the KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from wisp_runtime.batch import Array, Sampled, SamplingBatch
+from wisp_runtime.engine.execution.packing import pack
+from wisp_runtime.engine.execution.sampler import draws, sampling_batch
+from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.models.model import Model
+
+Sample = Callable[[Array, SamplingBatch], Sampled]
+
+
+class CpuStep:
+    """A step whose forward pass is over; see :class:`.runner.LaunchedStep`.
+
+    Args:
+        plan: its chunks.
+        logits: ``[R, V]`` float32.
+        sample: as of :class:`CpuRunner`.
+    """
+
+    def __init__(self, plan: Plan, logits: Array, sample: Sample) -> None:
+        self.plan = plan
+        self._logits, self._sample = logits, sample
+        self._tokens: list[Draw] = []
+
+    def sample(self) -> None:
+        """Choose a token for each chunk that samples."""
+        rows = sum(chunk.samples for chunk in self.plan)
+        if not rows:
+            return
+        sampled = self._sample(self._logits, sampling_batch(self.plan))
+        # The chosen logit is NaN or infinite if anything that matters in its row is.
+        is_sound = np.isfinite(self._logits[np.arange(rows), sampled.tokens])
+        self._tokens = draws(self.plan, sampled, is_sound.tolist())
+
+    def sampled_tokens(self) -> list[Draw]:
+        """Return one token per chunk that samples, in the plan's order."""
+        return self._tokens
+
+
+class CpuRunner:
+    """A model that runs plans, each call to its end before it returns.
+
+    Args:
+        model: computes logits.
+        cache: where it keeps keys and values.
+        sample: chooses tokens from ``[R, V]`` logits; ``ops.sample`` of the model's device.
+    """
+
+    overlaps = False
+
+    def __init__(self, model: Model, cache: KVCache, sample: Sample) -> None:
+        self.model = model
+        self.cache = cache
+        self.sample = sample
+
+    def forward(self, plan: Plan) -> CpuStep:
+        """Compute the chunks of ``plan``."""
+        batch = pack(plan, self.cache.block_tokens)
+        return CpuStep(plan, self.model.forward(batch, self.cache), self.sample)
