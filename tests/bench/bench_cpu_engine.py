@@ -35,7 +35,7 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.ops.protocol.backend import load
+from wisp_runtime.ops.registry import open_device
 
 RECORD = Path(__file__).parent / "records/cpu_engine.json"
 CASES = ((1, 128), (8, 128), (1, 1024), (8, 1024))  # sequences, tokens each holds when the clock starts
@@ -83,7 +83,7 @@ def alternate(functions: dict[str, Callable[[], object]], rounds: int) -> dict[s
 
 def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     """Measure every case with ``threads`` threads."""
-    spec, ops = read_spec(folder), load("cpu", threads=threads)
+    spec, ops = read_spec(folder), open_device("cpu", threads=threads).ops
     arenas = []
     allocate = ops.weight_arena
     ops.weight_arena = lambda elements: arenas.append(allocate(elements)) or arenas[-1]

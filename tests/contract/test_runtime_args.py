@@ -24,7 +24,7 @@ from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options
 from wisp_runtime.engine.startup import require_fit
-from wisp_runtime.ops.protocol.backend import Memory
+from wisp_runtime.ops.protocol.device import Memory
 
 CONTRACTS = Path(__file__).parents[2] / "docs" / "contracts.md"
 

@@ -31,7 +31,7 @@ from wisp_runtime.errors import (
     WeightsUnreadable,
 )
 from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.ops.protocol.backend import load
+from wisp_runtime.ops.registry import open_device
 
 LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD_SIZE = 2, 64, 96, 4, 2, 16
 SPECIAL = ["<|end|>", "<|begin|>"]
@@ -143,7 +143,7 @@ def test_the_folder_is_a_model_that_loads(tmp_path):
     assert (attention.heads, attention.kv_heads, attention.head_size) == (HEADS, KV_HEADS, HEAD_SIZE)
     assert (spec.bos_token_id, spec.eos_token_ids, spec.ties_embeddings) == (1, (0,), True)
     assert spec.final_norm.eps == 1e-05  # the shortest number that is the same float32
-    assert load_model(folder, spec, load("cpu", threads=1)).spec == spec
+    assert load_model(folder, spec, open_device("cpu", threads=1).ops).spec == spec
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["chat_template"] == "{{ messages[0].content }}"
     assert (settings["bos_token"], settings["eos_token"]) == ("<|begin|>", "<|end|>")

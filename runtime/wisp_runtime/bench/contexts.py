@@ -15,7 +15,7 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.layers.cache import KVCache
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 
 Prompt = tuple[int, ...]
 _NOISE_ELEMENTS = 1 << 20

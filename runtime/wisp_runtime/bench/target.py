@@ -25,8 +25,9 @@ from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.models.load import load_model, random_model, read_spec
-from wisp_runtime.ops.protocol import backend
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops import registry
+from wisp_runtime.ops.protocol.device import Device
+from wisp_runtime.ops.protocol.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,14 @@ def spec_of(shape: str) -> ModelSpec:
     return read_spec(Path(shape))
 
 
-def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -> Subject:
+def open_subject(wanted: Wanted, wrap: Callable[[Device], Device] = lambda device: device) -> Subject:
     """Bring up the engine that ``wanted`` describes.
 
     A named shape may get a longer context than was published: its weights are random anyway.
 
     Args:
         wanted: what to measure.
-        wrap: may put something between the model and the device's ops.
+        wrap: may put something between the model and the device.
 
     Raises:
         RuntimeFailure: it does not fit, or cannot be had; the message says why.
@@ -128,14 +129,16 @@ def open_subject(wanted: Wanted, wrap: Callable[[Ops], Ops] = lambda ops: ops) -
     if is_random:
         spec = replace(spec, max_context=max(spec.max_context, wanted.context))
     config = _config(wanted, spec)
-    ops = wrap(backend.load(config.device, threads=config.threads))
+    device = wrap(registry.open_device(config.device, threads=config.threads))
+    ops = device.ops
     if config.deterministic:
-        ops.fix_order()
-    memory = ops.memory()
+        ops.set_batch_invariant()
+    memory = device.memory()
+    device.require_model(spec, config.block_tokens)
     fit = startup.require_fit(spec, config, memory)
     model = random_model(spec, ops, wanted.seed) if is_random else load_model(Path(wanted.shape), spec, ops)
     limits = startup.limits_of(spec, config, fit)
-    made = startup.make_runner(model, ops, fit, limits, config.decode_path, memory)
+    made = startup.make_runner(model, device, fit, limits, config.decode_path, memory)
     runner: Any = made[0]
     fill_with_noise(runner.cache, ops, wanted.seed)
     return Subject(wanted, spec, ops, fit, runner, limits, made[1])

@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
-from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
+from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.strategy import Chosen, choose
@@ -31,12 +30,12 @@ from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams, Submit
-from wisp_runtime.errors import ConfigError, DoesNotFit, ModelUnsupported, WeightsUnreadable
+from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import allocate
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops.protocol import backend
-from wisp_runtime.ops.protocol.backend import EarlyContext, Memory, Ops
+from wisp_runtime.ops import registry
+from wisp_runtime.ops.protocol.device import ContextPrefetch, Device, Memory
 from wisp_runtime.sources.resolve import resolve
 
 Tell = Callable[[Phase], None]
@@ -60,21 +59,22 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
     Raises:
         RuntimeFailure: the one that says what is wrong (see :mod:`wisp_runtime.errors`).
     """
-    context = backend.begin(config.device)
+    context = registry.start_context(config.device)
     with phase("pull", tell) as progress:
         watched = _watch_for_gpu(config.device, context, progress)
         path = resolve(config.model, config.revision, config.cache_dir, watched)
     spec = read_spec(path)
     with phase("weights", tell) as progress:
-        ops = backend.load(config.device, threads=config.threads, context=context)
+        device = registry.open_device(config.device, threads=config.threads, context=context)
         if config.deterministic:
-            ops.fix_order()
-        memory = ops.memory()
+            device.ops.set_batch_invariant()
+        memory = device.memory()
+        device.require_model(spec, config.block_tokens)
         fit = require_fit(spec, config, memory)
-        model = load_model(path, spec, ops, progress)
+        model = load_model(path, spec, device.ops, progress)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
-        runner, chosen = make_runner(model, ops, fit, limits, config.decode_path, memory)
+        runner, chosen = make_runner(model, device, fit, limits, config.decode_path, memory)
     with phase("firstToken", tell):
         prove(runner, limits)
     scheduler = make_scheduler(limits)
@@ -83,9 +83,9 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         max_concurrent=limits.max_running,
         vocab_size=spec.vocab,
         eos_token_ids=spec.eos_token_ids,
-        ledger=fit.to_dict() | measured(memory, ops),
-        kernels={"set": ops.kernels} | chosen.to_dict(),
-        device=ops.device,
+        ledger=fit.to_dict() | measured(memory, device),
+        kernels={"set": device.ops.kernels} | chosen.to_dict(),
+        device=device.ops.device,
         load=scheduler.load,
     )
     return Engine(scheduler, runner, ready)
@@ -109,12 +109,12 @@ def phase(name: str, tell: Tell) -> Iterator[Progress]:
     tell(Phase(name, time.monotonic() - began_s, True, *moved))
 
 
-def _watch_for_gpu(device: str, context: EarlyContext | None, progress: Progress) -> Progress:
+def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progress) -> Progress:
     """Return ``progress``, which ends a long download when the GPU that was asked for is not there."""
 
     def watch(done: int, total: int) -> None:
         if device == "cuda" and context is not None and context.is_missing:
-            backend.load(device, context=context)  # says why
+            registry.open_device(device, context=context)  # raises the reason
         progress(done, total)
 
     return watch
@@ -128,10 +128,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     Raises:
         DoesNotFit: not even one sequence can be served; the message has the numbers and what would fit.
         ConfigError: the settings ask for what this model or device cannot do at all.
-        ModelUnsupported: the model has a size that no kernel takes.
     """
-    if memory.device == "cuda":
-        require_sizes(spec, config.block_tokens)
     held_bytes = memory.process_bytes or 0
     request = FitRequest(
         max_context=config.max_context,
@@ -155,32 +152,6 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     return fit
 
 
-def require_sizes(spec: ModelSpec, block_tokens: int) -> None:
-    """Refuse what no kernel of a GPU takes (``needs`` of the manifests), while that costs nothing yet."""
-    if block_tokens % 8:
-        raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
-    attentions = spec.mixers(AttentionSpec)
-    eights = {"hidden_size": spec.hidden}
-    for ffn in spec.ffns(DenseSpec):
-        eights["intermediate_size"] = ffn.inner
-    for attention in attentions:
-        eights |= {"head_dim": attention.head_size, "rotated channels": attention.rotary_size}
-    most = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
-    found = {**eights, "vocab_size": spec.vocab}
-    wrong = [f"{name} is {size}, no multiple of 8" for name, size in eights.items() if size % 8]
-    wrong += [
-        f"{name} is {found[name]}, over {size}" for name, size in most.items() if found.get(name, 0) > size
-    ]
-    wrong += [
-        f"{attention.heads} query heads are more than 16 times {attention.kv_heads} KV heads"
-        for attention in attentions
-        if attention.heads > 16 * attention.kv_heads
-    ]
-    if wrong:
-        says = "; ".join(wrong)
-        raise ModelUnsupported(f"no kernel for this model: {says}. Serve it with --device cpu.")
-
-
 def _others(memory: Memory) -> str:
     """Say what others hold of a GPU, if that is enough to matter."""
     others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
@@ -189,13 +160,13 @@ def _others(memory: Memory) -> str:
     return f". Other processes hold {format_size(others_bytes)} of its memory (see nvidia-smi)"
 
 
-def measured(before: Memory, ops: Ops) -> dict[str, object]:
+def measured(before: Memory, device: Device) -> dict[str, object]:
     """Return what a GPU's ledger came to, to show beside it: what was allocated since ``before`` was asked,
     and what the driver says that this process holds in all (None where it does not say).
     """
     if before.device == "cpu":
         return {}
-    now = ops.memory()
+    now = device.memory()
     allocated = before.free_bytes - now.free_bytes
     return {"measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes}}
 
@@ -215,7 +186,7 @@ def prove(runner: Runner, limits: Limits) -> None:
 
 
 def make_runner(
-    model: Model, ops: Ops, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
+    model: Model, device: Device, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
 ) -> tuple[Runner, Chosen]:
     """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
 
@@ -226,18 +197,21 @@ def make_runner(
     Raises:
         GpuOutOfMemory: what the ledger left was taken by something else.
     """
+    ops = device.ops
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
-    if ops.device == "cpu":
+    device.reserve(model.spec, step_sizes(limits))
+    if device.stream is None or device.sampler is None:
         return CpuRunner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
-    from wisp_runtime.engine.execution.device_runner import device_runner
-
-    gpu: Any = ops
-    runner = device_runner(model, cache, gpu, limits)
-    gpu.reserve(model.spec, limits.max_step_tokens, limits.max_running)
+    runner = DeviceRunner(model, cache, device.sampler, device.stream, limits)
     chosen = choose(wanted, model, cache, ops, limits, memory)
     runner.warm_up()
-    gpu.device_state.workspace.seal()
+    device.seal()
     return runner, chosen
+
+
+def step_sizes(limits: Limits) -> StepSizes:
+    """Return the largest step within ``limits``."""
+    return StepSizes(limits.max_step_tokens, limits.max_running, limits.max_context, limits.block_tokens)
 
 
 def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:

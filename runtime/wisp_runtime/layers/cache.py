@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)

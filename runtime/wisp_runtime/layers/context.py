@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.layers.rotary import RopeTables
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
 
 

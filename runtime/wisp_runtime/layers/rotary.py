@@ -9,7 +9,8 @@ import numpy as np
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.backend import Ops, Rotation
+from wisp_runtime.ops.protocol.attention import RopeTable
+from wisp_runtime.ops.protocol.ops import Ops
 
 
 class RopeTables:
@@ -22,15 +23,15 @@ class RopeTables:
 
     def __init__(self, ops: Ops, max_context: int) -> None:
         self._ops, self._max_context = ops, max_context
-        self._tables: dict[tuple[RopeSpec, int], Rotation] = {}
+        self._tables: dict[tuple[RopeSpec, int], RopeTable] = {}
 
-    def of(self, attention: AttentionSpec) -> Rotation:
+    def of(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer's RoPE."""
         key = attention.rope, attention.rotary_size
         if key not in self._tables:
             angles = np.arange(self._max_context)[:, None] * rope_frequencies(*key)
             cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-            self._tables[key] = Rotation(self._ops.from_host(cosines), self._ops.from_host(sines))
+            self._tables[key] = RopeTable(self._ops.from_host(cosines), self._ops.from_host(sines))
         return self._tables[key]
 
 

@@ -15,7 +15,8 @@ from wisp_runtime.layers.mixers.attention import attention_parameters
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
 from wisp_runtime.layers.rotary import RopeTables
-from wisp_runtime.ops.protocol.backend import Ops, Rotation
+from wisp_runtime.ops.protocol.attention import RopeTable
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights, WholeStep
 from wisp_runtime.weights.arena import Parameter, Part, Weights
 
@@ -114,7 +115,7 @@ class Decoder:
         self._show(probe, len(self._layers), x, residual)
         normed = self._norm(x, residual, rows)
         if rows is not wanted:
-            normed = self._ops.take_rows(normed, wanted)
+            normed = self._ops.gather_rows(normed, wanted)
         return self._ops.logits(normed, self._head)
 
     def use_whole_steps(self, max_sequences: int) -> str | None:
@@ -127,7 +128,7 @@ class Decoder:
         self.whole_step = None if isinstance(made, str) else made
         return made if isinstance(made, str) else None
 
-    def rope_table(self, attention: AttentionSpec) -> Rotation:
+    def rope_table(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer."""
         return self._ropes.of(attention)
 

@@ -17,7 +17,7 @@ from wisp_plan.weights.tensors import check_tensors
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.model import Model
 from wisp_runtime.models.registry import model_class
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.reader import Files, OnProgress, WeightReader, plan
 

@@ -9,7 +9,8 @@ from zlib import crc32
 
 from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.backend import Matrix, Ops
+from wisp_runtime.ops.protocol.gemm import Matrix
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.upload import RowPermutation, WeightDestination
 
 

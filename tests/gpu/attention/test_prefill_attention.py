@@ -222,7 +222,7 @@ def test_the_same_bits_every_time(attend):
 @pytest.mark.parametrize("cut", [16, 48, 112, 2031])  # the last leaves a single token
 def test_in_a_fixed_order_the_bits_do_not_depend_on_where_a_prompt_is_cut(attend, shape, cut):
     """Scores are large, so that a row's maximum is far from zero in the tiles of which it sees nothing."""
-    attend.fix_order()
+    attend.set_batch_invariant()
     case = make([(2032, 2032)], shape)
     tokens = len(case.q)
     whole = scored(attend, case, 0, tokens)

@@ -54,14 +54,14 @@ class Rig:
     """A model and its runner on a stream of their own, ready to serve."""
 
     def __init__(self, decode_path):
-        from wisp_runtime.ops.cuda.ops import CudaOps
+        from wisp_runtime.ops.cuda.cuda_device import CudaDevice
 
-        self.ops = CudaOps.open()
-        self.device = self.ops.device_state
-        memory = self.ops.memory()
+        device = CudaDevice.open()
+        self.ops, self.device = device.ops, device.gpu
+        memory = device.memory()
         self.model = random_model(SPEC, self.ops, seed=3)
         fit = SimpleNamespace(kv_blocks=LIMITS.blocks, block_tokens=LIMITS.block_tokens)
-        self.runner = startup.make_runner(self.model, self.ops, fit, LIMITS, decode_path, memory)[0]
+        self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path, memory)[0]
         self.cache = self.runner.cache
         self.clear_cache()
 
@@ -75,7 +75,7 @@ class Rig:
         """Serve ``requests``, all at once; return their tokens by id, and the final load."""
         runner = self.runner if overlaps else Synchronous(self.runner)
         if not records:
-            self.runner.graphs = Graphs(self.runner._lane)
+            self.runner.graphs = Graphs(self.runner._stream)
         line = Line(requests)
         run(line, Scheduler(replace(LIMITS, **limits)), runner)
         self.runner.graphs.records = True
@@ -87,7 +87,7 @@ class Rig:
         sequence.blocks.extend(range(-(-len(tokens) // LIMITS.block_tokens)))
         step = self.runner._staging.stage((Chunk(sequence, 0, len(tokens), True),))
         logits = self.ops.to_host(self.model.forward(step.batch, self.cache))
-        step.half.done.set()
+        step.half.done.record()
         return logits[0]
 
     def require_explained(self, what, requests, ones, others):

@@ -22,64 +22,60 @@ from wisp_runtime.config import ServeConfig  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.errors import DoesNotFit  # noqa: E402
 from wisp_runtime.models.load import random_model  # noqa: E402
-from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
-from wisp_runtime.ops.cuda.device.context_prefetch import EarlyContext  # noqa: E402
-from wisp_runtime.ops.protocol import backend  # noqa: E402
+from wisp_runtime.ops import registry  # noqa: E402
+from wisp_runtime.ops.cuda.cuda_device import memory_of  # noqa: E402
+from wisp_runtime.ops.cuda.device.arena import allocate  # noqa: E402
+from wisp_runtime.ops.cuda.device.context_prefetch import ContextPrefetch  # noqa: E402
 
 PART_OF_ALL = 0.02
 """How far the ledger may be from what was allocated: the target of the design."""
 
 
-@pytest.fixture
-def ops(device):
-    return Arenas(device, fuses_rope=False)
-
-
-def test_the_card_says_what_it_has_and_what_we_hold(device, ops):
-    memory = ops.memory()
+def test_the_card_says_what_it_has_and_what_we_hold(device):
+    memory = memory_of(device)
     assert memory.device_name == device.name
     assert memory.sm_count == device.sms
     assert 0 < memory.free_bytes < memory.total_bytes
     print(f"{device.name}: {memory}")
     if memory.process_bytes is not None:
         held = allocate((64 << 20,), np.uint8, "a test")
-        assert abs(ops.memory().process_bytes - memory.process_bytes - (64 << 20)) <= 4 << 20
+        assert abs(memory_of(device).process_bytes - memory.process_bytes - (64 << 20)) <= 4 << 20
         del held
 
 
 def test_a_context_made_early_is_the_one_that_cupy_uses(device):
-    context = EarlyContext(device.index)
+    context = ContextPrefetch(device.index)
     assert context.wait() == device.capability
     assert not context.is_missing
 
 
-def test_a_model_that_fits_is_given_what_is_left(ops):
-    spec, memory = shape_spec("smollm2-135m"), ops.memory()
+def test_a_model_that_fits_is_given_what_is_left(device):
+    spec, memory = shape_spec("smollm2-135m"), memory_of(device)
     fit = startup.require_fit(spec, ServeConfig(model="m"), memory)
     spare = int(memory.free_bytes * 0.9) + (memory.process_bytes or 0) - fit.ledger.total_bytes
     assert 0 <= spare < fit.block_tokens * fit.ledger.kv_bytes_per_token
 
 
-def test_a_context_shrinks_to_what_a_crowded_card_has_left_or_is_refused_with_the_numbers(ops):
+def test_a_context_shrinks_to_what_a_crowded_card_has_left_or_is_refused_with_the_numbers(device):
     spec = replace(shape_spec("llama-3-8b"), max_context=131072)
-    memory = ops.memory()
+    memory = memory_of(device)
     if memory.free_bytes < 21 * GIB:
         pytest.skip("the GPU has less than 21 GiB free")
     held = allocate((memory.free_bytes - 20 * GIB,), np.uint8, "what another process would hold")
-    fit = startup.require_fit(spec, ServeConfig(model="m"), others(ops, memory))
+    fit = startup.require_fit(spec, ServeConfig(model="m"), others(device, memory))
     assert 512 <= fit.max_context < 131072
     with pytest.raises(DoesNotFit, match=r"needs \d+\.\d GiB, the NVIDIA .* free; fits with maxContext"):
-        startup.require_fit(spec, ServeConfig(model="m", max_context=131072), others(ops, memory))
+        startup.require_fit(spec, ServeConfig(model="m", max_context=131072), others(device, memory))
     del held
     held = allocate((memory.free_bytes - 2 * GIB,), np.uint8, "what another process would hold")
     with pytest.raises(DoesNotFit, match=r"has [12]\.\d GiB free; fits with gpu: a card of at least"):
-        startup.require_fit(spec, ServeConfig(model="m"), others(ops, memory))
+        startup.require_fit(spec, ServeConfig(model="m"), others(device, memory))
     del held
 
 
-def others(ops, before):
+def others(device, before):
     """Return the memory as it would be if what was allocated since ``before`` were another process's."""
-    return replace(ops.memory(), process_bytes=before.process_bytes)
+    return replace(memory_of(device), process_bytes=before.process_bytes)
 
 
 FAULTY = """
@@ -87,6 +83,7 @@ import json
 
 import numpy as np
 from wisp_runtime.errors import RuntimeFailure
+from wisp_runtime.ops.cuda.cuda_device import memory_of
 from wisp_runtime.ops.cuda.device.arena import Arenas
 from wisp_runtime.ops.cuda.device.device import open_device
 from wisp_runtime.ops.protocol.upload import WeightDestination
@@ -103,7 +100,7 @@ for attempt in (
     lambda: uploader.upload(destination, lambda buffer: buffer[:128]),
     uploader.finish,
     lambda: ops.weight_arena(64),
-    ops.memory,
+    lambda: memory_of(device),
 ):
     try:
         attempt()
@@ -134,30 +131,30 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     spec = shape_spec(shape)
     config = ServeConfig(model="m", device="cuda", kv_cache_memory=2 * GIB, **settings)
     gc.collect()  # the model before this one
-    ops = backend.load("cuda")
-    before = ops.memory()
+    device = registry.open_device("cuda")
+    before = device.memory()
     if before.free_bytes < 22 * GIB:
         pytest.skip("the GPU has less than 22 GiB free")
     fit = startup.require_fit(spec, config, before)
-    model = random_model(spec, ops)
+    model = random_model(spec, device.ops)
     limits = startup.limits_of(spec, config, fit)
-    runner, _ = startup.make_runner(model, ops, fit, limits, "auto", before)
+    runner, _ = startup.make_runner(model, device, fit, limits, "auto", before)
     startup.prove(runner, limits)
-    told = startup.measured(before, ops)["measured"]
+    told = startup.measured(before, device)["measured"]
     ledger = fit.ledger
     predicted = ledger.total_bytes - ledger.context_bytes - ledger.graphs_bytes  # nothing is recorded yet
-    show(spec, ledger, ops, predicted, told)
+    show(spec, ledger, device, predicted, told)
     assert abs(told["allocatedBytes"] - predicted) <= PART_OF_ALL * ledger.total_bytes + 8 * MIB
     if told["processBytes"] is not None and before.process_bytes is not None:
         assert abs(told["processBytes"] - ledger.total_bytes) <= PART_OF_ALL * ledger.total_bytes
 
 
-def show(spec, ledger, ops, predicted, told):
+def show(spec, ledger, device, predicted, told):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
     print(f"\npredicted {format_size(predicted)}, allocated {format_size(told['allocatedBytes'])}; {told}")
     assert compute_ledger(spec, ledger.options) == ledger
     predictions, found = gpu_buffers(spec, ledger.options.step), dict[str, int]()
-    for row in ops.device_state.workspace.report():
+    for row in device.gpu.workspace.report():
         part = next((name for name in predictions if row["name"].startswith(name)), row["name"])
         found[part] = found.get(part, 0) + row["bytes"]
     for name in {**predictions, **found}:

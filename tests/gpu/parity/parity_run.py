@@ -13,7 +13,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.layers.cache import KVCache, allocate
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 
 BLOCK_TOKENS = 16
 MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here

@@ -28,7 +28,7 @@ from parity_models import CASE_NAMES, CASES, Case, write_model
 from parity_reference import Reference, Seen
 from parity_run import Ours, Step, mixed, together, whole
 
-from wisp_runtime.ops.protocol import backend
+from wisp_runtime.ops import registry
 
 DEVICE = os.environ.get("WISP_TEST_PARITY_DEVICE", "cuda")
 SMOLLM2 = os.environ.get("WISP_SMOLLM2")
@@ -56,7 +56,7 @@ class Pair:
 def ops(request):
     if DEVICE == "cuda":
         request.getfixturevalue("device")  # skips without a GPU, compiles what changed
-    return backend.load(DEVICE)
+    return registry.open_device(DEVICE).ops
 
 
 @pytest.fixture(scope="module", params=CASES, ids=CASE_NAMES)

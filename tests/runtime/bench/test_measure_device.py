@@ -12,7 +12,7 @@ import pytest
 from wisp_runtime.bench.baselines.comparison import torch_rows
 from wisp_runtime.bench.contexts import fill_with_noise, make_prompts
 from wisp_runtime.bench.harness import follow, requests_of
-from wisp_runtime.bench.profile.trace import HostClock, TracedOps, Tracer
+from wisp_runtime.bench.profile.trace import HostClock, TracedDevice, Tracer
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.layers.cache import KVCache
@@ -124,13 +124,16 @@ class Ops:
             kernel.launch((1,), 32, x, cluster=2)
         return x
 
-    def make_sampler(self, vocab):
-        return SimpleNamespace(vocab=vocab, launch=lambda: self.kernels[0].launch((1,), 32))
+
+def device_of(ops):
+    sampler = SimpleNamespace(vocab=11, launch=lambda: ops.kernels[0].launch((1,), 32))
+    return SimpleNamespace(ops=ops, sampler=sampler)
 
 
 def test_every_launch_stands_between_two_events_and_no_graph_is_replayed(gpu_events):
     launched, tracer = [], Tracer(HostClock(), sees_kernels=False)
-    ops = TracedOps(Ops(launched), tracer)
+    device = TracedDevice(device_of(Ops(launched)), tracer)
+    ops = device.ops
     subject = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
     original = FakeKernel.launch
     with gpu_events.watched_launches(subject, tracer):
@@ -139,9 +142,8 @@ def test_every_launch_stands_between_two_events_and_no_graph_is_replayed(gpu_eve
         assert gpu_events.order == []
         with tracer.step() as spans:
             ops.linear(7)
-            sampler = ops.make_sampler(11)
-            sampler.launch()
-    assert sampler.vocab == 11
+            device.sampler.launch()
+    assert device.sampler.vocab == 11
     assert [(span.phase, span.name) for span in spans] == [
         ("output", "linear"),
         ("output", "linear_sum"),

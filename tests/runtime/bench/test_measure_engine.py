@@ -16,7 +16,7 @@ from wisp_runtime.bench.target import Wanted, open_subject
 from wisp_runtime.cli.bench import command as bench
 from wisp_runtime.cli.profile import command as profile
 from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.ops.protocol.backend import load
+from wisp_runtime.ops.registry import open_device
 from wisp_runtime.server.text.tokenizer import load_tokenizer
 
 TOY = ["--shape", "toy", "--device", "cpu", "--threads", "1"]
@@ -190,7 +190,7 @@ def test_a_written_checkpoint_is_a_model_and_its_tokenizer(tmp_path):
     assert told[-1] == (size, size)
     spec = read_spec(tmp_path)
     assert spec == shape_spec("toy")
-    load_model(tmp_path, spec, load("cpu", threads=1))
+    load_model(tmp_path, spec, open_device("cpu", threads=1).ops)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.tokenizer.get_vocab_size() == spec.vocab
     assert tokenizer.decode(tokenizer.encode("no such word", adds_special=False)) == "no such word"

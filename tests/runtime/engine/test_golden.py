@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from wisp_runtime.batch import Batch
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.load import load_model, read_spec
-from wisp_runtime.ops.protocol.backend import load
+from wisp_runtime.ops.registry import open_device
 
 pytestmark = pytest.mark.model
 
@@ -29,7 +29,7 @@ BLOCKS_EACH = 48
 
 @pytest.fixture(scope="module")
 def model(smollm2_dir):
-    return load_model(smollm2_dir, read_spec(smollm2_dir), load("cpu"))
+    return load_model(smollm2_dir, read_spec(smollm2_dir), open_device("cpu").ops)
 
 
 @pytest.fixture(scope="module")

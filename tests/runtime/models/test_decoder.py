@@ -216,18 +216,18 @@ def written(steps, last):
     ],
 )
 def test_the_last_layer_multiplies_only_the_wanted_rows_after_attention(monkeypatch, rows, probe, expect):
-    model, product, take, counts, taken = make(), OPS.linear, OPS.take_rows, [], []
+    model, product, take, counts, taken = make(), OPS.linear, OPS.gather_rows, [], []
 
     def linear(x, *others):
         counts.append(len(x))
         return product(x, *others)
 
-    def take_rows(x, rows):
+    def gather_rows(x, rows):
         taken.append(len(rows))
         return take(x, rows)
 
     monkeypatch.setattr(OPS, "linear", linear)
-    monkeypatch.setattr(OPS, "take_rows", take_rows)
+    monkeypatch.setattr(OPS, "gather_rows", gather_rows)
     model.forward(STEPS["prompt"][0].batch(rows), empty_cache(model.spec), probe)
     assert counts == expect  # of two layers: qkv, output, gate and up, down; then the logits
     assert taken == ([] if len(rows) == 13 else [len(rows)])  # a step of decodes has no launch more

@@ -95,7 +95,7 @@ def test_add_rmsnorm_of_some_rows_sums_into_those_and_leaves_the_others():
 @pytest.mark.parametrize("rows", [[], [3], [0, 2, 4], [4, 4, 1]])
 def test_rows_are_taken_in_the_order_in_which_they_are_asked_for(rows):
     x = random(5, 16)
-    found = OPS.take_rows(x[:, :12], np.array(rows, np.int64))
+    found = OPS.gather_rows(x[:, :12], np.array(rows, np.int64))
     assert found.flags.c_contiguous
     np.testing.assert_array_equal(found, np.array([x[row, :12] for row in rows]).reshape(-1, 12))
 
@@ -163,10 +163,10 @@ def refused_calls():
         "add_rmsnorm: a row twice",
         lambda: OPS.add_rmsnorm(random(2, 16), random(3, 16), random(16), eps=1e-5, rows=np.array([1, 1])),
     )
-    yield "take_rows: rank", lambda: OPS.take_rows(random(3, 4, 8), some)
-    yield "take_rows: rows", lambda: OPS.take_rows(x, some[None])
-    yield "take_rows: past the end", lambda: OPS.take_rows(x, some)
-    yield "take_rows: negative", lambda: OPS.take_rows(x, np.array([-1]))
+    yield "gather_rows: rank", lambda: OPS.gather_rows(random(3, 4, 8), some)
+    yield "gather_rows: rows", lambda: OPS.gather_rows(x, some[None])
+    yield "gather_rows: past the end", lambda: OPS.gather_rows(x, some)
+    yield "gather_rows: negative", lambda: OPS.gather_rows(x, np.array([-1]))
     yield "rope: rows", lambda: OPS.rope(heads, angles[:1], angles[:1])
     yield "rope: wider than a head", lambda: OPS.rope(heads, random(2, 9), random(2, 9))
     yield "rope: sines", lambda: OPS.rope(heads, angles, random(2, 7))

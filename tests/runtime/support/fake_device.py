@@ -17,30 +17,31 @@ from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.ops.cuda.device.driver import translate
 
 
-class FakeMark:
-    def __init__(self, lane):
-        self.lane, self.place = lane, 0
+class FakeEvent:
+    def __init__(self, stream):
+        self.stream, self.place = stream, 0
 
-    def set(self):
-        self.place = self.lane.asked
+    def record(self):
+        self.place = self.stream.asked
 
-    def wait(self):
-        self.lane.run(self.place)
+    def synchronize(self):
+        self.stream.run(self.place)
 
 
-class FakeRecording:
-    def __init__(self, lane, work):
-        self.lane, self.work, self.launches = lane, work, 0
+class FakeGraph:
+    def __init__(self, stream, work):
+        self.stream, self.work, self.launches = stream, work, 0
 
     def launch(self):
         self.launches += 1
         for one in self.work:
-            self.lane.ask(one)
+            self.stream.ask(one)
 
 
-class FakeLane:
+class FakeStream:
     def __init__(self, *, is_late=True):
         self.is_late = is_late
         self.queue = deque()
@@ -60,6 +61,8 @@ class FakeLane:
         while self.ran < place:
             self.queue.popleft()()
             self.ran += 1
+
+    translate_errors = staticmethod(translate)
 
     def host_memory(self, size_bytes):
         return np.zeros(size_bytes, np.uint8)
@@ -83,13 +86,13 @@ class FakeLane:
         assert self.recording is None
         self.ask(lambda: np.copyto(host, device))
 
-    def mark(self):
-        return FakeMark(self)
+    def event(self):
+        return FakeEvent(self)
 
-    def record(self, body):
+    def capture(self, body):
         self.recording = []
         result = body()
-        self.recordings.append(FakeRecording(self, self.recording))
+        self.recordings.append(FakeGraph(self, self.recording))
         self.recording = None
         return self.recordings[-1], result
 
@@ -99,8 +102,8 @@ class FakeSampler:
 
     parameter_bytes = 1 << 14
 
-    def __init__(self, lane, max_rows):
-        self.lane = lane
+    def __init__(self, stream, max_rows):
+        self.stream = stream
         self.drawn = np.full(max_rows, -99, np.int32)
         self.is_sound = np.zeros(max_rows, np.uint8)
         self.logprobs = np.zeros(max_rows, np.float32)
@@ -116,9 +119,6 @@ class FakeSampler:
         view[:8] = np.frombuffer(np.int64(len(data)).tobytes(), np.uint8)
         view[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)
 
-    def reserve(self):
-        self.reserved = True
-
     def launch(self, logits, rows, parameters, *, logprobs, greedy):
         assert logits.shape == (rows, VOCAB)
 
@@ -133,7 +133,7 @@ class FakeSampler:
             self.top_ids[:live] = np.arange(MOST_ALTERNATIVES)
             self.top_logprobs[:live] = -np.arange(MOST_ALTERNATIVES)
 
-        self.lane.ask(work)
+        self.stream.ask(work)
         reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}
         if logprobs < 0:
             reported = dict.fromkeys(reported)
@@ -143,8 +143,8 @@ class FakeSampler:
 class FakeModel:
     """The toy on the device: awaited tokens are looked up where the sampler left them."""
 
-    def __init__(self, lane, sampler, toy):
-        self.lane, self.sampler, self.whole_step = lane, sampler, None
+    def __init__(self, stream, sampler, toy):
+        self.stream, self.sampler, self.whole_step = stream, sampler, None
         self.toy = toy
         self.spec = self.toy.spec
         self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)
@@ -161,13 +161,13 @@ class FakeModel:
             fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
             logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache)
 
-        self.lane.ask(work)
+        self.stream.ask(work)
         return logits
 
 
 def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | None = None) -> DeviceRunner:
-    """The real runner of a device, on a lane that runs late or at once."""
-    lane = FakeLane(is_late=is_late)
-    sampler = FakeSampler(lane, limits.max_running)
+    """The real runner of a device, on a stream that runs late or at once."""
+    stream = FakeStream(is_late=is_late)
+    sampler = FakeSampler(stream, limits.max_running)
     cache = toy_runner(limits.blocks, limits.block_tokens).cache
-    return DeviceRunner(FakeModel(lane, sampler, toy or ToyModel()), cache, sampler, lane, limits)
+    return DeviceRunner(FakeModel(stream, sampler, toy or ToyModel()), cache, sampler, stream, limits)

@@ -12,13 +12,13 @@ from wisp_runtime.bench.contexts import make_prompts, place
 from wisp_runtime.bench.harness import requests_of
 from wisp_runtime.bench.profile.breakdown import Profile, sum_up
 from wisp_runtime.bench.profile.step_clocks import Piece, read
-from wisp_runtime.bench.profile.trace import HostClock, Span, TracedOps, Tracer
+from wisp_runtime.bench.profile.trace import HostClock, Span, TracedDevice, Tracer
 from wisp_runtime.bench.roofline import phase_bytes
 from wisp_runtime.bench.steps import decode_row, first_token_rows
 from wisp_runtime.bench.target import Subject, Wanted, open_subject
 from wisp_runtime.engine import loop
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.device import Device
 
 WARM_UP_STEPS = 3
 _ROOM_TOKENS = 64  # that warm-up adds to a context
@@ -63,7 +63,7 @@ def profile_step(wanted: Wanted, step: Step) -> tuple[Profile, Subject]:
         RuntimeFailure: it does not fit, or cannot be had.
     """
     tracer = Tracer(HostClock(), sees_kernels=False)
-    subject = open_subject(wanted, lambda ops: cast(Ops, TracedOps(ops, tracer)))
+    subject = open_subject(wanted, lambda device: cast(Device, TracedDevice(device, tracer)))
     with _launches_seen(subject, tracer):
         trace = _trace_decode if step.prompt is None else _trace_prefill
         traced = trace(subject, tracer, step)

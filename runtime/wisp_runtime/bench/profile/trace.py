@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.device import Device
+from wisp_runtime.ops.protocol.ops import Ops
 
 PHASES = {
     "embedding": "embedding",
@@ -21,7 +22,7 @@ PHASES = {
     "add_rmsnorm": "norm",
     "project_qkv": "qkv",
     "paged_attention": "attention",
-    "take_rows": "output",
+    "gather_rows": "output",
     "swiglu": "gate/up",
     "logits": "head",
     "sample": "sampling",
@@ -145,6 +146,23 @@ class Tracer:
         return PHASES[op]
 
 
+class TracedDevice:
+    """A device whose ops and sampler report to a tracer; everything else is the device's own."""
+
+    def __init__(self, device: Device, tracer: Tracer) -> None:
+        self._traced_device, self._tracer = device, tracer
+        self.ops = TracedOps(device.ops, tracer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._traced_device, name)
+
+    @property
+    def sampler(self) -> Any:
+        """Return the device's sampler, traced."""
+        sampler = self._traced_device.sampler
+        return None if sampler is None else TracedSampler(sampler, self._tracer)
+
+
 class TracedOps:
     """The ops of a device, each telling a tracer that it runs; everything else is the device's own."""
 
@@ -153,8 +171,6 @@ class TracedOps:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._traced_ops, name)
-        if name == "make_sampler":
-            return lambda *args, **keywords: TracedSampler(attribute(*args, **keywords), self._tracer)
         if name not in PHASES and name != "linear":
             return attribute
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.blocks import blocks_for
@@ -31,33 +30,17 @@ from wisp_runtime.engine.execution.graphs import Graphs
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import draws
 from wisp_runtime.engine.execution.staging import (
-    Parameters,
-    SampledArrays,
     StagedSampling,
     StagedStep,
     Staging,
 )
-from wisp_runtime.engine.execution.stream import Lane, Mark
 from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops.cuda.device.driver import translate
-
-
-class Sampler(Parameters, Protocol):
-    """Draws tokens on the device; they stay where the embedding of the next step finds them."""
-
-    def reserve(self) -> None:
-        """Allocate all that any launch needs."""
-        ...
-
-    def launch(
-        self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool
-    ) -> SampledArrays:
-        """Choose a token for each of ``rows`` rows that counts; see :class:`.staging.StagedStep`."""
-        ...
+from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
+from wisp_runtime.ops.protocol.stream import Event, Stream
 
 
 @dataclass(slots=True)
@@ -66,13 +49,15 @@ class DeviceStep:
 
     Attributes:
         plan: its chunks.
-        done: the mark behind its results.
+        stream: the device's.
+        done: the event behind its results.
         results: tokens and their soundness, on the host once the step is done; None if it samples nothing.
         launch_sampling: what :meth:`sample` has yet to do; None if sampling was launched.
     """
 
     plan: Plan
-    done: Mark
+    stream: Stream
+    done: Event
     results: tuple[Sampled, Array] | None = None
     launch_sampling: Callable[[], tuple[Sampled, Array]] | None = None
 
@@ -83,9 +68,9 @@ class DeviceStep:
             RuntimeFailure: the device refused, or an earlier step failed.
         """
         if self.launch_sampling is not None:
-            with translate("launching the sampling of a step"):
+            with self.stream.translate_errors("launching the sampling of a step"):
                 self.results, self.launch_sampling = self.launch_sampling(), None
-                self.done.set()
+                self.done.record()
 
     def sampled_tokens(self) -> list[Draw]:
         """Wait for the step; return one token per chunk that samples, in the plan's order.
@@ -94,8 +79,8 @@ class DeviceStep:
             RuntimeFailure: this step, or one before, failed on the device.
         """
         assert self.launch_sampling is None, "a step is sampled before its tokens are taken"
-        with translate("running a step"):
-            self.done.wait()
+        with self.stream.translate_errors("running a step"):
+            self.done.synchronize()
         if self.results is None:
             return []
         sampled, is_sound = self.results
@@ -109,18 +94,20 @@ class DeviceRunner:
         model: computes logits.
         cache: where it keeps keys and values.
         sampler: draws tokens from them.
-        lane: the stream on which all of these run.
+        stream: the device's, on which all of these run.
         limits: of a step.
     """
 
     overlaps = True
 
-    def __init__(self, model: Model, cache: KVCache, sampler: Sampler, lane: Lane, limits: Limits) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, sampler: Sampler, stream: Stream, limits: Limits
+    ) -> None:
         self.model, self.cache = model, cache
-        self.graphs = Graphs(lane)
-        self._sampler, self._lane, self._limits = sampler, lane, limits
-        with translate("allocating a step's inputs"):
-            self._staging = Staging(lane, limits, sampler)
+        self.graphs = Graphs(stream)
+        self._sampler, self._stream, self._limits = sampler, stream, limits
+        with stream.translate_errors("allocating a step's inputs"):
+            self._staging = Staging(stream, limits, sampler)
         self._last: DeviceStep | None = None
 
     def forward(self, plan: Plan) -> DeviceStep:
@@ -132,10 +119,10 @@ class DeviceRunner:
             RuntimeFailure: the device refused, or an earlier step failed.
         """
         assert self._last is None or self._last.launch_sampling is None, "the step before is not sampled yet"
-        with translate("launching a step"):
+        with self._stream.translate_errors("launching a step"):
             whole = self.model.whole_step
             staged = self._staging.stage(plan, whole.max_context_tokens if whole else None)
-            step = self._last = DeviceStep(plan, staged.pinned.done)
+            step = self._last = DeviceStep(plan, self._stream, staged.pinned.done)
             if staged.sampling is None:
                 logits = self._forward(staged)
                 step.launch_sampling = lambda: self._sample_late(plan, staged, logits)
@@ -144,7 +131,7 @@ class DeviceRunner:
                 step.results = self._staging.fetch(staged, self._forward_and_sample(staged, staged.sampling))
             else:
                 self._forward(staged)
-            step.done.set()
+            step.done.record()
         return step
 
     def warm_up(self) -> None:
@@ -153,7 +140,6 @@ class DeviceRunner:
         Overwrites blocks of the cache, so it is for before the first request. From here on graphs are
         recorded, so memory that steps use must not move any more.
         """
-        self._sampler.reserve()
         for plan in warm_plans(self._limits):
             run_step(self, plan)
         self.graphs.records = True
@@ -184,14 +170,6 @@ class DeviceRunner:
         return self._sampler.launch(
             logits, step.rows, sampling.parameters, logprobs=sampling.logprobs, greedy=sampling.greedy
         )
-
-
-def device_runner(model: Model, cache: KVCache, ops: Any, limits: Limits) -> DeviceRunner:
-    """Return a runner on the stream of ``ops.device_state``, with a sampler for the model's vocabulary."""
-    from wisp_runtime.engine.execution.cuda_stream import Stream  # CuPy: only where there is a GPU
-
-    sampler = ops.make_sampler(limits.vocab, limits.max_running)
-    return DeviceRunner(model, cache, sampler, Stream(ops.device_state.stream), limits)
 
 
 def warm_plans(limits: Limits) -> Iterator[Plan]:

@@ -1,6 +1,6 @@
 """Steps that come again and again with the same shape: recorded when seen for the second time, then replayed.
 
-Pure: what records is the lane's business. The first time runs as it is, so that whatever is loaded or
+Pure: capturing is the stream's business. The first time runs as it is, so that whatever is loaded or
 allocated on first use has been by the time it is recorded.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from wisp_runtime.engine.execution.stream import Lane, Recording
+from wisp_runtime.ops.protocol.stream import CapturedGraph, Stream
 
 T = TypeVar("T")
 
@@ -21,11 +21,11 @@ class Graphs:
         records: whether anything is recorded yet; recordings hold addresses, so not while memory still moves.
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.records = False
-        self._lane = lane
+        self._stream = stream
         self._seen: set[Hashable] = set()
-        self._recorded: dict[Hashable, tuple[Recording, Any]] = {}
+        self._recorded: dict[Hashable, tuple[CapturedGraph, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._recorded)
@@ -37,7 +37,7 @@ class Graphs:
             if not self.records or key not in self._seen:
                 self._seen.add(key)
                 return body()
-            known = self._recorded[key] = self._lane.record(body)
+            known = self._recorded[key] = self._stream.capture(body)
         recording, result = known
         recording.launch()
         returned: T = result

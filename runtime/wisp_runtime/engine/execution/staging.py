@@ -17,47 +17,23 @@ from host memory, or to write n's results there. The rules that keep this right:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 
 from wisp_plan.memory.buffers import MOST_ALTERNATIVES
-from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.batch import Array, Batch, Sampled
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
 from wisp_runtime.engine.execution.packing import Arrays, Shape, batch_of, cut, fill, shape_of, size_bytes
 from wisp_runtime.engine.execution.sampler import SamplingRows, awaits_tokens
-from wisp_runtime.engine.execution.stream import Lane
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
+from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
+from wisp_runtime.ops.protocol.stream import Stream
 
 _RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
 _RESULT_BYTES = 12 + 8 * MOST_ALTERNATIVES  # of a row
 _ALIGNMENT_BYTES = 16
-
-
-class Parameters(Protocol):
-    """How sampling parameters lie in memory; the device's sampler says."""
-
-    parameter_bytes: int
-
-    def host_view(self, memory: Array) -> Any:
-        """See ``[parameter_bytes]`` uint8 of host memory as parameters."""
-        ...
-
-    def fill(self, view: Any, sampling: SamplingBatch) -> None:
-        """Write ``sampling`` into what :meth:`host_view` returned; its rows are those that count."""
-        ...
-
-
-class SampledArrays(Protocol):
-    """What a device's sampler chose: see :class:`wisp_runtime.batch.Sampled`; ``is_sound`` is not 0 if so."""
-
-    tokens: Array
-    is_sound: Array
-    logprobs: Array | None
-    top_ids: Array | None
-    top_logprobs: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +78,14 @@ class PinnedBuffer:
     """Page-locked memory of a step: inputs, block tables and results."""
 
     def __init__(
-        self, lane: Lane, parameters: Parameters, inputs_bytes: int, tables: tuple[int, int]
+        self, stream: Stream, parameters: Sampler, inputs_bytes: int, tables: tuple[int, int]
     ) -> None:
-        self.inputs = lane.host_memory(parameters.parameter_bytes + inputs_bytes)
+        self.inputs = stream.host_memory(parameters.parameter_bytes + inputs_bytes)
         self.parameters = parameters.host_view(self.inputs[: parameters.parameter_bytes])
         self.arrays = self.inputs[parameters.parameter_bytes :]
-        self.tables = lane.host_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
-        self.results = lane.host_memory(_RESULT_BYTES * tables[0] + _ALIGNMENT_BYTES * len(_RESULTS))
-        self.done = lane.mark()
+        self.tables = stream.host_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
+        self.results = stream.host_memory(_RESULT_BYTES * tables[0] + _ALIGNMENT_BYTES * len(_RESULTS))
+        self.done = stream.event()
         self.cut: dict[int, Arrays] = {}
 
 
@@ -117,20 +93,20 @@ class Staging:
     """The memory that steps pass through.
 
     Args:
-        lane: the device's stream.
+        stream: the device's.
         limits: of a step.
         parameters: of the sampler.
     """
 
-    def __init__(self, lane: Lane, limits: Limits, parameters: Parameters) -> None:
-        self._lane, self._limits, self._parameters = lane, limits, parameters
+    def __init__(self, stream: Stream, limits: Limits, parameters: Sampler) -> None:
+        self._stream, self._limits, self._parameters = stream, limits, parameters
         self._buckets = buckets(limits.max_running)
         rows = limits.max_running
         tables = (rows, blocks_for(limits.max_context, limits.block_tokens))
         inputs_bytes = size_bytes(Shape(limits.max_step_tokens, rows, rows))
-        self._pinned = [PinnedBuffer(lane, parameters, inputs_bytes, tables) for _ in range(2)]
-        self._inputs = lane.device_memory(parameters.parameter_bytes + inputs_bytes)
-        self._tables = lane.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
+        self._pinned = [PinnedBuffer(stream, parameters, inputs_bytes, tables) for _ in range(2)]
+        self._inputs = stream.device_memory(parameters.parameter_bytes + inputs_bytes)
+        self._tables = stream.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
         self._host_tables = BlockTables(*tables)
         self._sampling = SamplingRows()
         self._decodes: dict[tuple[int, bool], Batch] = {}
@@ -144,7 +120,7 @@ class Staging:
         """
         self._pinned.reverse()
         pinned = self._pinned[0]
-        pinned.done.wait()
+        pinned.done.synchronize()
         bucket, is_long = None, False
         if self._decodes_only(plan):
             bucket = bucket_for(len(plan), self._buckets)
@@ -161,7 +137,7 @@ class Staging:
         first, end = self._parameters.parameter_bytes, self._parameters.parameter_bytes + size_bytes(shape)
         if sampling is not None:
             first = 0  # both in one copy
-        self._lane.upload(self._inputs[first:end], pinned.inputs[first:end])
+        self._stream.upload(self._inputs[first:end], pinned.inputs[first:end])
         return StagedStep(
             batch=self._batch(plan, shape, bucket, is_long),
             rows=shape.rows,
@@ -177,7 +153,7 @@ class Staging:
         copy."""
         sampling = self._fill_parameters(plan, step.pinned)
         end = self._parameters.parameter_bytes
-        self._lane.upload(self._inputs[:end], step.pinned.inputs[:end])
+        self._stream.upload(self._inputs[:end], step.pinned.inputs[:end])
         return sampling
 
     def _fill_parameters(self, plan: Plan, pinned: PinnedBuffer) -> StagedSampling:
@@ -205,7 +181,7 @@ class Staging:
                 results.append(None)
                 continue
             host = step.pinned.results[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
-            self._lane.download(host, array)
+            self._stream.download(host, array)
             place += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
             results.append(host[: step.valid_rows])
         tokens, is_sound, *reported = results
@@ -215,7 +191,7 @@ class Staging:
         """Copy the block tables' rows that differ from the last step's."""
         if changed := self._host_tables.update(plan):
             pinned.tables[changed] = self._host_tables.table[changed]
-            self._lane.upload_rows(self._tables[changed], pinned.tables[changed])
+            self._stream.upload_rows(self._tables[changed], pinned.tables[changed])
 
     def _host_arrays(self, pinned: PinnedBuffer, shape: Shape, bucket: int | None) -> Arrays:
         if bucket is None:

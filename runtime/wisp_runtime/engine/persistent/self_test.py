@@ -20,7 +20,7 @@ from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops.protocol.backend import Ops
+from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import WholeStep
 
 _WIDTHS = (1, 16, 32, 64)

@@ -20,7 +20,8 @@ from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops.protocol.backend import Memory, Ops
+from wisp_runtime.ops.protocol.device import Memory
+from wisp_runtime.ops.protocol.ops import Ops
 
 _FASTER_UP_TO = 32
 """Sequences of a step; with 64 the general path takes 6.14 ms of an 8B on an H200, one launch 6.28."""

@@ -10,7 +10,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.backend import Heads
+from wisp_runtime.ops.protocol.attention import HeadLayout
 from wisp_runtime.ops.protocol.upload import RowPermutation, qkv_permutation
 from wisp_runtime.weights.arena import Parameter, Part
 
@@ -29,7 +29,7 @@ class Attention:
         self._rope = context.ropes.of(spec)
         self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
         self._output = Linear(context.ops, weights, f"{name}.output")
-        self._heads = Heads(
+        self._heads = HeadLayout(
             spec.heads,
             spec.kv_heads,
             spec.head_size,
@@ -49,7 +49,7 @@ class Attention:
         q = ops.project_qkv(x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values)
         mixed = ops.paged_attention(q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.window)
         mixed = mixed.reshape(len(x), -1)
-        return self._output(mixed if rows is None else ops.take_rows(mixed, rows))
+        return self._output(mixed if rows is None else ops.gather_rows(mixed, rows))
 
 
 def attention_parameters(model: ModelSpec, layer: int) -> Iterator[Parameter]:

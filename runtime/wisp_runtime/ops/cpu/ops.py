@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wisp_plan.hardware.host import available_bytes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
@@ -19,7 +18,7 @@ from wisp_runtime.ops.cpu.blas import has_small_products, keep_blas_single_threa
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.backend import Heads, Memory, Rotation
+from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
 from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
 from wisp_runtime.ops.protocol.upload import HostUploader, RowPermutation, WeightDestination, WeightUploader
 from wisp_runtime.ops.reference import Decode
@@ -111,16 +110,12 @@ class CpuOps:
             values = reference.random_values(first * row_numbers, count, key, mean=mean, deviation=deviation)
             self.store(replace(destination, first=first), values.reshape(-1, *destination.shape[1:]))
 
-    def fix_order(self) -> None:
+    def set_batch_invariant(self) -> None:
         """Refuse: how NumPy's products add up depends on how many rows they have."""
         raise ConfigError(
             "--deterministic cannot be had on the CPU, whose products depend on a step's size (--device auto "
             "takes it where there is no GPU). Serve on a Hopper GPU, or leave out --deterministic."
         )
-
-    def memory(self) -> Memory:
-        """Say what the machine and this process's cgroups have left."""
-        return Memory("cpu", "this machine", available_bytes())
 
     def from_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""
@@ -157,11 +152,11 @@ class CpuOps:
             checks.ascending("rows", rows, len(residual))
         return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows)
 
-    def take_rows(self, x: Array, rows: Array) -> Array:
-        """See :func:`.reference.take_rows`; a row outside of ``x`` raises ShapeError."""
+    def gather_rows(self, x: Array, rows: Array) -> Array:
+        """See :func:`.reference.gather_rows`; a row outside of ``x`` raises ShapeError."""
         checks.rank("x", x, 2)
         checks.indices("rows", rows, len(x))
-        return reference.take_rows(x, rows)
+        return reference.gather_rows(x, rows)
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :func:`.reference.linear`."""
@@ -190,8 +185,8 @@ class CpuOps:
         x: Array,
         weight: PackedMatrix,
         bias: Array | None,
-        heads: Heads,
-        rotary: Rotation,
+        heads: HeadLayout,
+        rotary: RopeTable,
         batch: Batch,
         keys: Array,
         values: Array,
@@ -247,7 +242,7 @@ class CpuOps:
         self,
         spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
         weights: StepWeights,  # noqa: ARG002
-        rotation: Rotation,  # noqa: ARG002
+        rotation: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
     ) -> WholeStep | str:
         """A processor has no launches to save."""

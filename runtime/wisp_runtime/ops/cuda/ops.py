@@ -23,14 +23,14 @@ from wisp_runtime.ops.cuda.device.device import Device, open_device
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
-from wisp_runtime.ops.cuda.elementwise.rows import TakeRows
+from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
 from wisp_runtime.ops.cuda.gemm.linear import Linear
 from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE, whole_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.backend import Heads, Rotation
+from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
 from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
 from wisp_runtime.ops.protocol.upload import interleaved_head_size
 
@@ -77,7 +77,7 @@ class CudaOps(Arenas):
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
         self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
-        self._take_rows = TakeRows(device)
+        self._gather_rows = GatherRows(device)
         self._known: _Kinds | None = None
         self._most_rotated = _MOST_ROTATED
 
@@ -113,7 +113,7 @@ class CudaOps(Arenas):
             self._decode_attention.reserve(max_sequences, one.heads, one.head_size)
             self._prefill_attention.reserve(max_tokens, max_sequences, one.heads, one.kv_heads, one.head_size)
 
-    def fix_order(self) -> None:
+    def set_batch_invariant(self) -> None:
         """Cut no product and no attention along what it sums over; see ``Ops``.
 
         Raises:
@@ -124,7 +124,7 @@ class CudaOps(Arenas):
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
         self._linear = Linear(self.device_state, whole_plan)
-        self._prefill_attention.fix_order()
+        self._prefill_attention.set_batch_invariant()
         self._most_rotated = 0
 
     def from_host(self, array: Array) -> Array:
@@ -151,9 +151,9 @@ class CudaOps(Arenas):
         """See :meth:`.norms.Norms.add_rmsnorm`."""
         return self._norms.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, out_name="normed")
 
-    def take_rows(self, x: Array, rows: Array) -> Array:
-        """See :class:`.rows.TakeRows`."""
-        return self._take_rows(x, rows, out_name="rows")
+    def gather_rows(self, x: Array, rows: Array) -> Array:
+        """See :class:`.rows.GatherRows`."""
+        return self._gather_rows(x, rows, out_name="rows")
 
     def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.__call__`."""
@@ -172,8 +172,8 @@ class CudaOps(Arenas):
         x: Array,
         weight: PackedMatrix,
         bias: Array | None,
-        heads: Heads,
-        rotary: Rotation,
+        heads: HeadLayout,
+        rotary: RopeTable,
         batch: Batch,
         keys: Array,
         values: Array,
@@ -188,7 +188,7 @@ class CudaOps(Arenas):
         norms, by_heads = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
         return self._rope(qkv, sizes, *norms, heads.eps, *angles, *where, by_heads=by_heads)
 
-    def _rotates_itself(self, weight: PackedMatrix, heads: Heads, rotary: Rotation) -> bool:
+    def _rotates_itself(self, weight: PackedMatrix, heads: HeadLayout, rotary: RopeTable) -> bool:
         if interleaved_head_size(weight.permutation):
             return True
         is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
@@ -211,7 +211,7 @@ class CudaOps(Arenas):
         return out
 
     def whole_step(
-        self, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+        self, spec: ModelSpec, weights: StepWeights, rotation: RopeTable, max_sequences: int
     ) -> WholeStep | str:
         """See :class:`.decode_step.DecodeStep`; the reason where that is refused."""
         device = self.device_state

@@ -8,12 +8,12 @@ from wisp_runtime.ops.reference.decode import Decode, decodes
 from wisp_runtime.ops.reference.dense import (
     add_rmsnorm,
     embedding,
+    gather_rows,
     linear,
     rmsnorm,
     rope,
     silu_mul,
     store_rows,
-    take_rows,
     widen,
 )
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
@@ -25,6 +25,7 @@ __all__ = [
     "add_rmsnorm",
     "decodes",
     "embedding",
+    "gather_rows",
     "linear",
     "paged_attention",
     "philox4x32",
@@ -34,7 +35,6 @@ __all__ = [
     "sample",
     "silu_mul",
     "store_rows",
-    "take_rows",
     "token_words",
     "widen",
     "write_kv",

@@ -68,7 +68,7 @@ def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float, rows: A
     return rmsnorm(wanted, weight, eps=eps)
 
 
-def take_rows(x: Array, rows: Array) -> Array:
+def gather_rows(x: Array, rows: Array) -> Array:
     """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, a new array."""
     taken: Array = x[rows]
     return taken

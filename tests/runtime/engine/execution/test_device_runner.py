@@ -18,7 +18,7 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-from fake_device import FakeLane, fake_device_runner
+from fake_device import FakeStream, fake_device_runner
 from toy_engine import EOS, VOCAB, answer
 
 LIMITS = Limits(80, 4, 32, 12, 64, VOCAB, frozenset({EOS}))
@@ -83,12 +83,12 @@ def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
     for _ in range(4):
         plan = scheduler.plan()
         scheduler.commit(plan, run_step(runner, plan))
-        counts.append([one.launches for one in runner._lane.recordings])
+        counts.append([one.launches for one in runner._stream.recordings])
     assert counts == [[], [1], [2], [3]]
     decoding(scheduler, runner, range(5, 8))  # eight: the same bucket
     plan = scheduler.plan()
     run_step(runner, plan)
-    assert [one.launches for one in runner._lane.recordings] == [4]
+    assert [one.launches for one in runner._stream.recordings] == [4]
 
 
 def test_padding_writes_nothing_and_shifts_nobody():
@@ -113,7 +113,7 @@ def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
     for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
         plan = scheduler.plan()
         scheduler.commit(plan, run_step(runner, plan))
-        seen.append([one.launches for one in runner._lane.recordings])
+        seen.append([one.launches for one in runner._stream.recordings])
     assert seen == [[], [1], [2], [2], [2, 1], [2, 2]]
     long, short = (runner._staging._decodes[8, is_long] for is_long in (True, False))
     assert sum(long.context_lengths_host) > tokens + 12 >= sum(short.context_lengths_host)
@@ -122,9 +122,9 @@ def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
 def test_nothing_is_allocated_on_the_device_while_it_serves():
     runner = fake_device_runner(LIMITS)
     runner.warm_up()
-    before = runner._lane.device_bytes
+    before = runner._stream.device_bytes
     run(Line(mixed_requests(30)), Scheduler(LIMITS), runner)
-    assert runner._lane.device_bytes == before
+    assert runner._stream.device_bytes == before
 
 
 def test_a_step_that_draws_nothing_asks_for_no_results():
@@ -171,11 +171,11 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 
 
 @contextmanager
-def failing(lane):
+def failing(stream):
     def run(place):
         raise CUDARuntimeError
 
-    lane.run = run
+    stream.run = run
     yield
 
 
@@ -183,7 +183,7 @@ def test_an_error_of_the_device_says_what_it_means():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     scheduler.submit(Submit("a", (1, 2), 4))
     step = runner.forward(scheduler.plan())
-    with failing(runner._lane), pytest.raises(Exception, match=r"running a step: .*CUDA error 700"):
+    with failing(runner._stream), pytest.raises(Exception, match=r"running a step: .*CUDA error 700"):
         step.sampled_tokens()
 
 
@@ -211,8 +211,8 @@ def test_warming_up_reaches_every_size_and_no_further(limits):
 
 
 def test_what_fails_while_it_is_recorded_is_not_kept():
-    lane = FakeLane()
-    graphs = Graphs(lane)
+    stream = FakeStream()
+    graphs = Graphs(stream)
     graphs.records = True
     graphs.run("key", lambda: None)
     with pytest.raises(ZeroDivisionError):

@@ -67,8 +67,8 @@ class LoggedStep:
         self.owner.log.append(f"sample {self.number}")
 
     def sampled_tokens(self):
-        lane = self.owner.runner._lane
-        self.owner.queued.append(lane.asked - self.step.done.place)
+        stream = self.owner.runner._stream
+        self.owner.queued.append(stream.asked - self.step.done.place)
         self.owner.log.append(f"tokens {self.number}")
         return self.step.sampled_tokens()
 

@@ -15,7 +15,7 @@ from wisp_runtime.engine.persistent.strategy import choose
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import allocate
-from wisp_runtime.ops.protocol.backend import Memory
+from wisp_runtime.ops.protocol.device import Memory
 
 LIMITS = Limits(256, 16, max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
 MEMORY = Memory("cuda", "a GPU", free_bytes=9 << 30, total_bytes=10 << 30, process_bytes=1 << 30)

@@ -129,19 +129,19 @@ def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_co
     assert workspace.bytes["rows"][1] == gpu_buffers(spec, options.step)["rows"]
     attention, rows = workspace.array("attention", (4, 4096), module.BF16), some_rows(workspace, 3)
     before = workspace.grown
-    assert ops.take_rows(attention, rows).shape == (3, 4096)
+    assert ops.gather_rows(attention, rows).shape == (3, 4096)
     assert workspace.grown == before
 
 
 def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
     workspace = ops.device_state.workspace
     attention = workspace.array("attention", (4, 64), module.BF16)
-    taken = ops.take_rows(attention, some_rows(workspace, 2))
+    taken = ops.gather_rows(attention, some_rows(workspace, 2))
     assert (taken.shape, taken.dtype) == ((2, 64), module.BF16)
     ops.linear(taken, None)
     assert name_of(ops) == "output"
     with pytest.raises(ShapeError, match="rows is the buffer of x"):
-        ops.take_rows(taken, some_rows(workspace, 1))
+        ops.gather_rows(taken, some_rows(workspace, 1))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits
 def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
     workspace = ops.device_state.workspace
     x = workspace.array("attention", shape, dtype or module.BF16)
-    with pytest.raises(ShapeError, match="take_rows"):
-        ops.take_rows(x, workspace.array("chosen", rows, np.int64))
+    with pytest.raises(ShapeError, match="gather_rows"):
+        ops.gather_rows(x, workspace.array("chosen", rows, np.int64))
 
 
 def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, monkeypatch):
@@ -198,7 +198,7 @@ def test_a_table_that_finds_no_memory_says_so(module, ops, monkeypatch):
 
 def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
     ops = module.CudaOps(fake_device(), MagicMock(rotates=True))
-    ops.fix_order()
+    ops.set_batch_invariant()
     assert ops._linear._planner is linear_plan.whole_plan
     assert (ops._prefill_attention._splits, ops._most_rotated) == (False, 0)
 
@@ -206,4 +206,4 @@ def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
 def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
     ops = module.CudaOps(fake_device(), MagicMock(rotates=False))
     with pytest.raises(ConfigError, match="--deterministic is for Hopper GPUs"):
-        ops.fix_order()
+        ops.set_batch_invariant()

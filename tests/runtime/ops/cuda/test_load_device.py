@@ -16,9 +16,10 @@ from wisp_plan.units import GIB, MIB
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.errors import ConfigError, DoesNotFit, GpuUnavailable, ModelUnsupported
+from wisp_runtime.ops import registry
+from wisp_runtime.ops.cuda import requirements
 from wisp_runtime.ops.cuda.device import context_prefetch
-from wisp_runtime.ops.protocol import backend
-from wisp_runtime.ops.protocol.backend import Memory
+from wisp_runtime.ops.protocol.device import Memory
 
 has_gpu_libraries = find_spec("cupy") is not None
 LLAMA = dense_decoder(
@@ -48,24 +49,24 @@ class Found:
 
 @pytest.mark.parametrize("capability", [None, (7, 5)])  # the T4 does not compute in bf16
 def test_auto_is_the_cpu_where_no_gpu_could_serve(monkeypatch, capability):
-    monkeypatch.setattr(backend, "find_spec", lambda _: object())
-    assert backend.load("auto", threads=1, context=Found(capability)).device == "cpu"
+    monkeypatch.setattr(registry, "find_spec", lambda _: object())
+    assert registry.open_device("auto", threads=1, context=Found(capability)).ops.device == "cpu"
 
 
 def test_auto_is_the_cpu_where_cupy_is_not_installed(monkeypatch):
-    monkeypatch.setattr(backend, "find_spec", lambda _: None)
-    assert backend.load("auto", threads=1, context=Found((9, 0))).device == "cpu"
+    monkeypatch.setattr(registry, "find_spec", lambda _: None)
+    assert registry.open_device("auto", threads=1, context=Found((9, 0))).ops.device == "cpu"
 
 
 def test_the_cpu_asks_for_no_gpu():
-    assert backend.begin("cpu") is None
-    assert backend.load("cpu", threads=1).device == "cpu"
+    assert registry.start_context("cpu") is None
+    assert registry.open_device("cpu", threads=1).ops.device == "cpu"
 
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
 def test_a_gpu_that_was_asked_for_but_cannot_be_is_an_error_with_a_remedy():
     with pytest.raises(GpuUnavailable, match=r"--device cuda: .* pip install -e .\.\[cuda\]"):
-        backend.load("cuda", context=Found(None))
+        registry.open_device("cuda", context=Found(None))
 
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
@@ -82,7 +83,7 @@ def test_a_download_ends_when_the_gpu_that_was_asked_for_is_not_there():
 
 def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch):
     monkeypatch.setattr(context_prefetch, "_library", lambda *_: None)
-    context = context_prefetch.EarlyContext()
+    context = context_prefetch.ContextPrefetch()
     assert context.wait() is None
     assert context.is_missing
     context_prefetch._handle.cache_clear()
@@ -197,13 +198,12 @@ def test_settings_that_no_card_could_satisfy_are_settings_errors():
 def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, says):
     spec = changed(LLAMA, rope=RopeSpec(), **sizes)
     with pytest.raises(ModelUnsupported, match=says):
-        startup.require_fit(spec, ServeConfig(model="m"), H200)
-    startup.require_fit(spec, ServeConfig(model="m"), replace(H200, device="cpu"))
+        requirements.require_model(spec, 16)
 
 
 def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():
     with pytest.raises(ConfigError, match=r"--block-tokens 12: a GPU wants a multiple of 8"):
-        startup.require_fit(LLAMA, ServeConfig(model="m", block_tokens=12), H200)
+        requirements.require_model(LLAMA, 12)
 
 
 class Asked:

@@ -68,7 +68,7 @@ class PrefillAttention:
         self._known: _Known | None = None
         self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
-    def fix_order(self) -> None:
+    def set_batch_invariant(self) -> None:
         """Let tiles of one size see all their KV tiles in order, whatever else is in a batch."""
         self._splits = False
 

@@ -15,13 +15,11 @@ from wisp_plan.units import format_size
 from wisp_plan.weights.layout import packed_elements
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
-from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.backend import Memory
 from wisp_runtime.ops.protocol.upload import (
     RowPermutation,
     WeightDestination,
@@ -100,15 +98,6 @@ class Arenas:
             np.float32(mean),
         )
         self._device.synchronize()  # products ask for weights before the kernel ahead of them has ended
-
-    def memory(self) -> Memory:
-        """Say what the GPU has left now, and what this process holds of it."""
-        device = self._device
-        free_bytes = device.free_bytes()
-        with translate("asking for the GPU's memory"):
-            total_bytes = int(cp.cuda.runtime.memGetInfo()[1])
-        held_bytes = context_prefetch.process_bytes(device.index)
-        return Memory("cuda", device.name, free_bytes, total_bytes, held_bytes, device.sms)
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, purpose: str) -> Array:

@@ -17,7 +17,7 @@ _MOST_PROCESSES = 64
 _NOT_TOLD = (1 << 64) - 1
 
 
-class EarlyContext:
+class ContextPrefetch:
     """A GPU's primary context, which CuPy will use too, in the making since this object was made.
 
     Args:

@@ -24,7 +24,7 @@ class _Plan:
     columns: np.int32
 
 
-class TakeRows:
+class GatherRows:
     """Copy chosen rows.
 
     Args:
@@ -56,18 +56,18 @@ class TakeRows:
             plan = remember(self._plans, key, _plan(x, rows))
         out = self._workspace.array(out_name, plan.shape, BF16)
         if out.data.ptr == x.data.ptr:
-            raise ShapeError(f"take_rows: {out_name} is the buffer of x, must be another")
+            raise ShapeError(f"gather_rows: {out_name} is the buffer of x, must be another")
         if rows.size:
             self._kernel.launch(plan.grid, _THREADS, x, rows, out, plan.columns)
         return out
 
 
 def _plan(x: Array, rows: Array) -> _Plan:
-    require_true(x.ndim == 2, f"take_rows: x is {list(x.shape)}, must be [N, in]")
+    require_true(x.ndim == 2, f"gather_rows: x is {list(x.shape)}, must be [N, in]")
     columns = x.shape[1]
     fits = columns > 0 and columns % 8 == 0
-    require_true(fits, f"take_rows: x has {columns} columns, must be a multiple of 8")
-    require("take_rows", "x", x, x.shape, BF16)
-    require("take_rows", "rows", rows, (rows.size,), np.int64)
+    require_true(fits, f"gather_rows: x has {columns} columns, must be a multiple of 8")
+    require("gather_rows", "x", x, x.shape, BF16)
+    require("gather_rows", "rows", rows, (rows.size,), np.int64)
     grid = rows.size, -(-columns // _COLUMNS_A_BLOCK)
     return _Plan(grid, (rows.size, columns), np.int32(columns))

@@ -35,7 +35,7 @@ from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     passed_between,
 )
 from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, step_model, why_not
-from wisp_runtime.ops.protocol.backend import Rotation
+from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights
 
 _OP = "decode_step"
@@ -65,7 +65,7 @@ class DecodeStep:
     """
 
     def __init__(
-        self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: Rotation, max_sequences: int
+        self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: RopeTable, max_sequences: int
     ) -> None:
         self.drawn: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation

@@ -1,8 +1,9 @@
-"""The stream of a GPU as the runner uses it (:mod:`.lane`): CuPy's memory and copies, the driver's graphs."""
+"""A CUDA stream (:mod:`wisp_runtime.ops.protocol.stream`): CuPy's memory and copies, the driver's graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import cupy as cp
@@ -10,7 +11,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.cuda.device.driver import ok
+from wisp_runtime.ops.cuda.device.driver import ok, translate
 
 T = TypeVar("T")
 _runtime = cp.cuda.runtime
@@ -18,7 +19,7 @@ _runtime = cp.cuda.runtime
 _THIS_THREAD = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
-class Stream:
+class CudaStream:
     """One CUDA stream.
 
     Args:
@@ -69,12 +70,16 @@ class Stream:
             _address(host), device.data.ptr, device.nbytes, _runtime.memcpyDeviceToHost, self._ptr
         )
 
-    def mark(self) -> Event:
-        """Make a mark."""
-        return Event(self._stream)
+    def event(self) -> CudaEvent:
+        """Make an event."""
+        return CudaEvent(self._stream)
 
-    def record(self, body: Callable[[], T]) -> tuple[Graph, T]:
-        """Capture what ``body`` launches as a graph."""
+    def translate_errors(self, doing: str) -> AbstractContextManager[None]:
+        """Raise CUDA's errors inside the block as ours; see :func:`.driver.translate`."""
+        return translate(doing)
+
+    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
+        """Capture the launches of ``body`` as a graph."""
         doing = "capturing a step"
         ok(cu.cuStreamBeginCapture(self._handle, _THIS_THREAD), doing)
         try:
@@ -85,26 +90,26 @@ class Stream:
                 cu.cuGraphDestroy(graph)
             raise
         graph = ok(cu.cuStreamEndCapture(self._handle), doing)
-        return Graph(graph, self._handle), result
+        return CudaGraph(graph, self._handle), result
 
 
-class Event:
-    """A mark on a stream. Who waits for it sleeps: the processor is needed by the server meanwhile."""
+class CudaEvent:
+    """A point on a stream. A thread that waits for it sleeps: the server needs the CPU meanwhile."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._event = cp.cuda.Event(block=True, disable_timing=True)
 
-    def set(self) -> None:
-        """Put the mark behind all that was launched so far."""
+    def record(self) -> None:
+        """Put the event behind all that was launched so far."""
         self._event.record(self._stream)
 
-    def wait(self) -> None:
-        """Wait until the device has passed the mark."""
+    def synchronize(self) -> None:
+        """Wait until the device has passed the event."""
         self._event.synchronize()
 
 
-class Graph:
+class CudaGraph:
     """A captured graph, ready to launch; lives as long as the process."""
 
     def __init__(self, graph: Any, stream: Any) -> None:

@@ -1,0 +1,36 @@
+"""The host as a device: every op has ended when its call returns, so there is no stream."""
+
+from __future__ import annotations
+
+from wisp_plan.hardware.host import available_bytes
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.protocol.device import Memory
+
+
+class CpuDevice:
+    """See :class:`.protocol.device.Device`.
+
+    Args:
+        threads: threads that share a GEMM; None is one for each CPU of this process.
+    """
+
+    stream = None
+    sampler = None
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.ops = CpuOps(threads)
+
+    def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
+        """NumPy takes every size."""
+
+    def memory(self) -> Memory:
+        """Return what the machine and this process's cgroups have left."""
+        return Memory("cpu", "this machine", available_bytes())
+
+    def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
+        """Allocate nothing: NumPy allocates as it computes."""
+
+    def seal(self) -> None:
+        """Nothing is sealed."""

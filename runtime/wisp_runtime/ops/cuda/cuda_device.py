@@ -1,0 +1,64 @@
+"""An NVIDIA GPU as a device: one stream, our kernels, a workspace of declared buffers."""
+
+from __future__ import annotations
+
+import cupy as cp
+
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.ops.cuda import requirements
+from wisp_runtime.ops.cuda.device import context_prefetch
+from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.device.stream import CudaStream
+from wisp_runtime.ops.cuda.ops import CudaOps
+from wisp_runtime.ops.cuda.sampling.sampler import Sampler
+from wisp_runtime.ops.protocol.device import Memory
+
+
+class CudaDevice:
+    """See :class:`.protocol.device.Device`.
+
+    Args:
+        ops: the ops of an open GPU.
+    """
+
+    def __init__(self, ops: CudaOps) -> None:
+        self.ops, self.gpu = ops, ops.device_state
+        self.stream = CudaStream(self.gpu.stream)
+
+    @classmethod
+    def open(cls) -> CudaDevice:
+        """Open the first GPU that this process sees; raises as :meth:`.ops.CudaOps.open`."""
+        return cls(CudaOps.open())
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """Return the sampler that :meth:`reserve` made."""
+        return self.ops.sampler
+
+    def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
+        """Refuse sizes that no kernel takes; raises as :func:`.requirements.require_model`."""
+        requirements.require_model(spec, block_tokens)
+
+    def memory(self) -> Memory:
+        """Return what the GPU has left now, and what this process holds of it."""
+        return memory_of(self.gpu)
+
+    def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
+        """Allocate the buffers of a step, and make the sampler."""
+        self.ops.make_sampler(spec.vocab, step.max_sequences).reserve()
+        self.ops.reserve(spec, step.max_tokens, step.max_sequences)
+
+    def seal(self) -> None:
+        """Allow no allocation from here on."""
+        self.gpu.workspace.seal()
+
+
+def memory_of(gpu: Device) -> Memory:
+    """Return what a GPU has left now, and what this process holds of it."""
+    free_bytes = gpu.free_bytes()
+    with translate("asking for the GPU's memory"):
+        total_bytes = int(cp.cuda.runtime.memGetInfo()[1])
+    held_bytes = context_prefetch.process_bytes(gpu.index)
+    return Memory("cuda", gpu.name, free_bytes, total_bytes, held_bytes, gpu.sms)

@@ -1,0 +1,46 @@
+"""Sizes that every model needs for the kernels of a GPU (``needs`` of the manifests). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.errors import ConfigError, ModelUnsupported
+
+_MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
+_MAX_HEADS_A_GROUP = 16
+
+
+def require_model(spec: ModelSpec, block_tokens: int) -> None:
+    """Refuse sizes that no kernel takes, while that costs nothing yet.
+
+    Raises:
+        ConfigError: KV blocks of ``block_tokens`` tokens.
+        ModelUnsupported: the model has such a size.
+    """
+    if block_tokens % 8:
+        raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
+    if problems := list(_problems(spec)):
+        raise ModelUnsupported(
+            f"no kernel for this model: {'; '.join(problems)}. Serve it with --device cpu."
+        )
+
+
+def _problems(spec: ModelSpec) -> Iterator[str]:
+    attentions = spec.mixers(AttentionSpec)
+    sizes = {"hidden_size": spec.hidden}
+    for ffn in spec.ffns(DenseSpec):
+        sizes["intermediate_size"] = ffn.inner
+    for attention in attentions:
+        sizes |= {"head_dim": attention.head_size, "rotated channels": attention.rotary_size}
+    yield from (f"{name} is {size}, no multiple of 8" for name, size in sizes.items() if size % 8)
+    sizes["vocab_size"] = spec.vocab
+    for name, limit in _MAX_SIZES.items():
+        if sizes.get(name, 0) > limit:
+            yield f"{name} is {sizes[name]}, over {limit}"
+    for attention in attentions:
+        if attention.heads > _MAX_HEADS_A_GROUP * attention.kv_heads:
+            heads = f"{attention.heads} query heads are more than {_MAX_HEADS_A_GROUP} times"
+            yield f"{heads} {attention.kv_heads} KV heads"

@@ -1,0 +1,74 @@
+"""Attention of a device: the projection to Q, K and V with RoPE and the KV write, and paged attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.protocol.gemm import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayout:
+    """Heads in a row of Q, K and V, and the norm that some models put on each head of Q and K.
+
+    Attributes:
+        queries, keys: Hq, Hkv.
+        size: Dh.
+        q_norm, k_norm: ``[Dh]`` of the device, or None.
+        eps: added to the mean square of those norms.
+    """
+
+    queries: int
+    keys: int
+    size: int
+    q_norm: Array | None = None
+    k_norm: Array | None = None
+    eps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Cosines and sines of every position, ``[S, R / 2]`` float32 of the device; R channels rotate."""
+
+    cosines: Array
+    sines: Array
+
+
+class AttentionOps(Protocol):
+    """Softmax attention over the paged KV cache."""
+
+    def project_qkv(
+        self,
+        x: Array,
+        weight: Matrix,
+        bias: Array | None,
+        heads: HeadLayout,
+        rope: RopeTable,
+        batch: Batch,
+        keys: Array,
+        values: Array,
+    ) -> Array:
+        """Project to Q, K and V, norm and rotate the heads of Q and K, write K and V to the cache, return Q.
+
+        Args:
+            x: ``[N, D]``.
+            weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V; interleaved for RoPE only where
+                :meth:`.weights.WeightOps.row_permutation` gave it.
+            bias: ``[(Hq + 2 Hkv) Dh]`` permuted alike, or None.
+            heads: head counts of a row, and the norms of Q and K.
+            rope: the cosines and sines of every position.
+            batch: the step; ``positions`` and ``slots`` are read.
+            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``.
+
+        Returns:
+            ``[N, Hq, Dh]``; its rows may be farther apart.
+        """
+        ...
+
+    def paged_attention(
+        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+    ) -> Array:
+        """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
+        ...

@@ -1,0 +1,34 @@
+"""Row by row operations of a device: embedding, norms, gathers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.protocol.gemm import Matrix
+
+
+class ElementwiseOps(Protocol):
+    """Operations in which a row of the result depends on one row of each argument."""
+
+    def embedding(self, tokens: Array, table: Matrix) -> Array:
+        """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: the residual, ``[N, D]`` float32."""
+        ...
+
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``."""
+        ...
+
+    def add_rmsnorm(
+        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+    ) -> Array:
+        """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
+
+        With ``rows`` ``[R]``, none twice, ``x`` is ``[R, D]``: row i is added into row ``rows[i]``, the other
+        rows stay as they are, and the norm is that of those rows, ``[R, D]``.
+        """
+        ...
+
+    def gather_rows(self, x: Array, rows: Array) -> Array:
+        """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, contiguous."""
+        ...

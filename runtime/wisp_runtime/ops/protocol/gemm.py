@@ -1,0 +1,25 @@
+"""Matrix products of a device: plain, with SwiGLU, and float32 logits."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from wisp_runtime.batch import Array
+
+Matrix = Any  # a weight matrix [out, in] as the device stores it; only its ops read the storage
+
+
+class GemmOps(Protocol):
+    """GEMMs with weights as :meth:`.weights.WeightOps.matrix` made them."""
+
+    def linear(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``x W^T + bias``: ``[N, in]`` to ``[N, out]``."""
+        ...
+
+    def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``silu(gate) * up`` of a matrix of gate above up: ``[N, D]`` to ``[N, F]``."""
+        ...
+
+    def logits(self, x: Array, weight: Matrix) -> Array:
+        """Return ``x W^T`` in float32: ``[R, D]`` to ``[R, V]``."""
+        ...

@@ -1,0 +1,41 @@
+"""The operations of a device as layers and models see them, subject by subject."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.ops.protocol.attention import AttentionOps, RopeTable
+from wisp_runtime.ops.protocol.elementwise import ElementwiseOps
+from wisp_runtime.ops.protocol.gemm import GemmOps
+from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
+from wisp_runtime.ops.protocol.sampling import SamplingOps
+from wisp_runtime.ops.protocol.weights import WeightOps
+
+
+class Ops(GemmOps, AttentionOps, ElementwiseOps, SamplingOps, WeightOps, Protocol):
+    """All operations of one device. Arrays are the device's own; activations are ``[N, ...]``, a token a row.
+
+    Every method raises ShapeError when an array differs from its docstring.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        kernels: the kernel set's name, as ``/state`` shows it.
+    """
+
+    device: str
+    kernels: str
+
+    def set_batch_invariant(self) -> None:
+        """Make a row's results independent of the other rows of a batch from here on.
+
+        Raises:
+            ConfigError: the device cannot.
+        """
+        ...
+
+    def whole_step(
+        self, spec: ModelSpec, weights: StepWeights, rope: RopeTable, max_sequences: int
+    ) -> WholeStep | str:
+        """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none."""
+        ...
