@@ -9,6 +9,7 @@ PlanError                   message: what, where, and what to do
 │   ├── HeaderInvalid       a safetensors header or index that contradicts the format or itself
 │   ├── FileTruncated       the file ends early; ``missing_bytes`` says by how much
 │   └── TensorsMismatch     whole, but not the tensors that this model needs
+├── CannotShard             weights that do not split over as many GPUs
 ├── RequestInvalid          a fit request that no amount of memory would satisfy
 ├── SizeInvalid             text that is not a number of bytes
 ├── UnknownCard             a GPU that is not in the catalogue
@@ -73,6 +74,10 @@ class FileTruncated(CheckpointInvalid):
 
 class TensorsMismatch(CheckpointInvalid):
     """The checkpoint is whole, but lacks tensors that the model needs or has them in other shapes."""
+
+
+class CannotShard(PlanError):
+    """A model's weights do not split into equal shares for as many GPUs."""
 
 
 class RequestInvalid(PlanError):

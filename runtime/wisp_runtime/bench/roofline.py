@@ -42,9 +42,7 @@ def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
     for tensor in expected_tensors(spec):
         if tensor.role == "projection":
             out, into = tensor.shape
-            total += projection.weight_bytes(out, into) + (
-                projection.scales_bytes(out, into) if projection.scale_bytes else 0
-            )
+            total += projection.weight_bytes(out, into) + projection.scales_bytes(out, into)
         elif tensor.role != "embedding" or spec.ties_embeddings:
             total += 2 * math.prod(tensor.shape)
     return total

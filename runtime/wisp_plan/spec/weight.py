@@ -1,0 +1,108 @@
+"""One weight of a model: its shape, the checkpoint's tensors that fill it, its role and how ranks share it.
+
+Everything about weights derives from these: tensors that a checkpoint must have, bytes in the ledger, layout
+of the arena, destinations of the loader, pointers of the persistent kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Shape = tuple[int, ...]
+
+Role = Literal["embedding", "head", "projection", "norm", "bias", "parameter", "scale"]
+"""Purpose of a weight; only a ``projection`` is ever quantized."""
+
+COMPUTABLE_DTYPES = ("BF16", "F16", "F32")
+"""Dtypes of unquantized tensors, by safetensors' names."""
+
+_MATRICES = ("embedding", "head", "projection")
+
+
+@dataclass(frozen=True, slots=True)
+class GateUpRows:
+    """Rows of gate above equally many of up; a device may interleave them to fuse the activation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryRows:
+    """Rows of query, key and value heads; a device may interleave them so that the GEMM applies RoPE.
+
+    Attributes:
+        head_size: Dh; all channels rotate, and none is normed before.
+    """
+
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """Part of a checkpoint's tensor, and its position in a weight.
+
+    Attributes:
+        tensor: name in the checkpoint.
+        shape: whole shape of the tensor.
+        slices: indices taken, a range an axis of ``view``.
+        at: index in the weight of the part's first element, one an axis of the weight. The part covers the
+            weight's last axis whole.
+        view: shape that the tensor is seen in, row-major: ``[C, 1, K]`` as ``[C, K]``; None: as it is.
+        dtypes: dtypes that the tensor may have, by safetensors' names.
+    """
+
+    tensor: str
+    shape: Shape
+    slices: tuple[range, ...]
+    at: Shape
+    view: Shape | None = None
+    dtypes: tuple[str, ...] = COMPUTABLE_DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """A weight as layers use it.
+
+    Attributes:
+        name: name in the model: ``layers.0.qkv.weight``.
+        shape: ``[out, in]`` of a matrix, ``[E, out, in]`` of one matrix an expert, any shape of others.
+        sources: the checkpoint's tensors; together they cover the weight once.
+        role: purpose.
+        shard_axis: axis along which ranks split the weight; None: every rank has it whole.
+        shard_unit: indices of that axis that stay together, such as the rows of a head.
+        is_on_first_rank: whether only rank 0 has it, as the bias of a layer whose ranks give partial sums.
+        rows: structure of the rows, from which a device chooses their permutation.
+        format: name of the projection's format in :data:`wisp_plan.weights.formats.FORMATS`.
+        dtype: safetensors' name of the dtype in which it is held; None: the device's own.
+    """
+
+    name: str
+    shape: Shape
+    sources: tuple[WeightSource, ...]
+    role: Role
+    shard_axis: int | None = None
+    shard_unit: int = 1
+    is_on_first_rank: bool = False
+    rows: GateUpRows | RotaryRows | None = None
+    format: str = "bf16"
+    dtype: str | None = None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether GEMMs or the embedding read it: one ``[out, in]`` matrix, or several."""
+        return self.role in _MATRICES
+
+
+def part_of(tensor: str, shape: Shape, slices: Iterable[range], at: Shape) -> WeightSource:
+    """Return the source that takes ``slices`` of a tensor, one an axis."""
+    return WeightSource(tensor, shape, tuple(slices), at)
+
+
+def stacked(*tensors: tuple[str, Shape]) -> tuple[WeightSource, ...]:
+    """Return the sources of whole tensors, (name, shape), stacked along the first axis."""
+    sources, first = [], 0
+    for tensor, shape in tensors:
+        at = (first,) + (0,) * (len(shape) - 1)
+        sources.append(WeightSource(tensor, shape, tuple(map(range, shape)), at))
+        first += shape[0]
+    return tuple(sources)
