@@ -7,9 +7,27 @@ are CuPy arrays; every consumer takes them as they come.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 Array = Any  # numpy.ndarray or cupy.ndarray
+
+
+class StepKind(Enum):
+    """Kind of work that a step does for a sequence: chosen by the scheduler, never inferred from a token
+    count.
+
+    Attributes:
+        PREFILL: tokens of a prompt, or once more those of a preempted sequence.
+        DECODE: one token, the last of a sequence.
+        VERIFY: tokens that were proposed; logits are wanted of each.
+        ENCODE: inputs that are no tokens (an image's patches); no logits are wanted.
+    """
+
+    PREFILL = auto()
+    DECODE = auto()
+    VERIFY = auto()
+    ENCODE = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Rig:
         """Compute the logits after ``tokens`` in one chunk, on blocks that no answer needs any more."""
         sequence = Sequence(Submit("judge", tuple(tokens), 1), rank=(1, 1), max_length=999, eos=frozenset())
         sequence.blocks.extend(range(-(-len(tokens) // LIMITS.block_tokens)))
-        step = self.runner._staging.stage((Chunk(sequence, 0, len(tokens), True),))
+        step = self.runner._staging.stage((Chunk.prefill(sequence, 0, len(tokens), samples=True),))
         logits = self.ops.to_host(self.model.forward(step.batch, self.cache))
         step.half.done.record()
         return logits[0]

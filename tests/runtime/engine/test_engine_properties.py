@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
@@ -153,7 +154,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert plan or self.in_flight or self.scheduler.is_idle, "requests are here and nothing runs"
         assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
         if self.limits.keeps_apart:
-            assert len({chunk.start >= chunk.sequence.prompt_tokens for chunk in plan}) <= 1, "a mixed step"
+            assert len({chunk.kind for chunk in plan}) <= 1, "a mixed step"
+            assert all((c.kind is StepKind.DECODE) == (c.start >= c.sequence.prompt_tokens) for c in plan)
             assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
             shared = [one.entered_blocks * self.limits.block_tokens for one in self.scheduler.running]
             prompts = [one.prompt_tokens for one in self.scheduler.running]
@@ -161,8 +163,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert len({chunk.sequence.id for chunk in plan}) == len(plan)
         assert len(self.scheduler.running) <= self.limits.max_concurrent
         pool, size = self.scheduler.cache.pool, self.limits.block_tokens
-        for sequence, start, tokens, samples in plan:
+        for sequence, start, tokens, kind, logits, max_new_tokens in plan:
+            samples = bool(logits)
             assert tokens >= 1
+            assert logits == max_new_tokens
+            assert kind is StepKind.PREFILL or tokens == 1
             assert start == sequence.computed_tokens
             assert samples == (start + tokens == sequence.length)
             assert start + tokens < sequence.max_length, "computes what nothing comes after"

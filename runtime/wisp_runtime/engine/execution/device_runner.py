@@ -179,16 +179,18 @@ def warm_plans(limits: Limits) -> Iterator[Plan]:
     for _ in range(limits.max_running):
         counts.append(min(1 + spare, longest))
         spare -= counts[-1] - 1
-    yield tuple(_warm_chunk(limits, tokens, logprobs=0) for tokens in counts)
+    yield tuple(_warm_prefill(limits, tokens) for tokens in counts)
     for bucket in reversed(buckets(limits.max_running)):
-        yield tuple(_warm_chunk(limits, 1, decodes=limits.keeps_apart) for _ in range(bucket))
+        yield tuple(Chunk.decode(_warm_sequence(limits, 1), 0) for _ in range(bucket))
 
 
-def _warm_chunk(limits: Limits, tokens: int, logprobs: int | None = None, *, decodes: bool = False) -> Chunk:
-    """Return a chunk that computes a prompt; or, with ``decodes``, the token after such a prompt."""
+def _warm_prefill(limits: Limits, tokens: int) -> Chunk:
+    """Return a chunk that computes a prompt of ``tokens`` tokens and reports log-probabilities."""
+    return Chunk.prefill(_warm_sequence(limits, tokens, logprobs=0), 0, tokens, samples=True)
+
+
+def _warm_sequence(limits: Limits, tokens: int, logprobs: int | None = None) -> Sequence:
     request = Submit("warm-up", (0,) * tokens, 2, SamplingParams(logprobs=logprobs))
     sequence = Sequence(request, rank=(0, 0), max_length=tokens + 2, eos=frozenset())
-    sequence.blocks.extend(range(blocks_for(tokens + decodes, limits.block_tokens)))
-    if decodes:
-        sequence.tokens.append(0)
-    return Chunk(sequence, tokens if decodes else 0, 1 if decodes else tokens, samples=True)
+    sequence.blocks.extend(range(blocks_for(tokens, limits.block_tokens)))
+    return sequence

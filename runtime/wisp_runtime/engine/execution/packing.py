@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wisp_runtime.batch import Array, Batch
+from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan
 
 _ALIGNMENT_BYTES = 16
@@ -65,7 +65,7 @@ def cut(memory: Array, shape: Shape) -> Arrays:
 
 def shape_of(plan: Plan) -> Shape:
     """Return the shape of a plan's step."""
-    return Shape(sum(chunk.tokens for chunk in plan), len(plan), sum(chunk.samples for chunk in plan))
+    return Shape(sum(chunk.tokens for chunk in plan), len(plan), sum(chunk.logits for chunk in plan))
 
 
 def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
@@ -80,7 +80,7 @@ def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
         block_tokens: Tb, tokens a KV block.
     """
     live = len(plan)
-    if all(chunk.tokens == 1 for chunk in plan):
+    if only_decodes(plan):
         tokens = [_only_token(chunk) for chunk in plan]
         positions = np.array([chunk.start for chunk in plan], np.int32)
         rows, ends, query_ends = np.arange(live), positions + 1, np.arange(1, live + 1)
@@ -98,9 +98,21 @@ def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
     arrays.query_starts[0] = 0
     arrays.query_starts[1 : live + 1] = query_ends
     arrays.context_lengths[:live] = ends
-    drawn = query_ends[[chunk.samples for chunk in plan]] - 1
-    arrays.logit_rows[: len(drawn)] = drawn
-    _pad(arrays, count, live, len(drawn))
+    logit_rows = _logit_rows(query_ends, plan)
+    arrays.logit_rows[: len(logit_rows)] = logit_rows
+    _pad(arrays, count, live, len(logit_rows))
+
+
+def only_decodes(plan: Plan) -> bool:
+    """Return whether every chunk of ``plan`` is a decode: one token each."""
+    return all(chunk.kind is StepKind.DECODE for chunk in plan)
+
+
+def _logit_rows(query_ends: Array, plan: Plan) -> Array:
+    """Return the rows of the last tokens of each chunk, as many as it wants logits of, ``[R]``."""
+    counts = np.array([chunk.logits for chunk in plan])
+    ends = counts.cumsum()
+    return np.arange(ends[-1]) + np.repeat(query_ends - ends, counts)
 
 
 def pack(plan: Plan, block_tokens: int) -> Batch:

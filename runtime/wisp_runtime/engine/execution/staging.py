@@ -25,7 +25,16 @@ from wisp_runtime.batch import Array, Batch, Sampled
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
-from wisp_runtime.engine.execution.packing import Arrays, Shape, batch_of, cut, fill, shape_of, size_bytes
+from wisp_runtime.engine.execution.packing import (
+    Arrays,
+    Shape,
+    batch_of,
+    cut,
+    fill,
+    only_decodes,
+    shape_of,
+    size_bytes,
+)
 from wisp_runtime.engine.execution.sampler import SamplingRows, awaits_tokens
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
@@ -122,7 +131,7 @@ class Staging:
         pinned = self._pinned[0]
         pinned.done.synchronize()
         bucket, is_long = None, False
-        if self._decodes_only(plan):
+        if only_decodes(plan):
             bucket = bucket_for(len(plan), self._buckets)
             shape = Shape(bucket, bucket, bucket)
             if most_context_tokens is not None:
@@ -141,7 +150,7 @@ class Staging:
         return StagedStep(
             batch=self._batch(plan, shape, bucket, is_long),
             rows=shape.rows,
-            valid_rows=sum(chunk.samples for chunk in plan),
+            valid_rows=sum(chunk.logits for chunk in plan),
             bucket=bucket,
             is_long=is_long,
             pinned=pinned,
@@ -164,12 +173,6 @@ class Staging:
             logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
             greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
         )
-
-    def _decodes_only(self, plan: Plan) -> bool:
-        """Say whether a step only decodes; with ``keeps_apart`` also where some tokens are fed again."""
-        if self._limits.keeps_apart:
-            return all(chunk.start >= chunk.sequence.prompt_tokens for chunk in plan)
-        return all(chunk.tokens == 1 and chunk.samples for chunk in plan)
 
     def fetch(self, step: StagedStep, sampled: SampledArrays) -> tuple[Sampled, Array]:
         """Enqueue the copies of a step's results; return where its valid rows and their soundness will be."""

@@ -48,7 +48,7 @@ def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Lim
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
     for rows in sorted({min(width, len(sequences)) for width in _WIDTHS}):
-        plan = tuple(Chunk(one, one.prompt_tokens, 1, samples=True) for one in sequences[:rows])
+        plan = tuple(Chunk.decode(one, one.prompt_tokens) for one in sequences[:rows])
         batch = _batch(ops, plan, limits.block_tokens)
         model.whole_step = None
         general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
@@ -91,7 +91,7 @@ def _prompts(sequences: list[Sequence], most_tokens: int) -> Iterator[Plan]:
         start = 0
         while start < one.prompt_tokens:
             tokens = min(one.prompt_tokens - start, room)
-            chunks.append(Chunk(one, start, tokens, samples=True))
+            chunks.append(Chunk.prefill(one, start, tokens, samples=True))
             start, room = start + tokens, room - tokens
             if not room:
                 yield tuple(chunks)

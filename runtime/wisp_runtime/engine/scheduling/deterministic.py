@@ -37,7 +37,7 @@ class ApartScheduler(Scheduler):
 
     def _prompts(self) -> list[Chunk]:
         """Return chunks of prompts alone, admitting as long as there is room."""
-        decodes = any(one.computed_tokens >= one.prompt_tokens for one in self.running)
+        decodes = any(map(self._is_decode, self.running))
         most = self.limits.mixed_step_tokens if decodes else None
         budget, chunks = most or self.limits.max_step_tokens, list[Chunk]()
         prefills = self._prefills()
@@ -45,7 +45,8 @@ class ApartScheduler(Scheduler):
             start = sequence.computed_tokens
             tokens = min(sequence.prompt_tokens - start, budget)
             if tokens > 0:  # else all of its prompt was cached
-                chunks.append(Chunk(sequence, start, tokens, samples=start + tokens == sequence.length))
+                is_last = start + tokens == sequence.length
+                chunks.append(Chunk.prefill(sequence, start, tokens, samples=is_last))
                 budget -= tokens
         return chunks
 
@@ -55,16 +56,16 @@ class ApartScheduler(Scheduler):
         while index < len(self.running):  # preemption takes from its end
             sequence = self.running[index]
             start, length = sequence.computed_tokens, sequence.length
-            if start >= sequence.prompt_tokens:
+            if self._is_decode(sequence):
                 if start + 1 < length:
-                    again.append(Chunk(sequence, start, 1, samples=False))
+                    again.append(Chunk.decode(sequence, start, samples=False))
                 elif start + 1 == length < sequence.max_length and self._grow(sequence, length):
-                    decodes.append(Chunk(sequence, start, 1, samples=True))
+                    decodes.append(Chunk.decode(sequence, start))
             index += 1
         return decodes + again
 
-    def _is_prefill(self, sequence: Sequence) -> bool:
-        return sequence.computed_tokens < sequence.prompt_tokens
+    def _is_decode(self, sequence: Sequence) -> bool:
+        return sequence.computed_tokens >= sequence.prompt_tokens
 
     def _shared_tokens(self, sequence: Sequence) -> int:
         """Return the prompt's tokens."""

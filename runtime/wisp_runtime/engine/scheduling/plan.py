@@ -1,10 +1,11 @@
-"""What passes between the scheduler and the runner: a plan of chunks one way, the drawn tokens back."""
+"""Texts between the scheduler and the runner: a plan of chunks one way, the sampled tokens back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import TokenLogprobs
 
@@ -45,16 +46,41 @@ class Limits:
 
 
 class Chunk(NamedTuple):
-    """``tokens`` tokens of a sequence from position ``start``; a decode is a chunk of one.
+    """Part of a sequence that a step computes.
 
-    ``samples`` says that it ends with the last token there is, so that the next one is drawn. That last
-    token may itself still be awaited from the step before; then the chunk is that token alone.
+    A chunk whose next token is sampled ends with the last token there is. That one may itself be awaited from
+    the step before; then the chunk is that token alone.
+
+    Attributes:
+        sequence: the sequence.
+        start: position of the chunk's first token.
+        tokens: number of its tokens.
+        kind: kind of work.
+        logits: number of its last tokens whose logits are wanted.
+        max_new_tokens: tokens that may come of it.
     """
 
     sequence: Sequence
     start: int
     tokens: int
-    samples: bool
+    kind: StepKind
+    logits: int
+    max_new_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether a token is sampled after it."""
+        return self.max_new_tokens > 0
+
+    @classmethod
+    def prefill(cls, sequence: Sequence, start: int, tokens: int, *, samples: bool) -> Chunk:
+        """Return a chunk of a prefill; it samples if it ends with the sequence's last token."""
+        return cls(sequence, start, tokens, StepKind.PREFILL, int(samples), int(samples))
+
+    @classmethod
+    def decode(cls, sequence: Sequence, start: int, *, samples: bool = True) -> Chunk:
+        """Return a chunk of one token after which the next is sampled, unless it is known already."""
+        return cls(sequence, start, 1, StepKind.DECODE, int(samples), int(samples))
 
 
 class Draw(NamedTuple):

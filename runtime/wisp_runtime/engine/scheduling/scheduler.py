@@ -31,6 +31,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.blocks import BlockPool, blocks_for
 from wisp_runtime.engine.cache.prefix import PrefixCache
 from wisp_runtime.engine.scheduling.admission import max_length, refusal
@@ -144,23 +145,27 @@ class Scheduler:
         while budget and (sequence := next(prefills, None)):
             start, pending = sequence.computed_tokens, sequence.pending_tokens
             tokens = min(pending, budget)
-            chunks.append(Chunk(sequence, start, tokens, samples=tokens == pending))
+            if self._is_decode(sequence):  # all but its last token was cached
+                chunks.append(Chunk.decode(sequence, start))
+            else:
+                chunks.append(Chunk.prefill(sequence, start, tokens, samples=tokens == pending))
             budget -= tokens
         return chunks
 
     def _count_last(self) -> None:
         """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
         row = 0
-        for sequence, _, tokens, samples in self._last:
+        for chunk in self._last:
+            sequence = chunk.sequence
             if sequence.status is not Status.FINISHED:
-                sequence.computed_tokens += tokens
-                if tokens > 1 or not sequence.generated_tokens:
-                    self._prompt_tokens += tokens
-                if samples:
+                sequence.computed_tokens += chunk.tokens
+                if chunk.kind is StepKind.PREFILL or chunk.start < sequence.prompt_tokens:
+                    self._prompt_tokens += chunk.tokens
+                if chunk.samples:
                     sequence.awaited_row = row
                 else:
                     self._enter_blocks(sequence)
-            row += samples
+            row += chunk.logits
         self._last = ()
 
     def _decodes(self) -> list[Chunk]:
@@ -169,21 +174,22 @@ class Scheduler:
         while index < len(self.running):  # preemption takes from its end
             sequence = self.running[index]
             start, length = sequence.computed_tokens, sequence.length
-            if start + 1 == length < sequence.max_length and self._grow(sequence, length):
-                chunks.append(Chunk(sequence, start, 1, True))
+            if self._is_decode(sequence) and length < sequence.max_length and self._grow(sequence, length):
+                chunks.append(Chunk.decode(sequence, start))
             index += 1
         return chunks
 
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
-        for sequence in [one for one in self.running if self._is_prefill(one)]:
+        for sequence in [one for one in self.running if not self._is_decode(one)]:
             self._cached_tokens += self._skip_cached(sequence)
             yield sequence
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
             yield self._start(self.waiting.pop(0))
 
-    def _is_prefill(self, sequence: Sequence) -> bool:
-        return sequence.pending_tokens > 1
+    def _is_decode(self, sequence: Sequence) -> bool:
+        """Return whether the next chunk of a sequence is a decode: all tokens but the last are computed."""
+        return sequence.computed_tokens + 1 == sequence.length
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
         """Give a sequence that decodes the block its last token needs; False if it has to sit out."""

@@ -93,7 +93,7 @@ class Sequence:
 
     @property
     def pending_tokens(self) -> int:
-        """Tokens not computed yet; 1 while it decodes."""
+        """Tokens not computed yet."""
         return self.length - self.computed_tokens
 
     @property

@@ -3,6 +3,7 @@ from array import array
 import numpy as np
 import pytest
 
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.execution.packing import Shape, cut, fill, pack, shape_of, size_bytes
 from wisp_runtime.engine.scheduling.plan import Chunk
@@ -10,15 +11,23 @@ from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
 
 
-def chunk(prompt, blocks, start, tokens):
+def sequence_of(prompt, blocks):
     sequence = Sequence(Submit("r", tuple(prompt), 9), rank=(1, 1), max_length=99, eos=frozenset())
     sequence.blocks = array("i", blocks)
-    return Chunk(sequence, start, tokens, start + tokens == len(prompt))
+    return sequence
+
+
+def chunk(prompt, blocks, start, tokens):
+    return Chunk.prefill(sequence_of(prompt, blocks), start, tokens, samples=start + tokens == len(prompt))
+
+
+def decode(prompt, blocks):
+    return Chunk.decode(sequence_of(prompt, blocks), len(prompt) - 1)
 
 
 def test_chunks_lie_one_after_the_other_and_every_token_knows_its_place():
     plan = (
-        chunk(range(10, 17), [5, 2], 6, 1),  # a decode
+        decode(range(10, 17), [5, 2]),
         chunk(range(20, 31), [7, 1, 4], 3, 4),  # the middle of a prompt, across two blocks
         chunk(range(40, 42), [0], 0, 2),  # a whole prompt
     )
@@ -50,20 +59,27 @@ def test_the_arrays_have_the_types_that_ops_expect():
     assert {name: getattr(batch, name).dtype for name in types} == types
 
 
-def test_a_step_that_draws_nothing_wants_no_logits():
+def test_a_step_that_samples_nothing_wants_no_logits():
     assert pack((chunk(range(9), [0, 1, 2], 0, 5),), block_tokens=4).logit_rows.shape == (0,)
 
 
+def test_a_chunk_gets_as_many_rows_of_logits_as_it_wants():
+    verify = chunk(range(10, 17), [5, 2], 3, 4)._replace(kind=StepKind.VERIFY, logits=3, max_new_tokens=4)
+    plan = (decode([1, 2], [3]), verify, chunk(range(20, 31), [7, 1, 4], 3, 4), decode([4], [6]))
+    assert shape_of(plan) == Shape(10, 4, 5)
+    assert pack(plan, block_tokens=4).logit_rows.tolist() == [0, 2, 3, 4, 9]
+
+
 def awaiting(prompt, blocks, row):
-    """A decode whose token is drawn by row ``row`` of the step before."""
-    one = chunk(prompt, blocks, len(prompt), 1)
+    """A decode whose token is sampled by row ``row`` of the step before."""
+    one = Chunk.decode(sequence_of(prompt, blocks), len(prompt))
     one.sequence.awaited_row = row
-    return one._replace(samples=True)
+    return one
 
 
 @pytest.mark.parametrize("others", [(), (chunk(range(20, 31), [7, 1, 4], 3, 4),)], ids=["decodes", "mixed"])
 def test_a_token_that_is_awaited_is_named_by_its_row(others):
-    plan = (chunk([10, 11], [3], 1, 1), awaiting([12, 13, 14], [5], 0), awaiting([1] * 4, [2, 6], 3), *others)
+    plan = (decode([10, 11], [3]), awaiting([12, 13, 14], [5], 0), awaiting([1] * 4, [2, 6], 3), *others)
     batch = pack(plan, block_tokens=4)
     assert batch.tokens.tolist()[:3] == [11, -1, -4]
     assert batch.positions.tolist()[:3] == [1, 3, 4]
@@ -71,7 +87,7 @@ def test_a_token_that_is_awaited_is_named_by_its_row(others):
 
 
 def test_rows_beyond_the_plan_are_sequences_that_touch_nothing():
-    plan = (chunk([10, 11], [3], 1, 1), awaiting([12, 13, 14], [5], 0))
+    plan = (decode([10, 11], [3]), awaiting([12, 13, 14], [5], 0))
     shape = Shape(4, 4, 4)
     memory = np.full(size_bytes(shape), 77, np.uint8)  # whatever the last step left
     arrays = cut(memory, shape)

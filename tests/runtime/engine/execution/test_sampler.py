@@ -17,7 +17,7 @@ def chunk(samples=True, generated=(), **sampling):
     sequence.blocks.append(0)
     for token in generated:
         sequence.append(token)
-    return Chunk(sequence, 0, len(sequence.tokens), samples)
+    return Chunk.prefill(sequence, 0, len(sequence.tokens), samples=samples)
 
 
 def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():

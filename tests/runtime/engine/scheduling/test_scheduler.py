@@ -2,6 +2,7 @@
 
 import pytest
 
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
 from wisp_runtime.engine.scheduling.scheduler import HEAD_START, Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
@@ -123,6 +124,33 @@ def test_a_lower_priority_number_goes_first():
     submit(engine, "sooner", 2, max_tokens=1, priority=-1)
     submit(engine, "middle", 2, max_tokens=1)
     assert [one[0][0] for one in run(engine, 3)] == ["sooner*", "middle*", "later*"]
+
+
+def test_a_chunk_says_what_it_is_and_what_may_come_of_it():
+    engine = scheduler(max_step_tokens=4)
+    submit(engine, "a", 1)  # the last token of a sequence is a decode, a prompt's too
+    submit(engine, "b", 5)
+    kinds = []
+    for _ in range(3):
+        plan = engine.plan()
+        kinds.append([(c.sequence.id, c.kind, c.tokens, c.logits, c.max_new_tokens) for c in plan])
+        engine.commit(plan, [Draw(7)] * sum(chunk.samples for chunk in plan))
+    assert kinds == [
+        [("a", StepKind.DECODE, 1, 1, 1), ("b", StepKind.PREFILL, 3, 0, 0)],
+        [("a", StepKind.DECODE, 1, 1, 1), ("b", StepKind.PREFILL, 2, 1, 1)],
+        [("a", StepKind.DECODE, 1, 1, 1), ("b", StepKind.DECODE, 1, 1, 1)],
+    ]
+    assert engine.load.prompt_tokens_total == 6
+
+
+def test_a_token_of_a_prompt_that_no_other_fits_beside_is_a_prefill():
+    engine = scheduler(max_step_tokens=2, max_concurrent=2)
+    submit(engine, "a", 1)
+    submit(engine, "b", 3)
+    assert [(c.kind, c.tokens, c.samples) for c in engine.plan()] == [
+        (StepKind.DECODE, 1, True),
+        (StepKind.PREFILL, 1, False),
+    ]
 
 
 def test_a_low_priority_is_overtaken_only_so_many_times():
