@@ -1,4 +1,4 @@
-"""What can go wrong in the control plane, as one tree.
+"""Errors of the control plane, as one tree.
 
     WispError
     ├── InvalidModel      an InferenceModel says something that cannot be done: every problem, with its path
@@ -7,7 +7,7 @@
     ├── cluster: access.api_server.ApiError, access.writer.NotLeading, config.BadSetting
     ├── local: pod_template.NotLocal, session_folder.FolderTaken, controller.KeysMissing,
     │   machine.ports.PortTaken, machine.hardware.NoGpu, gateway.process.GatewayFailed: `wisp up` cannot start
-    └── cli: gateway_client.GatewayUnreachable, gateway_client.Refused, commands.demo.DemoFailed
+    └── cli: gateway_client.GatewayUnreachable, gateway_client.RequestRefused, commands.demo.DemoFailed
 
 Every message says what, where, and what to do.
 """
@@ -23,10 +23,10 @@ class Problem:
     """One thing wrong with a manifest.
 
     Attributes:
-        path: of the field, as users write it: ``spec.gpu.count``, ``spec.runtime.env[0].name``; empty for
+        path: field, as users write it: ``spec.gpu.count``, ``spec.runtime.env[0].name``; empty for
             the document as a whole.
-        message: what is wrong and what is allowed.
-        at: the field to look at, where that is more exact than ``path``.
+        message: the problem, and the values that are allowed.
+        at: path of the field at fault, where that is more exact than ``path``.
     """
 
     path: str

@@ -36,7 +36,7 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
 )
 @click.option("--lease-s", default=6.0, show_default=True, help="Succeed a leader silent for this long.")
 @click.option("--renew-s", default=1.5, show_default=True, help="Time between renewals of the Lease.")
-@click.option("--workers", default=8, show_default=True, help="Models looked at at once.")
+@click.option("--workers", default=8, show_default=True, help="Models reconciled at once.")
 @click.option("--runtime-image", default=BUILD["image"], show_default=True, help="Image of the models' pods.")
 @click.option(
     "--runtime-pull-policy",
@@ -92,13 +92,13 @@ def _set_up_log(level: str) -> None:
         level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s"
     )
     for handler in logging.getLogger().handlers:
-        handler.addFilter(_is_news)
+        handler.addFilter(_is_no_retry)
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that each of kopf's watches tries again; the lease says once a round that nobody answers."""
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    """Drop the retries of each of kopf's watches; the Lease's renewal logs an API server that is away."""
     return not record.getMessage().startswith("Request attempt #")
 
 

@@ -80,7 +80,7 @@ def fake_image(tmp_path_factory):
 
 @contextmanager
 def fresh_namespace(name):
-    kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
+    kubectl("delete", "namespace", name, "--ignore-not-operator_process", "--timeout=60s")
     kubectl("create", "namespace", name)
     try:
         yield name
@@ -115,20 +115,22 @@ def start_operator(fake_image, tmp_path, namespace):
     started = []
 
     def start(identity="one", *flags):
-        found = OperatorProcess(tmp_path / f"{identity}-{len(started)}.log", namespace, identity, *flags)
-        started.append(found)
-        return found
+        operator_process = OperatorProcess(
+            tmp_path / f"{identity}-{len(started)}.log", namespace, identity, *flags
+        )
+        started.append(operator_process)
+        return operator_process
 
     yield start
-    for found in started:
-        if found.process.poll() is None:
-            found.kill()
-        print(f"--- log of {found.identity}\n{found.log.read_text()[-6000:]}")
+    for operator_process in started:
+        if operator_process.process.poll() is None:
+            operator_process.kill()
+        print(f"--- log of {operator_process.identity}\n{operator_process.log.read_text()[-6000:]}")
 
 
 @pytest.fixture
 def operator(start_operator):
     """One replica that leads."""
-    found = start_operator()
-    until(found.leads)
-    return found
+    operator_process = start_operator()
+    until(operator_process.leads)
+    return operator_process

@@ -1,4 +1,4 @@
-"""What an image must be, asked from inside it: `python3 - operator|runtime < image_check.py` in a container.
+"""Check an image from inside it: `python3 - operator|runtime < image_check.py` in a container.
 
 images.sh runs it as the image's user on a read-only root. Prints one line; raises what is wrong.
 """
@@ -36,7 +36,7 @@ COMMANDS = {
         ["wisp-runtime", "kernels", "list"],
     ),
 }
-MOST_PACKAGES = 42
+MAX_PACKAGES = 42
 HAS_GPU_LIBRARIES = importlib.util.find_spec("cupy") is not None
 GPU_LIBRARIES = () if HAS_GPU_LIBRARIES else ("cupy", "cuda")  # modules that want them are left out then
 
@@ -65,9 +65,7 @@ def without_cubin():
 def uncompiled():
     """Loaded modules whose bytecode is missing or older than its source."""
     for name, module in list(sys.modules.items()):
-        if (
-            type(module).__name__ == "_LazyModule"
-        ):  # CuPy's parts that nobody has used: a look would load them
+        if type(module).__name__ == "_LazyModule":  # CuPy's unused parts: an access would load them
             continue
         source, compiled = getattr(module, "__file__", None) or "", getattr(module, "__cached__", None)
         if source.endswith(".py") and compiled and name != "__main__":
@@ -96,7 +94,7 @@ def check(plane):
     stale = list(uncompiled())
     assert not stale, f"{len(stale)} modules without bytecode, such as {stale[:5]}"
     packages = sorted(found.name for found in importlib.metadata.distributions())
-    assert len(packages) <= MOST_PACKAGES, f"{len(packages)} packages: {packages}"
+    assert len(packages) <= MAX_PACKAGES, f"{len(packages)} packages: {packages}"
     print(f"{len(packages)} Python packages, {len(sys.modules)} modules imported, all compiled")
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from wisp_operator import api
 from wisp_operator.api.quantities import DURATION_PATTERN, QUANTITY_PATTERN, Duration, Quantity
-from wisp_operator.api.schema_parser import Items, Range, Text, written
+from wisp_operator.api.schema_parser import Items, Range, Text, api_name
 from wisp_operator.core import status
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencemodels.yaml").read_text())
@@ -23,7 +23,7 @@ MISSING = object()
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
-    return written(field.name.rstrip("_"))
+    return api_name(field.name.rstrip("_"))
 
 
 def unwrapped(hint: Any) -> tuple[Any, list[Any]]:
@@ -150,13 +150,13 @@ def limits_in_python(hint: Any) -> dict[str, Any]:
         match limit:
             case Range(low, high):
                 found |= {"minimum": low, "maximum": high}
-            case Text(longest, pattern, _, shortest):
-                found |= {"minLength": shortest, "maxLength": longest}
+            case Text(max_length, pattern, _, min_length):
+                found |= {"minLength": min_length, "maxLength": max_length}
                 found |= {"pattern": pattern} if pattern else {}
-            case Items(most, unique, least):
-                found |= {"maxProperties" if schema_type(bare) == "object" else "maxItems": most}
+            case Items(max_items, unique, min_items):
+                found |= {"maxProperties" if schema_type(bare) == "object" else "maxItems": max_items}
                 found |= {"x-kubernetes-list-map-keys": [unique]} if unique else {}
-                found |= {"minItems": least} if least else {}
+                found |= {"minItems": min_items} if min_items else {}
     return found
 
 

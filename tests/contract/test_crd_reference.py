@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from wisp_operator.api import manifests
-from wisp_operator.api.doc_generator import reference
+from wisp_operator.api.doc_generator import generate
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds" / "inferencemodels.yaml").read_text())
@@ -24,7 +24,7 @@ QUOTED = [
 
 def test_the_reference_is_what_the_crd_gives():
     page = (ROOT / "docs" / "inferencemodel.md").read_text()
-    assert page == reference(CRD), (
+    assert page == generate(CRD), (
         "run: python -m wisp_operator.api.doc_generator crds/inferencemodels.yaml docs/inferencemodel.md"
     )
 
@@ -32,7 +32,7 @@ def test_the_reference_is_what_the_crd_gives():
 def test_every_field_of_the_spec_is_described():
     bare = [
         line
-        for line in reference(CRD).splitlines()
+        for line in generate(CRD).splitlines()
         if line.startswith("| `") and line.rstrip("| ").endswith("|")
     ]
     assert bare == []

@@ -195,7 +195,7 @@ BROKEN = [
     ({"gpu": {"count": 0}, "runtime": {"deterministic": True}}, ["spec.runtime.deterministic needs a GPU"]),
     (
         {"runtime": {"deterministic": True, "decodePath": "general"}},
-        ["spec.runtime.deterministic needs decode steps"],
+        ["spec.runtime.deterministic needs the persistent"],
     ),
     (
         {"runtime": {"deterministic": True, "maxConcurrent": 65}},

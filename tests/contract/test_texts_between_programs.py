@@ -18,7 +18,7 @@ from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster.observation import failures
 from wisp_operator.core.conditions import Condition
-from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import measured
 from wisp_operator.core.status import Progress, State, Status
 from wisp_operator.local.gateway.directory import DirectoryFile, entry
@@ -127,7 +127,7 @@ def test_the_gateway_knows_every_value_that_the_crd_allows(values, known):
 def test_the_operator_reads_the_demand_that_the_gateway_reports(tmp_path):
     registry = ModelRegistry(Metrics(), lambda _: None)
     registry.update(written(tmp_path)[1])
-    book = DemandBook()
+    book = DemandAggregator()
     book.record(report("gw-1", registry), now=100.0)
     told = book.total("team/chat", now=100.0)
     assert (told.waiting, told.running, told.arrivals, told.idle_s) == (0, 0, 0, None)

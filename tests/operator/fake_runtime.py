@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A runtime pod without a model: the surface of docs/contracts.md, told how to behave by FAKE_* variables.
+"""A runtime pod without a model: the HTTP API of docs/contracts.md, controlled by FAKE_* variables.
 
 FAKE_READY_AFTER_S   seconds until /readyz is 200 (default 0)
 FAKE_EXIT            exit with this code instead of serving

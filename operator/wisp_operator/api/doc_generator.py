@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 Schema = Mapping[str, Any]
+PAGE_COLUMNS = 120
 
 INTRODUCTION = """\
 # InferenceModel
@@ -28,15 +30,19 @@ not exist is refused with its path, by `wisp` and by `kubectl apply` alike.
 """
 
 
-def reference(crd: Schema) -> str:
+def generate(crd: Schema) -> str:
     """Write the page for a CustomResourceDefinition, parsed."""
     names, version = crd["spec"]["names"], crd["spec"]["versions"][0]
     root = version["schema"]["openAPIV3Schema"]
-    lines = [INTRODUCTION, f"`{crd['spec']['group']}/{version['name']}`, kind `{names['kind']}`, short name "]
-    lines[-1] += f"`{names['shortNames'][0]}`. {root['description']}\n"
+    subject = f"`{crd['spec']['group']}/{version['name']}`, kind `{names['kind']}`"
+    lines = [
+        INTRODUCTION,
+        _wrapped(f"{subject}, short name `{names['shortNames'][0]}`. {root['description']}"),
+        "",
+    ]
     lines += ["## Spec\n", *_table(root["properties"]["spec"], "spec")]
     lines += ["## Rules\n", "Checked at apply time. Each is the sentence that is printed.\n"]
-    lines += [f"- {sentence}" for sentence in _sentences(root)]
+    lines += [_wrapped(f"- {sentence}") for sentence in _sentences(root)]
     lines += ["\n## Status\n", *_table(root["properties"]["status"], "status")]
     lines += ["## Columns of `kubectl get imodel`\n", *_columns(version["additionalPrinterColumns"])]
     return "\n".join(lines) + "\n"
@@ -104,6 +110,17 @@ def _sentences(schema: Schema) -> Iterator[str]:
         yield from _sentences(field)
 
 
+def _wrapped(text: str) -> str:
+    """Wrap a paragraph or a list item at the width of our pages."""
+    wrapper = textwrap.TextWrapper(
+        PAGE_COLUMNS,
+        subsequent_indent="  " if text.startswith("- ") else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.fill(text)
+
+
 def _columns(columns: list[Schema]) -> list[str]:
     rows = [
         f"| {column['name']} | {'`-o wide`' if column.get('priority') else ''} | `{column['jsonPath']}` |"
@@ -114,7 +131,7 @@ def _columns(columns: list[Schema]) -> list[str]:
 
 def main(crd: str, page: str) -> None:
     """Read the file ``crd`` and write the file ``page``."""
-    text = reference(yaml.safe_load(Path(crd).read_text(encoding="utf-8")))
+    text = generate(yaml.safe_load(Path(crd).read_text(encoding="utf-8")))
     Path(page).write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The kinds of names and numbers that the API has in more than one place, each with its limits."""
+"""Field types that the API uses in more than one place, each with its limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SecretKeyName = Annotated[str, Text(253, r"^[-._a-zA-Z0-9]+$", "a key of letters
 EnvName = Annotated[str, Text(128, r"^[A-Za-z_][A-Za-z0-9_]*$", "a name of letters, digits and '_'")]
 LabelValue = Annotated[
     str,
-    Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a Kubernetes label value", shortest=0),
+    Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a Kubernetes label value", min_length=0),
 ]
 GpuProduct = Annotated[
     str, Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a GPU as the node label names it")

@@ -1,7 +1,6 @@
 """Read InferenceModels from YAML files, so that every problem names its file and line.
 
-A file may hold several documents, empty ones and Kubernetes lists. What a document means is
-:mod:`.parser`'s business.
+A file may hold several documents, empty ones and Kubernetes lists. :mod:`.parser` parses each document.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Lines = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One model and where it was written."""
+    """One model, with its file and line."""
 
     model: InferenceModel
     file: str
@@ -44,26 +43,26 @@ def read_files(paths: Iterable[Path | str], *, namespace: str = "default") -> li
 
     Args:
         paths: YAML files.
-        namespace: of models that name none.
+        namespace: namespace of models that name none.
 
     Raises:
         ManifestError: a file cannot be read, holds no model, or holds problems; all of them are listed.
     """
-    found: list[Manifest] = []
-    complaints: list[str] = []
+    manifests: list[Manifest] = []
+    errors: list[str] = []
     for path in map(str, paths):
         try:
-            found += read_text(Path(path).read_text(encoding="utf-8"), path, namespace=namespace)
+            manifests += read_text(Path(path).read_text(encoding="utf-8"), path, namespace=namespace)
         except ManifestError as error:
-            complaints += error.lines
+            errors += error.lines
         except UnicodeDecodeError:
-            complaints.append(f"{path}: is not UTF-8 text; an {KIND} is a YAML file")
+            errors.append(f"{path}: is not UTF-8 text; an {KIND} is a YAML file")
         except OSError as error:
-            complaints.append(f"{path}: {error.strerror}; name a YAML file with an {KIND}")
-    complaints += _twice(found)
-    if complaints:
-        raise ManifestError(complaints)
-    return found
+            errors.append(f"{path}: {error.strerror}; name a YAML file with an {KIND}")
+    errors += _duplicates(manifests)
+    if errors:
+        raise ManifestError(errors)
+    return manifests
 
 
 def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manifest]:
@@ -79,21 +78,21 @@ def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manif
         raise ManifestError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from error
     except yaml.YAMLError as error:
         raise ManifestError([f"{file}:1: not valid YAML: {str(error).splitlines()[0]}"]) from error
-    found: list[Manifest] = []
-    complaints: list[str] = []
+    manifests: list[Manifest] = []
+    errors: list[str] = []
     for document in documents:
         try:
             model = _parse(document, namespace)
-            found.append(Manifest(model, file, document.line))
+            manifests.append(Manifest(model, file, document.line))
         except InvalidModel as error:
-            placed = [(_line(document, problem.at or problem.path), problem) for problem in error.problems]
-            placed.sort(key=lambda pair: pair[0])
-            complaints += [f"{file}:{line}: {problem}" for line, problem in placed]
+            located = [(_line(document, problem.at or problem.path), problem) for problem in error.problems]
+            located.sort(key=lambda pair: pair[0])
+            errors += [f"{file}:{line}: {problem}" for line, problem in located]
     if not documents:
-        complaints.append(f"{file}:1: holds no {KIND}; it is empty")
-    if complaints:
-        raise ManifestError(complaints)
-    return found
+        errors.append(f"{file}:1: holds no {KIND}; it is empty")
+    if errors:
+        raise ManifestError(errors)
+    return manifests
 
 
 def _parse(document: _Document, namespace: str) -> InferenceModel:
@@ -142,9 +141,9 @@ def _list_items(node: yaml.Node) -> list[yaml.Node] | None:
 
 
 def _walk(node: yaml.Node, path: str, lines: Lines, problems: list[Problem], seen: set[int]) -> None:
-    """Note the line of every path below ``node``, and every key that appears twice.
+    """Record the line of every path below ``node``, and every key that appears twice.
 
-    What an alias repeats is walked once: aliases may nest without end.
+    A node that aliases repeat is walked once: aliases may nest without end.
     """
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:
@@ -172,15 +171,15 @@ def _line(document: _Document, path: str) -> int:
     return document.lines.get(path, document.line)
 
 
-def _twice(manifests: list[Manifest]) -> list[str]:
-    """Complain about models of the same name."""
+def _duplicates(manifests: list[Manifest]) -> list[str]:
+    """Report models of the same name."""
     first: dict[str, Manifest] = {}
-    complaints = []
+    errors = []
     for manifest in manifests:
         known = first.setdefault(manifest.model.key, manifest)
         if known is not manifest:
-            complaints.append(
+            errors.append(
                 f"{manifest.file}:{manifest.line}: metadata.name: {manifest.model.key} is already in "
                 f"{known.file}:{known.line}; give one of them another name"
             )
-    return complaints
+    return errors

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wisp_operator.api.rules import broken
-from wisp_operator.api.schema_parser import nearest, read_object, show, unknown
+from wisp_operator.api.rules import violations
+from wisp_operator.api.schema_parser import nearest, read_object, show, unknown_field
 from wisp_operator.api.types import API_VERSION, KIND, InferenceModel, Spec
 from wisp_operator.errors import InvalidModel, Problem
 
@@ -25,7 +25,7 @@ def parse(document: Any, *, namespace: str = "default") -> InferenceModel:
 
     Args:
         document: the object as YAML or JSON gave it.
-        namespace: used where ``metadata.namespace`` is absent.
+        namespace: default where ``metadata.namespace`` is absent.
 
     Raises:
         InvalidModel: with every problem: unknown fields, wrong types and values, broken rules.
@@ -45,7 +45,7 @@ def parse(document: Any, *, namespace: str = "default") -> InferenceModel:
         uid=str(metadata.get("uid") or ""),
         generation=generation if isinstance(generation := metadata.get("generation"), int) else 0,
     )
-    problems += broken(model, unreadable=[problem.path for problem in problems])
+    problems += violations(model, unreadable=[problem.path for problem in problems])
     if problems:
         raise InvalidModel(problems)
     return model
@@ -60,7 +60,7 @@ def _envelope_problems(document: Any) -> list[Problem]:
             )
         ]
     known = ("apiVersion", "kind", "metadata", "spec", "status")
-    problems = [unknown(key, "", known) for key in document if key not in known]
+    problems = [unknown_field(key, "", known) for key in document if key not in known]
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = document.get(key)
         if given is None:
@@ -78,7 +78,7 @@ def _envelope_problems(document: Any) -> list[Problem]:
 def _metadata_problems(metadata: Any) -> list[Problem]:
     if not isinstance(metadata, Mapping):
         return [Problem("metadata.name", "is required")]
-    problems = [unknown(key, "metadata", _METADATA) for key in metadata if key not in _METADATA]
+    problems = [unknown_field(key, "metadata", _METADATA) for key in metadata if key not in _METADATA]
     problems += [
         Problem(f"metadata.{key}", f"{show(metadata[key])} is not a text (put it in quotes)")
         for key in ("name", "namespace")

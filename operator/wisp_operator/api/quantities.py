@@ -66,8 +66,8 @@ def bytes_of(text: str) -> int:
     Raises:
         ValueError: the text is something else.
     """
-    found = re.fullmatch(r"(\d+)(m|[kMGTP]?|[KMGTP]i)", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+)(m|[kMGTP]?|[KMGTP]i)", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a number of bytes; it reads e.g. 24568812Ki")
-    number, unit = int(found[1]), found[2]
+    number, unit = int(match[1]), match[2]
     return number // 1000 if unit == "m" else number * _BYTES[unit]

@@ -1,4 +1,4 @@
-"""The rules of the API that one field's schema cannot say, each with the sentence a user reads.
+"""Rules of the API that one field's schema cannot express, each with the sentence a user reads.
 
 The same rules stand in ``crds/inferencemodels.yaml`` as CEL, where the API server checks them at apply
 time; ``tests/contract/test_crd_rules.py`` proves that both refuse the same manifests with the same words.
@@ -19,10 +19,10 @@ class Rule:
     """One sentence that must hold.
 
     Attributes:
-        path: of the object that carries the rule in the CRD; empty for the whole resource.
-        sentence: what is wrong and what to do, as the API server prints it.
-        reads: paths of the fields it looks at; a rule is skipped if one of them could not be read.
-        holds: whether a model keeps it.
+        path: path of the object that carries the rule in the CRD; empty for the whole resource.
+        sentence: the problem and its remedy, as the API server prints them.
+        reads: paths of the fields it reads; a rule is skipped if one of them could not be read.
+        holds: predicate, true if a model keeps the rule.
     """
 
     path: str
@@ -31,16 +31,17 @@ class Rule:
     holds: Callable[[InferenceModel], bool]
 
 
-def broken(model: InferenceModel, unreadable: Sequence[str] = ()) -> list[Problem]:
+def violations(model: InferenceModel, unreadable: Sequence[str] = ()) -> list[Problem]:
     """List the rules that ``model`` breaks, leaving out those that read a field which could not be read."""
     return [
         Problem(rule.path, rule.sentence, at=rule.reads[0])
         for rule in RULES
-        if not any(_touch(path, read) for path in unreadable for read in rule.reads) and not rule.holds(model)
+        if not any(_overlap(path, read) for path in unreadable for read in rule.reads)
+        and not rule.holds(model)
     ]
 
 
-def _touch(unreadable: str, read: str) -> bool:
+def _overlap(unreadable: str, read: str) -> bool:
     """Whether one path is the other or lies within it."""
     shorter, longer = sorted((unreadable, read), key=len)
     return longer == shorter or (longer.startswith(shorter) and longer[len(shorter)] in ".[")
@@ -245,14 +246,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "spec.runtime.deterministic needs a GPU, and spec.gpu.count 0 means the CPU, whose products depend "
-        "on a step's size: remove it, or set count to 1.",
+        "spec.runtime.deterministic needs a GPU, and spec.gpu.count 0 means the CPU, whose matrix products "
+        "depend on a step's size: remove it, or set count to 1.",
         ("spec.gpu.count", "spec.runtime.deterministic"),
         lambda m: _on_gpu(m.spec) or not m.spec.runtime.deterministic,
     ),
     Rule(
         "spec",
-        "spec.runtime.deterministic needs decode steps in one launch, which decodePath general turns off: "
+        "spec.runtime.deterministic needs the persistent decode kernel, which decodePath general turns off: "
         "remove one of the two.",
         ("spec.runtime.deterministic", "spec.runtime.decodePath"),
         lambda m: not m.spec.runtime.deterministic or m.spec.runtime.decode_path != "general",

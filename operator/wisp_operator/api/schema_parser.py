@@ -1,7 +1,7 @@
 """Read plain data into frozen dataclasses, collecting every problem instead of stopping at the first.
 
 The dataclass is the schema: its field names (``max_wait`` is written ``maxWait``), types, defaults and
-the limits attached to a type with ``Annotated``. Knows nothing of models; :mod:`.types` does.
+the limits attached to a type with ``Annotated``. The schemas of models are in :mod:`.types`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Range:
     low: int
     high: int
 
-    def refuse(self, value: int) -> str | None:
+    def violation(self, value: int) -> str | None:
         """Say why ``value`` is outside, or None."""
         if self.low <= value <= self.high:
             return None
@@ -36,21 +36,21 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Limits of a text: its longest length in characters, and a pattern whose meaning ``says`` states."""
+    """Limits of a text: its length in characters, and a pattern with its ``meaning`` for messages."""
 
-    longest: int
+    max_length: int
     pattern: str = ""
-    says: str = ""
-    shortest: int = 1
+    meaning: str = ""
+    min_length: int = 1
 
-    def refuse(self, value: str) -> str | None:
+    def violation(self, value: str) -> str | None:
         """Say why ``value`` is not allowed, or None."""
-        if len(value) < self.shortest:
+        if len(value) < self.min_length:
             return "is empty"
-        if len(value) > self.longest:
-            return f"has {len(value)} characters; at most {self.longest} are allowed"
+        if len(value) > self.max_length:
+            return f"has {len(value)} characters; at most {self.max_length} are allowed"
         if self.pattern and not re.fullmatch(self.pattern, value):  # search would let a last newline pass
-            return f"{value!r} is not {self.says}"
+            return f"{value!r} is not {self.meaning}"
         return None
 
 
@@ -58,22 +58,23 @@ class Text:
 class Items:
     """Limits of a list or a map: how many entries, and the key by which entries must differ."""
 
-    most: int
+    max_items: int
     unique: str = ""
-    least: int = 0
+    min_items: int = 0
 
-    def refuse(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         """Say why the entries are not allowed, or None."""
-        if len(value) < self.least:
-            return f"needs at least {self.least} {'entry' if self.least == 1 else 'entries'}; or leave it out"
-        if len(value) > self.most:
-            return f"has {len(value)} entries; at most {self.most} are allowed"
+        if len(value) < self.min_items:
+            entries = "entry" if self.min_items == 1 else "entries"
+            return f"needs at least {self.min_items} {entries}; or leave it out"
+        if len(value) > self.max_items:
+            return f"has {len(value)} entries; at most {self.max_items} are allowed"
         seen = [getattr(item, self.unique) for item in value] if self.unique else []
         twice = sorted({name for name in seen if seen.count(name) > 1})
         return f"{twice[0]!r} appears twice; each {self.unique} may appear once" if twice else None
 
 
-def written(name: str) -> str:
+def api_name(name: str) -> str:
     """Name a dataclass field as users write it: ``max_wait`` is ``maxWait``."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
@@ -86,7 +87,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def unknown(key: object, parent: str, known: Iterable[str]) -> Problem:
+def unknown_field(key: object, parent: str, known: Iterable[str]) -> Problem:
     """Report a field that does not exist, with the spelling that was probably meant."""
     path = f"{parent}.{key}" if parent else str(key)
     guess = nearest(str(key), known := sorted(known))
@@ -102,15 +103,15 @@ def read_object(cls: type[Any], data: Any, path: str, problems: list[Problem]) -
     Args:
         cls: a dataclass whose annotations this module understands.
         data: the mapping as YAML or JSON gave it. A null counts as absent, as on the API server.
-        path: of ``data``, for messages.
-        problems: receives everything found.
+        path: path of ``data``, for messages.
+        problems: list that receives every problem.
     """
     if not isinstance(data, Mapping):
         problems.append(Problem(path, f"{show(data)} is not a map of fields"))
         data = {}
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {written(field.name): field for field in dataclasses.fields(cls)}
-    problems += [unknown(key, path, fields) for key in data if key not in fields]
+    fields = {api_name(field.name): field for field in dataclasses.fields(cls)}
+    problems += [unknown_field(key, path, fields) for key in data if key not in fields]
     values = {}
     for key, field in fields.items():
         given = data.get(key)
@@ -138,9 +139,9 @@ def _read(hint: Any, value: Any, path: str, problems: list[Problem]) -> Any:
     before = len(problems)
     result = _read_bare(hint, value, path, problems)
     for limit in limits:
-        refusal = limit.refuse(result) if isinstance(result, _limited(limit)) else None
-        if refusal and len(problems) == before:
-            problems.append(Problem(path, refusal))
+        violation = limit.violation(result) if isinstance(result, _limited(limit)) else None
+        if violation and len(problems) == before:
+            problems.append(Problem(path, violation))
             return None
     return result
 

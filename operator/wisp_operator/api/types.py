@@ -40,7 +40,7 @@ class SecretKeyRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """``spec.model``: which weights, from where, under which name."""
+    """``spec.model``: the weights, their source and their served name."""
 
     uri: Annotated[str, Text(512)]
     revision: (
@@ -67,13 +67,13 @@ class EnvVar:
     """One environment variable of the pod: a value, or a key of a Secret."""
 
     name: EnvName
-    value: Annotated[str, Text(4096, shortest=0)] | None = None
+    value: Annotated[str, Text(4096, min_length=0)] | None = None
     secret_ref: SecretKeyRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """``spec.runtime``: how the engine runs the model."""
+    """``spec.runtime``: settings of the engine."""
 
     max_context: Annotated[int, Range(1, 16_777_216)] | Literal["auto"] = "auto"
     max_concurrent: Annotated[int, Range(1, 1024)] = 32
@@ -99,10 +99,10 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """``spec.gpu``: what one pod runs on; ``count`` 0 means the CPU."""
+    """``spec.gpu``: the GPU of one pod; ``count`` 0 means the CPU."""
 
     count: Annotated[int, Range(0, 8)] = 1
-    product: Annotated[tuple[GpuProduct, ...], Items(16, least=1)] = ()
+    product: Annotated[tuple[GpuProduct, ...], Items(16, min_items=1)] = ()
     memory: Quantity | None = None
     node_selector: Annotated[Mapping[str, LabelValue], Items(32)] = field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Items(16)] = ()
@@ -113,7 +113,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """``spec.scaling``: how many pods, decided by the requests in flight."""
+    """``spec.scaling``: bounds and windows of the autoscaler, which counts requests in flight."""
 
     min: Count = 0
     max: Annotated[int, Range(1, 1000)] = 1
@@ -125,7 +125,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """``spec.coldStart``: what a request meets while no pod is ready."""
+    """``spec.coldStart``: handling of requests while no pod is ready."""
 
     mode: Literal["Hold", "Reject"] = "Hold"
     max_wait: Duration = field(default=Duration("5m"))
@@ -140,7 +140,7 @@ class ColdStart:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """``spec.cache``: where downloaded weights are kept between pods."""
+    """``spec.cache``: storage of downloaded weights between pods."""
 
     type: Literal["NodeLocal", "PVC", "Image", "None"] = "NodeLocal"
     prefetch: bool = False
@@ -148,14 +148,14 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """``spec.routing``: how the gateway picks a pod."""
+    """``spec.routing``: load-balancing policy of the gateway."""
 
     policy: Literal["PrefixAware", "LeastLoad"] = "PrefixAware"
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """``spec.rollout``: how pods start, stop and are replaced."""
+    """``spec.rollout``: limits of starting, stopping and replacing pods."""
 
     max_surge: Annotated[int, Range(0, 100)] = 1
     max_unavailable: Annotated[int, Range(0, 100)] = 0
@@ -165,14 +165,14 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``spec.access``: who may call the model."""
+    """``spec.access``: API keys that callers need."""
 
     api_key_secret_ref: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """``spec``: what the user wants."""
+    """``spec``: the desired state."""
 
     model: ModelSource
     runtime: Runtime = field(default_factory=Runtime)
@@ -188,7 +188,7 @@ class Spec:
 
     @property
     def autoscaling(self) -> Scaling | None:
-        """How the autoscaler decides; None if ``replicas`` was set by hand. Neither given means defaults."""
+        """Settings of the autoscaler; None if ``replicas`` was set by hand. Neither given means defaults."""
         if self.replicas is not None:
             return None
         return self.scaling or Scaling()

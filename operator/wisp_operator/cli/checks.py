@@ -1,6 +1,6 @@
-"""What ``wisp doctor`` looks at, one function a check; each says what it found and what to do about it.
+"""Checks of ``wisp doctor``, one function each: a finding, and advice on it.
 
-Every look outside (driver, cluster, disk) is bounded in time, and none changes anything.
+Every query of the outside (driver, cluster, disk) is bounded in time, and none changes anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from wisp_operator.cli.gateway_client import DEFAULT_URL, Gateway
+from wisp_operator.cli.gateway_client import DEFAULT_URL, GatewayClient
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.machine import hardware, ports
@@ -38,10 +38,10 @@ class Check:
     """One finding.
 
     Attributes:
-        name: what was looked at.
+        name: subject of the check.
         standing: ok, note (good to know), warn (something will not work), fail (nothing will).
-        found: in a few words.
-        advice: what to do; empty if nothing.
+        found: finding, in a few words.
+        advice: remedy; empty if none is needed.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Check:
 
 
 def run_all() -> list[Check]:
-    """Run every check, the slow ones side by side, in the order of :data:`LOOKS`."""
-    with ThreadPoolExecutor(len(LOOKS)) as pool:
-        return [check for checks in pool.map(lambda look: list(look()), LOOKS) for check in checks]
+    """Run every check, the slow ones side by side, in the order of :data:`CHECKS`."""
+    with ThreadPoolExecutor(len(CHECKS)) as pool:
+        return [check for checks in pool.map(lambda run: list(run()), CHECKS) for check in checks]
 
 
 def _wisp() -> Iterator[Check]:
@@ -65,7 +65,7 @@ def _wisp() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Which of our optional dependencies are installed, by the extra that brings them."""
+    """Check our optional dependencies, by the extra that brings them."""
     has_gpu = bool(hardware.cards())
     for extra in EXTRAS:
         names = [_name(line) for line in metadata.requires("wisp") or () if _belongs(line, extra)]
@@ -92,14 +92,14 @@ def _programs() -> Iterator[Check]:
 
 
 def _gpus() -> Iterator[Check]:
-    found = hardware.cards()
-    if not found:
+    cards = hardware.cards()
+    if not cards:
         has_driver = shutil.which("nvidia-smi") is not None
         advice = "nvidia-smi is installed but lists no GPU: run it to see why" if has_driver else ""
         yield Check(
             "gpu", "warn" if has_driver else "note", "none; models run on the CPU (small ones)", advice
         )
-    for card in found:
+    for card in cards:
         memory = f"{card.name}, {format_size(card.free_bytes)} free of {format_size(card.total_bytes)}"
         is_old = int(re.match(r"\d*", card.driver)[0] or 0) < DRIVER_NEEDED  # type: ignore[index]
         advice = f"install driver {DRIVER_NEEDED} or newer (CUDA 13)" if is_old else ""
@@ -107,7 +107,7 @@ def _gpus() -> Iterator[Check]:
 
 
 def _kernels() -> Iterator[Check]:
-    """Whether the kernels are compiled that the first GPU wants, as the runtime itself finds them."""
+    """Check that the first GPU's kernels are compiled, as the runtime itself finds them."""
     program = config.program("wisp-runtime")
     if program is None or not hardware.cards():
         return
@@ -129,22 +129,22 @@ def _kernels() -> Iterator[Check]:
 
 
 def kernels_of(rows: Sequence[Mapping[str, Any]], folder: str) -> Check:
-    """Judge what ``wisp-runtime kernels list --json`` says of one GPU: rows of ops, compiled or not.
+    """Check the rows of ``wisp-runtime kernels list --json`` for one GPU: ops, compiled or not.
 
-    Without those of ``common`` no model starts; without its own, a model decodes a launch an op.
+    Without those of ``common`` no model starts; without its own, a model decodes with one launch an op.
     """
     wanted = [row for row in rows if row["source"] is not None]
     missing = [row["model"] for row in wanted if not row["isBuilt"]]
     arch = rows[0]["arch"]
     advice = f"wisp-runtime kernels build --arch {arch}" if missing else ""
-    found = f"{len(wanted) - len(missing)} of {len(wanted)} for {arch} compiled in {folder}"
+    finding = f"{len(wanted) - len(missing)} of {len(wanted)} for {arch} compiled in {folder}"
     if "common" in missing:
-        return Check("kernels", "warn", f"{found}: no model starts on the GPU", advice)
+        return Check("kernels", "warn", f"{finding}: no model starts on the GPU", advice)
     if missing:
         return Check(
-            "kernels", "note", f"{found}: without decode steps in one launch: {', '.join(missing)}", advice
+            "kernels", "note", f"{finding}: no persistent decode kernel for {', '.join(missing)}", advice
         )
-    return Check("kernels", "ok", found)
+    return Check("kernels", "ok", finding)
 
 
 def _memory() -> Iterator[Check]:
@@ -163,15 +163,15 @@ def _disk() -> Iterator[Check]:
     ):
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(existing).free
-        found = f"{folder}, {format_size(free)} free"
+        finding = f"{folder}, {format_size(free)} free"
         if not os.access(existing, os.W_OK):
             yield Check(
                 name, "fail", f"{existing} is not writable", "choose another with WISP_CACHE_DIR or TMPDIR"
             )
         elif free < needed:
-            yield Check(name, "warn", found, f"free some space: {format_size(needed)} is little enough")
+            yield Check(name, "warn", finding, f"free some space: {format_size(needed)} is little enough")
         else:
-            yield Check(name, "ok", found)
+            yield Check(name, "ok", finding)
 
 
 def _port() -> Iterator[Check]:
@@ -180,7 +180,7 @@ def _port() -> Iterator[Check]:
         yield Check(f"port {PORT}", "ok", "free for wisp up")
     except ports.PortTaken as error:
         try:
-            count = len(Gateway(DEFAULT_URL).state()["models"])
+            count = len(GatewayClient(DEFAULT_URL).state()["models"])
             models = f"{count} model{'' if count == 1 else 's'}"
             yield Check(f"port {PORT}", "ok", f"a Wisp gateway with {models} answers; see wisp get")
         except WispError:
@@ -197,7 +197,7 @@ def _token() -> Iterator[Check]:
 
 
 def _cluster() -> Iterator[Check]:
-    """kubectl, helm, the cluster they reach, and whether Wisp is on it."""
+    """Check kubectl, helm, the cluster they reach, and Wisp on it."""
     for tool in ("kubectl", "helm"):
         path = shutil.which(tool)
         yield Check(tool, "ok" if path else "note", path or "not found; only needed for a cluster")
@@ -223,7 +223,7 @@ def _cluster() -> Iterator[Check]:
 
 
 def _kubectl(*arguments: str) -> str:
-    """What kubectl prints, or nothing if it fails or takes too long."""
+    """Return the output of kubectl, or nothing if it fails or takes too long."""
     command = ["kubectl", *arguments, f"--request-timeout={OUTSIDE_TIMEOUT_S:.0f}s"]
     try:
         asked = subprocess.run(
@@ -250,7 +250,7 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-LOOKS: tuple[Callable[[], Iterator[Check]], ...] = (
+CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     _wisp,
     _extras,
     _programs,

@@ -1,4 +1,4 @@
-"""Which errors are a sentence for the user, and which exit code goes with them."""
+"""Errors at the command line: the user's message, and the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISUSE, FAILED = 2, 1
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """2 where what was asked for cannot be, 1 where it failed, None where the error is a bug of ours."""
+    """Return 2 for misuse, 1 for a failure, None for a bug of ours."""
     if isinstance(error, BaseExceptionGroup):
         codes = {exit_code_of(inner) for inner in error.exceptions}
         return None if None in codes else max(code for code in codes if code is not None)
@@ -24,17 +24,17 @@ def exit_code_of(error: BaseException) -> int | None:
     return 130 if isinstance(error, KeyboardInterrupt) else None
 
 
-def sentence_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message for the user: one line, but for several problems of manifests, which have one each."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(sentence_of(inner) for inner in error.exceptions)
+        return "; ".join(message_of(inner) for inner in error.exceptions)
     if isinstance(error, KeyboardInterrupt):
         return "stopped"
     text = str(error)
     return f"\n{text}" if isinstance(error, ManifestError) and len(error.lines) > 1 else text
 
 
-def folded(text: str) -> str:
+def wrapped(text: str) -> str:
     """``text`` broken between words at the width of the terminal, if it goes to one."""
     if not sys.stderr.isatty():
         return text

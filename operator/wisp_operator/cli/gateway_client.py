@@ -1,4 +1,4 @@
-"""The command line as a client of a gateway: its state, and a streamed answer.
+"""Client of a gateway for the command line: its state, and a streamed answer.
 
 Standard library only, so that ``wisp get`` and ``wisp chat`` start at once.
 """
@@ -25,7 +25,7 @@ class GatewayUnreachable(WispError):
     """Nothing answers at the URL."""
 
 
-class Refused(WispError):
+class RequestRefused(WispError):
     """The gateway answered with an error; the message is its own, and so is ``code``, a word for programs."""
 
     def __init__(self, message: str, code: str = "") -> None:
@@ -34,14 +34,14 @@ class Refused(WispError):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some text of an answer; ``is_cut`` where the answer ends because it may be no longer."""
+class TextDelta:
+    """Text delta of an answer; ``is_truncated`` if the answer ends at its maximum length."""
 
     text: str
-    is_cut: bool = False
+    is_truncated: bool = False
 
 
-class Gateway:
+class GatewayClient:
     """A gateway at a URL.
 
     Raises:
@@ -64,32 +64,32 @@ class Gateway:
 
         Raises:
             GatewayUnreachable: nothing answers.
-            Refused: it answered with an error.
+            RequestRefused: it answered with an error.
         """
         with closing(self._connection(STATE_TIMEOUT_S)) as connection:
-            found = json.loads(self._ask(connection, "GET", "/state", None).read())
-        if not isinstance(found, dict) or "models" not in found:
+            state = json.loads(self._ask(connection, "GET", "/state", None).read())
+        if not isinstance(state, dict) or "models" not in state:
             raise GatewayUnreachable(
                 f"what answers at {self.url} is not a Wisp gateway. Name another with --url."
             )
-        return found
+        return state
 
     def stream(
         self, model: str, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None
-    ) -> Iterator[Piece]:
-        """The pieces of a chat's next answer, as they come; ``sampling`` goes into the request as it is.
+    ) -> Iterator[TextDelta]:
+        """Stream the text deltas of a chat's next answer; ``sampling`` goes into the request as it is.
 
         Raises:
             GatewayUnreachable: nothing answers, or the connection broke.
-            Refused: the model or the gateway refused, before or within the answer.
+            RequestRefused: the model or the gateway refused, before or within the answer.
         """
         body = {"model": model, "messages": list(messages), "stream": True, **(sampling or {})}
         with closing(self._connection(ANSWER_TIMEOUT_S)) as connection:
             answer = self._ask(connection, "POST", "/v1/chat/completions", body)
             try:
-                yield from _pieces(answer)
+                yield from _deltas(answer)
             except (OSError, http.client.HTTPException) as error:
-                raise GatewayUnreachable(f"the answer broke off ({_words(error)}). Ask again.") from error
+                raise GatewayUnreachable(f"the answer broke off ({_cause(error)}). Ask again.") from error
 
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
@@ -102,11 +102,11 @@ class Gateway:
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise GatewayUnreachable(
-                f"no gateway answers at {self.url} ({_words(error)}). "
+                f"no gateway answers at {self.url} ({_cause(error)}). "
                 "Start one with: wisp up model.yaml, or name another with --url."
             ) from error
         if answer.status >= 400:
-            raise _refusal(answer.read(), f"the gateway answered HTTP {answer.status}.")
+            raise _refused(answer.read(), f"the gateway answered HTTP {answer.status}.")
         return answer
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
@@ -114,8 +114,8 @@ class Gateway:
         return kind(self._host, self._port, timeout=timeout_s)
 
 
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[Piece]:
-    """Read server-sent events; comments keep a held request alive and say nothing."""
+def _deltas(answer: http.client.HTTPResponse) -> Iterator[TextDelta]:
+    """Read server-sent events; comments keep a held request alive and carry no text."""
     for line in answer:
         if not line.startswith(b"data:"):
             continue
@@ -124,24 +124,24 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[Piece]:
             return
         event = json.loads(data)
         if "error" in event:
-            raise _refusal(data, str(event["error"]))
+            raise _refused(data, str(event["error"]))
         for choice in event.get("choices", ()):
-            piece = Piece(
+            delta = TextDelta(
                 choice.get("delta", {}).get("content") or "", choice.get("finish_reason") == "length"
             )
-            if piece.text or piece.is_cut:
-                yield piece
-    raise Refused("the answer ended in the middle. Ask again.")
+            if delta.text or delta.is_truncated:
+                yield delta
+    raise RequestRefused("the answer ended in the middle. Ask again.")
 
 
-def _refusal(body: bytes, otherwise: str) -> Refused:
+def _refused(body: bytes, otherwise: str) -> RequestRefused:
     """OpenAI's error in ``body``, or ``otherwise`` where it holds none."""
     try:
         error = json.loads(body)["error"]
-        return Refused(str(error["message"]), str(error.get("code") or ""))
+        return RequestRefused(str(error["message"]), str(error.get("code") or ""))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Refused(otherwise)
+        return RequestRefused(otherwise)
 
 
-def _words(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

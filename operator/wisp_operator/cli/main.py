@@ -29,7 +29,7 @@ Examples:
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and sentences without importing them."""
+    """A group with its commands' names and summaries, which imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names, in the order of :data:`SUMMARIES`."""
@@ -48,8 +48,8 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what goes wrong on purpose becomes a sentence, not a traceback."""
-        from wisp_operator.cli.errors import exit_code_of, folded, sentence_of
+        """Run a command; an error for the user becomes a sentence, not a traceback."""
+        from wisp_operator.cli.errors import exit_code_of, message_of, wrapped
 
         try:
             return super().invoke(ctx)
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
             code = exit_code_of(error)
             if code is None:
                 raise
-            click.echo(folded(f"wisp {ctx.invoked_subcommand or ''}: {sentence_of(error)}"), err=True)
+            click.echo(wrapped(f"wisp {ctx.invoked_subcommand or ''}: {message_of(error)}"), err=True)
             sys.exit(code)
 
 

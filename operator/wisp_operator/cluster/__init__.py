@@ -1,1 +1,1 @@
-"""The operator on Kubernetes: watches, looks at models one at a time, applies what they need."""
+"""The operator on Kubernetes: watch, reconcile one model at a time, apply its objects."""

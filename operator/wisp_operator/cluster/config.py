@@ -18,7 +18,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class BadSetting(WispError):
-    """A setting of the operator cannot be."""
+    """Settings of the operator contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class OperatorConfig:
     """Settings of one replica of the operator; the flags of ``wisp_operator.main`` have the same names.
 
     Attributes:
-        namespace: of the operator itself: its Lease lives there, and its pods may reach the models'.
-        identity: of this replica, unique among replicas; the pod's name.
+        namespace: the operator's own: its Lease lives there, and its pods may reach the models'.
+        identity: name of this replica, unique among replicas; the pod's name.
         advertise: ``host:port`` where other replicas reach this one's HTTP port.
-        host, port: where to listen for demand, probes and metrics.
+        host, port: address to listen on for demand, probes and metrics.
         gateway_url: base URL of the gateway, for ``status.url``; empty if there is none.
-        lease_name: of the Lease that elects the leader.
+        lease_name: name of the Lease that elects the leader.
         lease_s: seconds after which a silent leader is succeeded.
         renew_s: seconds between renewals; a leader that could not renew for ``lease_s - renew_s`` stops.
         workers: models reconciled at once.
-        build: what the builders of cluster objects need to know.
+        build: settings of the builders of cluster objects.
 
     Raises:
         BadSetting: values that contradict each other.
@@ -77,6 +77,6 @@ def own_identity() -> str:
 
 
 def own_address(port: int) -> str:
-    """Where other replicas reach this one: ``POD_IP``, else the loopback."""
+    """Build the address for other replicas: ``POD_IP``, else the loopback."""
     host = os.environ.get("POD_IP") or "127.0.0.1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Which replica of the operator acts: a Lease (coordination.k8s.io/v1), renewed by whoever holds it.
+"""Leader election: the holder of a Lease (coordination.k8s.io/v1) acts, and renews it.
 
 No clocks of two machines are compared: a follower counts from when it last saw the Lease change, and the
 leader stops by itself before any follower may begin.
@@ -25,41 +25,42 @@ ADDRESS = "wisp.dev/address"
 
 
 @dataclass
-class Sighting:
-    """What a follower knows of the Lease.
+class ObservedLease:
+    """The Lease as a follower last observed it.
 
     Attributes:
         record: holder and time of renewal, as last read.
-        seen_at: monotonic seconds at which the record was first seen like this.
+        observed_at: monotonic seconds at which the record was first seen like this.
     """
 
     record: tuple[str, str] = ("", "")
-    seen_at: float = 0.0
+    observed_at: float = 0.0
 
-    def see(self, spec: Json, now: float) -> None:
-        """Take the ``spec`` of the Lease, read at ``now``."""
+    def observe(self, spec: Json, now: float) -> None:
+        """Record the ``spec`` of the Lease, read at ``now``."""
         record = (str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or ""))
         if record != self.record:
-            self.record, self.seen_at = record, now
+            self.record, self.observed_at = record, now
 
     def is_free(self, spec: Json, now: float) -> bool:
         """Whether the Lease may be taken: released, or its holder silent for as long as it lasts."""
         held = self.record[0] != ""
-        return not held or now - self.seen_at >= float(spec.get("leaseDurationSeconds") or 0)
+        return not held or now - self.observed_at >= float(spec.get("leaseDurationSeconds") or 0)
 
 
 class Leader:
     """This replica's part in the election."""
 
     def __init__(
-        self, api: Api, config: OperatorConfig, metrics: Metrics, on_lead: Callable[[], None]
+        self, api: Api, config: OperatorConfig, metrics: Metrics, on_started_leading: Callable[[], None]
     ) -> None:
-        """Take part from :meth:`run` on; ``on_lead`` is called each time this replica becomes the leader."""
-        self._api, self._config, self._metrics, self._on_lead = api, config, metrics, on_lead
-        self._sighting = Sighting()
+        """Take part from :meth:`run` on; ``on_started_leading`` is called at each acquisition."""
+        self._api, self._config, self._metrics = api, config, metrics
+        self._on_started_leading = on_started_leading
+        self._observed = ObservedLease()
         self._lease: Json | None = None
         self._valid_until = 0.0
-        self._led = False
+        self._was_leader = False
         self.since = 0.0
         root = f"/apis/coordination.k8s.io/v1/namespaces/{config.namespace}/leases"
         self._root, self._path = root, f"{root}/{config.lease_name}"
@@ -71,7 +72,7 @@ class Leader:
 
     @property
     def address(self) -> str:
-        """Where the leader listens, as far as this replica knows; empty if nobody leads."""
+        """Address of the leader, from the Lease last read; empty if there is none."""
         if self._lease is None or not self._lease.get("spec", {}).get("holderIdentity"):
             return ""
         return str(self._lease["metadata"].get("annotations", {}).get(ADDRESS, ""))
@@ -80,24 +81,24 @@ class Leader:
         """Renew or try to take the Lease until cancelled; then give it back."""
         try:
             while True:
-                await self._round()
+                await self._renew_or_acquire()
                 await asyncio.sleep(self._config.renew_s)
         finally:
             await asyncio.shield(self._release())
 
-    async def _round(self) -> None:
+    async def _renew_or_acquire(self) -> None:
         started = time.monotonic()
         try:
-            if self._held() or self._takes(await self._read(), started):
+            if self._holds() or self._may_acquire(await self._read(), started):
                 await self._write(started)
         except ApiError as error:
-            if error.code == 409:  # somebody was quicker
+            if error.code == 409:  # another replica was quicker
                 self._lease = None
             else:
                 log.warning("the lease could not be renewed: %s", error)
-        self._announce()
+        self._report_transition()
 
-    def _held(self) -> bool:
+    def _holds(self) -> bool:
         return self.is_leader and self._lease is not None
 
     async def _read(self) -> Json:
@@ -109,9 +110,9 @@ class Leader:
             self._lease = None
         return dict(self._lease.get("spec", {})) if self._lease else {}
 
-    def _takes(self, spec: Json, now: float) -> bool:
-        self._sighting.see(spec, now)
-        return spec.get("holderIdentity") == self._config.identity or self._sighting.is_free(spec, now)
+    def _may_acquire(self, spec: Json, now: float) -> bool:
+        self._observed.observe(spec, now)
+        return spec.get("holderIdentity") == self._config.identity or self._observed.is_free(spec, now)
 
     async def _write(self, started: float) -> None:
         lease = self._renewed(self._config.identity)
@@ -148,15 +149,15 @@ class Leader:
             "spec": spec,
         }
 
-    def _announce(self) -> None:
-        if self.is_leader == self._led:
+    def _report_transition(self) -> None:
+        if self.is_leader == self._was_leader:
             return
-        self._led = self.is_leader
-        if self._led:
+        self._was_leader = self.is_leader
+        if self._was_leader:
             self.since = time.time()
             self._metrics.count("takeovers")
             log.info("%s leads", self._config.identity)
-            self._on_lead()
+            self._on_started_leading()
         else:
             log.warning("%s no longer leads", self._config.identity)
 

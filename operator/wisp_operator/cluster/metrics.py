@@ -1,4 +1,4 @@
-"""What the operator counts about itself, as Prometheus reads it."""
+"""Metrics of the operator, in Prometheus' exposition format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _HELP = {
     "wisp_operator_api_calls_total": "Requests to the API server, by verb and answer.",
-    "wisp_operator_reconciles_total": "Looks at one model, by outcome.",
+    "wisp_operator_reconciles_total": "Reconciles of one model, by outcome.",
     "wisp_operator_status_writes_total": "Statuses written.",
     "wisp_operator_events_total": "Events emitted, by type.",
     "wisp_operator_wakes_total": "Models that left zero, by reason.",
@@ -17,19 +17,19 @@ _HELP = {
 _GAUGES = {
     "wisp_operator_is_leader": "1 if this replica is the leader.",
     "wisp_operator_models": "InferenceModels in the cache.",
-    "wisp_operator_queue_length": "Models that wait to be looked at.",
+    "wisp_operator_queue_length": "Models that wait for a reconcile.",
 }
 _SECONDS = "wisp_operator_reconcile_seconds"
-_KEPT = 512
+_MAX_DURATIONS = 512
 
 
 class Metrics:
-    """Counters of this process; gauges are asked for when read."""
+    """Counters of this process; gauges are read when exported."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self._gauges: dict[str, Callable[[], float]] = {}
-        self._took: deque[float] = deque(maxlen=_KEPT)
+        self._durations_s: deque[float] = deque(maxlen=_MAX_DURATIONS)
         self._total_s = 0.0
 
     def count(self, name: str, **labels: str) -> None:
@@ -37,21 +37,21 @@ class Metrics:
         self._counts[(f"wisp_operator_{name}_total", tuple(sorted(labels.items())))] += 1
 
     def total(self, name: str, **labels: str) -> int:
-        """Sum a counter over everything that has these labels."""
+        """Sum a counter over every series that has these labels."""
         wanted = set(labels.items())
         return sum(
             count
-            for (full, has), count in self._counts.items()
-            if full == f"wisp_operator_{name}_total" and wanted <= set(has)
+            for (full, labelled), count in self._counts.items()
+            if full == f"wisp_operator_{name}_total" and wanted <= set(labelled)
         )
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Show what ``read`` returns as ``wisp_operator_<name>``."""
+        """Export what ``read`` returns as ``wisp_operator_<name>``."""
         self._gauges[f"wisp_operator_{name}"] = read
 
     def observe(self, seconds: float) -> None:
-        """Note how long one reconcile took."""
-        self._took.append(seconds)
+        """Record the duration of one reconcile."""
+        self._durations_s.append(seconds)
         self._total_s += seconds
 
     def text(self) -> str:
@@ -59,17 +59,18 @@ class Metrics:
         lines: list[str] = []
         for name, text in _HELP.items():
             lines += [f"# HELP {name} {text}", f"# TYPE {name} counter"]
-            found = sorted((labels, n) for (full, labels), n in self._counts.items() if full == name)
-            lines += [f"{name}{_labels(labels)} {count}" for labels, count in found]
+            series = sorted((labels, n) for (full, labels), n in self._counts.items() if full == name)
+            lines += [f"{name}{_labels(labels)} {count}" for labels, count in series]
         for name, read in self._gauges.items():
             lines += [f"# HELP {name} {_GAUGES[name]}", f"# TYPE {name} gauge", f"{name} {read():g}"]
         return "\n".join([*lines, *self._durations(), ""])
 
     def _durations(self) -> list[str]:
-        took = sorted(self._took)
+        durations_s = sorted(self._durations_s)
         lines = [f"# HELP {_SECONDS} Time of one reconcile.", f"# TYPE {_SECONDS} summary"]
         for share in (0.5, 0.99):
-            value = took[min(len(took) - 1, int(share * len(took)))] if took else 0.0
+            index = min(len(durations_s) - 1, int(share * len(durations_s)))
+            value = durations_s[index] if durations_s else 0.0
             lines.append(f'{_SECONDS}{{quantile="{share}"}} {value:.6f}')
         return [*lines, f"{_SECONDS}_sum {self._total_s:.6f}", f"{_SECONDS}_count {self.total('reconciles')}"]
 

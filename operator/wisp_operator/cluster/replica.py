@@ -13,7 +13,7 @@ import kopf
 from wisp_operator.api import API_VERSION, PLURAL
 from wisp_operator.cluster.access.api_server import Api, ApiError
 from wisp_operator.cluster.access.kinds import KINDS
-from wisp_operator.cluster.access.writer import Cluster
+from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.leader import Leader
@@ -21,15 +21,15 @@ from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation import watches
 from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.cluster.observation.polling import Poller
-from wisp_operator.cluster.observation.watchdog import Health
-from wisp_operator.cluster.reconcile.fitting import Fitter
-from wisp_operator.cluster.reconcile.reconciler import Reconciler, Tools
+from wisp_operator.cluster.observation.watchdog import CacheWatchdog
+from wisp_operator.cluster.reconcile.fitting import FitChecker
+from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
 from wisp_operator.cluster.workqueue import WorkQueue
-from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.demand import DemandAggregator
 
 log = logging.getLogger(__name__)
 
-CRD_PATIENCE_S = 2.0
+CRD_RETRY_S = 2.0
 
 
 class Replica:
@@ -44,14 +44,14 @@ class Replica:
         self.config = config
         self.metrics = Metrics()
         self.caches = Caches()
-        self.book = DemandBook()
+        self.demand = DemandAggregator()
         self.queue = WorkQueue(self.metrics)
         self.api = Api(self.metrics)
-        self.leader = Leader(self.api, config, self.metrics, self._take_over)
-        self.cluster = Cluster(self.api, self.metrics, lambda: self.leader.is_leader)
-        self.poller = Poller(self._changed)
-        self.fitter = Fitter(config.build.hub_endpoint, self._changed)
-        self.health = Health(self.api, self.caches, self.queue)
+        self.leader = Leader(self.api, config, self.metrics, self._on_started_leading)
+        self.writer = ClusterWriter(self.api, self.metrics, lambda: self.leader.is_leader)
+        self.poller = Poller(self._enqueue)
+        self.fit_checker = FitChecker(config.build.hub_endpoint, self._enqueue)
+        self.watchdog = CacheWatchdog(self.api, self.caches, self.queue)
         self._reconciler: Reconciler | None = None
 
     async def run(self) -> None:
@@ -67,8 +67,8 @@ class Replica:
         log.info("%s listens on port %d", self.config.identity, self.config.port)
         try:
             optional = await self._discover(stop)
-            self._reconciler = Reconciler(self._tools(optional))
-            await self._until(stop, self._parts(optional, stop))
+            self._reconciler = Reconciler(self._dependencies(optional))
+            await self._run_until(stop, self._parts(optional, stop))
         finally:
             await endpoints.close()
             await self.api.close()
@@ -76,16 +76,16 @@ class Replica:
     def _parts(self, optional: list[str], stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         return {
             "election": self.leader.run(),
-            "queue": self.queue.run(self._look, self.config.workers),
+            "queue": self.queue.run(self._reconcile, self.config.workers),
             "poller": self.poller.run(),
-            "health": self.health.run(),
+            "watchdog": self.watchdog.run(),
             "watches": self._watch(optional, stop),
         }
 
     async def _watch(self, optional: list[str], stop: asyncio.Event) -> None:
         """Run kopf until it is cancelled."""
         tasks = await kopf.spawn_tasks(
-            registry=watches.registry(self.caches, optional, self._changed, self._look_at_all),
+            registry=watches.registry(self.caches, optional, self._enqueue, self._enqueue_all),
             settings=watches.settings(),
             clusterwide=True,
             standalone=True,
@@ -93,7 +93,7 @@ class Replica:
         _stop_on_signals(stop)  # kopf has just taken them for itself
         await kopf.run_tasks(tasks, ignored=asyncio.all_tasks())
 
-    async def _until(self, stop: asyncio.Event, parts: dict[str, Coroutine[Any, Any, None]]) -> None:
+    async def _run_until(self, stop: asyncio.Event, parts: dict[str, Coroutine[Any, Any, None]]) -> None:
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         waiting = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -112,7 +112,7 @@ class Replica:
             log.warning(
                 "the cluster has no %s of %s yet; apply crds/inferencemodels.yaml", PLURAL, API_VERSION
             )
-            await asyncio.wait([asyncio.create_task(stop.wait())], timeout=CRD_PATIENCE_S)
+            await asyncio.wait([asyncio.create_task(stop.wait())], timeout=CRD_RETRY_S)
             if stop.is_set():
                 return []
         optional = [kind for kind in KINDS.values() if kind.is_optional]
@@ -120,24 +120,24 @@ class Replica:
 
     async def _serves(self, version: str, plural: str) -> bool:
         try:
-            found = await self.api.request("GET", f"/apis/{version}", verb="discover")
+            resources = await self.api.request("GET", f"/apis/{version}", verb="discover")
         except ApiError as error:
             if error.code == 404:
                 return False
             raise
-        return any(resource["name"] == plural for resource in found.get("resources", ()))
+        return any(resource["name"] == plural for resource in resources.get("resources", ()))
 
-    def _tools(self, optional: list[str]) -> Tools:
-        return Tools(
+    def _dependencies(self, optional: list[str]) -> Dependencies:
+        return Dependencies(
             caches=self.caches,
-            cluster=self.cluster,
-            book=self.book,
-            fitter=self.fitter,
+            writer=self.writer,
+            demand=self.demand,
+            fit_checker=self.fit_checker,
             poller=self.poller,
             metrics=self.metrics,
             config=self.config,
             optional_kinds=optional,
-            leads_since=lambda: self.leader.since,
+            leader_since=lambda: self.leader.since,
         )
 
     def _endpoints(self) -> Endpoints:
@@ -145,29 +145,29 @@ class Replica:
         self.metrics.gauge("models", lambda: float(len(self.caches.models())))
         self.metrics.gauge("queue_length", lambda: float(len(self.queue)))
         return Endpoints(
-            book=self.book,
+            demand=self.demand,
             leader=self.leader,
             metrics=self.metrics,
-            heard=self._changed,
-            illness=self.health.illness,
-            unready=self.health.unready,
+            on_demand=self._enqueue,
+            liveness_problem=self.watchdog.liveness_problem,
+            readiness_problem=self.watchdog.readiness_problem,
         )
 
-    def _changed(self, key: str) -> None:
+    def _enqueue(self, key: str) -> None:
         if self.leader.is_leader and self.caches.is_filled:
             self.queue.add(key)
 
-    def _take_over(self) -> None:
+    def _on_started_leading(self) -> None:
         if self._reconciler is not None:
-            self._reconciler.forget_all()
-        self._look_at_all()
+            self._reconciler.reset()
+        self._enqueue_all()
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         for key in self.caches.models():
-            self._changed(key)
+            self._enqueue(key)
 
-    async def _look(self, key: str) -> float | None:
-        """Look at a model, as long as this replica leads."""
+    async def _reconcile(self, key: str) -> float | None:
+        """Reconcile a model, as long as this replica leads."""
         if self._reconciler is None or not self.leader.is_leader:
             return None
         return await self._reconciler.reconcile(key)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wisp_operator.api import Scaling, Spec
-from wisp_operator.core.observation import Facts, PodFacts, Sample
+from wisp_operator.core.observation import Observation, ObservedPod, Sample
 
 FIRST_BACKOFF_S = 5.0
-LONGEST_BACKOFF_S = 300.0
+MAX_BACKOFF_S = 300.0
 PANIC_FACTOR = 2.0
 
 Why = Literal[
@@ -38,7 +38,7 @@ Why = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many pods, and why.
+    """Number of pods, and the reason.
 
     Attributes:
         replicas: pods that should exist, without those that drain.
@@ -51,30 +51,34 @@ class Decision:
     retry_at: float | None = None
 
 
-def decide(spec: Spec, facts: Facts, now: float) -> Decision:
+def decide(spec: Spec, observation: Observation, now: float) -> Decision:
     """Decide how many pods a model should have at ``now``.
 
     Args:
-        spec: of the model.
-        facts: its pods, the demand with its history, and its crashes.
+        spec: spec of the model.
+        observation: observed pods, demand with its history, and crashes.
         now: Unix seconds.
     """
     if spec.suspend:
         return Decision(0, "Suspended")
-    if facts.fit is not None and (refusal := facts.fit.refusal):
+    if observation.fit is not None and (refusal := observation.fit.refusal):
         return Decision(0, refusal)
     scaling = spec.autoscaling
-    wanted = _by_demand(spec, scaling, facts, now) if scaling else Decision(spec.replicas or 0, "Manual")
-    return _held_back(wanted, spec, facts, now)
+    wanted = (
+        _by_demand(spec, scaling, observation, now) if scaling else Decision(spec.replicas or 0, "Manual")
+    )
+    return _with_limits_on_failure(wanted, spec, observation, now)
 
 
-def remember(history: Sequence[Sample], sample: Sample, scaling: Scaling | None = None) -> tuple[Sample, ...]:
-    """Append ``sample`` and forget what no window reaches, except the last sample before it.
+def append_sample(
+    history: Sequence[Sample], sample: Sample, scaling: Scaling | None = None
+) -> tuple[Sample, ...]:
+    """Append ``sample`` and drop samples that no window reaches, except the last one before the window.
 
     Args:
         history: samples, oldest first.
         sample: the newest; one that is not newer than the last replaces it.
-        scaling: of the model; its stable window is kept.
+        scaling: scaling settings of the model; samples of its stable window are kept.
     """
     window_s = (scaling or Scaling()).stable_window.seconds
     kept = [old for old in history if old.at < sample.at]
@@ -82,30 +86,28 @@ def remember(history: Sequence[Sample], sample: Sample, scaling: Scaling | None 
     return (*kept[max(0, inside - 1) :], sample)
 
 
-def deletion_costs(pods: Sequence[PodFacts]) -> dict[str, int]:
+def deletion_costs(pods: Sequence[ObservedPod]) -> dict[str, int]:
     """Rank live pods for removal, cheapest first: those not ready, then the least loaded, then the young."""
     live = [pod for pod in pods if pod.phase != "Draining"]
     ranked = sorted(live, key=lambda pod: (pod.phase == "Ready", _load(pod), -pod.created, pod.name))
     return {pod.name: cost for cost, pod in enumerate(ranked)}
 
 
-def _load(pod: PodFacts) -> int:
+def _load(pod: ObservedPod) -> int:
     load = pod.runtime.get("load", {})
     return int(load.get("running", 0)) + int(load.get("waiting", 0))
 
 
 def backoff_s(crashes: int) -> float:
     """Seconds without a new pod after ``crashes`` in a row: 5, 10, 20 … at most 300."""
-    return (
-        0.0 if crashes < 1 else float(min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(crashes - 1, 16)))
-    )
+    return 0.0 if crashes < 1 else float(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(crashes - 1, 16)))
 
 
 def average(history: Sequence[Sample], window_s: float, now: float) -> float:
     """Average concurrency over the last ``window_s`` seconds; a sample holds until the next one.
 
     A history shorter than the window is averaged over its own length, so that the first requests count
-    fully instead of being diluted by a past nobody saw.
+    fully instead of being diluted by a time without samples.
     """
     if not history:
         return 0.0
@@ -118,16 +120,16 @@ def average(history: Sequence[Sample], window_s: float, now: float) -> float:
     return area / length if length > 0 else history[-1].concurrency
 
 
-def _by_demand(spec: Spec, scaling: Scaling, facts: Facts, now: float) -> Decision:
-    current = len(facts.live)
-    is_asked = facts.demand.waiting + facts.demand.running > 0
-    is_idle = not is_asked and _idle_s(facts, now) >= scaling.idle_after.seconds
+def _by_demand(spec: Spec, scaling: Scaling, observation: Observation, now: float) -> Decision:
+    current = len(observation.live)
+    is_asked = observation.demand.waiting + observation.demand.running > 0
+    is_idle = not is_asked and _idle_s(observation, now) >= scaling.idle_after.seconds
     is_woken = is_asked or (
         spec.cold_start.mode == "Reject" and not is_idle
     )  # a rejected request waits nowhere
     if is_idle or (current == 0 and not is_woken):
         return Decision(scaling.min, "KeptWarm" if scaling.min else "Idle")
-    history = facts.demand.history
+    history = observation.demand.history
     stable = _pods_for(average(history, scaling.stable_window.seconds, now), scaling)
     burst = _pods_for(average(history, scaling.panic_window.seconds, now), scaling)
     if burst > stable and burst >= PANIC_FACTOR * max(1, current):
@@ -142,7 +144,7 @@ def _peak(history: Sequence[Sample], scaling: Scaling, now: float) -> float:
     """Find the highest short-window average that ended within the stable window.
 
     Pods go only once the whole stable window could have done without them, so a burst that raised the
-    number does not let it fall again at the next look.
+    number does not let it fall again at the next reconcile.
     """
     since, window_s = now - scaling.stable_window.seconds, scaling.panic_window.seconds
     moments = [now, *(sample.at for sample in history if sample.at >= since)]
@@ -151,10 +153,10 @@ def _peak(history: Sequence[Sample], scaling: Scaling, now: float) -> float:
     )
 
 
-def _idle_s(facts: Facts, now: float) -> float:
+def _idle_s(observation: Observation, now: float) -> float:
     """Seconds without a request, counted from the last time a pod became ready at the earliest."""
-    since_ready = [now - pod.ready_since for pod in facts.live if pod.ready_since is not None]
-    return min([math.inf if facts.demand.idle_s is None else facts.demand.idle_s, *since_ready])
+    since_ready = [now - pod.ready_since for pod in observation.live if pod.ready_since is not None]
+    return min([math.inf if observation.demand.idle_s is None else observation.demand.idle_s, *since_ready])
 
 
 def _pods_for(concurrency: float, scaling: Scaling) -> int:
@@ -166,20 +168,20 @@ def _within(replicas: int, scaling: Scaling) -> int:
     return min(max(replicas, scaling.min), scaling.max)
 
 
-def _held_back(wanted: Decision, spec: Spec, facts: Facts, now: float) -> Decision:
+def _with_limits_on_failure(wanted: Decision, spec: Spec, observation: Observation, now: float) -> Decision:
     """Keep a model up that was never ready, and add no pod after crashes until it is due."""
-    current = len(facts.live)
-    if wanted.replicas < current and _still_wakes(wanted, facts):
+    current = len(observation.live)
+    if wanted.replicas < current and _still_wakes(wanted, observation):
         most = spec.autoscaling.max if spec.autoscaling else current
         return Decision(max(wanted.replicas, min(current, most)), "WaitingForFirstReady")
-    if facts.last_failure is None or wanted.replicas <= current:
+    if observation.last_failure is None or wanted.replicas <= current:
         return wanted
-    due = facts.last_failure.at + backoff_s(facts.crashes)
+    due = observation.last_failure.at + backoff_s(observation.crashes)
     return Decision(current, "CrashBackOff", retry_at=due) if now < due else wanted
 
 
-def _still_wakes(wanted: Decision, facts: Facts) -> bool:
-    """Whether pods are on their way that nobody may give up yet; those that crash unasked may go."""
-    if wanted.why == "Manual" or any(pod.ready_since is not None for pod in facts.live):
+def _still_wakes(wanted: Decision, observation: Observation) -> bool:
+    """Whether starting pods must be kept; those that crash without demand may go."""
+    if wanted.why == "Manual" or any(pod.ready_since is not None for pod in observation.live):
         return False
-    return not (wanted.why in ("Idle", "KeptWarm") and facts.crashes > 0)
+    return not (wanted.why in ("Idle", "KeptWarm") and observation.crashes > 0)

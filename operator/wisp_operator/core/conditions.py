@@ -1,4 +1,4 @@
-"""Conditions of a model: their names, every reason there is with its sentence, and when they changed."""
+"""Conditions of a model: their names, every reason with its sentence, and the time of the last change."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Condition:
 
 
 def condition(kind: Kind, status: Truth, reason: str, message: str = "") -> Condition:
-    """Make a condition; without a message it says its reason's sentence.
+    """Make a condition; its default message is the sentence of its reason.
 
     Raises:
         KeyError: the reason is not in :data:`REASONS`.
@@ -90,15 +90,15 @@ def condition(kind: Kind, status: Truth, reason: str, message: str = "") -> Cond
     return Condition(kind, status, reason, message or REASONS[reason])
 
 
-def stamped(
+def with_times(
     conditions: Iterable[Condition], previous: Iterable[Condition], generation: int, now: float
 ) -> tuple[Condition, ...]:
     """Add the generation and the time at which each condition's status last changed.
 
     Args:
-        conditions: as they are now.
-        previous: as they were written last; one whose status is the same keeps its time.
-        generation: of the spec that was looked at.
+        conditions: current conditions.
+        previous: conditions written last; one whose status is the same keeps its time.
+        generation: generation of the reconciled spec.
         now: Unix seconds.
     """
     before = {old.type: old for old in previous}

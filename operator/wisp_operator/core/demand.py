@@ -1,6 +1,6 @@
-"""What gateways say of their requests: the contract *Demand* of docs/contracts.md, and its sum.
+"""Demand reported by gateways (the contract *Demand* of docs/contracts.md), and its sum.
 
-Pure: no clock, no network. Each gateway speaks for itself; the sum over those heard lately is the demand
+Pure: no clock, no network. Each gateway reports its own requests; the sum over recent reports is the demand
 for a model. Nothing is decided here.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FORGET_AFTER_S = 10.0
+STALE_AFTER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one gateway said of one model; units as in :class:`wisp_operator.core.observation.Demand`."""
+    """One gateway's report on one model; units as in :class:`wisp_operator.core.observation.Demand`."""
 
     waiting: int
     running: int
@@ -24,34 +24,34 @@ class Report:
     at: float
 
 
-class DemandBook:
+class DemandAggregator:
     """The last report of every gateway, by model."""
 
     def __init__(self) -> None:
         self._reports: dict[str, dict[str, Report]] = {}
 
     def record(self, document: Mapping[str, Any], now: float) -> None:
-        """Take one gateway's report, given at ``now`` seconds.
+        """Store one gateway's report, received at ``now`` seconds.
 
         Raises:
-            ValueError: the document is not as the contract says.
+            ValueError: the document breaks the contract.
         """
         try:
-            models = {str(key): _report(found, now) for key, found in document["models"].items()}
+            models = {str(key): _report(entry, now) for key, entry in document["models"].items()}
             gateway = str(document["gateway"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a demand report (docs/contracts.md, Demand): {error!r}") from error
-        silent = [name for name, told in self._reports.items() if _is_silent(told, now)]
+        silent = [name for name, reports in self._reports.items() if _is_silent(reports, now)]
         for name in silent:  # a gateway's pod has a new name after every restart
             del self._reports[name]
         self._reports[gateway] = models
 
     def total(self, key: str, now: float) -> Report:
-        """Requests of a model over all gateways; one that fell silent no longer counts."""
+        """Sum the requests of a model over all gateways; one that fell silent no longer counts."""
         reports = [
             models[key]
             for models in self._reports.values()
-            if key in models and now - models[key].at < FORGET_AFTER_S
+            if key in models and now - models[key].at < STALE_AFTER_S
         ]
         idle = [report.idle_s + now - report.at for report in reports if report.idle_s is not None]
         return Report(
@@ -64,15 +64,15 @@ class DemandBook:
 
 
 def _is_silent(models: Mapping[str, Report], now: float) -> bool:
-    return all(now - report.at >= FORGET_AFTER_S for report in models.values())
+    return all(now - report.at >= STALE_AFTER_S for report in models.values())
 
 
-def _report(found: Mapping[str, Any], now: float) -> Report:
-    idle_s = found.get("idleSeconds")
+def _report(entry: Mapping[str, Any], now: float) -> Report:
+    idle_s = entry.get("idleSeconds")
     return Report(
-        waiting=int(found["waiting"]),
-        running=int(found["running"]),
-        arrivals=int(found.get("arrivals", 0)),
+        waiting=int(entry["waiting"]),
+        running=int(entry["running"]),
+        arrivals=int(entry.get("arrivals", 0)),
         idle_s=None if idle_s is None else float(idle_s),
         at=now,
     )

@@ -1,7 +1,7 @@
-"""Ask before any pod exists whether a model fits what it is to run on.
+"""Check before any pod exists whether a model fits its device.
 
 The arithmetic is :mod:`wisp_plan`'s, the same that the runtime does against its real memory; this module
-translates a spec into its question, and its answer into ``status.fit``.
+translates a spec into a request, and the verdict into ``status.fit``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What ``status.fit`` says: the verdict and the numbers behind it.
+    """Content of ``status.fit``: the verdict and the numbers behind it.
 
     Attributes:
         verdict: DoesNotFit speaks of memory, Unsupported of a model that no memory would help; Unknown if the
             model's files or the GPU's memory could not be learnt.
         message: one sentence; with DoesNotFit and Unsupported it ends in the remedy.
-        headroom_bytes: beside the least that serves; negative is what is missing.
-        gpu: what was asked about, e.g. ``L4`` or ``CPU``.
-        basis: what was read to know, and whether it was computed or measured.
+        headroom_bytes: bytes beyond the minimum that serves; negative: bytes missing.
+        gpu: name of the checked device, e.g. ``L4`` or ``CPU``.
+        basis: source of the numbers, and whether they were computed or measured.
     """
 
     verdict: Literal["Fits", "DoesNotFit", "Unsupported", "Unknown"]
@@ -45,7 +45,7 @@ class FitReport:
 
     @property
     def refusal(self) -> Literal["DoesNotFit", "ModelUnsupported"] | None:
-        """Why no pod may be started, as conditions name it; None if one may."""
+        """Reason that forbids starting a pod, as conditions name it; None if a pod may start."""
         if self.verdict == "Unsupported":
             return "ModelUnsupported"
         return "DoesNotFit" if self.verdict == "DoesNotFit" else None
@@ -53,12 +53,12 @@ class FitReport:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a model is to run on.
+    """Device that a model is checked against.
 
     Attributes:
         kind: cpu or cuda.
-        name: as messages say it: ``L4``, ``this machine``.
-        available_bytes: what the model may take, CUDA's own context included.
+        name: name in messages: ``L4``, ``this machine``.
+        available_bytes: memory that the model may take, CUDA's own context included.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -83,7 +83,7 @@ def device_of(gpu: Gpu) -> Device | None:
 
 
 def of_card(card: Card) -> Device:
-    """A card of the catalogue that nobody else uses."""
+    """Make a device of a card of the catalogue, with no other process on it."""
     return Device("cuda", card.name, usable_bytes(card))
 
 
@@ -112,11 +112,11 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
 
 
 def check(model: InferenceModel, files: Files | None, device: Device | None) -> FitReport:
-    """Say whether ``model`` fits; never raises, since not knowing is an answer too.
+    """Check whether ``model`` fits; never raises, since ``Unknown`` is a verdict too.
 
     Args:
-        files: of :func:`.sources.files_of`; None if only a pod can read them.
-        device: of :func:`device_of`, or what the machine has; None if nothing is known of it.
+        files: result of :func:`.sources.files_of`; None if only a pod can read them.
+        device: result of :func:`device_of`, or the machine's own; None if unknown.
     """
     name = device.name if device else ""
     if files is None:
@@ -126,7 +126,7 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
         message = "Any GPU is allowed; name spec.gpu.product or spec.gpu.memory to know before a pod starts."
         return FitReport("Unknown", message)
     try:
-        found = plan(model, files, device)
+        result = plan(model, files, device)
     except SourceError as error:
         return FitReport("Unknown", str(error), gpu=name)
     except (CheckpointInvalid, ConfigMissing) as error:
@@ -135,25 +135,25 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
         return FitReport("Unsupported", error.message, gpu=name, basis="config.json")
     except PlanError as error:
         return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json")
-    return _report(found)
+    return _report(result)
 
 
-def _report(found: verdict.Fit) -> FitReport:
+def _report(result: verdict.Fit) -> FitReport:
     return FitReport(
-        verdict="Fits" if found.fits else "DoesNotFit",
-        message=found.message[:1].upper() + found.message[1:] + ".",
-        weights_bytes=found.ledger.weights_bytes + found.ledger.scales_bytes,
-        kv_bytes_per_token=found.ledger.kv_bytes_per_token,
-        max_context=found.max_context,
-        max_concurrent_at_context=found.max_concurrent_at_context,
-        headroom_bytes=found.headroom_bytes,
-        gpu=found.device_name,
-        basis=f"computed from the {'weights headers' if found.basis == 'checkpoint' else 'config.json'}",
+        verdict="Fits" if result.fits else "DoesNotFit",
+        message=result.message[:1].upper() + result.message[1:] + ".",
+        weights_bytes=result.ledger.weights_bytes + result.ledger.scales_bytes,
+        kv_bytes_per_token=result.ledger.kv_bytes_per_token,
+        max_context=result.max_context,
+        max_concurrent_at_context=result.max_concurrent_at_context,
+        headroom_bytes=result.headroom_bytes,
+        gpu=result.device_name,
+        basis=f"computed from the {'weights headers' if result.basis == 'checkpoint' else 'config.json'}",
     )
 
 
 def measured(ledger: Mapping[str, Any], gpu: str) -> FitReport:
-    """Take over what a running pod measured, from ``ledger`` of its ``/state``."""
+    """Build the report of a running pod's measurement, the ``ledger`` of its ``/state``."""
     return FitReport(
         verdict="Fits" if ledger.get("fits") else "DoesNotFit",
         message=str(ledger.get("message", "")),

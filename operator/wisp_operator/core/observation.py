@@ -1,7 +1,7 @@
-"""What was observed of one model: its pods, the demand for it, how it last failed.
+"""Observation of one model: its pods, the demand for it, its last failure.
 
 Pure data: a cluster (of one machine, or Kubernetes) fills it in, :mod:`.autoscale` decides on it and
-:mod:`.status` tells it. Times are Unix seconds.
+:mod:`.status` reports it. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Phase = Literal["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draini
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a pod last ended badly: from its termination log, or from its exit code.
+    """A pod's failure, from its termination log or from its exit code.
 
     Attributes:
-        reason: in one word, e.g. ``DoesNotFit`` or ``Killed``.
-        message: the sentence that the pod left.
-        at: when, Unix seconds.
-        exit_code: of the process, if it is known.
-        details: the numbers of a termination log.
+        reason: one word, e.g. ``DoesNotFit`` or ``Killed``.
+        message: sentence for the user.
+        at: time of the failure, Unix seconds.
+        exit_code: exit code of the process, if it is known.
+        details: numbers of a termination log.
     """
 
     reason: str
@@ -35,18 +35,18 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class PodFacts:
+class ObservedPod:
     """One pod.
 
     Attributes:
-        name: of the pod, or of the local process.
+        name: name of the pod, or of the local process.
         phase: Pending (no node yet), Starting, Ready, Unready (was ready, its probe fails now), BackingOff
             (ended, will be started again) or Draining (finishes what it runs, takes nothing new).
-        created: when, Unix seconds.
-        ready_since: when it first became ready; None if it never was.
-        restarts: how often its process was started again.
-        runtime: its last ``/state``; empty until it gave one.
-        pending_message: why it has no node, in the scheduler's words.
+        created: time of creation, Unix seconds.
+        ready_since: time at which it first became ready; None if it never was.
+        restarts: number of restarts of its process.
+        runtime: last ``/state``; empty before the first.
+        pending_message: the scheduler's message about a pod without a node.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the gateways last reported, summed.
+    """Sum of the gateways' last reports.
 
     Attributes:
         waiting, running: requests held, and requests at a pod.
         idle_s: seconds since a request last arrived or ran; None if there never was one.
-        history: samples of ``waiting + running``, oldest first; :func:`.autoscale.remember` keeps it short.
+        history: bounded samples of ``waiting + running``, oldest first (:func:`.autoscale.append_sample`).
     """
 
     waiting: int = 0
@@ -83,20 +83,20 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Observation:
     """Everything observed of one model.
 
     Attributes:
-        pods: all of them, those that drain included.
-        crashes: how often in a row a pod ended without one having become ready in between.
-        last_failure: kept while the model is at zero, until a pod is ready again.
-        fit: what :func:`.fit.check` said, or None if it has not been asked.
+        pods: all pods, those that drain included.
+        crashes: crashes in a row, without a pod having become ready in between.
+        last_failure: last failure; kept while the model is at zero, until a pod is ready again.
+        fit: report of :func:`.fit.check`; None before the first check.
         cold_start_s: length of recent cold starts in seconds, oldest first.
-        url: where clients reach the model.
-        prefetch: how far the Jobs are that fetch its weights ahead; None without any.
+        url: base URL of the model for clients.
+        prefetch: progress of the Jobs that prefetch its weights; None without any.
     """
 
-    pods: tuple[PodFacts, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
     demand: Demand = field(default_factory=Demand)
     crashes: int = 0
     last_failure: Failure | None = None
@@ -106,11 +106,11 @@ class Facts:
     prefetch: Literal["Running", "Done", "Failed"] | None = None
 
     @property
-    def live(self) -> tuple[PodFacts, ...]:
+    def live(self) -> tuple[ObservedPod, ...]:
         """The pods that do not drain."""
         return tuple(pod for pod in self.pods if pod.phase != "Draining")
 
     @property
-    def ready(self) -> tuple[PodFacts, ...]:
+    def ready(self) -> tuple[ObservedPod, ...]:
         """The pods that take requests."""
         return tuple(pod for pod in self.pods if pod.phase == "Ready")

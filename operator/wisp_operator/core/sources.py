@@ -1,7 +1,7 @@
-"""Where a model's ``config.json`` and safetensors headers are read from, without its weights.
+"""Sources of a model's ``config.json`` and safetensors headers; its weights are not read.
 
 A folder of this machine, or a Hugging Face repository over HTTP range requests: a few hundred kilobytes
-tell what a model of any size needs.
+suffice for a model of any size.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class HubRepository:
     def config(self) -> ModelSpec:
         """Read ``config.json``."""
         try:
-            parsed = json.loads(self._whole("config.json"))
+            parsed = json.loads(self._read_text("config.json"))
         except FileNotFoundError as error:
             raise SourceError(
                 f"hf://{self.name} has no config.json, so it is not a model Wisp can run."
@@ -104,12 +104,12 @@ class HubRepository:
     def inventory(self) -> Inventory:
         """Read the headers of the weights."""
         try:
-            index = self._whole(INDEX_FILE)
+            index = self._read_text(INDEX_FILE)
         except FileNotFoundError:
             index = None
         return read_inventory(self._open, index)
 
-    def _whole(self, file: str) -> bytes:
+    def _read_text(self, file: str) -> bytes:
         return self._get(file, 0, MAX_TEXT_BYTES)[0]
 
     def _open(self, file: str) -> Source:
@@ -130,12 +130,12 @@ class HubRepository:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return _part(answer, offset, count)
+                return _requested_range(answer, offset, count)
         except urllib.error.HTTPError as error:
             raise self._refused(file, error.code) from error
         except (OSError, HTTPException) as error:
             raise SourceError(
-                f"{file} of hf://{self.name} could not be read from {self._base}: {_words(error)}."
+                f"{file} of hf://{self.name} could not be read from {self._base}: {_cause(error)}."
             ) from error
 
     def _refused(self, file: str, code: int) -> Exception:
@@ -149,15 +149,15 @@ class HubRepository:
         return SourceError(f"{file} of hf://{self.name}: {self._base} answered HTTP {code}. Try again later.")
 
 
-def _words(error: Exception) -> str:
-    """Why a hub could not be asked; what the system calls "[Errno -2]" is told as what it means."""
+def _cause(error: Exception) -> str:
+    """Cause of a failed request in words; "[Errno -2]" becomes its meaning."""
     why = getattr(error, "reason", error)
     if isinstance(why, socket.gaierror):
         return "its name could not be resolved. Is this machine offline? HF_ENDPOINT names a mirror"
     return str(getattr(why, "strerror", None) or why).lower()
 
 
-def _part(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:
+def _requested_range(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:
     """Take the asked part of an answer; a server that ignores ranges sends the file from its start."""
     if answer.status == 206:
         total = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
@@ -170,13 +170,13 @@ def _part(answer: Any, offset: int, count: int) -> tuple[bytes, int | None]:
 def files_of(
     source: ModelSource, *, endpoint: str = "", token: str = "", sees_node: bool = True
 ) -> Files | None:
-    """Find where the headers of a model can be read before a pod exists.
+    """Choose the source of a model's headers before a pod exists.
 
     Args:
         source: ``spec.model``.
-        endpoint, token: of the hub.
-        sees_node: whether ``file://`` means a directory that we see too, as on one machine; an operator in a
-            pod does not.
+        endpoint, token: base URL and token of the hub.
+        sees_node: true if ``file://`` means a directory of this process too, as on one machine; an operator
+            in a pod does not see the node's.
 
     Returns:
         None for what only a pod can read: ``s3://``, ``pvc://``, ``oci://``, and a node's ``file://``.

@@ -1,7 +1,7 @@
-"""Say in one status what was observed of a model, and why.
+"""Build the status of a model from its observation.
 
-Pure: facts and the autoscaler's decision in, the whole of ``status`` out, written once a reconcile.
-The conditions are in :mod:`.status_rules`; here are the numbers around them.
+Pure: observation and the autoscaler's decision in, the complete ``status`` out, written once a reconcile.
+The conditions are in :mod:`.status_rules`; the numbers around them are here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.api.schema_parser import written
+from wisp_operator.api.schema_parser import api_name
 from wisp_operator.core.autoscale import Decision
-from wisp_operator.core.conditions import Condition, condition, stamped
+from wisp_operator.core.conditions import Condition, condition, with_times
 from wisp_operator.core.fit import FitReport, measured
-from wisp_operator.core.observation import Facts, Failure, PodFacts
-from wisp_operator.core.status_rules import conditions_of, state_of
+from wisp_operator.core.observation import Failure, Observation, ObservedPod
+from wisp_operator.core.status_rules import model_conditions, model_state
 from wisp_operator.core.times import timestamp
 from wisp_operator.desired.labels import selector_text
 from wisp_operator.errors import Problem
@@ -41,7 +41,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class ColdStarts:
-    """``status.coldStart``: how long recent cold starts took, in seconds."""
+    """``status.coldStart``: length of recent cold starts, in seconds."""
 
     last_seconds: float | None = None
     p50_seconds: float | None = None
@@ -50,7 +50,7 @@ class ColdStarts:
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """``status.performance``: what the pods do now, summed or averaged over them."""
+    """``status.performance``: load of the pods now, summed or averaged over them."""
 
     tokens_per_second: float = 0.0
     kv_cache_use_percent: int = 0
@@ -67,7 +67,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """``status.lastFailure``: how a pod last ended badly; kept while the model is at zero."""
+    """``status.lastFailure``: last failure of a pod; kept while the model is at zero."""
 
     reason: str
     message: str
@@ -96,7 +96,7 @@ class Status:
 
     def condition(self, kind: str) -> Condition:
         """The condition of this type."""
-        return next(found for found in self.conditions if found.type == kind)
+        return next(condition for condition in self.conditions if condition.type == kind)
 
     @property
     def reason(self) -> str:
@@ -110,70 +110,71 @@ class Status:
 
     def to_dict(self) -> dict[str, Any]:
         """Write the status as the API spells it, without what is not known."""
-        written_status: dict[str, Any] = _plain(self)
-        return written_status
+        document: dict[str, Any] = _plain(self)
+        return document
 
 
 def summarise(
     model: InferenceModel,
-    facts: Facts,
+    observation: Observation,
     decision: Decision,
     now: float,
     previous: Sequence[Condition] = (),
 ) -> Status:
-    """Tell what was observed.
+    """Build the status.
 
     Args:
-        model: as the user wrote it.
-        facts: observed now.
-        decision: the autoscaler's, made on the same facts.
+        model: model as the user wrote it.
+        observation: current observation.
+        decision: the autoscaler's decision on the same observation.
         now: Unix seconds.
         previous: conditions of the last status, for the times at which they changed.
     """
     return Status(
-        state=state_of(model, facts, decision),
+        state=model_state(model, observation, decision),
         observed_generation=model.generation,
-        url=facts.url,
+        url=observation.url,
         selector=selector_text(model),
-        replicas=len(facts.pods),
-        ready_replicas=len(facts.ready),
+        replicas=len(observation.pods),
+        ready_replicas=len(observation.ready),
         desired_replicas=decision.replicas,
-        fit=_fit(facts),
-        cold_start=_cold_starts(facts),
-        performance=_performance(facts.ready),
-        queue=Queue(facts.demand.waiting, facts.demand.running),
-        last_failure=_last_failure(facts.last_failure, facts.crashes),
-        conditions=stamped(conditions_of(model, facts, decision), previous, model.generation, now),
+        fit=_fit(observation),
+        cold_start=_cold_starts(observation),
+        performance=_performance(observation.ready),
+        queue=Queue(observation.demand.waiting, observation.demand.running),
+        last_failure=_last_failure(observation.last_failure, observation.crashes),
+        conditions=with_times(
+            model_conditions(model, observation, decision), previous, model.generation, now
+        ),
     )
 
 
-def refused(
+def invalid_status(
     problems: Sequence[Problem], generation: int, now: float, previous: Sequence[Condition] = ()
 ) -> Status:
-    """Tell that an object cannot be read, as happens when the CRD and the operator differ in age."""
+    """Build the status of an object that cannot be read, as when the CRD and the operator differ in age."""
     message = "; ".join(str(problem) for problem in problems)
-    found = [
+    conditions = [
         condition("Accepted", "False", "Invalid", message),
         condition("Ready", "False", "Invalid", message),
     ]
-    return Status("Failed", generation, conditions=stamped(found, previous, generation, now))
+    return Status("Failed", generation, conditions=with_times(conditions, previous, generation, now))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a waking model is: the phase it is in, and the share of its bytes if it reads any."""
+    """Progress of a waking model: its phase, and the share of bytes done if the phase reads any."""
 
     phase: str
     fraction: float | None = None
 
 
-def progress(facts: Facts) -> Progress | None:
-    """Tell how far the foremost starting pod is; None if none is starting."""
-    starting = [pod for pod in facts.live if pod.phase in ("Pending", "Starting")]
-    found = [(len(_done(pod)), pod) for pod in starting]
-    if not found:
+def progress(observation: Observation) -> Progress | None:
+    """Report the progress of the foremost starting pod; None if none is starting."""
+    starting = [pod for pod in observation.live if pod.phase in ("Pending", "Starting")]
+    if not starting:
         return None
-    pod = max(found, key=lambda pair: pair[0])[1]
+    pod = max(starting, key=lambda pod: len(_done(pod)))
     if pod.phase == "Pending":
         return Progress("schedule")
     active = next((phase for phase in pod.runtime.get("phases", ()) if phase.get("state") != "done"), None)
@@ -183,27 +184,29 @@ def progress(facts: Facts) -> Progress | None:
     return Progress(str(active.get("name")), active.get("bytes", 0) / total if total else None)
 
 
-def _fit(facts: Facts) -> FitReport | None:
-    """What a ready pod measured; without one what was computed."""
-    ledgers = [pod.runtime["ledger"] for pod in facts.ready if pod.runtime.get("ledger")]
-    return measured(ledgers[0], facts.fit.gpu if facts.fit else "") if ledgers else facts.fit
+def _fit(observation: Observation) -> FitReport | None:
+    """Choose the measurement of a ready pod; without one, the computed report."""
+    ledgers = [pod.runtime["ledger"] for pod in observation.ready if pod.runtime.get("ledger")]
+    return (
+        measured(ledgers[0], observation.fit.gpu if observation.fit else "") if ledgers else observation.fit
+    )
 
 
-def _done(pod: PodFacts) -> list[Mapping[str, Any]]:
+def _done(pod: ObservedPod) -> list[Mapping[str, Any]]:
     return [phase for phase in pod.runtime.get("phases", ()) if phase.get("state") == "done"]
 
 
-def _cold_starts(facts: Facts) -> ColdStarts:
-    newest = max((pod for pod in facts.live if pod.runtime), key=lambda pod: pod.created, default=None)
+def _cold_starts(observation: Observation) -> ColdStarts:
+    newest = max((pod for pod in observation.live if pod.runtime), key=lambda pod: pod.created, default=None)
     seconds = {phase["name"]: phase["seconds"] for phase in _done(newest)} if newest else {}
     phases = Phases(*(seconds.get(name) for name in PHASES))
-    if not facts.cold_start_s:
+    if not observation.cold_start_s:
         return ColdStarts(phases=phases)
-    median = statistics.median(facts.cold_start_s)
-    return ColdStarts(round(facts.cold_start_s[-1], 2), round(median, 2), phases)
+    median = statistics.median(observation.cold_start_s)
+    return ColdStarts(round(observation.cold_start_s[-1], 2), round(median, 2), phases)
 
 
-def _performance(ready: Sequence[PodFacts]) -> Performance:
+def _performance(ready: Sequence[ObservedPod]) -> Performance:
     loads = [pod.runtime.get("load", {}) for pod in ready]
 
     def total(key: str) -> float:
@@ -230,9 +233,9 @@ def _plain(value: Any) -> Any:
     """Turn dataclasses into maps with the API's names; None, empty texts and empty maps are left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = {
-            written(f.name.rstrip("_")): _plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+            api_name(f.name.rstrip("_")): _plain(getattr(value, f.name)) for f in dataclasses.fields(value)
         }
-        return {key: found for key, found in pairs.items() if found not in (None, "", {}, [])}
+        return {key: item for key, item in pairs.items() if item not in (None, "", {}, [])}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value

@@ -11,17 +11,17 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 def arguments(model: InferenceModel) -> list[str]:
-    """Say everything the pod must know; what the API leaves open stays with the runtime's defaults."""
+    """Build the command line; what the API leaves open stays with the runtime's defaults."""
     source, runtime = model.spec.model, model.spec.runtime
-    found = ["serve", model_path(model), "--served-name", model.served_name]
+    argv = ["serve", model_path(model), "--served-name", model.served_name]
     if source.revision:
-        found += ["--revision", source.revision]
-    found += ["--host", "0.0.0.0", "--port", str(RUNTIME_PORT)]
-    found += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
-    found += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
-    found += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
-    found += ["--decode-path", runtime.decode_path]
-    found += ["--deterministic"] if runtime.deterministic else []
-    found += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
-    found += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
-    return [*found, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
+        argv += ["--revision", source.revision]
+    argv += ["--host", "0.0.0.0", "--port", str(RUNTIME_PORT)]
+    argv += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
+    argv += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
+    argv += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
+    argv += ["--decode-path", runtime.decode_path]
+    argv += ["--deterministic"] if runtime.deterministic else []
+    argv += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
+    argv += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
+    return [*argv, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]

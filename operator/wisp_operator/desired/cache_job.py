@@ -1,4 +1,4 @@
-"""The Jobs that fetch a model's weights before the first request asks, for ``cache.prefetch``.
+"""The Jobs that prefetch a model's weights, for ``cache.prefetch``.
 
 One Job for a claim, and one a node for a directory of the node. The pod is the model's own with another
 command and without its GPU, so that it finds the same volumes, secrets and environment.
@@ -20,7 +20,7 @@ from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.desired.volumes import CACHE_DIR, FETCHED
 
 FETCH_LABEL = "wisp.dev/fetch"
-MOST_NODES = 32
+MAX_NODES = 32
 
 
 def cache_jobs(model: InferenceModel, nodes: Sequence[str], settings: BuildSettings) -> list[dict[str, Any]]:
@@ -34,19 +34,19 @@ def cache_jobs(model: InferenceModel, nodes: Sequence[str], settings: BuildSetti
         return []
     if model.spec.cache.type == "PVC":
         return [_job(model, "", settings)]
-    return [_job(model, node, settings) for node in sorted(nodes)[:MOST_NODES]]
+    return [_job(model, node, settings) for node in sorted(nodes)[:MAX_NODES]]
 
 
 def _job(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str, Any]:
     pod = _pod(model, node, settings)
     # A Job's template cannot change: another template is another Job.
     digest = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:8]
-    found = metadata(model, f"{model.name[:48]}-fetch-{digest}")
-    found["labels"] = {**found["labels"], FETCH_LABEL: model.name}
+    job_metadata = metadata(model, f"{model.name[:48]}-fetch-{digest}")
+    job_metadata["labels"] = {**job_metadata["labels"], FETCH_LABEL: model.name}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": found,
+        "metadata": job_metadata,
         "spec": {
             "backoffLimit": 6,
             "template": {"metadata": {"labels": _labels(model)}, "spec": pod},

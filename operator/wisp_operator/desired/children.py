@@ -12,22 +12,22 @@ from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.disruption_budget import disruption_budget
 from wisp_operator.desired.inference_pool import ANNOTATION, inference_pool
 from wisp_operator.desired.network_policy import network_policy
-from wisp_operator.desired.persistent_volume_claim import claim, needs_claim
+from wisp_operator.desired.persistent_volume_claim import needs_claim, persistent_volume_claim
 from wisp_operator.desired.pod_monitor import pod_monitor
 from wisp_operator.desired.service import service
 from wisp_operator.desired.settings import BuildSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the children depend on besides the model.
+class BuildContext:
+    """Inputs of the children besides the model.
 
     Attributes:
         replicas: pods that the autoscaler decided.
-        annotations: of the InferenceModel.
+        annotations: annotations of the InferenceModel.
         nodes: host names of nodes that the pods may run on.
         optional_kinds: those of ``PodMonitor`` and ``InferencePool`` whose CRD the cluster has.
-        system_namespace: where the gateway and the operator run.
+        system_namespace: namespace of the gateway and the operator.
     """
 
     replicas: int
@@ -37,17 +37,17 @@ class Surroundings:
     system_namespace: str
 
 
-def children(model: InferenceModel, around: Surroundings, settings: BuildSettings) -> list[dict[str, Any]]:
+def children(model: InferenceModel, context: BuildContext, settings: BuildSettings) -> list[dict[str, Any]]:
     """Build them all, in the order to apply them; the Deployment first, since a request may wait for it."""
-    found = [deployment(model, around.replicas, settings), service(model)]
-    found.append(network_policy(model, around.system_namespace))
+    manifests = [deployment(model, context.replicas, settings), service(model)]
+    manifests.append(network_policy(model, context.system_namespace))
     if needs_claim(model):
-        found.append(claim(model, settings))
-    if around.replicas > 1:
-        found.append(disruption_budget(model))
-    if "PodMonitor" in around.optional_kinds:
-        found.append(pod_monitor(model))
-    if "InferencePool" in around.optional_kinds:
-        pool = inference_pool(model, around.annotations.get(ANNOTATION, ""))
-        found += [pool] if pool else []
-    return [*found, *cache_jobs(model, around.nodes, settings)]
+        manifests.append(persistent_volume_claim(model, settings))
+    if context.replicas > 1:
+        manifests.append(disruption_budget(model))
+    if "PodMonitor" in context.optional_kinds:
+        manifests.append(pod_monitor(model))
+    if "InferencePool" in context.optional_kinds:
+        pool = inference_pool(model, context.annotations.get(ANNOTATION, ""))
+        manifests += [pool] if pool else []
+    return [*manifests, *cache_jobs(model, context.nodes, settings)]

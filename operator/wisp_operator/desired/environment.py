@@ -13,18 +13,18 @@ OPTIONAL_KEYS = {"s3": ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")}
 
 def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
     """The container's variables, each name once: what the user sets replaces ours."""
-    found: dict[str, dict[str, Any]] = {"HOME": {"name": "HOME", "value": "/tmp"}}
+    variables: dict[str, dict[str, Any]] = {"HOME": {"name": "HOME", "value": "/tmp"}}
     if settings.hub_endpoint and model.spec.model.scheme == "hf":
-        found["HF_ENDPOINT"] = {"name": "HF_ENDPOINT", "value": settings.hub_endpoint}
+        variables["HF_ENDPOINT"] = {"name": "HF_ENDPOINT", "value": settings.hub_endpoint}
     secret = model.spec.model.secret_ref
     if secret is not None:
         for key in SECRET_KEYS[model.spec.model.scheme]:
-            found[key] = _from_secret(key, secret.name, key)
+            variables[key] = _from_secret(key, secret.name, key)
         for key in OPTIONAL_KEYS.get(model.spec.model.scheme, ()):
-            found[key] = _from_secret(key, secret.name, key, optional=True)
+            variables[key] = _from_secret(key, secret.name, key, optional=True)
     for variable in model.spec.runtime.env:
-        found[variable.name] = _variable(variable)
-    return list(found.values())
+        variables[variable.name] = _variable(variable)
+    return list(variables.values())
 
 
 def _variable(variable: EnvVar) -> dict[str, Any]:

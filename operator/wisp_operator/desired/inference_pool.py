@@ -20,8 +20,8 @@ def inference_pool(model: InferenceModel, picker: str) -> dict[str, Any] | None:
 
     Source: Gateway API Inference Extension, inference.networking.k8s.io/v1.
     """
-    found = re.fullmatch(r"([a-z]([-a-z0-9]*[a-z0-9])?):([1-9][0-9]{0,4})", picker)
-    if found is None:
+    reference = re.fullmatch(r"([a-z]([-a-z0-9]*[a-z0-9])?):([1-9][0-9]{0,4})", picker)
+    if reference is None:
         return None
     return {
         "apiVersion": "inference.networking.k8s.io/v1",
@@ -32,8 +32,8 @@ def inference_pool(model: InferenceModel, picker: str) -> dict[str, Any] | None:
             "targetPorts": [{"number": RUNTIME_PORT}],
             "endpointPickerRef": {
                 "kind": "Service",
-                "name": found[1],
-                "port": {"number": int(found[3])},
+                "name": reference[1],
+                "port": {"number": int(reference[3])},
                 "failureMode": "FailOpen",
             },
         },

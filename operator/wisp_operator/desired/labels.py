@@ -34,13 +34,13 @@ def labels(model: InferenceModel) -> dict[str, str]:
 
 def metadata(model: InferenceModel, name: str = "") -> dict[str, Any]:
     """Metadata of a child: deleted with the model, once the cluster has given the model a uid."""
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": name or model.name,
         "namespace": model.namespace,
         "labels": labels(model),
     }
     if model.uid:
-        found["ownerReferences"] = [
+        document["ownerReferences"] = [
             {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
@@ -50,7 +50,7 @@ def metadata(model: InferenceModel, name: str = "") -> dict[str, Any]:
                 "blockOwnerDeletion": True,
             }
         ]
-    return found
+    return document
 
 
 def cache_claim(model: InferenceModel) -> str:

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a model: who may reach its pods, and whom they may reach.
+"""The NetworkPolicy of a model: allowed callers of its pods, and addresses that they may reach.
 
 A model without API keys is open to its own namespace, as its Service says; one with keys is reached
 through the gateway alone, which checks them.
@@ -19,8 +19,8 @@ def network_policy(model: InferenceModel, system_namespace: str) -> dict[str, An
     """Build the policy of a model's pods.
 
     Args:
-        model: whose pods; those that fetch their weights may reach any address, all others none.
-        system_namespace: where the gateway, the operator and whoever collects metrics run.
+        model: owner of the pods; pods that fetch their weights may reach any address, all others none.
+        system_namespace: namespace of the gateway, the operator and the collector of metrics.
     """
     callers: list[dict[str, Any]] = [
         {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: system_namespace}}}

@@ -15,7 +15,7 @@ def needs_claim(model: InferenceModel) -> bool:
     return model.spec.cache.type == "PVC" and model.spec.model.scheme in FETCHED
 
 
-def claim(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
+def persistent_volume_claim(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
     """Build the claim; size, mode and class are the installation's."""
     spec: dict[str, Any] = {
         "accessModes": [settings.claim_access_mode],

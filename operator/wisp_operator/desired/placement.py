@@ -1,4 +1,4 @@
-"""Where a pod may run: the GPU it asks for, the nodes that have it, the taints it accepts."""
+"""Placement of a pod: its GPU request, node affinity and tolerations."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def resources(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
 
 
 def placement(gpu: Gpu) -> dict[str, Any]:
-    """The part of a pod's spec that chooses its node; only what was asked for."""
-    found: dict[str, Any] = {}
+    """Build the part of a pod's spec that chooses its node; only what the model's spec names."""
+    spec: dict[str, Any] = {}
     if gpu.node_selector:
-        found["nodeSelector"] = dict(gpu.node_selector)
+        spec["nodeSelector"] = dict(gpu.node_selector)
     if tolerations := _tolerations(gpu):
-        found["tolerations"] = tolerations
+        spec["tolerations"] = tolerations
     if expressions := _expressions(gpu):
         terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    return found
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return spec
 
 
 def _expressions(gpu: Gpu) -> list[dict[str, Any]]:
     """Conditions on the labels that NVIDIA's GPU feature discovery gives nodes."""
-    found: list[dict[str, Any]] = []
+    expressions: list[dict[str, Any]] = []
     if gpu.product:
-        found.append({"key": PRODUCT_LABEL, "operator": "In", "values": list(gpu.product)})
+        expressions.append({"key": PRODUCT_LABEL, "operator": "In", "values": list(gpu.product)})
     if gpu.memory is not None:
         # The label counts whole MiB; "at least" is "greater than one less".
         least = -(-gpu.memory.bytes // 2**20)
-        found.append({"key": MEMORY_LABEL, "operator": "Gt", "values": [str(least - 1)]})
-    return found
+        expressions.append({"key": MEMORY_LABEL, "operator": "Gt", "values": [str(least - 1)]})
+    return expressions
 
 
 def _tolerations(gpu: Gpu) -> list[dict[str, Any]]:

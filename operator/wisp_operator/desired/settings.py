@@ -1,4 +1,4 @@
-"""What the builders need to know that no InferenceModel says: the image, the node's directories, the user."""
+"""Settings of the builders that are the installation's: the image, the node's directories, the user."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class BuildSettings:
     """Settings of an installation, the same for every model.
 
     Attributes:
-        image: of the runtime, with its tag or digest.
-        pull_policy: of that image.
+        image: image of the runtime, with its tag or digest.
+        pull_policy: pull policy of that image.
         node_cache_dir: directory of a node that keeps downloads for ``cache.type: NodeLocal``; it must be
             writable for ``user_id``.
-        hub_endpoint: of a mirror of huggingface.co; empty for the hub itself.
+        hub_endpoint: base URL of a mirror of huggingface.co; empty for the hub itself.
         user_id: user and group that the pods run as; never 0.
-        cpu_request, memory_request: what a pod asks of its node besides the GPU.
-        claim_size, claim_access_mode, claim_storage_class: of the claims for ``cache.type: PVC``; an
-            empty class is the cluster's default.
-        endpoint_grace_s: seconds a pod keeps accepting after it was told to stop, until no proxy sends more.
+        cpu_request, memory_request: resources that a pod requests besides the GPU.
+        claim_size, claim_access_mode, claim_storage_class: properties of the claims for ``cache.type: PVC``;
+            an empty class is the cluster's default.
+        endpoint_grace_s: seconds a pod keeps accepting after its deletion, until no proxy sends more.
     """
 
     image: str = "ghcr.io/wisp-dev/wisp-runtime:0.1.0"

@@ -1,4 +1,4 @@
-"""Where a pod finds its weights: one volume by the scheme of the model's URI.
+"""Volumes of a pod: its weights by the scheme of the model's URI, a cache, scratch.
 
 ``file://``, ``pvc://`` and ``oci://`` are mounted read-only under ``/models``; ``hf://`` and ``s3://`` are
 fetched by the runtime into ``/cache``.
@@ -35,21 +35,21 @@ def volumes(model: InferenceModel, settings: BuildSettings) -> list[dict[str, An
 
 def mounts(model: InferenceModel) -> list[dict[str, Any]]:
     """The container's mounts, for the same volumes."""
-    found: list[dict[str, Any]] = [
+    container_mounts: list[dict[str, Any]] = [
         {"name": "cache", "mountPath": CACHE_DIR},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
     if model.spec.model.scheme in FETCHED:
-        return found
+        return container_mounts
     weights: dict[str, Any] = {"name": "model", "mountPath": model_path(model), "readOnly": True}
     directory = model.spec.model.location.partition("/")[2].strip("/")
     if model.spec.model.scheme == "pvc" and directory:
         weights["subPath"] = directory
-    return [weights, *found]
+    return [weights, *container_mounts]
 
 
 def _cache(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
-    """Where fetched weights are kept, by ``spec.cache.type``."""
+    """Build the volume that keeps fetched weights, by ``spec.cache.type``."""
     match model.spec.cache.type:
         case "NodeLocal":
             return {"hostPath": {"path": settings.node_cache_dir, "type": "DirectoryOrCreate"}}

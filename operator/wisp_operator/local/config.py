@@ -1,4 +1,4 @@
-"""What the control plane on one machine takes from its surroundings: the environment and the installation.
+"""Configuration of the control plane on one machine, from the environment and the installation.
 
 The only module of the command line and the local cluster that reads the environment.
 """
@@ -15,7 +15,7 @@ RUNTIME = "wisp-runtime"
 
 
 def cache_dir() -> Path:
-    """Where models are kept: ``WISP_CACHE_DIR``, else ``~/.cache/wisp``."""
+    """Folder of downloaded models: ``WISP_CACHE_DIR``, else ``~/.cache/wisp``."""
     configured = os.environ.get("WISP_CACHE_DIR")
     if configured:
         return Path(configured).expanduser()
@@ -23,15 +23,15 @@ def cache_dir() -> Path:
 
 
 def temporary_dir() -> Path:
-    """Where a ``wisp up`` without ``--state-dir`` keeps its files while it runs."""
+    """Folder for the files of a ``wisp up`` without ``--state-dir`` while it runs."""
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def inherited_environment() -> dict[str, str]:
     """The environment a pod's process starts from: ours, without settings of Wisp itself.
 
-    A pod on a cluster sees none of the shell it was applied from, so ``WISP_MAX_CONTEXT`` there must not
-    change what the manifest says here.
+    A pod on a cluster inherits nothing from the shell it was applied from, so ``WISP_MAX_CONTEXT`` there must
+    not override the manifest here.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
     token = hub_token()  # the pod's HOME is its own, so a token kept at ours must travel
@@ -39,7 +39,7 @@ def inherited_environment() -> dict[str, str]:
 
 
 def kernels_environment() -> dict[str, str]:
-    """Where compiled kernels are on this machine: a pod's HOME is its own, so it would not find them."""
+    """Variables that name the compiled kernels here: a pod's HOME is its own, so it would not find them."""
     cache = os.environ.get("WISP_CACHE_DIR") or "~/.cache/wisp"
     built = os.environ.get("WISP_KERNELS") or f"{cache}/kernels"
     return {"WISP_KERNELS": str(Path(built).expanduser())}

@@ -1,7 +1,7 @@
-"""What is known of one model on this machine: its pods as facts, and what outlives them.
+"""History of one model on this machine: its observation, and what outlives its pods.
 
-A pod that is gone takes its state with it; how it failed, how long wakes took and who asked when must
-stay, or a model at zero would forget why it cannot start.
+A pod's state is lost with the pod; its failures, the lengths of wakes and the demand must stay, or a model
+at zero could not report why it cannot start.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core import history
 from wisp_operator.core.demand import Report
-from wisp_operator.core.observation import Demand, Facts, Phase, PodFacts
+from wisp_operator.core.history import ModelHistory
+from wisp_operator.core.observation import Demand, Observation, ObservedPod, Phase
 from wisp_operator.local.processes.pods import Pod, PodState
 
 PHASES: dict[PodState, Phase] = {
@@ -25,44 +25,44 @@ PHASES: dict[PodState, Phase] = {
 
 
 @dataclass(kw_only=True)
-class Memory(history.Memory):
-    """What is kept of a model between two looks at it.
+class LocalHistory(ModelHistory):
+    """State kept of a model between two reconciles.
 
     Attributes:
-        created: when it was first seen, Unix seconds.
-        looked_at: the last time.
+        created: time at which it was first served, Unix seconds.
+        observed_at: time of the last observation, Unix seconds.
     """
 
     created: float
-    looked_at: float = 0.0
+    observed_at: float = 0.0
 
-    def take(self, model: InferenceModel, pods: Sequence[Pod], demand: Report, now: float) -> Facts:
-        """Note what changed, and return everything observed at ``now`` (Unix seconds)."""
-        self.looked_at = now
+    def observe(self, model: InferenceModel, pods: Sequence[Pod], demand: Report, now: float) -> Observation:
+        """Record changes, and return the observation at ``now`` (Unix seconds)."""
+        self.observed_at = now
         for pod in pods:
-            self.note_failures(pod.name, pod.failures, pod.last_failure)
-        found = tuple(_facts(pod) for pod in pods)
-        self.note_ready(found, now)
-        self.forget_all_but({pod.name for pod in pods})
-        self.note_demand(model, float(demand.waiting + demand.running), now)
-        return Facts(
-            pods=found,
-            demand=Demand(demand.waiting, demand.running, demand.idle_s, self.history),
+            self.record_failures(pod.name, pod.failures, pod.last_failure)
+        observed = tuple(_observed_pod(pod) for pod in pods)
+        self.record_ready(observed, now)
+        self.retain({pod.name for pod in pods})
+        self.record_demand(model, float(demand.waiting + demand.running), now)
+        return Observation(
+            pods=observed,
+            demand=Demand(demand.waiting, demand.running, demand.idle_s, self.demand_samples),
             crashes=self.crashes,
             last_failure=self.last_failure,
             fit=self.fit,
             cold_start_s=self.cold_start_s,
         )
 
-    def again(self, facts: Facts, pods: Sequence[Pod]) -> Facts:
-        """The same facts after pods were started or told to stop."""
-        after = replace(facts, pods=tuple(_facts(pod) for pod in pods))
-        self.note_wake(bool(facts.live), len(after.live), self.looked_at)
+    def refresh(self, observation: Observation, pods: Sequence[Pod]) -> Observation:
+        """Update an observation after pods were started or stopped."""
+        after = replace(observation, pods=tuple(_observed_pod(pod) for pod in pods))
+        self.record_wake(bool(observation.live), len(after.live), self.observed_at)
         return after
 
 
-def _facts(pod: Pod) -> PodFacts:
-    return PodFacts(
+def _observed_pod(pod: Pod) -> ObservedPod:
+    return ObservedPod(
         name=pod.name,
         phase="Draining" if pod.is_draining else PHASES[pod.state],
         created=pod.created,

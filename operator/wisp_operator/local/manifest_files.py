@@ -1,4 +1,4 @@
-"""The manifests that ``wisp up`` serves, re-read when they change."""
+"""Manifest files that ``wisp up`` serves, re-read when they change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Stamp = tuple[int, int, int]
 
 
 class ManifestFiles:
-    """YAML files and what they last said.
+    """YAML files and the models last read from them.
 
     Raises:
         ManifestError: one of them cannot be read or holds problems.
@@ -29,7 +29,7 @@ class ManifestFiles:
         return [str(path) for path in self._paths]
 
     def changed(self) -> bool:
-        """Whether a file is another than the one last read, even if that could not be parsed."""
+        """Whether a file changed since it was last read, even if it could not be parsed then."""
         return self._stamps != [_stamp(path) for path in self._paths]
 
     def read(self) -> list[InferenceModel]:

@@ -1,8 +1,8 @@
-"""A Deployment's pod template, read as what one process of this machine needs.
+"""A Deployment's pod template, translated into one process of this machine.
 
 Pure: a manifest in, an argument vector, an environment and probes out; ``processes`` runs them. Where a
 container has its own file system and address, a process shares ours: mount paths become host paths, the
-listening port is one the system found free, and the address is the loopback.
+listening port is one that was free, and the address is the loopback.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Probe:
     failures: int = 3
 
     @property
-    def patience_s(self) -> float:
-        """How long answers may be bad before the probe has failed, in seconds."""
+    def failure_window_s(self) -> float:
+        """Seconds of bad answers after which the probe has failed."""
         return self.period_s * self.failures
 
 
@@ -47,7 +47,7 @@ class Template:
     Attributes:
         digest: changes whenever the pod template does.
         command: program and arguments, as a container would run them.
-        environment: of the container, without what this machine adds.
+        environment: variables of the container, without what this machine adds.
         mounts: mount path → host path, longest first.
         scratch: mount paths of ``emptyDir`` volumes, which get a directory of the pod's own.
         grace_s: seconds from the request to stop until the process is killed.
@@ -71,9 +71,9 @@ class Template:
         Args:
             port: free TCP port of the loopback.
             home: directory of the pod, for its scratch volumes.
-            log: where the process writes its last error.
-            device: what the user of this machine says; ``auto`` leaves it to the manifest, except that a
-                model made for a GPU runs on the CPU where there is none.
+            log: file for the process's last error.
+            device: the user's ``--device``; ``auto`` leaves it to the manifest, except that a model made for
+                a GPU runs on the CPU where there is none.
         """
         paths = self._paths(home, log)
         argv = [_rewrite(argument, paths) for argument in self.command]
@@ -150,14 +150,14 @@ def _environment(container: Mapping[str, Any], metadata: Mapping[str, Any]) -> d
         "status.hostIP": LOOPBACK,
         "spec.nodeName": "localhost",
     }
-    found = {}
+    variables = {}
     for variable in container.get("env", ()):
         source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
         if "value" in variable:
-            found[variable["name"]] = variable["value"]
+            variables[variable["name"]] = variable["value"]
         elif source in fields:
-            found[variable["name"]] = fields[source]
-    return found
+            variables[variable["name"]] = fields[source]
+    return variables
 
 
 def _probe(container: Mapping[str, Any], name: str) -> Probe | None:

@@ -1,6 +1,6 @@
-"""One ``wisp up``: everything it starts, what it re-reads, and how it all ends.
+"""One ``wisp up``: starts the gateway and the controller, re-reads the manifests, ends all in order.
 
-Shows nothing: the command line looks at :class:`Session` and draws (``cli/commands/up.py``).
+Prints nothing: the command line renders a :class:`Session` (``cli/commands/up.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
-from wisp_operator.local.controller import Ask, Controller
+from wisp_operator.local.controller import CheckFit, Controller
 from wisp_operator.local.gateway.demand_endpoint import DemandServer
 from wisp_operator.local.gateway.directory import DirectoryFile
-from wisp_operator.local.gateway.process import Front, FrontSettings
+from wisp_operator.local.gateway.process import GatewayProcess, GatewaySettings
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.pod_template import Device
 from wisp_operator.local.processes.cluster import LocalCluster
@@ -35,14 +35,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user of ``wisp up`` chose.
+    """Options of ``wisp up``.
 
     Attributes:
-        host, port: of the gateway.
+        host, port: address of the gateway.
         device: ``auto`` takes what the manifest says, and the CPU where there is no GPU.
-        log_level: of this program and the gateway.
-        api_keys: file of the keys for models that ask for one.
-        are_logs_kept: whether the folder of the run stays afterwards.
+        log_level: log level of this program and the gateway.
+        api_keys: file of the keys for models that require one.
+        are_logs_kept: true if the session's folder stays afterwards.
     """
 
     host: str = "127.0.0.1"
@@ -54,29 +54,29 @@ class Options:
 
 
 class Session:
-    """What runs. ``stopping`` is set once it should end."""
+    """A running session. ``stopping`` is set once it should end."""
 
-    def __init__(self, options: Options, files: ManifestFiles, home: Path, ask: Ask) -> None:
+    def __init__(self, options: Options, files: ManifestFiles, home: Path, check_fit: CheckFit) -> None:
         self.options, self.home = options, home
         self.stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._stop_at_once = asyncio.Event()
         self._files = files
         self._directory = DirectoryFile(home / "directory.json")
         self._cluster = LocalCluster(home / "pods", lambda: self.controller.wake(), options.device)
         self.controller = Controller(
             self._cluster,
-            fit=ask,
+            fit=check_fit,
             publish=self._directory.write,
             settings=BuildSettings(node_cache_dir=str(config.cache_dir())),
             api_keys=options.api_keys,
             are_logs_kept=options.are_logs_kept,
         )
-        self._demand = DemandServer(self.controller.hear)
-        self._front: Front | None = None
+        self._demand = DemandServer(self.controller.record_demand)
+        self._gateway: GatewayProcess | None = None
 
     @property
     def url(self) -> str:
-        """Of the gateway, as clients on this machine write it."""
+        """Base URL of the gateway, for clients on this machine."""
         return f"http://{self._settings().address}"
 
     @property
@@ -98,7 +98,7 @@ class Session:
             await self._start()
             async with asyncio.TaskGroup() as tasks:
                 followers = [tasks.create_task(self.controller.run()), tasks.create_task(self._reread())]
-                followers += [tasks.create_task(self._front.watch())] if self._front else []
+                followers += [tasks.create_task(self._gateway.watch())] if self._gateway else []
                 yield
                 for follower in followers:
                     follower.cancel()
@@ -108,11 +108,11 @@ class Session:
     def stop(self) -> None:
         """End in order; asked twice, at once."""
         if self.stopping.is_set():
-            self._hurry.set()
+            self._stop_at_once.set()
         self.stopping.set()
 
-    def _settings(self) -> FrontSettings:
-        return FrontSettings(
+    def _settings(self) -> GatewaySettings:
+        return GatewaySettings(
             host=self.options.host,
             port=self.options.port,
             directory=self._directory.path,
@@ -125,8 +125,8 @@ class Session:
         await self._demand.start()
         await self.controller.set_models(self._files.models)
         self.controller.reconcile_now()
-        self._front = Front(self._settings())
-        await self._front.start()
+        self._gateway = GatewayProcess(self._settings())
+        await self._gateway.start()
 
     async def _reread(self) -> None:
         """Follow the manifests; one that became invalid changes nothing but the log."""
@@ -142,7 +142,7 @@ class Session:
     async def _end(self) -> None:
         """Stop the gateway first, so that streams can finish, then the pods; at once if hurried."""
         orderly = asyncio.create_task(self._end_in_order())
-        hurried = asyncio.create_task(self._hurry.wait())
+        hurried = asyncio.create_task(self._stop_at_once.wait())
         await asyncio.wait({orderly, hurried}, return_when=asyncio.FIRST_COMPLETED)
         if not orderly.done():
             orderly.cancel()
@@ -152,7 +152,7 @@ class Session:
         hurried.cancel()
 
     async def _end_in_order(self, grace_s: float = GRACE_S) -> None:
-        if self._front is not None:
-            await self._front.stop(grace_s)
+        if self._gateway is not None:
+            await self._gateway.stop(grace_s)
         await self._cluster.close(grace_s)
         await self._demand.close()

@@ -1,7 +1,7 @@
-"""The folder in which one ``wisp up`` keeps its logs and the gateway's directory.
+"""Folder of one ``wisp up``: its logs and the gateway's directory.
 
-A temporary one is removed at the end. After a kill -9 nobody is there to do so: the next ``wisp up`` sweeps
-folders whose lock nobody holds.
+A temporary one is removed at the end. After a kill -9 it stays: the next ``wisp up`` removes folders whose
+lock is free.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def folder(chosen: Path | None, temporary: Path) -> Iterator[Path]:
 
 
 def sweep(temporary: Path) -> None:
-    """Remove what killed runs of this user left below ``temporary``."""
+    """Remove folders that killed runs of this user left below ``temporary``."""
     for path in temporary.glob(f"{PREFIX}*"):
         try:
             if path.stat().st_uid == os.getuid() and (path / LOCK).exists():

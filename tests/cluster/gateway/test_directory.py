@@ -1,4 +1,4 @@
-"""The gateway on a real API server: what it sees, how fast, with which rights, and that it loses nothing."""
+"""The gateway on a real API server: its directory, its speed, its rights, and that it loses nothing."""
 
 import base64
 import http.client
@@ -54,7 +54,7 @@ class Gateway:
         return {found["name"]: found for found in json.loads(self.ask("GET", "/state")[1])["models"]}
 
     def endpoints(self, name="chat"):
-        return {one["id"]: one["ready"] for one in self.models()[name]["endpoints"]}
+        return {endpoint["id"]: endpoint["ready"] for endpoint in self.models()[name]["endpoints"]}
 
     def chat(self, key="", **more):
         return self.ask("POST", "/v1/completions", {"model": "chat", "prompt": "hi", **more}, key)
@@ -208,7 +208,7 @@ def test_a_change_reaches_the_gateway_within_moments(start_gateway, pods, namesp
 def test_no_request_is_lost_while_pods_come_and_go_behind_two_gateways(start_gateway, pods, namespace):
     apply(model("chat"), *(endpoint_slice(pod, **READY) for pod in pods), namespace=namespace)
     gateways = [start_gateway("--namespace", namespace, "--shutdown-delay-s", "2") for _ in range(2)]
-    until(lambda: all(one.is_ready() and len(one.endpoints()) == 2 for one in gateways))
+    until(lambda: all(gateway.is_ready() and len(gateway.endpoints()) == 2 for gateway in gateways))
     is_over, answers = threading.Event(), []
 
     def client(number):
@@ -216,7 +216,7 @@ def test_no_request_is_lost_while_pods_come_and_go_behind_two_gateways(start_gat
         count = 0
         while not is_over.is_set():
             count += 1
-            taking = [one for one in gateways if one.process.poll() is None and one not in leaving]
+            taking = [g for g in gateways if g.process.poll() is None and g not in leaving]
             status, text = taking[(number + count) % len(taking)].chat(stream=count % 2 == 0)
             answers.append((status, "[DONE]" in text if count % 2 == 0 else '"pod"' in text))
 
@@ -230,13 +230,13 @@ def test_no_request_is_lost_while_pods_come_and_go_behind_two_gateways(start_gat
                 apply(endpoint_slice(pod, **READY), namespace=namespace)
                 time.sleep(0.3)
         gateways[0].process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)  # what a Service needs to notice
+        time.sleep(0.5)  # a Service's delay
         leaving.append(gateways[0])
         assert gateways[0].process.wait(30) == 0
         time.sleep(1)
         is_over.set()
-        for one in running:
-            one.result(30)
+        for request in running:
+            request.result(30)
     print(f"{len(answers)} requests, {sum(answer == (200, True) for answer in answers)} answered whole")
     assert [answer for answer in answers if answer != (200, True)] == []
     assert min(pod.served for pod in pods) > 10

@@ -1,4 +1,4 @@
-"""The CRD on a real API server: what is wrong is refused at ``kubectl apply``, in full sentences."""
+"""The CRD on a real API server: invalid specs are refused at ``kubectl apply``, in full sentences."""
 
 import pytest
 from kube import apply, get, kubectl, model

@@ -1,4 +1,4 @@
-"""Whether a model fits is known before any pod exists: node labels, a hub's headers, numbers in status."""
+"""Fit checks before any pod exists: node labels, a hub's headers, numbers in status."""
 
 import json
 

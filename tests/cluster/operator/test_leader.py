@@ -21,7 +21,7 @@ def test_of_two_replicas_only_the_leader_writes(start_operator, namespace):
     assert not follower.leads()
 
 
-def test_demand_told_to_a_follower_wakes_the_model(start_operator, namespace):
+def test_demand_posted_to_a_follower_wakes_the_model(start_operator, namespace):
     leader, follower = two_replicas(start_operator)
     apply(model("chat"), namespace=namespace)
     until(lambda: status("chat", namespace).get("state") == "Asleep")
@@ -42,7 +42,7 @@ def test_a_leader_that_is_killed_is_followed_within_its_lease(start_operator, na
     until(lambda: status("chat", namespace).get("state") == "Asleep")
 
 
-def test_a_leader_that_is_told_to_stop_hands_over_at_once(start_operator, namespace):
+def test_a_leader_that_gets_sigterm_hands_over_at_once(start_operator, namespace):
     leader, follower = two_replicas(start_operator)
     assert leader.stop() == 0
     stopped = time.monotonic()

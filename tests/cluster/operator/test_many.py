@@ -15,7 +15,7 @@ def states(namespace):
     return [found.get("status", {}).get("state") for found in get("inferencemodel", namespace=namespace)]
 
 
-def test_a_hundred_models_at_once_are_all_looked_at(operator, namespace):
+def test_a_hundred_models_at_once_are_all_reconciled(operator, namespace):
     idle_mib, before = operator.rss_mib(), operator.writes()
     begun = time.monotonic()
     apply(*(model(f"chat-{i}") for i in range(COUNT)), namespace=namespace)
@@ -89,7 +89,7 @@ def test_a_spec_changed_at_any_moment_converges(operator, namespace, moment):
     assert args[args.index("--max-concurrent") + 1] == "5"
 
 
-def test_prefetch_makes_one_job_and_removes_it_with_the_wish(operator, namespace):
+def test_prefetch_makes_one_job_and_removes_it_with_the_setting(operator, namespace):
     wish = {"model": {"uri": "hf://acme/none"}, "cache": {"type": "PVC", "prefetch": True}}
     apply(model("chat", **wish), namespace=namespace)
     job = until(lambda: get("jobs", namespace=namespace))[0]

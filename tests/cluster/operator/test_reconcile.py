@@ -31,7 +31,7 @@ def test_an_applied_model_gets_its_children_its_status_and_its_columns(operator,
     print(kubectl("get", "imodel", "-n", namespace, "-o", "wide"))
 
 
-def test_demand_wakes_a_model_and_its_start_is_told_phase_by_phase(operator, namespace):
+def test_demand_wakes_a_model_and_its_start_is_reported_phase_by_phase(operator, namespace):
     apply(model("chat", runtime=fake(ready_after="2s")), namespace=namespace)
     until(lambda: status("chat", namespace).get("state") == "Asleep")
     assert operator.ask(f"{namespace}/chat") == 204

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 
 def ask(method, url, body=None):
-    """Send it, and print what comes as it comes."""
+    """Send it, and print the answer as it comes."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=300)
     headers = {"Content-Type": "application/json"} if body else {}

@@ -24,7 +24,7 @@ PROMPTS = tuple(f"Prompt number {n} of a few." for n in range(8))
 
 
 class Lost(Exception):
-    """Neither answered whole, nor refused with a time to come back."""
+    """Neither answered completely, nor refused with a time to come back."""
 
 
 class CutBeforeAnswer(Exception):
@@ -32,7 +32,7 @@ class CutBeforeAnswer(Exception):
 
 
 class Load:
-    """Everything asked so far, and what became of it."""
+    """All requests so far, and their outcomes."""
 
     def __init__(self, url, model):
         self.url, self.model = url, model
@@ -40,7 +40,7 @@ class Load:
         self.seconds, self.troubles, self.texts = [], [], {}
 
     async def run(self):
-        """Ask at the rate that the file says, until it says stop and every request has ended."""
+        """Send requests at the rate in the file, until the file says stop and every request has ended."""
         due, running = time.monotonic(), set()
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -58,7 +58,7 @@ class Load:
                 await asyncio.wait(running)
 
     async def one(self, session, number):
-        """Send one request, and count what becomes of it."""
+        """Send one request, and count its outcome."""
         is_stream, began = number % 2 == 0, time.monotonic()
         self.counts["streams"] += is_stream
         try:
@@ -102,12 +102,12 @@ class Load:
             raise CutBeforeAnswer(f"{type(error).__name__}: {error}") from error
         async with answer:
             try:
-                return await self.judge(answer, prompt, is_stream)
+                return await self.verify(answer, prompt, is_stream)
             except (TimeoutError, aiohttp.ClientError, ValueError) as error:
                 raise Lost(f"broken off after {answer.status}: {type(error).__name__}: {error}") from error
 
-    async def judge(self, answer, prompt, is_stream):
-        """Read an answer to its end, and see that it is whole."""
+    async def verify(self, answer, prompt, is_stream):
+        """Read an answer to its end, and check that it is complete."""
         if answer.status in (429, 503) and "Retry-After" in answer.headers:
             refusal = json.loads(await answer.read())["error"]
             self.troubles.append(f"refused: {answer.status} {refusal['code']}")
@@ -120,7 +120,7 @@ class Load:
         return "answered"
 
     def report(self):
-        """Counts, waiting times, and what went wrong in words."""
+        """Counts, waiting times, and errors in words."""
         ordered = sorted(self.seconds) or [0.0]
         at = {name: round(ordered[int(share * (len(ordered) - 1))], 3) for name, share in QUANTILES.items()}
         return {**self.counts, "seconds": at, "troubles": self.troubles[:40]}

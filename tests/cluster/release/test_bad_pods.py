@@ -1,4 +1,4 @@
-"""Whatever is wrong with a model on an installed release ends as a named reason, never as a hang."""
+"""Bad models on an installed release end as a named reason, never as a hang."""
 
 import json
 import time
@@ -6,11 +6,11 @@ import time
 import pytest
 import yaml
 from kube import apply, condition, get, kubectl, model, status, until
-from namespaces import make_room, put_weights, remove_room, run_pod
+from namespaces import make_namespace, put_weights, remove_namespace, run_pod
 from release import CLIENTS, ask, chat, client_pod
 from tiny import write_tiny
 
-ROOM, SMALL = "wisp-bad", "wisp-bad-small"
+NAMESPACE, SMALL = "wisp-bad", "wisp-bad-small"
 GIB = 2**30
 SECRET = {"name": "absent"}
 LIMIT = {
@@ -51,23 +51,25 @@ def hub(clients):
 
 @pytest.fixture(scope="module")
 def bad_models(hub, tmp_path_factory):
-    """All of them at once, each told to run."""
+    """All of them at once, each with replicas."""
     folder = tmp_path_factory.mktemp("models")
     write_tiny(folder / "tiny")
     write_tiny(folder / "truncated")
     weights = folder / "truncated/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    make_room(ROOM)
-    put_weights(ROOM, tiny=folder / "tiny", truncated=folder / "truncated")
-    make_room(SMALL)
+    make_namespace(NAMESPACE)
+    put_weights(NAMESPACE, tiny=folder / "tiny", truncated=folder / "truncated")
+    make_namespace(SMALL)
     put_weights(SMALL, tiny=folder / "tiny")
     apply(LIMIT, namespace=SMALL)
     tiny = {"model": {"uri": "pvc://weights/tiny"}}
     for name, spec in BAD.items():
-        apply(model(name, **{**tiny, **spec, "replicas": 1}), namespace=SMALL if name == "hungry" else ROOM)
+        apply(
+            model(name, **{**tiny, **spec, "replicas": 1}), namespace=SMALL if name == "hungry" else NAMESPACE
+        )
     yield
-    for room in (ROOM, SMALL):
-        kubectl("delete", "imodel", "--all", "-n", room)
+    for namespace in (NAMESPACE, SMALL):
+        kubectl("delete", "imodel", "--all", "-n", namespace)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,10 @@ def bad_models(hub, tmp_path_factory):
     ],
 )
 def test_what_is_wrong_has_a_name_and_a_sentence(bad_models, name, reason, says):
-    room = SMALL if name == "hungry" else ROOM
+    namespace = SMALL if name == "hungry" else NAMESPACE
 
     def named():  # read once: a pod that starts again is Waking for a moment
-        conditions = status(name, room).get("conditions", [])
+        conditions = status(name, namespace).get("conditions", [])
         return next((c["message"] for c in conditions if (c["type"], c["reason"]) == ("Ready", reason)), "")
 
     said = until(named, seconds=90, every=0.5)
@@ -97,8 +99,8 @@ def test_what_is_wrong_has_a_name_and_a_sentence(bad_models, name, reason, says)
     print(f"{name}: {reason}: {said}")
 
 
-def test_a_request_for_a_model_that_failed_is_told_why_at_once(bad_models):
-    until(lambda: status("truncated", ROOM).get("state") == "Failed", seconds=60)
+def test_a_request_for_a_model_that_failed_gets_the_reason_at_once(bad_models):
+    until(lambda: status("truncated", NAMESPACE).get("state") == "Failed", seconds=60)
     until(lambda: ask("/v1/chat/completions", chat("truncated"))[0] == 503)
     code, headers, lines = ask("/v1/chat/completions", chat("truncated"))
     error = json.loads(lines[0][1])["error"]
@@ -133,16 +135,16 @@ def set_gpus(node, verb, **value):
 
 
 def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, t4):
-    room = make_room("wisp-large")
+    namespace = make_namespace("wisp-large")
     gpu = {"model": {"uri": "hf://acme/large"}, "gpu": {"count": 1}, "replicas": 1, "cache": {"type": "None"}}
-    apply(model("large", **gpu), namespace=room)
-    until(lambda: condition("large", "Ready", room) == ("False", "DoesNotFit"))
-    fit = status("large", room)["fit"]
+    apply(model("large", **gpu), namespace=namespace)
+    until(lambda: condition("large", "Ready", namespace) == ("False", "DoesNotFit"))
+    fit = status("large", namespace)["fit"]
     assert fit["weightsBytes"] > 14 * GIB
     assert fit["headroomBytes"] < 0
     assert fit["gpu"] == "T4"
     time.sleep(2)  # a pod would be here by now
-    assert get("pods", namespace=room) == []
-    assert get("replicasets", namespace=room)[0]["spec"]["replicas"] == 0
-    print(kubectl("get", "imodel", "-n", room, "-o", "wide"))
-    remove_room(room)
+    assert get("pods", namespace=namespace) == []
+    assert get("replicasets", namespace=namespace)[0]["spec"]["replicas"] == 0
+    print(kubectl("get", "imodel", "-n", namespace, "-o", "wide"))
+    remove_namespace(namespace)

@@ -1,4 +1,4 @@
-"""The chart on a real cluster: what a release may do, how it upgrades, and what it leaves behind.
+"""The chart on a real cluster: rights of a release, its upgrade, and its leftovers.
 
 Needs the images of ``tests/cluster/images.sh`` on the node. The operator of a release serves the whole
 cluster: on one that is shared, ``WISP_HELM_FLAGS='--post-renderer …'`` can take its rights away.

@@ -1,4 +1,4 @@
-"""What a user does, on a real cluster: apply the example, get an answer, let it sleep, wake it."""
+"""A user's steps on a real cluster: apply the example, get an answer, let it sleep, wake it."""
 
 import json
 import time
@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 import yaml
 from kube import apply, get, kubectl, status, until
-from namespaces import make_room, put_weights
+from namespaces import make_namespace, put_weights
 from release import CHART, CLIENTS, NAME, SYSTEM, answer, ask, chat, helm
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/smollm2.yaml"
 PHASES = {"schedule", "pull", "import", "weights", "kernels", "firstToken"}
-ROOM = "wisp-journey"
+NAMESPACE = "wisp-journey"
 
 
 @pytest.fixture(scope="module")
 def example(clients, smollm2_dir):
     """The example of the front page, its weights from a claim instead of the hub; asleep."""
-    make_room(ROOM)
-    put_weights(ROOM, smollm2=smollm2_dir)
+    make_namespace(NAMESPACE)
+    put_weights(NAMESPACE, smollm2=smollm2_dir)
     found = yaml.safe_load(EXAMPLE.read_text())
     found["spec"]["model"]["uri"] = "pvc://weights/smollm2"
-    apply(found, namespace=ROOM)
-    until(lambda: status("smollm2", ROOM).get("state") == "Asleep")
-    return ROOM
+    apply(found, namespace=NAMESPACE)
+    until(lambda: status("smollm2", NAMESPACE).get("state") == "Asleep")
+    return NAMESPACE
 
 
 def listed():
@@ -66,7 +66,7 @@ def has_cold(text):
 
 
 @pytest.mark.model
-def test_an_idle_model_leaves_no_pod_and_its_next_client_hears_it_wake(example, record):
+def test_an_idle_model_leaves_no_pod_and_its_next_client_gets_heartbeats(example, record):
     wish = {"spec": {"scaling": {"idleAfter": "2s"}, "coldStart": {"heartbeat": "300ms"}}}
     kubectl("patch", "imodel", "smollm2", "-n", example, "--type=merge", "-p", json.dumps(wish))
     until(lambda: status("smollm2", example)["state"] == "Asleep", seconds=60)
@@ -92,7 +92,7 @@ def test_an_idle_model_leaves_no_pod_and_its_next_client_hears_it_wake(example, 
     record("held_stream", heartbeats=len(beats), first_token_s=tokens[0][0], listed=len(seen))
 
 
-def test_a_second_release_is_refused_and_told_which_is_the_first(release):
+def test_a_second_release_is_refused_with_the_name_of_the_first(release):
     said = helm("install", "other", str(CHART), "--namespace", CLIENTS, check=False)
     assert f"has a release of Wisp already, {NAME} in namespace {SYSTEM}" in said
     assert "other" not in helm("list", "--all-namespaces")

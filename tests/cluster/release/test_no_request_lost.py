@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from kube import NODE_RUN, apply, condition, get, kubectl, model, status, until
-from namespaces import execute, make_room, put_weights, run_pod
+from namespaces import execute, make_namespace, put_weights, run_pod
 from release import CLIENTS, GATEWAY, SYSTEM, client_pod, install, pods_of, settled
 from tiny import write_tiny
 
 RATE = 20
-ROOM = "wisp-load"
+NAMESPACE = "wisp-load"
 RESTART = Path(__file__).parents[1] / "node/restart.sh"
 TINY = {"model": {"uri": "pvc://weights/tiny"}, "runtime": {"maxContext": 512}}
 WARM = {"scaling": {"min": 1, "max": 1}}
@@ -51,7 +51,7 @@ def load(clients, record, request):
     @contextmanager
     def begin(name, rate=RATE):
         kubectl("delete", "pod", "load", "-n", CLIENTS, "--ignore-not-found", "--timeout=50s")
-        command = ["python3", "/scripts/load.py", GATEWAY, f"{ROOM}/{name}", str(rate)]
+        command = ["python3", "/scripts/load.py", GATEWAY, f"{NAMESPACE}/{name}", str(rate)]
         run_pod(CLIENTS, client_pod("load", command))
         load = Load()
         load.goes_on(2)
@@ -69,32 +69,32 @@ def load(clients, record, request):
 
 
 @pytest.fixture(scope="module")
-def room(clients, tmp_path_factory):
+def namespace(clients, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
     assert write_tiny(folder) < 1e6
-    make_room(ROOM)
-    put_weights(ROOM, tiny=folder)
-    return ROOM
+    make_namespace(NAMESPACE)
+    put_weights(NAMESPACE, tiny=folder)
+    return NAMESPACE
 
 
 @pytest.fixture(scope="module")
-def warm(room):
+def warm(namespace):
     """A model with one pod that stays."""
-    apply(model("warm", **TINY, **WARM), namespace=room)
-    until(lambda: status("warm", room).get("state") == "Ready", seconds=60)
+    apply(model("warm", **TINY, **WARM), namespace=namespace)
+    until(lambda: status("warm", namespace).get("state") == "Ready", seconds=60)
     return "warm"
 
 
 def pods(name):
-    found = json.loads(kubectl("get", "pods", "-n", ROOM, "-l", f"wisp.dev/model={name}", "-o", "json"))
+    found = json.loads(kubectl("get", "pods", "-n", NAMESPACE, "-l", f"wisp.dev/model={name}", "-o", "json"))
     return found["items"]
 
 
 def ready(name):
-    return status(name, ROOM).get("readyReplicas", 0)
+    return status(name, NAMESPACE).get("readyReplicas", 0)
 
 
-def test_no_request_is_lost_from_zero_to_three_and_back(room, load):
+def test_no_request_is_lost_from_zero_to_three_and_back(namespace, load):
     scaling = {
         "max": 3,
         "targetConcurrency": 1,
@@ -102,8 +102,8 @@ def test_no_request_is_lost_from_zero_to_three_and_back(room, load):
         "stableWindow": "6s",
         "panicWindow": "2s",
     }
-    apply(model("wide", **TINY, scaling=scaling), namespace=room)
-    until(lambda: status("wide", room).get("state") == "Asleep")
+    apply(model("wide", **TINY, scaling=scaling), namespace=namespace)
+    until(lambda: status("wide", namespace).get("state") == "Asleep")
     with load("wide", rate=2 * RATE) as steady:
         until(lambda: ready("wide") == 3, seconds=60)
         steady.rate(2)
@@ -114,16 +114,16 @@ def test_no_request_is_lost_from_zero_to_three_and_back(room, load):
         until(lambda: ready("wide") >= 1, seconds=60)
         steady.rate(0)
         until(lambda: pods("wide") == [], seconds=60)
-        assert status("wide", room)["state"] == "Asleep"
+        assert status("wide", namespace)["state"] == "Asleep"
         steady.rate(RATE)
-    kubectl("delete", "imodel", "wide", "-n", room)
+    kubectl("delete", "imodel", "wide", "-n", namespace)
 
 
 def test_no_request_is_lost_while_a_changed_spec_rolls_out(warm, load):
     with load(warm):
         before = {pod["metadata"]["uid"] for pod in pods(warm)}
         wish = {"spec": {"runtime": {"maxConcurrent": 7}}}
-        kubectl("patch", "imodel", warm, "-n", ROOM, "--type=merge", "-p", json.dumps(wish))
+        kubectl("patch", "imodel", warm, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(wish))
         until(
             lambda: ready(warm) == len(pods(warm)) == 1 and not before & {uid(pod) for pod in pods(warm)},
             seconds=60,
@@ -137,7 +137,7 @@ def uid(thing):
 def test_no_request_is_lost_with_the_only_pod_of_a_model(warm, load):
     with load(warm):
         gone = pods(warm)[0]
-        kubectl("delete", "pod", gone["metadata"]["name"], "-n", ROOM, "--timeout=50s")
+        kubectl("delete", "pod", gone["metadata"]["name"], "-n", NAMESPACE, "--timeout=50s")
         until(lambda: [uid(pod) for pod in pods(warm)] != [uid(gone)] and ready(warm) == 1, seconds=60)
 
 
@@ -157,15 +157,15 @@ def test_no_request_is_lost_with_the_leading_operator(release, warm, load):
         settled("operator")
 
 
-def test_no_request_is_lost_when_the_leader_dies_as_a_model_wakes(release, room, load):
-    apply(model("sleeper", **TINY), namespace=room)
-    until(lambda: status("sleeper", room).get("state") == "Asleep")
+def test_no_request_is_lost_when_the_leader_dies_as_a_model_wakes(release, namespace, load):
+    apply(model("sleeper", **TINY), namespace=namespace)
+    until(lambda: status("sleeper", namespace).get("state") == "Asleep")
     with load("sleeper", rate=0) as steady:
         kubectl("delete", "pod", until(release.leader), "-n", SYSTEM, "--grace-period=0", "--force")
         steady.rate(RATE)
         until(lambda: ready("sleeper") == 1, seconds=60)
     settled("operator")
-    kubectl("delete", "imodel", "sleeper", "-n", room)
+    kubectl("delete", "imodel", "sleeper", "-n", namespace)
 
 
 def test_no_request_is_lost_with_an_upgrade_of_the_release(warm, load):
@@ -182,10 +182,10 @@ def test_no_request_is_lost_while_the_api_server_restarts(release, warm, load):
         subprocess.run([str(RESTART), "apiserver", "3"], check=True, timeout=60)  # away for three seconds
         until(lambda: kubectl("get", "--raw", "/readyz", check=False).returncode == 0, seconds=60)
         steady.goes_on(3)
-        gone = pods(warm)[0]["metadata"]["name"]  # what happens now is seen by those who watch
-        kubectl("delete", "pod", gone, "-n", ROOM, "--timeout=50s")
+        gone = pods(warm)[0]["metadata"]["name"]  # watchers see the deletion
+        kubectl("delete", "pod", gone, "-n", NAMESPACE, "--timeout=50s")
         until(
             lambda: ready(warm) == 1 and gone not in [pod["metadata"]["name"] for pod in pods(warm)],
             seconds=60,
         )
-    assert condition(warm, "Ready", ROOM) == ("True", "Serving")
+    assert condition(warm, "Ready", NAMESPACE) == ("True", "Serving")

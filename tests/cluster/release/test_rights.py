@@ -1,15 +1,15 @@
-"""What an installed release and its models may do: no more than they need, all under "restricted"."""
+"""Rights of an installed release and its models: no more than they need, all under "restricted"."""
 
 import json
 
 import pytest
 import yaml
 from kube import apply, get, kubectl, model, status, until
-from namespaces import LEVEL, execute, make_room, put_weights
+from namespaces import LEVEL, execute, make_namespace, put_weights
 from release import CLIENTS, SYSTEM, client_pod
 from tiny import write_tiny
 
-ROOM = "wisp-rights"
+NAMESPACE = "wisp-rights"
 OPERATOR, GATEWAY = (f"system:serviceaccount:{SYSTEM}:wisp-{name}" for name in ("operator", "gateway"))
 
 
@@ -83,9 +83,9 @@ def test_in_its_own_namespace_the_operator_also_keeps_its_lease(release):
     ],
 )
 def test_neither_account_may(release, verb, thing):
-    assert not can(OPERATOR, verb, thing, ROOM)
+    assert not can(OPERATOR, verb, thing, NAMESPACE)
     # The gateway reads the Secrets that models name, one by one; gateway.readModelSecrets takes that away.
-    assert can(GATEWAY, verb, thing, ROOM) == ((verb, thing) == ("get", "secrets"))
+    assert can(GATEWAY, verb, thing, NAMESPACE) == ((verb, thing) == ("get", "secrets"))
 
 
 def can(account, verb, thing, namespace):
@@ -104,7 +104,7 @@ def rights(account, namespace="default"):
 
 
 def review(account, namespace):
-    """All that an account may do, as the API server itself tells it."""
+    """All that an account may do, as the API server itself reports it."""
     wish = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -129,11 +129,11 @@ def runtime_pod(clients, tmp_path_factory):
     """The pod of a model that answers."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny(folder)
-    make_room(ROOM)
-    put_weights(ROOM, tiny=folder)
-    apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=ROOM)
-    until(lambda: status("chat", ROOM).get("state") == "Ready", seconds=60)
-    return get("pods", namespace=ROOM)[0]
+    make_namespace(NAMESPACE)
+    put_weights(NAMESPACE, tiny=folder)
+    apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=NAMESPACE)
+    until(lambda: status("chat", NAMESPACE).get("state") == "Ready", seconds=60)
+    return get("pods", namespace=NAMESPACE)[0]
 
 
 LOOK = """
@@ -161,7 +161,7 @@ print(json.dumps(found))
 def test_a_runtime_pod_has_no_token_and_nothing_to_gain(runtime_pod):
     volumes = runtime_pod["spec"]["volumes"]
     assert not [volume for volume in volumes if "projected" in volume or "secret" in volume]
-    found = json.loads(execute(ROOM, runtime_pod["metadata"]["name"], "python3", "-c", LOOK))
+    found = json.loads(execute(NAMESPACE, runtime_pod["metadata"]["name"], "python3", "-c", LOOK))
     assert found == {
         "uid": 65532,
         "token": False,
@@ -172,13 +172,13 @@ def test_a_runtime_pod_has_no_token_and_nothing_to_gain(runtime_pod):
     }
 
 
-@pytest.mark.parametrize("room", [SYSTEM, CLIENTS, ROOM])
-def test_the_restricted_level_is_enforced_where_all_this_runs(runtime_pod, room):
-    labels = json.loads(kubectl("get", "namespace", room, "-o", "json"))["metadata"]["labels"]
+@pytest.mark.parametrize("namespace", [SYSTEM, CLIENTS, NAMESPACE])
+def test_the_restricted_level_is_enforced_where_all_this_runs(runtime_pod, namespace):
+    labels = json.loads(kubectl("get", "namespace", namespace, "-o", "json"))["metadata"]["labels"]
     assert labels[LEVEL] == "restricted"
     rooted = client_pod("rooted", ["true"])
     rooted["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     manifest = yaml.safe_dump(rooted)
-    refused = kubectl("create", "--dry-run=server", "-n", room, "-f", "-", stdin=manifest, check=False)
+    refused = kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=manifest, check=False)
     assert "violates PodSecurity" in refused.stderr
-    assert get("pods", namespace=room)
+    assert get("pods", namespace=namespace)

@@ -5,23 +5,23 @@ import sys
 
 import pytest
 from kube import NODE_RUN, apply, condition, kubectl, model, status, until
-from namespaces import CLAIM, make_room, put_weights, restricted_pod, run_pod
+from namespaces import CLAIM, make_namespace, put_weights, restricted_pod, run_pod
 from release import HERE, answer, chat
 from tiny import write_tiny
 
-ROOM, TOKEN = "wisp-sources", "hf_only-this-opens-it"
+NAMESPACE, TOKEN = "wisp-sources", "hf_only-this-opens-it"
 IMAGE = "wisp.test/tiny-weights:1"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
 @pytest.fixture(scope="module")
 def tiny(clients, tmp_path_factory):
-    """The room, and a folder with the model."""
+    """The namespace, and a folder with the model."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny(folder)
-    make_room(ROOM)
+    make_namespace(NAMESPACE)
     yield folder
-    kubectl("delete", "imodel", "--all", "-n", ROOM)
+    kubectl("delete", "imodel", "--all", "-n", NAMESPACE)
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def image(tiny):
 @pytest.fixture
 def hub(tiny):
     """A hub in a pod that answers only to TOKEN, and the Secret that has it; gives the hub's address."""
-    put_weights(ROOM, tiny=tiny)
+    put_weights(NAMESPACE, tiny=tiny)
     script = (HERE.parents[1] / "tests/runtime/support/hub_server.py").read_text()
-    url = f"http://hub.{ROOM}.svc"
+    url = f"http://hub.{NAMESPACE}.svc"
     spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
     apply(
         {
@@ -61,7 +61,7 @@ def hub(tiny):
             "stringData": {"HF_TOKEN": TOKEN},
         },
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec},
-        namespace=ROOM,
+        namespace=NAMESPACE,
     )
     serve = ["python3", "/scripts/hub_server.py", "acme/tiny=/weights/tiny", "--token", TOKEN]
     command = [*serve, "--host", "0.0.0.0", "--port", "8000", "--storage", url]
@@ -69,17 +69,18 @@ def hub(tiny):
         {"name": "weights", "persistentVolumeClaim": {"claimName": CLAIM}},
         {"name": "scripts", "configMap": {"name": "hub"}},
     ]
-    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+    mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
     run_pod(
-        ROOM, restricted_pod("hub", command, volumes=volumes, mounts=mounts, labels={"app": "hub"}, port=8000)
+        NAMESPACE,
+        restricted_pod("hub", command, volumes=volumes, mounts=mounts, labels={"app": "hub"}, port=8000),
     )
     return url
 
 
 def test_a_model_in_an_image_is_mounted_and_answers(image):
-    apply(model("image", model={"uri": f"oci://{image}"}, replicas=1), namespace=ROOM)
-    until(lambda: status("image", ROOM).get("state") == "Ready", seconds=60)
-    code, found = answer("/v1/chat/completions", chat(f"{ROOM}/image", max_tokens=4))
+    apply(model("image", model={"uri": f"oci://{image}"}, replicas=1), namespace=NAMESPACE)
+    until(lambda: status("image", NAMESPACE).get("state") == "Ready", seconds=60)
+    code, found = answer("/v1/chat/completions", chat(f"{NAMESPACE}/image", max_tokens=4))
     assert (code, found["usage"]["completion_tokens"]) == (200, 4)
 
 
@@ -89,9 +90,9 @@ def test_a_model_of_a_hub_is_fetched_with_the_token_of_its_secret(hub):
     apply(
         model("open", model={"uri": "hf://acme/tiny", "secretRef": {"name": "hub"}}, **wish),
         model("closed", model={"uri": "hf://acme/tiny"}, **wish),
-        namespace=ROOM,
+        namespace=NAMESPACE,
     )
-    until(lambda: status("open", ROOM).get("state") == "Ready", seconds=60)
-    code, found = answer("/v1/chat/completions", chat(f"{ROOM}/open", max_tokens=4))
+    until(lambda: status("open", NAMESPACE).get("state") == "Ready", seconds=60)
+    code, found = answer("/v1/chat/completions", chat(f"{NAMESPACE}/open", max_tokens=4))
     assert (code, found["usage"]["completion_tokens"]) == (200, 4)
-    until(lambda: condition("closed", "Ready", ROOM)[1] == "ModelNotFound", seconds=60)
+    until(lambda: condition("closed", "Ready", NAMESPACE)[1] == "ModelNotFound", seconds=60)

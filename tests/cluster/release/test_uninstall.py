@@ -1,34 +1,34 @@
-"""The last of the release's tests: uninstalling leaves the CRD, says so, and takes nobody's model away."""
+"""The last of the release's tests: uninstalling leaves the CRD, says so, and deletes no model."""
 
 from contextlib import suppress
 
 import pytest
 from kube import apply, get, kubectl, model, status, until
-from namespaces import make_room, put_weights, remove_room
+from namespaces import make_namespace, put_weights, remove_namespace
 from release import CLIENTS, KEEP, NAME, SYSTEM, everything, helm, install
 from tiny import write_tiny
 
-ROOM = "wisp-stays"
+NAMESPACE = "wisp-stays"
 
 
 @pytest.mark.skipif(KEEP, reason="KEEP=1 keeps the release")
 def test_uninstalling_leaves_nothing_but_the_crd_and_says_so(release, clients, tmp_path):
     write_tiny(tmp_path / "tiny")
-    make_room(ROOM)
-    put_weights(ROOM, tiny=tmp_path / "tiny")
-    apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=ROOM)
-    until(lambda: status("chat", ROOM).get("state") == "Ready", seconds=60)
+    make_namespace(NAMESPACE)
+    put_weights(NAMESPACE, tiny=tmp_path / "tiny")
+    apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=NAMESPACE)
+    until(lambda: status("chat", NAMESPACE).get("state") == "Ready", seconds=60)
 
     said = helm("uninstall", NAME, "--namespace", SYSTEM, "--wait")
     assert "[CustomResourceDefinition] inferencemodels.wisp.dev" in said
     assert "kept" in said
     assert [
-        pod for pod in get("pods", namespace=ROOM) if "chat" in pod["metadata"]["name"]
+        pod for pod in get("pods", namespace=NAMESPACE) if "chat" in pod["metadata"]["name"]
     ]  # the model goes on
-    kubectl("delete", "imodel", "chat", "-n", ROOM, "--timeout=20s")
-    until(lambda: get("pods", namespace=ROOM) == [], seconds=90)
-    for room in [CLIENTS, *rooms_of_tests()]:
-        remove_room(room)
+    kubectl("delete", "imodel", "chat", "-n", NAMESPACE, "--timeout=20s")
+    until(lambda: get("pods", namespace=NAMESPACE) == [], seconds=90)
+    for namespace in [CLIENTS, *namespaces_of_tests()]:
+        remove_namespace(namespace)
     crd = "/CustomResourceDefinition.apiextensions.k8s.io/v1/inferencemodels.wisp.dev"
     with suppress(AssertionError):  # what is on its way out may take a moment
         until(lambda: everything() - release.before == {crd}, seconds=30)
@@ -36,7 +36,7 @@ def test_uninstalling_leaves_nothing_but_the_crd_and_says_so(release, clients, t
     print(said)
 
 
-def rooms_of_tests():
+def namespaces_of_tests():
     names = kubectl("get", "namespaces", "-o", "name").split()
     return [
         name.partition("/")[2] for name in names if name.startswith("namespace/wisp-") and SYSTEM not in name

@@ -1,4 +1,4 @@
-"""What the cluster tests counted: printed at the end, and with RECORD=1 kept beside the benchmarks."""
+"""Counts of the cluster tests: printed at the end, and with RECORD=1 kept beside the benchmarks."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROWS = []
 
 @pytest.fixture(scope="session")
 def record():
-    """Keep one row: a name, and values that JSON can say."""
+    """Keep one row: a name, and values for JSON."""
 
     def keep(name, **values):
         ROWS.append({"name": name, **values})
@@ -57,6 +57,6 @@ def write_if_asked(**outcomes):
 
 
 def processor():
-    """What the processor calls itself."""
+    """Name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")

@@ -1,4 +1,4 @@
-"""What a failed test leaves to read: models, pods, the last events, the last lines of every log of ours."""
+"""Dump of a failed test: models, pods, the last events, the last lines of every log of ours."""
 
 import json
 
@@ -8,7 +8,7 @@ LINES = "--tail=12"
 
 
 def cluster():
-    """All of it as one text; what cannot be had is said."""
+    """The dump as one text; parts that cannot be read are named."""
     parts = [["get", "imodel", "-A", "-o", "wide"], ["get", "pods", "-A", "-o", "wide"]]
     parts.append(["get", "events", "-A", "--sort-by=.lastTimestamp"])
     found = [f"$ kubectl {' '.join(part)}\n{_tail(_run(*part))}" for part in parts]

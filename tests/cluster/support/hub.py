@@ -31,7 +31,7 @@ TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def header_and_length(config):
-    """The beginning of a safetensors file for ``config``, and how long the whole of it would be."""
+    """The beginning of a safetensors file for ``config``, and the length of the complete file."""
     entries, position = {}, 0
     for tensor in expected_tensors(parse_config(config)):
         size = 2

@@ -43,7 +43,7 @@ def model(name, **spec):
 
 
 def fake(**variables):
-    """spec.runtime that tells the fake runtime how to behave."""
+    """spec.runtime with the variables of the fake runtime."""
     return {
         "env": [{"name": f"FAKE_{name.upper()}", "value": str(value)} for name, value in variables.items()]
     }
@@ -54,7 +54,7 @@ def apply(*manifests, namespace="default", check=True):
 
 
 def until(claim, seconds=30.0, every=0.2):
-    """Ask ``claim`` until it returns something true, and return that."""
+    """Call ``claim`` until it returns something true, and return that."""
     deadline = time.monotonic() + seconds
     while True:
         found = claim()

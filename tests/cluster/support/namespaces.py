@@ -12,9 +12,9 @@ LEVEL = "pod-security.kubernetes.io/enforce"
 CLAIM = "weights"
 
 
-def make_room(name, level="restricted"):
-    """A new namespace, whatever had that name before gone; what is not allowed there is refused."""
-    remove_room(name)
+def make_namespace(name, level="restricted"):
+    """Make a new namespace in place of any of that name; it enforces Pod Security ``level``."""
+    remove_namespace(name)
     labels = {LEVEL: level}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
@@ -23,7 +23,7 @@ def make_room(name, level="restricted"):
     return name
 
 
-def remove_room(name):
+def remove_namespace(name):
     kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
     until(lambda: kubectl("get", "namespace", name, check=False).returncode != 0, seconds=120)
     kubectl("delete", "persistentvolume", f"{name}-{CLAIM}", "--ignore-not-found")
@@ -88,7 +88,7 @@ def run_pod(namespace, pod, seconds=60):
 
 
 def execute(namespace, pod, *command, stdin=b"", check=True):
-    """Run a command in a pod; what it said, as text."""
+    """Run a command in a pod; return its output as text."""
     into = ["kubectl", "exec", "-i", "-n", namespace, pod, "--", *command]
     done = subprocess.run(into, input=stdin, capture_output=True, timeout=180)
     if check and done.returncode != 0:

@@ -1,4 +1,4 @@
-"""The chart installed with Helm, as the tests of the whole see it, and questions to it from inside.
+"""The chart installed with Helm, and requests to it from inside the cluster.
 
 Fixtures for conftest.py. One release serves every test that asks for it; those tests run after all others,
 since an operator looks after the whole cluster. With ``KEEP=1`` a release that is there is taken as it is,
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kube import get, kubectl, until
-from namespaces import execute, make_room, remove_room, restricted_pod, run_pod
+from namespaces import execute, make_namespace, remove_namespace, restricted_pod, run_pod
 
 HERE = Path(__file__).parents[1]
 CHART = HERE.parents[1] / "charts/wisp"
@@ -22,7 +22,8 @@ NAME, SYSTEM, CLIENTS = "wisp", "wisp-system", "wisp-clients"
 GATEWAY = f"http://wisp-gateway.{SYSTEM}.svc"
 CRD = "customresourcedefinition.apiextensions.k8s.io/inferencemodels.wisp.dev"
 KEEP = os.environ.get("KEEP", "") not in ("", "0")
-# Not the chart's doing: what the cluster writes by itself, an APIService for each CRD too; what is no object.
+# Not the chart's: objects that the cluster writes itself (an APIService for each CRD too), and kinds without
+# objects of their own.
 OF_THE_CLUSTER = (
     "event",
     "lease.coordination.k8s.io/node",
@@ -38,7 +39,7 @@ class Release:
 
     Attributes:
         before: every object of the cluster before it was installed.
-        notes: what Helm printed.
+        notes: output of Helm.
         took_s: seconds from ``helm install`` to both Deployments being available.
     """
 
@@ -68,7 +69,7 @@ def helm(*arguments, check=True):
 
 
 def install(*flags):
-    """Install or upgrade, and wait until operator and gateway are available; what Helm says."""
+    """Install or upgrade, wait until operator and gateway are available; return Helm's output."""
     values = [str(HERE / "values.yaml"), *os.environ.get("WISP_VALUES", "").split()]
     given = [part for file in values for part in ("--values", file)]
     where = ["--namespace", SYSTEM, "--wait", "--timeout", "120s"]
@@ -119,21 +120,21 @@ def release():
         return
     helm("uninstall", NAME, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
     kubectl("delete", CRD, "--ignore-not-found", "--timeout=50s")
-    make_room(SYSTEM)
+    make_namespace(SYSTEM)
     before, began = everything(), time.monotonic()
     notes = install()
     yield Release(before, notes, time.monotonic() - began)
     if not KEEP:
         helm("uninstall", NAME, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
-        for room in (CLIENTS, SYSTEM):
-            remove_room(room)
+        for namespace in (CLIENTS, SYSTEM):
+            remove_namespace(namespace)
 
 
 @pytest.fixture(scope="session")
 def clients(release):
     """The namespace where clients run, with the scripts of tests/cluster/pods and one pod to ask from."""
     if not (KEEP and kubectl("get", "pod", "ask", "-n", CLIENTS, check=False).returncode == 0):
-        make_room(CLIENTS)
+        make_namespace(CLIENTS)
     put_scripts()
     run_pod(CLIENTS, client_pod("ask", ["python3", "-c", "import signal; signal.pause()"]))
     return CLIENTS

@@ -38,8 +38,8 @@ def write_tiny(folder):
     _tokenizer().save(str(folder / "tokenizer.json"))
     random = np.random.default_rng(7)
     tensors = {
-        one.name: (random.standard_normal(one.shape) / np.sqrt(one.shape[-1])).astype(np.float32)
-        for one in expected_tensors(parse_config(CONFIG))
+        tensor.name: (random.standard_normal(tensor.shape) / np.sqrt(tensor.shape[-1])).astype(np.float32)
+        for tensor in expected_tensors(parse_config(CONFIG))
     }
     tensors |= {name: np.ones_like(value) for name, value in tensors.items() if value.ndim == 1}
     save_file(tensors, folder / "model.safetensors")

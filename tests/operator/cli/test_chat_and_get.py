@@ -35,7 +35,7 @@ def says(*pieces):
 
 
 class Fake(ThreadingHTTPServer):
-    """Answers ``/state``, and every completion with :attr:`answer`; keeps what it was asked."""
+    """Answers ``/state``, and every completion with :attr:`answer`; keeps the requests."""
 
     daemon_threads = True
 
@@ -126,7 +126,7 @@ def test_where_the_context_leaves_less_than_the_bound_the_context_is_the_bound(g
     assert ["max_tokens" in body for body, _ in gateway.asked] == [True, False]
 
 
-def test_an_unknown_model_is_told_with_the_nearest_name(gateway):
+def test_an_unknown_model_is_reported_with_the_nearest_name(gateway):
     gateway.status = 404
     gateway.answer = json.dumps({"error": {"message": "no", "code": "model_not_found"}}).encode()
     done = wisp("chat", "tinny", "--url", gateway.url, "--once", "hi")
@@ -136,14 +136,14 @@ def test_an_unknown_model_is_told_with_the_nearest_name(gateway):
 
 
 def _take_terminal():
-    """Be what Ctrl-C reaches, also where the tests run in the background of a shell, which ignores it."""
+    """Let Ctrl-C reach the process, also where a shell in whose background the tests run ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @contextmanager
 def terminal(*arguments):
-    """``wisp`` on a terminal of its own; what is shown comes from ``read``."""
+    """``wisp`` on a terminal of its own; ``read`` returns its output."""
     controller, side = pty.openpty()
     process = subprocess.Popen(
         [str(WISP), *arguments],
@@ -217,7 +217,7 @@ ERROR = {"error": {"message": "Model tiny cannot start now: needs 17.1 GiB.", "c
         (200, says("Hel").split(b"data: [DONE]")[0], "Hel\n", "ended in the middle"),
     ],
 )
-def test_what_goes_wrong_is_a_sentence_on_stderr_and_exit_code_one(gateway, status, answer, stdout, said):
+def test_an_error_is_a_sentence_on_stderr_and_exit_code_one(gateway, status, answer, stdout, said):
     gateway.status, gateway.answer = status, answer
     done = wisp("chat", "tiny", "--url", gateway.url, "--once", "hi")
     assert (done.returncode, done.stdout) == (1, stdout)
@@ -226,7 +226,7 @@ def test_what_goes_wrong_is_a_sentence_on_stderr_and_exit_code_one(gateway, stat
 
 
 @pytest.mark.parametrize("command", [("get",), ("chat", "tiny", "--once", "hi")])
-def test_no_gateway_is_said_with_what_to_do(command):
+def test_a_missing_gateway_is_reported_with_the_remedy(command):
     done = wisp(*command, "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert "no gateway answers at http://127.0.0.1:9" in done.stderr
@@ -234,10 +234,10 @@ def test_no_gateway_is_said_with_what_to_do(command):
 
 
 def test_the_call_that_wisp_up_prints_can_be_pasted(gateway):
-    """As a narrow terminal shows it, with the spaces that fill its lines."""
+    """Text as a narrow terminal shows it, with the spaces that fill its lines."""
     row = rows.read({"models": [MODEL]})[0]
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(table.picture([row], gateway.url, {}, []))
+    console.print(table.render([row], gateway.url, {}, []))
     _, _, printed = console.file.getvalue().partition("call  ")
     done = subprocess.run(["bash", "-c", printed], capture_output=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``wisp doctor``: each check over a machine made to order, and the whole as a program."""
+"""``wisp doctor``: each check over a fake machine, and the complete program."""
 
 import json
 import shutil
@@ -81,7 +81,11 @@ def kernel(model, is_built, source="x.cu"):
     [
         ([kernel("common", True), kernel("qwen3-8b", True)], "ok", "2 of 2 for sm_90a compiled in /k"),
         ([kernel("common", False), kernel("qwen3-8b", False)], "warn", "no model starts"),
-        ([kernel("common", True), kernel("qwen3-8b", False)], "note", "in one launch: qwen3-8b"),
+        (
+            [kernel("common", True), kernel("qwen3-8b", False)],
+            "note",
+            "persistent decode kernel for qwen3-8b",
+        ),
         ([kernel("common", True), {**kernel("common", None, None), "why": "none"}], "ok", "1 of 1"),
     ],
 )
@@ -103,7 +107,7 @@ def test_kernels_that_are_not_compiled_are_worth_a_look(rows, standing, says):
         ("exec sleep 60", ("warn", "not known")),
     ],
 )
-def test_the_runtime_is_asked_which_kernels_the_first_gpu_finds(monkeypatch, tmp_path, script, expect):
+def test_the_runtime_lists_the_kernels_of_the_first_gpu(monkeypatch, tmp_path, script, expect):
     program = tmp_path / "wisp-runtime"
     program.write_text(f'#!/bin/sh\n[ "$*" = "kernels list --device 0 --json" ] || exit 9\n{script}\n')
     program.chmod(0o755)
@@ -115,7 +119,7 @@ def test_the_runtime_is_asked_which_kernels_the_first_gpu_finds(monkeypatch, tmp
     assert (check.standing, check.found) == expect
 
 
-def test_without_a_gpu_nothing_is_said_of_kernels(monkeypatch):
+def test_without_a_gpu_kernels_are_not_checked(monkeypatch):
     monkeypatch.setattr(hardware, "cards", lambda: [])
     assert found(checks._kernels) == []
 
@@ -126,7 +130,7 @@ def test_a_gateway_on_the_port_is_named_with_its_models(monkeypatch, models, say
         raise ports.PortTaken("8080 is in use. By a gateway.")
 
     monkeypatch.setattr(ports, "require_free", taken)
-    monkeypatch.setattr(checks.Gateway, "state", lambda self: {"models": models})
+    monkeypatch.setattr(checks.GatewayClient, "state", lambda self: {"models": models})
     (check,) = found(checks._port)
     assert says in check.found
 
@@ -154,7 +158,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
     assert cuda.standing == "ok"
 
 
-def test_a_taken_port_is_named_with_who_has_it(monkeypatch):
+def test_a_taken_port_is_named_with_its_process(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -89,14 +89,14 @@ def test_the_ledger_names_every_row_and_the_model_by_its_folder(folder):
     assert "15.0 GiB" in lines[2]
 
 
-def test_a_manifest_is_asked_about_the_gpu_it_names_and_a_flag_outranks_it(folder, tmp_path):
+def test_a_manifest_is_checked_against_the_gpu_it_names_and_a_flag_outranks_it(folder, tmp_path):
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps(manifest(folder, gpu={"product": ["Tesla-T4"]})))
     assert wisp("fit", file).exit_code == 1
     assert wisp("fit", file, "--gpu", "h100").output.startswith("eight on H100")
 
 
-def test_json_carries_the_whole_ledger(folder):
+def test_json_carries_the_complete_ledger(folder):
     (answer,) = json.loads(wisp("fit", folder, "--gpu", "t4", "--json").output)
     assert (answer["fits"], answer["device"], answer["support"]) == (False, "T4", "refused")
     assert answer["requiredBytes"] > answer["availableBytes"]
@@ -113,7 +113,7 @@ def test_several_models_fit_only_if_each_does(folder, tmp_path):
     assert done.exit_code == 1
     assert "eight on H100" in done.output
     assert "other on T4" in done.output
-    assert "Each model is judged alone" in done.output
+    assert "Each model is checked alone" in done.output
 
 
 def test_a_total_that_is_more_than_the_need_says_why(folder):
@@ -145,7 +145,7 @@ def test_what_cannot_be_known_is_exit_code_two(tmp_path, monkeypatch, target, sa
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
-def test_a_hub_whose_name_is_unknown_is_told_as_being_offline(monkeypatch):
+def test_a_hub_whose_name_is_unknown_is_reported_as_being_offline(monkeypatch):
     def no_name(*_, **__):
         raise urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
 

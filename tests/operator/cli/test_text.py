@@ -1,4 +1,4 @@
-"""What the command line says, as tables: rows, bars, spans, wrapped words, error messages, the live table."""
+"""Texts of the command line: rows, bars, durations, wrapped words, error messages, the live table."""
 
 import io
 import os
@@ -7,11 +7,11 @@ import shutil
 import pytest
 from rich.console import Console
 
-from wisp_operator.cli.commands.chat import not_known, progress_line
+from wisp_operator.cli.commands.chat import progress_line, unknown_model_message
 from wisp_operator.cli.commands.get import columns
 from wisp_operator.cli.display import ledger, rows, table
 from wisp_operator.cli.display.wrap import Wrapper
-from wisp_operator.cli.errors import exit_code_of, folded, sentence_of
+from wisp_operator.cli.errors import exit_code_of, message_of, wrapped
 from wisp_operator.errors import ManifestError, WispError
 from wisp_plan.errors import UnknownCard
 
@@ -52,7 +52,7 @@ POD = {"id": "p", "address": "a:1", "ready": True, "draining": False, "running":
         ({"state": "Failed", "message": "", "reason": "CrashBackOff"}, 60, "CrashBackOff"),
     ],
 )
-def test_each_state_is_told_in_a_few_words(fields, idle_after_s, words):
+def test_each_state_is_described_in_a_few_words(fields, idle_after_s, words):
     assert rows.detail(row(**fields), idle_after_s) == words
 
 
@@ -61,7 +61,7 @@ def test_each_state_is_told_in_a_few_words(fields, idle_after_s, words):
     [(0, "0 s"), (59.9, "59 s"), (60, "1:00"), (581, "9:41"), (3600, "1 h 00"), (7500, "2 h 05")],
 )
 def test_a_length_of_time_is_as_short_as_it_can_be_read(seconds, text):
-    assert rows.span(seconds) == text
+    assert rows.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_ledger_bar_is_precise_to_an_eighth_of_a_cell(share, text):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "shown"),
+    ("texts", "shown"),
     [
         (["one two three four five six"], "one two three four\nfive six"),
         (["one two three fo", "ur five"], "one two three four\nfive"),
@@ -99,13 +99,13 @@ def test_a_ledger_bar_is_precise_to_an_eighth_of_a_cell(share, text):
         ([""], ""),
     ],
 )
-def test_words_are_not_cut_at_the_edge_of_the_terminal(pieces, shown):
+def test_words_are_not_cut_at_the_edge_of_the_terminal(texts, shown):
     wrapper = Wrapper(20)
-    assert screen("".join(wrapper.feed(piece) for piece in pieces)) == shown
+    assert screen("".join(wrapper.feed(piece) for piece in texts)) == shown
 
 
 def screen(text):
-    """What is left on a terminal after backspaces, without spaces at the ends of lines."""
+    """Text on a terminal after backspaces, without spaces at the ends of lines."""
     kept = []
     for character in text:
         if character == "\b":
@@ -145,12 +145,12 @@ def test_a_pod_that_drains_is_not_counted():
             "waking tiny: fetching weights ━━━───",
         ),
         ({"state": "Asleep"}, "default/tiny", "waking tiny: starting"),
-        ({"state": "Ready", "waiting": 3}, "tiny", "waiting for a place, 3 in line"),
+        ({"state": "Ready", "waiting": 3}, "tiny", "queued, 3 waiting"),
         ({"state": "Ready", "running": 1}, "tiny", "thinking"),
         ({"state": "Ready"}, "another", ""),
     ],
 )
-def test_chat_says_what_one_waits_for(fields, name, line):
+def test_chat_names_the_reason_of_a_wait(fields, name, line):
     assert progress_line([row(**fields)], name).startswith(line)
     assert bool(progress_line([row(**fields)], name)) == bool(line)
 
@@ -169,35 +169,35 @@ def test_chat_says_what_one_waits_for(fields, name, line):
 )
 def test_an_error_on_purpose_is_a_sentence_and_an_exit_code(error, code):
     assert exit_code_of(error) == code
-    assert "Traceback" not in sentence_of(error)
+    assert "Traceback" not in message_of(error)
 
 
 def test_one_problem_is_one_line_and_several_have_one_each():
-    assert sentence_of(ManifestError(["a.yaml:1: x"])) == "a.yaml:1: x"
-    assert sentence_of(ManifestError(["a.yaml:1: x", "a.yaml:2: y"])) == "\na.yaml:1: x\na.yaml:2: y"
+    assert message_of(ManifestError(["a.yaml:1: x"])) == "a.yaml:1: x"
+    assert message_of(ManifestError(["a.yaml:1: x", "a.yaml:2: y"])) == "\na.yaml:1: x\na.yaml:2: y"
 
 
 def test_a_sentence_for_a_terminal_is_broken_between_words_and_nowhere_else(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
-    assert folded("no gateway answers at http://127.0.0.1:8080/a-b") == (
+    assert wrapped("no gateway answers at http://127.0.0.1:8080/a-b") == (
         "no gateway answers\nat\nhttp://127.0.0.1:8080/a-b"
     )
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
-    assert folded("x" * 10 + " " + "y" * 20) == "x" * 10 + " " + "y" * 20
+    assert wrapped("x" * 10 + " " + "y" * 20) == "x" * 10 + " " + "y" * 20
 
 
-def test_an_unknown_model_is_told_with_the_nearest_one_and_where_to_look():
+def test_an_unknown_model_is_reported_with_the_nearest_one():
     rows_here = rows.read({"models": [model("smollm2"), model("qwen3")]})
-    assert not_known("smollm", rows_here).startswith(
+    assert unknown_model_message("smollm", rows_here).startswith(
         "no model 'smollm' here; did you mean 'smollm2'? wisp get"
     )
-    assert not_known("gpt", rows_here).startswith("no model 'gpt' here. wisp get lists")
+    assert unknown_model_message("gpt", rows_here).startswith("no model 'gpt' here. wisp get lists")
 
 
 def drawn(*models, width=100, events=("an event",), **options):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table.picture(rows.read({"models": models}), "http://127.0.0.1:9", {}, events, **options))
+    console.print(table.render(rows.read({"models": models}), "http://127.0.0.1:9", {}, events, **options))
     return console.file.getvalue()
 
 
@@ -220,7 +220,7 @@ def test_the_live_table_proposes_nothing_that_cannot_answer():
     assert "wisp chat" not in drawn(model("a"), notice="stopping")
 
 
-def test_why_a_model_failed_and_what_happened_last_is_told_whole():
+def test_a_failure_and_the_last_events_are_shown_in_full():
     message = "needs 17.1 GiB, the L4 has 14.8 GiB free; fits with maxContext 8192, or with quantization fp8"
     event = f"12:00:00 {'x' * 90} did you mean count?"
     text = drawn(model("a", state="Failed", message=message), width=60, events=[event])

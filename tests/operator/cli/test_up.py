@@ -87,8 +87,8 @@ class Up:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def until(self, condition, patience_s=PATIENCE_S):
-        deadline = time.monotonic() + patience_s
+    def until(self, condition, timeout_s=PATIENCE_S):
+        deadline = time.monotonic() + timeout_s
         while not (found := condition()):
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
@@ -248,7 +248,7 @@ def test_a_model_that_is_ready_may_be_renamed(tmp_path):
         assert running.process.poll() is None, running.log.read_text()
 
 
-def test_a_pod_that_dies_is_told_once_with_the_path_of_its_log(tmp_path):
+def test_a_pod_that_dies_is_logged_once_with_the_path_of_its_log(tmp_path):
     with up(tmp_path, manifest()) as running:
         assert running.ask()[0] == 200
         os.kill(running.pid_of_pod(), signal.SIGKILL)
@@ -289,7 +289,7 @@ def answers(running):
         return None
 
 
-def test_a_model_that_cannot_fit_is_never_started_and_its_callers_are_told_why(tmp_path):
+def test_a_model_that_cannot_fit_is_never_started_and_its_callers_get_the_reason(tmp_path):
     uri = f"file://{huge_context(tmp_path / 'model')}"
     with up(tmp_path, manifest(uri=uri, runtime={"maxContext": 16_000_000})) as running:
         status, body = running.ask()
@@ -312,7 +312,7 @@ def test_a_model_that_cannot_fit_is_never_started_and_its_callers_are_told_why(t
         (lambda folder: (folder / "model.safetensors").unlink(), "WeightsUnreadable", "no safetensors file"),
     ],
 )
-def test_a_folder_that_cannot_be_served_is_told_at_the_start(tmp_path, broken, reason, said):
+def test_a_folder_that_cannot_be_served_is_reported_at_the_start(tmp_path, broken, reason, said):
     folder = huge_context(tmp_path / "model")
     broken(folder)
     with up(tmp_path, manifest(uri=f"file://{folder}")) as running:
@@ -371,12 +371,12 @@ def huge_context(folder):
         (manifest(access={"apiKeySecretRef": {"name": "keys"}}), 1, "--api-keys FILE"),
     ],
 )
-def test_what_cannot_be_served_is_said_before_anything_starts(tmp_path, document, code, said):
+def test_models_that_cannot_be_served_are_refused_before_anything_starts(tmp_path, document, code, said):
     found, stderr = refusal(tmp_path, document, "--port", "0")
     assert (found, said in stderr, "Traceback" in stderr) == (code, True, False), stderr
 
 
-def test_a_port_in_use_is_one_sentence_with_what_to_do(tmp_path):
+def test_a_port_in_use_is_one_sentence_with_the_remedy(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

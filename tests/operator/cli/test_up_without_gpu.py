@@ -1,4 +1,4 @@
-"""``wisp up`` on a machine that has no GPU, for who wanted one."""
+"""``wisp up`` of a model for a GPU, on a machine without one."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wisp_operator.api import parse
-from wisp_operator.local.machine.hardware import Fitting
+from wisp_operator.local.machine.hardware import LocalFitChecker
 
 WISP = Path(sys.executable).with_name("wisp")
 pytestmark = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine may have a GPU")
@@ -24,19 +24,19 @@ def manifest(count):
     }
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_said_at_once(tmp_path):
+def test_a_missing_gpu_is_an_error_at_once(tmp_path):
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps(manifest(1)))
     command = [str(WISP), "up", str(file), "--port", "0", "--device", "cuda"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "--device cuda: nvidia-smi tells of no GPU" in done.stderr
+    assert "--device cuda: nvidia-smi lists no GPU" in done.stderr
 
 
-def test_who_asks_for_a_gpu_and_gets_the_cpu_hears_of_it_once(caplog):
-    fitting = Fitting("auto")
+def test_a_model_for_a_gpu_that_runs_on_the_cpu_is_logged_once(caplog):
+    fitting = LocalFitChecker("auto")
     for count in (0, 1, 1):
         fitting(parse(manifest(count)))
     assert [record.getMessage() for record in caplog.records] == [
-        "default/tiny asks for a GPU, and nvidia-smi tells of none: it runs on the CPU."
+        "default/tiny asks for a GPU, and nvidia-smi lists none: it runs on the CPU."
     ]

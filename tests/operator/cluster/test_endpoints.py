@@ -9,7 +9,7 @@ import pytest
 
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.core.demand import DemandBook
+from wisp_operator.core.demand import DemandAggregator
 
 WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
 SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}
@@ -21,21 +21,21 @@ def report(**models):
 
 
 @asynccontextmanager
-async def replica(*, leads, leader_address="", illness="", unready=""):
-    """One replica's endpoints on a free port: its URL, the keys it heard of, and its book."""
-    heard, book = [], DemandBook()
+async def replica(*, leads, leader_address="", liveness_problem="", readiness_problem=""):
+    """One replica's endpoints on a free port: its URL, the keys it on_demand of, and its demand."""
+    on_demand, demand = [], DemandAggregator()
     endpoints = Endpoints(
-        book=book,
+        demand=demand,
         leader=SimpleNamespace(is_leader=leads, address=leader_address),
         metrics=Metrics(),
-        heard=heard.append,
-        illness=lambda: illness,
-        unready=lambda: unready,
+        on_demand=on_demand.append,
+        liveness_problem=lambda: liveness_problem,
+        readiness_problem=lambda: readiness_problem,
     )
     await endpoints.start("127.0.0.1", 0)
     host, port = endpoints.address
     try:
-        yield SimpleNamespace(address=f"{host}:{port}", heard=heard, book=book)
+        yield SimpleNamespace(address=f"{host}:{port}", on_demand=on_demand, demand=demand)
     finally:
         await endpoints.close()
 
@@ -54,19 +54,19 @@ async def get(address, path):
 
 
 @pytest.mark.parametrize(
-    ("body", "heard"),
+    ("body", "on_demand"),
     [
         (report(chat=WAITS), ["a/chat"]),
         (report(chat=SLEEPS), []),
-        (report(chat=REJECTED), ["a/chat"]),  # waits nowhere, and is a wish all the same
+        (report(chat=REJECTED), ["a/chat"]),  # waits nowhere, and is demand all the same
         (report(chat=WAITS, other=SLEEPS), ["a/chat"]),
     ],
 )
-def test_the_leader_looks_at_models_that_somebody_wants(body, heard):
+def test_the_leader_enqueues_models_with_demand(body, on_demand):
     async def scenario():
         async with replica(leads=True) as leader:
             assert (await post(leader.address, body))[0] == 204
-            assert leader.heard == heard
+            assert leader.on_demand == on_demand
 
     asyncio.run(scenario())
 
@@ -78,9 +78,9 @@ def test_a_follower_keeps_demand_and_passes_it_on_once():
             replica(leads=False, leader_address=leader.address) as follower,
         ):
             assert (await post(follower.address, report(chat=WAITS)))[0] == 204
-            assert leader.heard == ["a/chat"]
-            assert follower.heard == []
-            assert follower.book.total("a/chat", 0.0).waiting == 1  # known at once if it must take over
+            assert leader.on_demand == ["a/chat"]
+            assert follower.on_demand == []
+            assert follower.demand.total("a/chat", 0.0).waiting == 1  # known at once if it must take over
 
     asyncio.run(scenario())
 
@@ -97,7 +97,7 @@ def test_two_replicas_that_take_each_other_for_the_leader_do_not_ask_each_other_
 
 
 @pytest.mark.parametrize("leader", ["", "127.0.0.1:1"])
-def test_a_gateway_is_told_when_nobody_acts_on_its_demand(leader):
+def test_a_gateway_gets_503_when_no_replica_acts_on_its_demand(leader):
     async def scenario():
         async with replica(leads=False, leader_address=leader) as follower:
             assert (await post(follower.address, report(chat=WAITS)))[0] == 503
@@ -120,7 +120,9 @@ def test_a_report_that_is_none_is_refused_with_the_reason(body):
 
 def test_probes_say_what_is_wrong():
     async def scenario():
-        async with replica(leads=False, illness="the watch of Pod is dead", unready="") as found:
+        async with replica(
+            leads=False, liveness_problem="the watch of Pod is dead", readiness_problem=""
+        ) as found:
             assert await get(found.address, "/livez") == (503, "the watch of Pod is dead\n")
             assert await get(found.address, "/readyz") == (200, "ok\n")
             assert "wisp_operator_api_calls_total" in (await get(found.address, "/metrics"))[1]

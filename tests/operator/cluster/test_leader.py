@@ -1,4 +1,4 @@
-"""Who leads: one Lease, several replicas, and an API that refuses lost races as the real one does."""
+"""Leader election: one Lease, several replicas, and an API that refuses lost races as the real one does."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from wisp_operator.cluster.access.api_server import ApiError
 from wisp_operator.cluster.config import BadSetting, OperatorConfig
-from wisp_operator.cluster.leader import Leader, Sighting
+from wisp_operator.cluster.leader import Leader, ObservedLease
 from wisp_operator.cluster.metrics import Metrics
 
 CONFIG = OperatorConfig(identity="one", advertise="127.0.0.1:1", lease_s=1.0, renew_s=0.1)
@@ -15,9 +15,9 @@ HELD = {"holderIdentity": "one", "renewTime": "t1", "leaseDurationSeconds": 6}
 
 
 @pytest.mark.parametrize(
-    ("looks", "free"),
+    ("observations", "free"),
     [
-        ([(0, {})], True),  # nobody ever led
+        ([(0, {})], True),  # no leader yet
         ([(0, HELD)], False),
         ([(0, HELD), (5.9, HELD)], False),
         ([(0, HELD), (6.0, HELD)], True),  # silent for as long as the Lease lasts
@@ -25,10 +25,10 @@ HELD = {"holderIdentity": "one", "renewTime": "t1", "leaseDurationSeconds": 6}
         ([(0, HELD), (1, HELD | {"holderIdentity": ""})], True),  # given back
     ],
 )
-def test_a_lease_is_free_when_its_holder_has_been_silent_for_its_time(looks, free):
-    sighting = Sighting()
-    for now, spec in looks:
-        sighting.see(spec, now)
+def test_a_lease_is_free_when_its_holder_has_been_silent_for_its_time(observations, free):
+    sighting = ObservedLease()
+    for now, spec in observations:
+        sighting.observe(spec, now)
         last = sighting.is_free(spec, now)
     assert last is free
 

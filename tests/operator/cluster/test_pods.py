@@ -1,4 +1,4 @@
-"""Pods as the API server shows them, read as facts and as named failures."""
+"""Pods as the API server returns them, read as observed pods and as named failures."""
 
 import json
 
@@ -7,11 +7,11 @@ import pytest
 from wisp_operator.cluster.observation.failures import (
     failure_of,
     is_backing_off,
-    refusal,
+    replica_failure,
     times_failed,
     volume_failure,
 )
-from wisp_operator.cluster.observation.pods import address_of, facts_of, prefetch_of
+from wisp_operator.cluster.observation.pods import address_of, observed_pod, prefetch_of
 
 CREATED, STARTED = "2026-01-31T12:00:00Z", "2026-01-31T12:00:03Z"
 T0 = 1769860800.0
@@ -74,17 +74,17 @@ READY = ("Ready", "True", "")
     ],
 )
 def test_a_pods_phase_is_what_its_conditions_and_container_say(seen, was_ready, phase):
-    assert facts_of(seen, {}, was_ready).phase == phase
+    assert observed_pod(seen, {}, was_ready).phase == phase
 
 
 def test_what_the_scheduler_says_is_kept():
     seen = pod(node="", conditions=[("PodScheduled", "False", UNSCHEDULABLE)])
-    assert facts_of(seen, {}, None).pending_message == UNSCHEDULABLE
+    assert observed_pod(seen, {}, None).pending_message == UNSCHEDULABLE
 
 
 def test_the_phase_before_the_runtimes_own_is_from_creation_until_its_container_ran():
     state = {"status": "loading", "phases": [{"name": "import", "seconds": 0.4, "state": "done"}]}
-    phases = facts_of(pod(RUNNING), state, None).runtime["phases"]
+    phases = observed_pod(pod(RUNNING), state, None).runtime["phases"]
     assert [(phase["name"], phase["seconds"]) for phase in phases] == [("schedule", 3.0), ("import", 0.4)]
 
 
@@ -97,7 +97,7 @@ def test_the_phase_before_the_runtimes_own_is_from_creation_until_its_container_
         (waiting("ContainerCreating"), "10.0.0.7", ""),  # nobody listens yet
     ],
 )
-def test_a_pod_is_asked_only_where_its_container_listens(container, ip, address):
+def test_a_pod_is_polled_only_where_its_container_listens(container, ip, address):
     assert address_of(pod(container, ip=ip), 8000) == address
 
 
@@ -113,7 +113,7 @@ TOLD = json.dumps({"reason": "DoesNotFit", "message": "needs 17 GiB", "details":
         (
             waiting("CrashLoopBackOff", last=ended(1, "a\nTraceback: b")),
             "Crashed",
-            "code 1. Its last words: Trace",
+            "code 1. Last output: Trace",
         ),
         (
             waiting("CrashLoopBackOff", last=ended(1, '{"x": 1}')),
@@ -200,9 +200,9 @@ def test_volumes_that_fail_show_in_events_alone():
 
 def test_pods_that_may_not_be_created_show_in_the_deployment():
     condition = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
-    assert refusal({"status": {"conditions": [condition]}}, T0).message == "exceeded quota: gpus"
-    assert refusal({"status": {"conditions": [condition | {"status": "False"}]}}, T0) is None
-    assert refusal(None, T0) is None
+    assert replica_failure({"status": {"conditions": [condition]}}, T0).message == "exceeded quota: gpus"
+    assert replica_failure({"status": {"conditions": [condition | {"status": "False"}]}}, T0) is None
+    assert replica_failure(None, T0) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One look at one model against a cluster that only remembers: what is applied, written, deleted and kept."""
+"""One reconcile against a recording cluster: objects applied, deleted and kept, statuses written."""
 
 import asyncio
 import copy
@@ -13,13 +13,13 @@ from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches, address
 from wisp_operator.cluster.reconcile.fitting import Verdict
-from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Reconciler, Tools
-from wisp_operator.core.demand import DemandBook
+from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Dependencies, Reconciler
+from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import FitReport
 from wisp_operator.desired.inference_pool import ANNOTATION
 
 UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
-NO_ROOM = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))
+TOO_LARGE = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))
 
 
 class World:
@@ -28,7 +28,7 @@ class World:
     def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0):
         self.indexes = {kind: {} for kind in KINDS}
         self.writes, self.statuses, self.events, self.annotated = [], [], [], {}
-        self.verdict, self.version, self.book = UNKNOWN, 1, DemandBook()
+        self.verdict, self.version, self.demand = UNKNOWN, 1, DemandAggregator()
         self.polled = {}
         self.model = {
             "apiVersion": "wisp.dev/v1alpha1",
@@ -43,29 +43,29 @@ class World:
             "spec": {"model": {"uri": "file:///srv"}, "gpu": {"count": 0}, **(spec or {})},
         }
         self.indexes["InferenceModel"]["a/chat"] = [self.model]
-        fitter = SimpleNamespace(verdict=lambda model, devices: self.verdict, forget=lambda key: None)
-        poller = SimpleNamespace(watch=lambda key, pods: None, states=lambda key: self.polled)
+        fit_checker = SimpleNamespace(verdict=lambda model, devices: self.verdict, forget=lambda key: None)
+        poller = SimpleNamespace(set_pods=lambda key, pods: None, states=lambda key: self.polled)
         caches = Caches()
         caches.attach(self.indexes)
-        self.tools = Tools(
+        self.dependencies = Dependencies(
             caches=caches,
-            cluster=self,
-            book=self.book,
-            fitter=fitter,
+            writer=self,
+            demand=self.demand,
+            fit_checker=fit_checker,
             poller=poller,
             metrics=Metrics(),
             config=OperatorConfig(namespace="wisp", gateway_url="http://gw"),
             optional_kinds=optional,
-            leads_since=lambda: time.time() - led_for_s,
+            leader_since=lambda: time.time() - led_for_s,
         )
-        self.reconciler = Reconciler(self.tools)
+        self.reconciler = Reconciler(self.dependencies)
 
-    def look(self):
+    def reconcile(self):
         return asyncio.run(self.reconciler.reconcile("a/chat"))
 
     def ask(self, waiting=1, running=0):
-        told = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
-        self.book.record({"gateway": "g", "models": {"a/chat": told}}, time.time())
+        report = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
+        self.demand.record({"gateway": "g", "models": {"a/chat": report}}, time.time())
 
     def pod(self, name, ready=True, age_s=60.0, running=0, **container):
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age_s))
@@ -124,9 +124,9 @@ class World:
         return [{"reason": "FailedMount", "message": "no such directory"}]
 
 
-def test_the_first_look_makes_the_children_and_one_status():
+def test_the_first_reconcile_makes_the_children_and_one_status():
     world = World()
-    assert world.look() is None  # nothing to wait for: an event will tell
+    assert world.reconcile() is None  # nothing to wait for: an event will tell
     assert world.writes == ["Deployment", "Service", "NetworkPolicy"]
     assert len(world.statuses) == 1
     assert world.status["state"] == "Asleep"
@@ -134,80 +134,80 @@ def test_the_first_look_makes_the_children_and_one_status():
     assert world.events == ["ScaledToZero"]
 
 
-def test_the_second_look_writes_nothing():
+def test_the_second_reconcile_writes_nothing():
     world = World()
-    world.look()
+    world.reconcile()
     world.writes.clear()
-    world.look()
+    world.reconcile()
     assert (world.writes, len(world.statuses), world.events) == ([], 1, ["ScaledToZero"])
 
 
 def test_a_waiting_request_raises_replicas_at_once():
     world = World()
-    world.look()
+    world.reconcile()
     world.ask()
-    assert world.look() == 1.0
+    assert world.reconcile() == 1.0
     assert world.replicas == 1
     assert world.status["state"] == "Waking"
-    assert world.tools.metrics.total("wakes", why="Wake") == 1
+    assert world.dependencies.metrics.total("wakes", why="Wake") == 1
 
 
 def test_nothing_is_made_before_it_is_known_whether_it_fits():
     world = World()
     world.verdict = None
-    assert world.look() is None
+    assert world.reconcile() is None
     assert world.writes == []
 
 
-def test_a_model_that_does_not_fit_stays_at_zero_whoever_asks():
+def test_a_model_that_does_not_fit_stays_at_zero_despite_demand():
     world = World()
-    world.verdict = NO_ROOM
+    world.verdict = TOO_LARGE
     world.ask()
-    world.look()
+    world.reconcile()
     assert world.replicas == 0
     assert (world.status["state"], world.status["fit"]["verdict"]) == ("Failed", "DoesNotFit")
 
 
-def test_a_new_leader_takes_nothing_away_at_first():
+def test_a_new_leader_removes_no_pods_at_first():
     world = World({"scaling": {"max": 3, "idleAfter": "1s"}}, led_for_s=1.0)
     world.ask(waiting=40)
-    world.look()
+    world.reconcile()
     for name in ("chat-1", "chat-2", "chat-3"):
         world.pod(name)
     world.ask(waiting=0)
-    world.reconciler.forget_all()
-    world.look()
+    world.reconciler.reset()
+    world.reconcile()
     assert world.replicas == 3
 
 
 def test_the_spare_pod_of_a_rolling_update_is_not_asked_for_again():
     world = World({"scaling": {"max": 5}})
     world.ask()
-    world.look()
+    world.reconcile()
     world.pod("chat-old", ready=False)
     world.pod("chat-new", ready=False)  # a changed spec, while nobody was ready yet
     for _ in range(3):
         world.ask()
-        world.look()
+        world.reconcile()
     assert world.replicas == 1
 
 
 def test_a_leader_of_some_time_lets_an_idle_model_sleep():
     world = World({"scaling": {"idleAfter": "100ms"}})
     world.pod("chat-1")
-    world.look()
+    world.reconcile()
     assert world.replicas == 1  # it counts as asked for when it is first seen
     time.sleep(0.15)
-    world.look()
+    world.reconcile()
     assert world.replicas == 0
 
 
-def test_a_pod_that_is_busy_without_the_gateways_knowledge_is_not_taken_away():
+def test_a_pod_that_is_busy_without_a_gateways_report_is_not_removed():
     world = World({"scaling": {"idleAfter": "100ms"}})
     world.pod("chat-1", running=2)
-    world.look()
+    world.reconcile()
     time.sleep(0.15)
-    world.look()
+    world.reconcile()
     assert world.replicas == 1
     assert world.status["queue"]["running"] == 2
 
@@ -217,17 +217,17 @@ def test_the_least_loaded_pods_are_marked_to_go_first():
     world.pod("old-busy", age_s=90, running=4)
     world.pod("young-busy", age_s=30, running=1)
     world.pod("starting", age_s=1, ready=False)
-    world.look()
+    world.reconcile()
     order = sorted(world.annotated, key=lambda name: int(world.annotated[name][DELETION_COST]))
     assert order == ["starting", "young-busy", "old-busy"]
 
 
 def test_a_budget_comes_with_the_second_pod_and_goes_with_it():
     world = World({"replicas": 2})
-    world.look()
+    world.reconcile()
     assert "PodDisruptionBudget" in world.writes
     world.model["spec"]["replicas"] = 1
-    world.look()
+    world.reconcile()
     assert world.writes[-1] == "-PodDisruptionBudget"
 
 
@@ -242,57 +242,57 @@ def test_a_budget_comes_with_the_second_pod_and_goes_with_it():
 )
 def test_optional_kinds_are_made_where_the_cluster_has_them_and_the_model_asks(optional, annotations, made):
     world = World(annotations=annotations, optional=optional)
-    world.look()
+    world.reconcile()
     assert set(world.writes) & {"PodMonitor", "InferencePool"} == made
 
 
 def test_a_failure_outlives_the_pod_and_the_operator():
     world = World({"replicas": 1})
-    told = '{"reason": "ModelNotFound", "message": "nothing there"}'
-    last = {"exitCode": 1, "message": told, "finishedAt": "2026-01-31T12:00:00Z"}
+    report = '{"reason": "ModelNotFound", "message": "nothing there"}'
+    last = {"exitCode": 1, "message": report, "finishedAt": "2026-01-31T12:00:00Z"}
     broken = {
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": last},
         "restartCount": 2,
     }
     world.pod("chat-1", ready=False, **broken)
-    world.look()
+    world.reconcile()
     assert world.status["lastFailure"]["reason"] == "ModelNotFound"
     assert world.status["lastFailure"]["count"] == 2
     world.indexes["Pod"].clear()
-    world.reconciler.forget_all()  # as a new leader begins
-    world.look()
+    world.reconciler.reset()  # as a new leader begins
+    world.reconcile()
     assert world.status["lastFailure"]["reason"] == "ModelNotFound"
     assert world.status["lastFailure"]["count"] == 2
 
 
-def test_a_changed_spec_forgets_how_the_old_one_failed():
+def test_a_changed_spec_clears_the_old_ones_failures():
     test = World({"replicas": 1})
     test.pod("chat-1", ready=False, state={"waiting": {"reason": "ErrImagePull", "message": "no"}})
-    test.look()
+    test.reconcile()
     assert test.status["state"] == "Failed"
     test.model["metadata"]["generation"] = 2
     test.indexes["Pod"].clear()
-    test.look()
+    test.reconcile()
     assert "lastFailure" not in test.status
 
 
-def test_a_volume_that_does_not_come_is_asked_for_and_named():
+def test_a_volume_that_is_not_mounted_is_checked_and_named():
     world = World({"replicas": 1})
     world.pod("chat-1", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
-    world.look()
+    world.reconcile()
     assert world.status["lastFailure"]["reason"] == "VolumeFailed"
     assert world.status["state"] == "Failed"
 
 
 def test_an_object_that_this_operator_cannot_read_says_so_once_and_keeps_its_children():
     world = World()
-    world.look()
+    world.reconcile()
     world.model["spec"]["future"] = 1
     world.model["metadata"]["generation"] = 2
     world.writes.clear()
-    world.look()
-    world.look()
+    world.reconcile()
+    world.reconcile()
     assert world.writes == []
     assert len(world.statuses) == 2
     assert world.status["conditions"][0]["reason"] == "Invalid"
@@ -306,14 +306,14 @@ def test_a_model_that_goes_gets_nothing_any_more(gone):
         world.indexes["InferenceModel"].clear()
     else:
         world.model["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
-    world.look()
+    world.reconcile()
     assert (world.writes, world.statuses) == ([], [])
 
 
 def test_where_only_some_gpus_are_large_enough_pods_go_only_there():
     world = World({"gpu": {"count": 1}})
     world.verdict = Verdict(FitReport("Fits", "Fits."), ("NVIDIA-L4",))
-    world.look()
+    world.reconcile()
     pod = world.indexes["Deployment"]["a/chat"][0]["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"

@@ -1,4 +1,4 @@
-"""What the kubelet is told: a watch that died silently, caches never filled, a look without end."""
+"""Probe answers: a watch that died silently, caches never filled, a reconcile without end."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ import pytest
 
 from wisp_operator.cluster.access.api_server import ApiError
 from wisp_operator.cluster.observation import watchdog
-from wisp_operator.cluster.observation.watchdog import Health, differing
+from wisp_operator.cluster.observation.watchdog import CacheWatchdog, differing
 
 
 class Cluster:
@@ -47,17 +47,17 @@ def quick(monkeypatch):
     monkeypatch.setattr(watchdog, "SETTLE_S", 0.02)
 
 
-def illness(cluster, seconds=0.3):
-    """What the health says after comparing for a while."""
+def liveness_problem(cluster, seconds=0.3):
+    """The watchdog's problem after comparing for a while."""
 
     async def scenario():
-        found = Health(cluster, cluster, cluster)
+        found = CacheWatchdog(cluster, cluster, cluster)
         task = asyncio.create_task(found.run())
         await asyncio.sleep(seconds)
         assert not task.done(), f"the comparison ended: {task.exception()}"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return found.illness()
+        return found.liveness_problem()
 
     return asyncio.run(scenario())
 
@@ -65,39 +65,41 @@ def illness(cluster, seconds=0.3):
 def test_caches_that_follow_the_cluster_are_healthy():
     cluster = Cluster()
     cluster.cluster = cluster.cached = {"a/chat": "7"}
-    assert illness(cluster) == ""
+    assert liveness_problem(cluster) == ""
 
 
 @pytest.mark.parametrize("cached", [{"a/chat": "6"}, {}, {"a/chat": "7", "a/gone": "3"}])
 def test_a_cache_that_stands_still_beside_the_cluster_is_a_dead_watch(cached):
     cluster = Cluster()
     cluster.cluster, cluster.cached = {"a/chat": "7"}, cached
-    assert illness(cluster).startswith("the watch of InferenceModel is dead: it missed changes of a/")
+    assert liveness_problem(cluster).startswith(
+        "the watch of InferenceModel is dead: it missed changes of a/"
+    )
 
 
 def test_a_cache_that_is_late_but_moves_is_not():
     cluster = Cluster()
     cluster.cluster, cluster.cached = {"a/chat": "7"}, {"a/chat": "6"}
     cluster.moves = cluster.catches_up = True
-    assert illness(cluster) == ""
+    assert liveness_problem(cluster) == ""
 
 
 def test_an_api_server_that_is_away_is_no_fault_of_ours():
     cluster = Cluster()
     cluster.is_away = True
-    assert illness(cluster, seconds=0.06) == ""
+    assert liveness_problem(cluster, seconds=0.06) == ""
 
 
-def test_a_look_without_end_and_caches_never_filled_are_told(monkeypatch):
-    assert "takes 500 s" in illness(Cluster(busy_s=500.0), seconds=0)
+def test_a_reconcile_without_end_and_caches_never_filled_are_reported(monkeypatch):
+    assert "takes 500 s" in liveness_problem(Cluster(busy_s=500.0), seconds=0)
     cluster = Cluster()
     cluster.is_filled = False
-    found = Health(cluster, cluster, cluster)
-    assert (found.illness(), found.unready()) == ("", "the caches are being filled")
+    found = CacheWatchdog(cluster, cluster, cluster)
+    assert (found.liveness_problem(), found.readiness_problem()) == ("", "the caches are being filled")
     later = time.monotonic() + watchdog.FILL_S + 1
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: later)
-    assert "gave nothing within" in found.illness()
+    assert "gave nothing within" in found.liveness_problem()
 
 
-def test_differences_name_both_versions_so_that_one_that_moves_is_told_from_one_that_stands():
+def test_differences_name_both_versions_so_that_a_busy_object_differs_from_a_stale_one():
     assert differing({"a": "1", "b": "2"}, {"a": "1", "c": "3"}) == {("b", "2", ""), ("c", "", "3")}

@@ -1,4 +1,4 @@
-"""What is written to a cluster, when, and by whom: drift, own writes, statuses, events, the queue."""
+"""Writes to a cluster: drift, own writes, statuses, events, the work queue."""
 
 import asyncio
 import copy
@@ -7,7 +7,7 @@ import pytest
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.access.api_server import ApiError
-from wisp_operator.cluster.access.writer import Cluster, NotLeading, path_of
+from wisp_operator.cluster.access.writer import ClusterWriter, NotLeading, path_of
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.cluster.observation.watches import model_key, trimmed
@@ -27,9 +27,9 @@ def service(**spec):
     }
 
 
-def stored(wish, **changes):
+def stored(desired, **changes):
     """The object as the server keeps it: with defaults filled in, empty lists dropped."""
-    live = copy.deepcopy(drift.stamped(wish))
+    live = copy.deepcopy(drift.with_digest(desired))
     live["spec"] |= {"clusterIP": "10.0.0.1", **changes}
     live["spec"]["ports"] = live["spec"]["ports"] and [live["spec"]["ports"][0] | {"protocol": "TCP"}]
     live["spec"].pop("egress")
@@ -38,7 +38,7 @@ def stored(wish, **changes):
 
 
 @pytest.mark.parametrize(
-    ("wish", "live", "differs"),
+    ("desired", "live", "differs"),
     [
         (service(), None, True),
         (service(), stored(service()), False),  # what the server filled in is not ours to undo
@@ -48,16 +48,16 @@ def stored(wish, **changes):
         (service(), service(), True),  # never ours
     ],
 )
-def test_an_apply_is_due_when_the_wish_or_the_object_changed(wish, live, differs):
-    assert drift.differs(drift.stamped(wish), live) is differs
+def test_an_apply_is_due_when_the_manifest_or_the_object_changed(desired, live, differs):
+    assert drift.differs(drift.with_digest(desired), live) is differs
 
 
-def test_the_digest_is_of_the_wish_and_leaves_it_alone():
-    wish = service()
-    before = copy.deepcopy(wish)
-    digest = drift.stamped(wish)["metadata"]["annotations"][drift.DIGEST]
-    assert wish == before
-    assert drift.stamped(service(type="NodePort"))["metadata"]["annotations"][drift.DIGEST] != digest
+def test_the_digest_is_of_the_manifest_and_leaves_it_unchanged():
+    desired = service()
+    before = copy.deepcopy(desired)
+    digest = drift.with_digest(desired)["metadata"]["annotations"][drift.DIGEST]
+    assert desired == before
+    assert drift.with_digest(service(type="NodePort"))["metadata"]["annotations"][drift.DIGEST] != digest
 
 
 def test_our_own_write_is_seen_before_its_event_and_forgotten_with_it():
@@ -65,7 +65,7 @@ def test_our_own_write_is_seen_before_its_event_and_forgotten_with_it():
     caches = Caches()
     caches.attach({"Service": index})
     ours = stored(service())
-    caches.note(ours)
+    caches.record_write(ours)
     assert caches.child(service()) is ours
     theirs = copy.deepcopy(ours)
     theirs["metadata"]["resourceVersion"] = "8"
@@ -109,7 +109,7 @@ READY_NOT = condition("Ready", "False", "DoesNotFit", "Needs 17 GiB.")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "events"),
     [
         ([], [ASLEEP], [("Normal", "ScaledToZero")]),
         ([ASLEEP], [ASLEEP], []),
@@ -119,7 +119,7 @@ READY_NOT = condition("Ready", "False", "DoesNotFit", "Needs 17 GiB.")
             [condition("Ready", "False", "DoesNotFit", "Needs 18 GiB.")],
             [],
         ),  # other words, same news
-        ([ASLEEP], [FITS_NOT, READY_NOT], [("Warning", "DoesNotFit")]),  # one reason is told once
+        ([ASLEEP], [FITS_NOT, READY_NOT], [("Warning", "DoesNotFit")]),  # one event a reason
         ([], [condition("Fits", "Unknown", "FitUnknown")], []),
         ([], [condition("Scheduled", "True", "Placed"), condition("Active", "True", "PodsExist")], []),
         ([], [condition("Scheduled", "False", "Unschedulable", "no GPU")], [("Warning", "Unschedulable")]),
@@ -127,8 +127,8 @@ READY_NOT = condition("Ready", "False", "DoesNotFit", "Needs 17 GiB.")
         ([], [condition("Ready", "False", "Suspended")], [("Normal", "Suspended")]),
     ],
 )
-def test_events_tell_transitions_only(before, after, told):
-    assert [(note.type, note.reason) for note in transitions(before, after)] == told
+def test_events_report_transitions_only(before, after, events):
+    assert [(note.type, note.reason) for note in transitions(before, after)] == events
 
 
 def test_a_note_longer_than_an_event_may_have_is_cut():
@@ -164,9 +164,9 @@ def test_every_kind_has_its_path(kind, version, path):
     assert path_of({"apiVersion": version, "kind": kind, "metadata": metadata}) == path
 
 
-def test_an_apply_takes_its_fields_from_whoever_wrote_them_before():
+def test_an_apply_takes_its_fields_from_their_former_manager():
     api = RecordingApi()
-    asyncio.run(Cluster(api, Metrics(), lambda: True).apply(service()))
+    asyncio.run(ClusterWriter(api, Metrics(), lambda: True).apply(service()))
     assert api.calls[0][2] == {"fieldManager": "wisp-operator", "force": "true"}
 
 
@@ -174,17 +174,17 @@ def test_an_apply_takes_its_fields_from_whoever_wrote_them_before():
 def test_a_replica_that_does_not_lead_writes_nothing(write):
     api = RecordingApi()
     with pytest.raises(NotLeading):
-        asyncio.run(getattr(Cluster(api, Metrics(), lambda: False), write)(service()))
+        asyncio.run(getattr(ClusterWriter(api, Metrics(), lambda: False), write)(service()))
     assert api.calls == []
 
 
 def test_what_is_gone_need_not_be_deleted_and_a_lost_event_harms_nothing():
-    cluster = Cluster(RecordingApi(code=404), Metrics(), lambda: True)
+    cluster = ClusterWriter(RecordingApi(code=404), Metrics(), lambda: True)
     asyncio.run(cluster.delete(service()))
     asyncio.run(cluster.emit({**service(), "type": "Normal"}))
     asyncio.run(cluster.annotate("Pod", "a", "chat-1", {"x": "1"}))
     with pytest.raises(ApiError):
-        asyncio.run(Cluster(RecordingApi(code=403), Metrics(), lambda: True).delete(service()))
+        asyncio.run(ClusterWriter(RecordingApi(code=403), Metrics(), lambda: True).delete(service()))
 
 
 def test_the_cache_keeps_what_is_read_and_drops_what_is_heavy():
@@ -212,10 +212,10 @@ def test_a_child_wakes_the_model_that_its_label_names(kind, labels, key):
     assert model_key(kind, {"metadata": {"name": "chat", "namespace": "a", "labels": labels}}) == key
 
 
-def run_queue(scenario, look, workers=2):
+def run_queue(scenario, reconcile, workers=2):
     async def main():
         queue = WorkQueue(Metrics())
-        task = asyncio.create_task(queue.run(look, workers))
+        task = asyncio.create_task(queue.run(reconcile, workers))
         await scenario(queue)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -223,10 +223,10 @@ def run_queue(scenario, look, workers=2):
     asyncio.run(main())
 
 
-def test_a_model_is_never_looked_at_twice_at_once_and_a_change_meanwhile_is_not_lost():
+def test_a_model_is_never_reconciled_twice_at_once_and_a_change_meanwhile_is_not_lost():
     looks, busy = [], set()
 
-    async def look(key):
+    async def reconcile(key):
         assert key not in busy
         busy.add(key)
         looks.append(key)
@@ -241,14 +241,14 @@ def test_a_model_is_never_looked_at_twice_at_once_and_a_change_meanwhile_is_not_
             queue.add("a/chat")
         await asyncio.sleep(0.08)
 
-    run_queue(scenario, look)
+    run_queue(scenario, reconcile)
     assert looks == ["a/chat"] * 2
 
 
-def test_a_look_that_fails_is_tried_again_and_others_go_on(caplog):
+def test_a_reconcile_that_fails_is_tried_again_and_others_go_on(caplog):
     looks = []
 
-    async def look(key):
+    async def reconcile(key):
         looks.append(key)
         if key == "bad" and looks.count("bad") < 2:
             raise ApiError("PATCH x", 500, "", "no")
@@ -258,15 +258,15 @@ def test_a_look_that_fails_is_tried_again_and_others_go_on(caplog):
         queue.add("good")
         await asyncio.sleep(0.7)
 
-    run_queue(scenario, look)
+    run_queue(scenario, reconcile)
     assert (looks.count("bad"), looks.count("good")) == (2, 1)
     assert "again in 0.5 s" in caplog.text
 
 
-def test_a_look_may_ask_for_the_next_one():
+def test_a_reconcile_may_ask_for_the_next_one():
     looks = []
 
-    async def look(key):
+    async def reconcile(key):
         looks.append(key)
         return 0.02 if len(looks) < 3 else None
 
@@ -274,5 +274,5 @@ def test_a_look_may_ask_for_the_next_one():
         queue.add("a/chat")
         await asyncio.sleep(0.15)
 
-    run_queue(scenario, look)
+    run_queue(scenario, reconcile)
     assert len(looks) == 3

@@ -1,4 +1,4 @@
-"""The autoscaler: one table of decisions, and what holds whatever the load does."""
+"""The autoscaler: one table of decisions, and properties that hold for every load."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from wisp_operator import api
 from wisp_operator.api import Scaling, Spec
 from wisp_operator.api.quantities import Duration
-from wisp_operator.core.autoscale import average, backoff_s, decide, deletion_costs, remember
+from wisp_operator.core.autoscale import append_sample, average, backoff_s, decide, deletion_costs
 from wisp_operator.core.fit import FitReport
-from wisp_operator.core.observation import Demand, Facts, Failure, PodFacts, Sample
+from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod, Sample
 
 NOW = 10_000.0
 
@@ -29,12 +29,14 @@ def spec(**fields: Any) -> Spec:
     return api.parse(document).spec
 
 
-def pods(ready: int = 0, starting: int = 0, draining: int = 0, backing_off: int = 0) -> tuple[PodFacts, ...]:
+def pods(
+    ready: int = 0, starting: int = 0, draining: int = 0, backing_off: int = 0
+) -> tuple[ObservedPod, ...]:
     return (
-        *(PodFacts(f"r{i}", "Ready", created=NOW - 5000, ready_since=NOW - 4000) for i in range(ready)),
-        *(PodFacts(f"s{i}", "Starting", created=NOW - 5) for i in range(starting)),
-        *(PodFacts(f"b{i}", "BackingOff", created=NOW - 5) for i in range(backing_off)),
-        *(PodFacts(f"d{i}", "Draining", created=NOW - 5, ready_since=NOW - 4000) for i in range(draining)),
+        *(ObservedPod(f"r{i}", "Ready", created=NOW - 5000, ready_since=NOW - 4000) for i in range(ready)),
+        *(ObservedPod(f"s{i}", "Starting", created=NOW - 5) for i in range(starting)),
+        *(ObservedPod(f"b{i}", "BackingOff", created=NOW - 5) for i in range(backing_off)),
+        *(ObservedPod(f"d{i}", "Draining", created=NOW - 5, ready_since=NOW - 4000) for i in range(draining)),
     )
 
 
@@ -60,77 +62,93 @@ QUIET = load((60, 5), running=5)
 
 
 @pytest.mark.parametrize(
-    ("wish", "facts", "expect"),
+    ("fields", "observation", "expect"),
     [
         # Asleep, and woken by the first request.
-        (ZERO, Facts(), (0, "Idle")),
-        (ZERO, Facts(demand=HELD), (1, "Wake")),
+        (ZERO, Observation(), (0, "Idle")),
+        (ZERO, Observation(demand=HELD), (1, "Wake")),
         (
             ZERO,
-            Facts(demand=load((0, 35), waiting=35)),
+            Observation(demand=load((0, 35), waiting=35)),
             (4, "Wake"),
         ),  # a crowd at the door: as many as it takes
-        (ZERO, Facts(demand=load((0, 500), waiting=500)), (4, "Wake")),
-        (WARM, Facts(), (1, "KeptWarm")),
+        (ZERO, Observation(demand=load((0, 500), waiting=500)), (4, "Wake")),
+        (WARM, Observation(), (1, "KeptWarm")),
         # A rejected request waits nowhere, but it was there.
-        ({**ZERO, "coldStart": {"mode": "Reject"}}, Facts(demand=load(idle_s=0.5)), (1, "Wake")),
-        ({**ZERO, "coldStart": {"mode": "Reject"}}, Facts(demand=load(idle_s=None)), (0, "Idle")),
-        (ZERO, Facts(demand=load(idle_s=0.5)), (0, "Idle")),  # held, and the client left
+        ({**ZERO, "coldStart": {"mode": "Reject"}}, Observation(demand=load(idle_s=0.5)), (1, "Wake")),
+        ({**ZERO, "coldStart": {"mode": "Reject"}}, Observation(demand=load(idle_s=None)), (0, "Idle")),
+        (ZERO, Observation(demand=load(idle_s=0.5)), (0, "Idle")),  # held, and the client left
         # Idle.
-        (ZERO, Facts(pods(ready=2), LONG_AGO), (0, "Idle")),
-        (WARM, Facts(pods(ready=2), LONG_AGO), (1, "KeptWarm")),
-        (ZERO, Facts(pods(ready=1), load((60, 0), idle_s=599)), (1, "Demand")),
-        (ZERO, Facts(pods(ready=1), load((60, 0), idle_s=600)), (0, "Idle")),
-        (ZERO, Facts(pods(ready=1), load((60, 1), running=1, idle_s=9999)), (1, "Demand")),  # still running
-        (ZERO, Facts(pods(ready=1), load((60, 0), idle_s=None)), (0, "Idle")),  # ready for long, never asked
+        (ZERO, Observation(pods(ready=2), LONG_AGO), (0, "Idle")),
+        (WARM, Observation(pods(ready=2), LONG_AGO), (1, "KeptWarm")),
+        (ZERO, Observation(pods(ready=1), load((60, 0), idle_s=599)), (1, "Demand")),
+        (ZERO, Observation(pods(ready=1), load((60, 0), idle_s=600)), (0, "Idle")),
+        (
+            ZERO,
+            Observation(pods(ready=1), load((60, 1), running=1, idle_s=9999)),
+            (1, "Demand"),
+        ),  # still running
+        (
+            ZERO,
+            Observation(pods(ready=1), load((60, 0), idle_s=None)),
+            (0, "Idle"),
+        ),  # ready for long, never asked
         # Never down before it was once ready, even if the client has given up.
-        (ZERO, Facts(pods(starting=1), LONG_AGO), (1, "WaitingForFirstReady")),
-        ({"scaling": {"max": 2}}, Facts(pods(starting=3), LONG_AGO), (2, "WaitingForFirstReady")),
-        (ZERO, Facts(pods(ready=1, starting=1), LONG_AGO), (0, "Idle")),
+        (ZERO, Observation(pods(starting=1), LONG_AGO), (1, "WaitingForFirstReady")),
+        ({"scaling": {"max": 2}}, Observation(pods(starting=3), LONG_AGO), (2, "WaitingForFirstReady")),
+        (ZERO, Observation(pods(ready=1, starting=1), LONG_AGO), (0, "Idle")),
         # What drains is not counted.
-        (ZERO, Facts(pods(draining=2), HELD), (1, "Wake")),
+        (ZERO, Observation(pods(draining=2), HELD), (1, "Wake")),
         # Load.
-        (ZERO, Facts(pods(ready=1), FULL), (3, "Demand")),
-        (ZERO, Facts(pods(ready=2), FULL), (3, "Demand")),
-        (ZERO, Facts(pods(ready=1), BURST), (4, "Panic")),  # before the stable average has noticed
-        (ZERO, Facts(pods(ready=4), BURST), (4, "Demand")),
-        (ZERO, Facts(pods(ready=4), QUIET), (1, "Demand")),
+        (ZERO, Observation(pods(ready=1), FULL), (3, "Demand")),
+        (ZERO, Observation(pods(ready=2), FULL), (3, "Demand")),
+        (ZERO, Observation(pods(ready=1), BURST), (4, "Panic")),  # before the stable average has noticed
+        (ZERO, Observation(pods(ready=4), BURST), (4, "Demand")),
+        (ZERO, Observation(pods(ready=4), QUIET), (1, "Demand")),
         # A burst within the stable window keeps the pods it needed.
-        (ZERO, Facts(pods(ready=4), load((60, 5), (40, 38), (30, 0), running=1)), (4, "Demand")),
-        (ZERO, Facts(pods(ready=4), load((80, 5), (75, 38), (65, 0), (60, 0), running=1)), (1, "Demand")),
+        (ZERO, Observation(pods(ready=4), load((60, 5), (40, 38), (30, 0), running=1)), (4, "Demand")),
+        (
+            ZERO,
+            Observation(pods(ready=4), load((80, 5), (75, 38), (65, 0), (60, 0), running=1)),
+            (1, "Demand"),
+        ),
         # By hand.
-        ({"replicas": 3}, Facts(), (3, "Manual")),
-        ({"replicas": 0}, Facts(pods(ready=2), FULL), (0, "Manual")),
-        ({"replicas": 0}, Facts(pods(starting=2)), (0, "Manual")),
-        ({"replicas": 2}, Facts(pods(ready=2), LONG_AGO), (2, "Manual")),
+        ({"replicas": 3}, Observation(), (3, "Manual")),
+        ({"replicas": 0}, Observation(pods(ready=2), FULL), (0, "Manual")),
+        ({"replicas": 0}, Observation(pods(starting=2)), (0, "Manual")),
+        ({"replicas": 2}, Observation(pods(ready=2), LONG_AGO), (2, "Manual")),
         # Suspended outranks everything, then a model that cannot fit.
-        ({**WARM, "suspend": True}, Facts(pods(ready=2), FULL), (0, "Suspended")),
-        ({"replicas": 3, "suspend": True}, Facts(fit=NO_FIT), (0, "Suspended")),
-        (WARM, Facts(pods(starting=1), FULL, fit=NO_FIT), (0, "DoesNotFit")),
-        ({"replicas": 3}, Facts(fit=NO_FIT), (0, "DoesNotFit")),
-        (WARM, Facts(demand=FULL, fit=FitReport("Unsupported", "")), (0, "ModelUnsupported")),
-        (ZERO, Facts(demand=HELD, fit=FIT), (1, "Wake")),
-        (ZERO, Facts(demand=HELD, fit=FitReport("Unknown", "")), (1, "Wake")),
+        ({**WARM, "suspend": True}, Observation(pods(ready=2), FULL), (0, "Suspended")),
+        ({"replicas": 3, "suspend": True}, Observation(fit=NO_FIT), (0, "Suspended")),
+        (WARM, Observation(pods(starting=1), FULL, fit=NO_FIT), (0, "DoesNotFit")),
+        ({"replicas": 3}, Observation(fit=NO_FIT), (0, "DoesNotFit")),
+        (WARM, Observation(demand=FULL, fit=FitReport("Unsupported", "")), (0, "ModelUnsupported")),
+        (ZERO, Observation(demand=HELD, fit=FIT), (1, "Wake")),
+        (ZERO, Observation(demand=HELD, fit=FitReport("Unknown", "")), (1, "Wake")),
         # Crashes: no new pod until it is due, but those there stay.
-        (ZERO, Facts(demand=HELD, crashes=1, last_failure=crashed(4.9)), (0, "CrashBackOff")),
-        (ZERO, Facts(demand=HELD, crashes=1, last_failure=crashed(5.0)), (1, "Wake")),
-        (ZERO, Facts(demand=HELD, crashes=4, last_failure=crashed(39)), (0, "CrashBackOff")),
-        (ZERO, Facts(pods(ready=1), FULL, crashes=4, last_failure=crashed(1)), (1, "CrashBackOff")),
-        ({"replicas": 2}, Facts(pods(ready=1), crashes=2, last_failure=crashed(1)), (1, "CrashBackOff")),
-        (ZERO, Facts(pods(backing_off=1), HELD, crashes=2, last_failure=crashed(1)), (1, "Demand")),
-        # A pod that only crashes while nobody asks may go.
-        (ZERO, Facts(pods(backing_off=1), LONG_AGO, crashes=3, last_failure=crashed(1)), (0, "Idle")),
+        (ZERO, Observation(demand=HELD, crashes=1, last_failure=crashed(4.9)), (0, "CrashBackOff")),
+        (ZERO, Observation(demand=HELD, crashes=1, last_failure=crashed(5.0)), (1, "Wake")),
+        (ZERO, Observation(demand=HELD, crashes=4, last_failure=crashed(39)), (0, "CrashBackOff")),
+        (ZERO, Observation(pods(ready=1), FULL, crashes=4, last_failure=crashed(1)), (1, "CrashBackOff")),
+        (
+            {"replicas": 2},
+            Observation(pods(ready=1), crashes=2, last_failure=crashed(1)),
+            (1, "CrashBackOff"),
+        ),
+        (ZERO, Observation(pods(backing_off=1), HELD, crashes=2, last_failure=crashed(1)), (1, "Demand")),
+        # A pod that only crashes without demand may go.
+        (ZERO, Observation(pods(backing_off=1), LONG_AGO, crashes=3, last_failure=crashed(1)), (0, "Idle")),
     ],
 )
-def test_the_number_of_pods_follows_from_what_was_observed(wish, facts, expect):
-    decision = decide(spec(**wish), facts, NOW)
+def test_the_number_of_pods_follows_from_what_was_observed(fields, observation, expect):
+    decision = decide(spec(**fields), observation, NOW)
     assert (decision.replicas, decision.why) == expect
     assert (decision.retry_at is not None) == (decision.why == "CrashBackOff")
 
 
 def test_back_off_says_when_it_ends():
-    facts = Facts(demand=HELD, crashes=3, last_failure=crashed(1))
-    assert decide(spec(**ZERO), facts, NOW).retry_at == NOW - 1 + 20
+    observation = Observation(demand=HELD, crashes=3, last_failure=crashed(1))
+    assert decide(spec(**ZERO), observation, NOW).retry_at == NOW - 1 + 20
 
 
 @pytest.mark.parametrize(
@@ -145,7 +163,7 @@ def test_back_off_doubles_up_to_five_minutes(crashes, seconds):
     [
         ((), 60, 0.0),
         (((0, 7),), 60, 7.0),  # one sample, just taken
-        (((30, 7),), 60, 7.0),  # a short past is not diluted by one that nobody saw
+        (((30, 7),), 60, 7.0),  # a short history is not diluted
         (((60, 0), (30, 10)), 60, 5.0),
         (((600, 4),), 60, 4.0),
         (((60, 0), (6, 10)), 6, 10.0),
@@ -161,15 +179,15 @@ def test_the_average_weighs_a_sample_by_how_long_it_held(steps, window_s, expect
 def test_history_is_forgotten_once_no_window_reaches_it():
     history: tuple[Sample, ...] = ()
     for second in range(1000):
-        history = remember(history, Sample(float(second), 1.0), Scaling())
+        history = append_sample(history, Sample(float(second), 1.0), Scaling())
     assert history[0].at <= 999 - 60 < history[1].at
     assert len(history) == 61
-    assert remember(history, Sample(999.0, 5.0))[-1] == Sample(999.0, 5.0)
-    assert len(remember(history, Sample(999.0, 5.0))) == 61
+    assert append_sample(history, Sample(999.0, 5.0))[-1] == Sample(999.0, 5.0)
+    assert len(append_sample(history, Sample(999.0, 5.0))) == 61
 
 
-def loaded(name: str, running: int, created: float = 1.0) -> PodFacts:
-    return PodFacts(name, "Ready", created=created, runtime={"load": {"running": running}})
+def loaded(name: str, running: int, created: float = 1.0) -> ObservedPod:
+    return ObservedPod(name, "Ready", created=created, runtime={"load": {"running": running}})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +215,7 @@ scalings = st.builds(
 phases = st.sampled_from(["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"])
 some_pods = st.lists(
     st.builds(
-        lambda phase, age, ready: PodFacts(
+        lambda phase, age, ready: ObservedPod(
             "p", phase, NOW - age, NOW - age / 2 if ready or phase in ("Ready", "Unready") else None
         ),
         phases,
@@ -216,7 +234,7 @@ demands = st.builds(
     st.lists(st.integers(0, 300), max_size=40),
 )
 facts_of_any_kind = st.builds(
-    lambda found, demand, crashes, ago: Facts(
+    lambda found, demand, crashes, ago: Observation(
         tuple(found), demand, crashes, crashed(ago) if crashes else None
     ),
     some_pods,
@@ -227,58 +245,58 @@ facts_of_any_kind = st.builds(
 
 
 @given(scalings, facts_of_any_kind)
-def test_never_above_max_and_never_below_min_unless_pods_crash(scaling, facts):
-    wish = replace(spec(), scaling=scaling)
-    decision = decide(wish, facts, NOW)
+def test_never_above_max_and_never_below_min_unless_pods_crash(scaling, observation):
+    fields = replace(spec(), scaling=scaling)
+    decision = decide(fields, observation, NOW)
     if decision.why == "CrashBackOff":
-        assert decision.replicas == len(facts.live)  # nothing is added, nothing is taken
+        assert decision.replicas == len(observation.live)  # nothing is added, nothing is taken
     else:
         assert scaling.min <= decision.replicas <= scaling.max
-    assert decide(replace(wish, suspend=True), facts, NOW).replicas == 0
+    assert decide(replace(fields, suspend=True), observation, NOW).replicas == 0
 
 
 @given(scalings, facts_of_any_kind)
-def test_a_request_always_has_a_pod_on_its_way_unless_pods_crash(scaling, facts):
-    decision = decide(replace(spec(), scaling=scaling), facts, NOW)
-    if facts.demand.waiting + facts.demand.running and decision.why != "CrashBackOff":
+def test_a_request_always_has_a_pod_on_its_way_unless_pods_crash(scaling, observation):
+    decision = decide(replace(spec(), scaling=scaling), observation, NOW)
+    if observation.demand.waiting + observation.demand.running and decision.why != "CrashBackOff":
         assert decision.replicas >= 1
 
 
 @given(scalings, facts_of_any_kind)
-def test_a_model_that_was_never_ready_keeps_its_pods_up_to_max(scaling, facts):
-    live = facts.live
-    if live and not facts.crashes and all(pod.ready_since is None for pod in live):
-        decision = decide(replace(spec(), scaling=scaling), facts, NOW)
+def test_a_model_that_was_never_ready_keeps_its_pods_up_to_max(scaling, observation):
+    live = observation.live
+    if live and not observation.crashes and all(pod.ready_since is None for pod in live):
+        decision = decide(replace(spec(), scaling=scaling), observation, NOW)
         assert decision.replicas >= min(len(live), scaling.max)
 
 
 @given(scalings, facts_of_any_kind)
-def test_deciding_twice_on_the_same_facts_decides_the_same(scaling, facts):
-    wish = replace(spec(), scaling=scaling)
-    assert decide(wish, facts, NOW) == decide(wish, facts, NOW)
+def test_deciding_twice_on_the_same_observation_decides_the_same(scaling, observation):
+    fields = replace(spec(), scaling=scaling)
+    assert decide(fields, observation, NOW) == decide(fields, observation, NOW)
 
 
 def simulate(scaling: Scaling, seconds: list[int]) -> list[int]:
     """Pods over time when each second brings that many requests in flight, and pods start in 3 seconds."""
-    wish = replace(spec(), scaling=scaling)
+    fields = replace(spec(), scaling=scaling)
     history: tuple[Sample, ...] = ()
-    living: list[PodFacts] = []
+    living: list[ObservedPod] = []
     counts, asked_at = [], None
     for second, concurrency in enumerate(seconds):
         now = NOW + second
         asked_at = now if concurrency else asked_at
-        history = remember(history, Sample(now, float(concurrency)), scaling)
+        history = append_sample(history, Sample(now, float(concurrency)), scaling)
         living = [
             replace(pod, phase="Ready", ready_since=pod.ready_since or now) if now - pod.created >= 3 else pod
             for pod in living
         ]
         idle_s = None if asked_at is None else now - asked_at
-        facts = Facts(tuple(living), Demand(0, concurrency, idle_s, history))
-        decision = decide(wish, facts, now)
+        observation = Observation(tuple(living), Demand(0, concurrency, idle_s, history))
+        decision = decide(fields, observation, now)
         costs = deletion_costs(living)
         living = sorted(living, key=lambda pod: costs[pod.name])[max(0, len(living) - decision.replicas) :]
         living += [
-            PodFacts(f"p{second}-{i}", "Starting", now) for i in range(decision.replicas - len(living))
+            ObservedPod(f"p{second}-{i}", "Starting", now) for i in range(decision.replicas - len(living))
         ]
         counts.append(len(living))
     return counts
@@ -288,7 +306,7 @@ def simulate(scaling: Scaling, seconds: list[int]) -> list[int]:
 @given(scalings, st.integers(0, 200), st.integers(0, 200))
 def test_a_constant_load_settles_and_then_never_flaps(scaling, before, constant):
     counts = simulate(scaling, [before] * 70 + [constant] * 140)
-    settled = counts[70 + 66 :]  # the stable window and the short one have forgotten what was before
+    settled = counts[70 + 66 :]  # the stable window and the short one no longer reach the time before
     assert len(set(settled)) == 1
     if constant:
         assert settled[0] == min(max(-(-constant // scaling.target_concurrency), scaling.min, 1), scaling.max)

@@ -1,4 +1,4 @@
-"""How a process ended: one vocabulary for the pods of a machine and of a cluster."""
+"""Exit reasons: one vocabulary for the pods of a machine and of a cluster."""
 
 import json
 
@@ -11,13 +11,13 @@ TOLD = json.dumps({"reason": "DoesNotFit", "message": "needs 17 GiB", "details":
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "left", "stopped", "reason", "says"),
+    ("exit_code", "output", "stopped", "reason", "says"),
     [
         (3, TOLD, {}, "DoesNotFit", "needs 17 GiB"),
         (143, TOLD, {"deadline_s": 4.0}, "DoesNotFit", "needs 17 GiB"),  # its own words outrank ours
         (1, "", {}, "Crashed", "The process ended with exit code 1."),
         (0, "", {}, "Crashed", "exit code 0"),
-        (1, "one\nTraceback: two", {}, "Crashed", "Its last words: Traceback: two"),
+        (1, "one\nTraceback: two", {}, "Crashed", "Last output: Traceback: two"),
         (1, '{"x": 1}', {}, "Crashed", "exit code 1"),  # JSON, but not ours
         (1, "[]", {}, "Crashed", "exit code 1"),
         (1, '{"reason": 5}', {}, "Crashed", "exit code 1"),
@@ -30,16 +30,16 @@ TOLD = json.dumps({"reason": "DoesNotFit", "message": "needs 17 GiB", "details":
         (0, "", {"why": "/livez gave no good answer"}, "Killed", "stopped: /livez gave no good answer."),
     ],
 )
-def test_every_end_of_a_process_has_one_name_and_a_sentence(exit_code, left, stopped, reason, says):
-    found = failure_of(exit_code, left, 50.0, **stopped)
+def test_every_end_of_a_process_has_one_name_and_a_sentence(exit_code, output, stopped, reason, says):
+    found = failure_of(exit_code, output, 50.0, **stopped)
     assert (found.reason, found.at, found.exit_code) == (reason, 50.0, exit_code)
     assert says in found.message
 
 
 @pytest.mark.parametrize(("details", "kept"), [({"neededBytes": 17}, {"neededBytes": 17}), ("many", {})])
 def test_the_numbers_of_a_termination_log_are_kept_if_they_are_a_map(details, kept):
-    left = json.dumps({"reason": "DoesNotFit", "details": details})
-    assert failure_of(3, left, 50.0) == Failure("DoesNotFit", "", 50.0, 3, kept)
+    output = json.dumps({"reason": "DoesNotFit", "details": details})
+    assert failure_of(3, output, 50.0) == Failure("DoesNotFit", "", 50.0, 3, kept)
 
 
 def test_a_long_last_line_is_cut():

@@ -1,4 +1,4 @@
-"""What is kept of a model beside its pods, the same on a machine and on a cluster."""
+"""History of a model that outlives its pods, the same on a machine and on a cluster."""
 
 from types import SimpleNamespace
 
@@ -6,9 +6,9 @@ import pytest
 
 from wisp_operator import api
 from wisp_operator.core.demand import Report
-from wisp_operator.core.history import REMEMBERED_STARTS, Memory
-from wisp_operator.core.observation import Failure, PodFacts
-from wisp_operator.local.history import Memory as LocalMemory
+from wisp_operator.core.history import MAX_COLD_STARTS, ModelHistory
+from wisp_operator.core.observation import Failure, ObservedPod
+from wisp_operator.local.history import LocalHistory
 from wisp_operator.local.processes.pods import PodState
 
 MODEL = api.parse(
@@ -23,62 +23,62 @@ KILLED = Failure("Killed", "The process was killed by SIGKILL.", 1.0, 137)
 
 
 def ready(name, since):
-    return PodFacts(name, "Ready", ready_since=since)
+    return ObservedPod(name, "Ready", ready_since=since)
 
 
 @pytest.mark.parametrize(
-    ("looks", "woke"),
+    ("decisions", "woke"),
     [
         ([(False, 0), (False, 1)], [False, True]),
-        ([(False, 1), (False, 1)], [True, False]),  # decided again before the pod is seen
+        ([(False, 1), (False, 1)], [True, False]),  # decided refresh before the pod is seen
         ([(False, 1), (True, 1), (True, 3)], [True, False, False]),
-        ([(False, 1), (False, 0), (False, 1)], [True, False, True]),  # given up, then asked anew
+        ([(False, 1), (False, 0), (False, 1)], [True, False, True]),  # given up, then demand anew
         ([(True, 2)], [False]),
     ],
 )
-def test_a_model_wakes_when_it_leaves_zero(looks, woke):
-    memory = Memory()
-    assert [memory.note_wake(is_live, replicas, 5.0) for is_live, replicas in looks] == woke
+def test_a_model_wakes_when_it_leaves_zero(decisions, woke):
+    history = ModelHistory()
+    assert [history.record_wake(is_live, replicas, 5.0) for is_live, replicas in decisions] == woke
 
 
 def test_a_cold_start_is_from_leaving_zero_until_the_first_pod_is_ready():
-    memory = Memory()
-    memory.note_wake(False, 1, 100.0)
-    memory.note_ready([PodFacts("a", "Starting")], 103.0)
-    assert memory.cold_start_s == ()
-    memory.note_ready([ready("a", 104.0)], 104.0)
-    assert memory.cold_start_s == (4.0,)
-    memory.note_ready([ready("a", 104.0), ready("b", 160.0)], 160.0)  # one more pod is no cold start
-    assert memory.cold_start_s == (4.0,)
+    history = ModelHistory()
+    history.record_wake(False, 1, 100.0)
+    history.record_ready([ObservedPod("a", "Starting")], 103.0)
+    assert history.cold_start_s == ()
+    history.record_ready([ready("a", 104.0)], 104.0)
+    assert history.cold_start_s == (4.0,)
+    history.record_ready([ready("a", 104.0), ready("b", 160.0)], 160.0)  # one more pod is no cold start
+    assert history.cold_start_s == (4.0,)
 
 
 def test_only_the_latest_cold_starts_are_kept():
-    memory = Memory()
-    for start in range(REMEMBERED_STARTS + 5):
-        memory.note_wake(False, 1, 100.0 * start)
-        memory.note_ready([ready(f"p{start}", 100.0 * start + start)], 100.0 * start + start)
-    assert memory.cold_start_s == tuple(float(s) for s in range(5, REMEMBERED_STARTS + 5))
+    history = ModelHistory()
+    for start in range(MAX_COLD_STARTS + 5):
+        history.record_wake(False, 1, 100.0 * start)
+        history.record_ready([ready(f"p{start}", 100.0 * start + start)], 100.0 * start + start)
+    assert history.cold_start_s == tuple(float(s) for s in range(5, MAX_COLD_STARTS + 5))
 
 
 def test_each_failure_counts_once_and_a_ready_pod_forgives_all():
-    memory = Memory()
-    memory.note_failures("a", 1, KILLED)
-    memory.note_failures("a", 1, KILLED)
-    memory.note_failures("b", 2, KILLED)
-    assert (memory.crashes, memory.last_failure) == (3, KILLED)
-    memory.note_failures("c", 1, None)  # seen to end, but not badly
-    memory.note_failures("c", 1, KILLED)
-    assert memory.crashes == 3
-    memory.note_ready([ready("d", 9.0)], 9.0)
-    assert (memory.crashes, memory.last_failure) == (0, None)
+    history = ModelHistory()
+    history.record_failures("a", 1, KILLED)
+    history.record_failures("a", 1, KILLED)
+    history.record_failures("b", 2, KILLED)
+    assert (history.crashes, history.last_failure) == (3, KILLED)
+    history.record_failures("c", 1, None)  # seen to end, but not badly
+    history.record_failures("c", 1, KILLED)
+    assert history.crashes == 3
+    history.record_ready([ready("d", 9.0)], 9.0)
+    assert (history.crashes, history.last_failure) == (0, None)
 
 
-def test_a_pod_that_is_gone_is_forgotten():
-    memory = Memory()
-    memory.note_failures("a", 2, KILLED)
-    memory.forget_all_but({"b"})
-    memory.note_failures("a", 1, KILLED)  # another pod of that name
-    assert memory.crashes == 3
+def test_a_pod_that_is_gone_is_dropped():
+    history = ModelHistory()
+    history.record_failures("a", 2, KILLED)
+    history.retain({"b"})
+    history.record_failures("a", 1, KILLED)  # another pod of that name
+    assert history.crashes == 3
 
 
 def test_a_machine_times_the_wake_and_not_every_pod():
@@ -86,11 +86,11 @@ def test_a_machine_times_the_wake_and_not_every_pod():
         name="chat-1", state=PodState.STARTING, is_draining=False, created=100.2, ready_since=None
     )
     pod.failures, pod.last_failure, pod.restarts, pod.runtime = 0, None, 0, {}
-    memory, asked = LocalMemory(created=0.0), Report(1, 0, 1, 0.0, 100.0)
-    facts = memory.take(MODEL, [], asked, 100.0)
-    memory.again(facts, [pod])
-    memory.take(MODEL, [pod], asked, 101.0)
+    history, demand = LocalHistory(created=0.0), Report(1, 0, 1, 0.0, 100.0)
+    observation = history.observe(MODEL, [], demand, 100.0)
+    history.refresh(observation, [pod])
+    history.observe(MODEL, [pod], demand, 101.0)
     pod.state, pod.ready_since = PodState.READY, 102.4
-    assert memory.take(MODEL, [pod], asked, 102.5).cold_start_s == (2.5,)
+    assert history.observe(MODEL, [pod], demand, 102.5).cold_start_s == (2.5,)
     late = SimpleNamespace(**vars(pod) | {"name": "chat-2", "created": 110.0, "ready_since": 150.0})
-    assert memory.take(MODEL, [pod, late], asked, 150.0).cold_start_s == (2.5,)
+    assert history.observe(MODEL, [pod, late], demand, 150.0).cold_start_s == (2.5,)

@@ -1,4 +1,4 @@
-"""What a user reads: the state, the conditions, the columns."""
+"""Status of a model: the state, the conditions, the columns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from wisp_operator import api
 from wisp_operator.core.autoscale import Decision, decide
-from wisp_operator.core.conditions import REASONS, condition, stamped
+from wisp_operator.core.conditions import REASONS, condition, with_times
 from wisp_operator.core.fit import FitReport
-from wisp_operator.core.observation import Demand, Facts, Failure, PodFacts, Sample
-from wisp_operator.core.status import Progress, progress, refused, summarise
+from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod, Sample
+from wisp_operator.core.status import Progress, invalid_status, progress, summarise
 from wisp_operator.core.times import timestamp
 from wisp_operator.errors import Problem
 
@@ -37,9 +37,11 @@ def model(uri: str = "hf://a/b", **spec: Any) -> api.InferenceModel:
     return api.parse(document)
 
 
-def pod(phase: Any, name: str = "p", *, ready: bool = False, message: str = "", **runtime: Any) -> PodFacts:
+def pod(
+    phase: Any, name: str = "p", *, ready: bool = False, message: str = "", **runtime: Any
+) -> ObservedPod:
     was_ready = ready or phase in ("Ready", "Unready")
-    return PodFacts(name, phase, NOW - 60, NOW - 30 if was_ready else None, 0, runtime, message)
+    return ObservedPod(name, phase, NOW - 60, NOW - 30 if was_ready else None, 0, runtime, message)
 
 
 def phases(*done: str, now: str = "") -> list[dict[str, Any]]:
@@ -51,9 +53,9 @@ def phases(*done: str, now: str = "") -> list[dict[str, Any]]:
     )
 
 
-def summary(facts: Facts, found: api.InferenceModel | None = None):
+def summary(observation: Observation, found: api.InferenceModel | None = None):
     found = found or model()
-    return summarise(found, facts, decide(found.spec, facts, NOW), NOW)
+    return summarise(found, observation, decide(found.spec, observation, NOW), NOW)
 
 
 READY, STARTING = pod("Ready"), pod("Starting")
@@ -66,128 +68,141 @@ NO_FIT = FitReport("DoesNotFit", "Needs 17.1 GiB, the L4 has 14.8 GiB free; fits
 
 
 @pytest.mark.parametrize(
-    ("found", "facts", "expect"),
+    ("found", "observation", "expect"),
     [
-        # (model, facts, (state, Ready's status, reason)); the first thing that is wrong wins
-        (model(), Facts(), ("Asleep", "True", "ScaledToZero")),  # asleep is healthy
-        (model(), Facts((STARTING,), ASKED), ("Waking", "False", "Waking")),
-        (model(), Facts(demand=ASKED), ("Waking", "False", "Waking")),  # decided, no pod yet
-        (model(), Facts((pod("Pending"),), ASKED), ("Waking", "False", "Waking")),
+        # (model, observation, (state, Ready's status, reason)); the first thing that is wrong wins
+        (model(), Observation(), ("Asleep", "True", "ScaledToZero")),  # asleep is healthy
+        (model(), Observation((STARTING,), ASKED), ("Waking", "False", "Waking")),
+        (model(), Observation(demand=ASKED), ("Waking", "False", "Waking")),  # decided, no pod yet
+        (model(), Observation((pod("Pending"),), ASKED), ("Waking", "False", "Waking")),
         (
             model(),
-            Facts(
+            Observation(
                 (pod("Pending", message="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),), ASKED
             ),
             ("Waking", "False", "Unschedulable"),
         ),
-        (model(), Facts((READY,)), ("Ready", "True", "Serving")),
-        (model(), Facts((READY, STARTING)), ("Ready", "True", "Serving")),
-        (model(), Facts((pod("Unready"),), ASKED), ("Waking", "False", "Unready")),
-        (model(), Facts((pod("Draining", ready=True),)), ("Asleep", "True", "ScaledToZero")),
+        (model(), Observation((READY,)), ("Ready", "True", "Serving")),
+        (model(), Observation((READY, STARTING)), ("Ready", "True", "Serving")),
+        (model(), Observation((pod("Unready"),), ASKED), ("Waking", "False", "Unready")),
+        (model(), Observation((pod("Draining", ready=True),)), ("Asleep", "True", "ScaledToZero")),
         (
             model(),
-            Facts((pod("BackingOff"),), ASKED, crashes=2, last_failure=KILLED),
+            Observation((pod("BackingOff"),), ASKED, crashes=2, last_failure=KILLED),
             ("Failed", "False", "CrashBackOff"),
         ),
-        (model(), Facts((), ASKED, crashes=2, last_failure=KILLED), ("Failed", "False", "CrashBackOff")),
-        # Nobody asks, so the crash is remembered but nothing is wrong now.
-        (model(), Facts((), crashes=2, last_failure=KILLED), ("Asleep", "True", "ScaledToZero")),
         (
             model(),
-            Facts((READY, pod("BackingOff", "q")), ASKED, crashes=1, last_failure=KILLED),
+            Observation((), ASKED, crashes=2, last_failure=KILLED),
+            ("Failed", "False", "CrashBackOff"),
+        ),
+        # Nobody asks, so the crash is remembered but nothing is wrong now.
+        (model(), Observation((), crashes=2, last_failure=KILLED), ("Asleep", "True", "ScaledToZero")),
+        (
+            model(),
+            Observation((READY, pod("BackingOff", "q")), ASKED, crashes=1, last_failure=KILLED),
             ("Ready", "True", "Serving"),
         ),
-        (model(), Facts((), ASKED, crashes=1, last_failure=TOO_BIG), ("Failed", "False", "DoesNotFit")),
-        (model(), Facts((STARTING,), ASKED, crashes=1, last_failure=TOO_BIG), ("Waking", "False", "Waking")),
-        (model(), Facts((), ASKED, fit=NO_FIT), ("Failed", "False", "DoesNotFit")),
-        (model(), Facts((), ASKED, fit=UNSUPPORTED), ("Failed", "False", "ModelUnsupported")),
-        (model(suspend=True), Facts((READY,)), ("Suspended", "False", "Suspended")),
-        (model(suspend=True), Facts(fit=NO_FIT), ("Suspended", "False", "Suspended")),
+        (model(), Observation((), ASKED, crashes=1, last_failure=TOO_BIG), ("Failed", "False", "DoesNotFit")),
+        (
+            model(),
+            Observation((STARTING,), ASKED, crashes=1, last_failure=TOO_BIG),
+            ("Waking", "False", "Waking"),
+        ),
+        (model(), Observation((), ASKED, fit=NO_FIT), ("Failed", "False", "DoesNotFit")),
+        (model(), Observation((), ASKED, fit=UNSUPPORTED), ("Failed", "False", "ModelUnsupported")),
+        (model(suspend=True), Observation((READY,)), ("Suspended", "False", "Suspended")),
+        (model(suspend=True), Observation(fit=NO_FIT), ("Suspended", "False", "Suspended")),
         (
             model(replicas=0),
-            Facts(demand=ASKED),
+            Observation(demand=ASKED),
             ("Suspended", "False", "ReplicasZero"),
         ),  # no request wakes it
-        (model(replicas=1), Facts(), ("Waking", "False", "Waking")),
-        (model(scaling={"min": 1}), Facts(), ("Waking", "False", "Waking")),
+        (model(replicas=1), Observation(), ("Waking", "False", "Waking")),
+        (model(scaling={"min": 1}), Observation(), ("Waking", "False", "Waking")),
     ],
 )
-def test_the_state_is_the_first_thing_that_matters(found, facts, expect):
-    status = summary(facts, found)
+def test_the_state_is_the_first_thing_that_matters(found, observation, expect):
+    status = summary(observation, found)
     assert (status.state, status.condition("Ready").status, status.reason) == expect
 
 
 @pytest.mark.parametrize(
-    ("kind", "found", "facts", "expect"),
+    ("kind", "found", "observation", "expect"),
     [
-        ("Accepted", model(), Facts(), ("True", "Accepted")),
-        ("Fits", model(), Facts(), ("Unknown", "FitUnknown")),
-        ("Fits", model(), Facts(fit=FitReport("Unknown", "no card")), ("Unknown", "FitUnknown")),
-        ("Fits", model(), Facts(fit=FitReport("Fits", "yes")), ("True", "Fits")),
-        ("Fits", model(), Facts(fit=NO_FIT), ("False", "DoesNotFit")),
-        ("Fits", model(), Facts(fit=UNSUPPORTED), ("False", "ModelUnsupported")),
-        ("Fits", model(), Facts(last_failure=MYSTERY, crashes=1), ("False", "ModelUnsupported")),
-        # What a pod measured outranks what was computed.
+        ("Accepted", model(), Observation(), ("True", "Accepted")),
+        ("Fits", model(), Observation(), ("Unknown", "FitUnknown")),
+        ("Fits", model(), Observation(fit=FitReport("Unknown", "no card")), ("Unknown", "FitUnknown")),
+        ("Fits", model(), Observation(fit=FitReport("Fits", "yes")), ("True", "Fits")),
+        ("Fits", model(), Observation(fit=NO_FIT), ("False", "DoesNotFit")),
+        ("Fits", model(), Observation(fit=UNSUPPORTED), ("False", "ModelUnsupported")),
+        ("Fits", model(), Observation(last_failure=MYSTERY, crashes=1), ("False", "ModelUnsupported")),
+        # A pod's measurement outranks the computed fit.
         (
             "Fits",
             model(),
-            Facts(fit=FitReport("Fits", "yes"), last_failure=TOO_BIG, crashes=1),
+            Observation(fit=FitReport("Fits", "yes"), last_failure=TOO_BIG, crashes=1),
             ("False", "DoesNotFit"),
         ),
-        ("ArtifactsReady", model(), Facts(), ("Unknown", "NotFetched")),
-        ("ArtifactsReady", model("file:///srv/m"), Facts(), ("True", "InPlace")),
-        ("ArtifactsReady", model("pvc://m"), Facts(), ("True", "InPlace")),
-        ("ArtifactsReady", model(), Facts((STARTING,)), ("False", "Fetching")),
+        ("ArtifactsReady", model(), Observation(), ("Unknown", "NotFetched")),
+        ("ArtifactsReady", model("file:///srv/m"), Observation(), ("True", "InPlace")),
+        ("ArtifactsReady", model("pvc://m"), Observation(), ("True", "InPlace")),
+        ("ArtifactsReady", model(), Observation((STARTING,)), ("False", "Fetching")),
         (
             "ArtifactsReady",
             model(),
-            Facts((pod("Starting", phases=phases("import", now="pull")),)),
+            Observation((pod("Starting", phases=phases("import", now="pull")),)),
             ("False", "Fetching"),
         ),
         (
             "ArtifactsReady",
             model(),
-            Facts((pod("Starting", phases=phases("import", "pull", now="weights")),)),
+            Observation((pod("Starting", phases=phases("import", "pull", now="weights")),)),
             ("True", "Fetched"),
         ),
-        ("ArtifactsReady", model(), Facts((READY,)), ("True", "Fetched")),
+        ("ArtifactsReady", model(), Observation((READY,)), ("True", "Fetched")),
         (
             "ArtifactsReady",
             model("file:///srv/m"),
-            Facts(last_failure=Failure("ModelNotFound", "no such directory", NOW), crashes=1),
+            Observation(last_failure=Failure("ModelNotFound", "no such directory", NOW), crashes=1),
             ("False", "FetchFailed"),
         ),
-        ("Scheduled", model(), Facts(), ("Unknown", "NoPods")),
-        ("Scheduled", model(), Facts((STARTING,)), ("True", "Placed")),
-        ("Scheduled", model(), Facts((pod("Pending"),)), ("Unknown", "Waking")),
-        ("Scheduled", model(), Facts((READY, pod("Pending", message="no GPU"))), ("False", "Unschedulable")),
-        ("Active", model(), Facts(), ("False", "ScaledToZero")),
-        ("Active", model(suspend=True), Facts(), ("False", "Suspended")),
-        ("Active", model(), Facts((STARTING,)), ("True", "PodsExist")),
-        ("Active", model(), Facts((pod("Draining"),)), ("False", "ScaledToZero")),
-        ("Progressing", model(), Facts(), ("False", "Settled")),
-        ("Progressing", model(), Facts((STARTING,)), ("True", "Waking")),
-        ("Progressing", model(replicas=1), Facts((READY,)), ("False", "Settled")),
-        ("Progressing", model(replicas=2), Facts((READY,)), ("True", "Scaling")),
-        ("Progressing", model(replicas=1), Facts((READY, pod("Draining", "q"))), ("True", "Scaling")),
-        ("Progressing", model(), Facts((), ASKED, 1, KILLED), ("False", "CrashBackOff")),
-        ("Degraded", model(), Facts((READY,)), ("False", "AsExpected")),
-        ("Degraded", model(), Facts((READY,), crashes=1, last_failure=KILLED), ("True", "PodsFailing")),
+        ("Scheduled", model(), Observation(), ("Unknown", "NoPods")),
+        ("Scheduled", model(), Observation((STARTING,)), ("True", "Placed")),
+        ("Scheduled", model(), Observation((pod("Pending"),)), ("Unknown", "Waking")),
+        (
+            "Scheduled",
+            model(),
+            Observation((READY, pod("Pending", message="no GPU"))),
+            ("False", "Unschedulable"),
+        ),
+        ("Active", model(), Observation(), ("False", "ScaledToZero")),
+        ("Active", model(suspend=True), Observation(), ("False", "Suspended")),
+        ("Active", model(), Observation((STARTING,)), ("True", "PodsExist")),
+        ("Active", model(), Observation((pod("Draining"),)), ("False", "ScaledToZero")),
+        ("Progressing", model(), Observation(), ("False", "Settled")),
+        ("Progressing", model(), Observation((STARTING,)), ("True", "Waking")),
+        ("Progressing", model(replicas=1), Observation((READY,)), ("False", "Settled")),
+        ("Progressing", model(replicas=2), Observation((READY,)), ("True", "Scaling")),
+        ("Progressing", model(replicas=1), Observation((READY, pod("Draining", "q"))), ("True", "Scaling")),
+        ("Progressing", model(), Observation((), ASKED, 1, KILLED), ("False", "CrashBackOff")),
+        ("Degraded", model(), Observation((READY,)), ("False", "AsExpected")),
+        ("Degraded", model(), Observation((READY,), crashes=1, last_failure=KILLED), ("True", "PodsFailing")),
     ],
 )
-def test_each_condition_has_a_named_reason(kind, found, facts, expect):
-    shown = summary(facts, found).condition(kind)
+def test_each_condition_has_a_named_reason(kind, found, observation, expect):
+    shown = summary(observation, found).condition(kind)
     assert (shown.status, shown.reason) == expect
 
 
 def test_a_crash_message_says_what_happened_how_often_and_when_it_is_tried_again():
-    status = summary(Facts((), ASKED, crashes=3, last_failure=KILLED))
+    status = summary(Observation((), ASKED, crashes=3, last_failure=KILLED))
     due = timestamp(NOW - 1 + 20)
     assert status.message == f"Killed: out of memory. Tried 3 times. Next try at {due}."
 
 
 def test_a_model_that_does_not_fit_says_the_numbers_and_the_remedy():
-    status = summary(Facts((), ASKED, fit=NO_FIT))
+    status = summary(Observation((), ASKED, fit=NO_FIT))
     assert status.message == NO_FIT.message
     assert "fits with quantization: fp8" in status.message
 
@@ -195,7 +210,7 @@ def test_a_model_that_does_not_fit_says_the_numbers_and_the_remedy():
 def test_numbers_come_from_the_pods():
     busy = {"tokensPerSecond": 40.26, "kvBlocksUsed": 30, "kvBlocksTotal": 100}
     tokens = {"promptTokensTotal": 1000, "cachedTokensTotal": 250}
-    facts = Facts(
+    observation = Observation(
         pods=(
             pod("Ready", "a", load={**busy, **tokens}, phases=phases("import", "weights", "firstToken")),
             pod("Ready", "b", load=busy),
@@ -205,7 +220,7 @@ def test_numbers_come_from_the_pods():
         cold_start_s=(9.0, 4.0, 2.125),
         url="http://127.0.0.1:8080/v1",
     )
-    found = summary(facts).to_dict()
+    found = summary(observation).to_dict()
     assert (found["replicas"], found["readyReplicas"]) == (3, 2)
     assert found["performance"] == {
         "tokensPerSecond": 80.5,
@@ -222,7 +237,7 @@ def test_numbers_come_from_the_pods():
 
 
 def test_the_last_failure_is_kept_while_at_zero():
-    found = summary(Facts((), crashes=2, last_failure=KILLED)).to_dict()
+    found = summary(Observation((), crashes=2, last_failure=KILLED)).to_dict()
     assert found["state"] == "Asleep"
     assert found["lastFailure"] == {
         "reason": "Killed",
@@ -238,8 +253,8 @@ def test_what_a_ready_pod_measured_replaces_what_was_computed():
         "Fits", "computed", weights_bytes=1, gpu="L4", basis="computed from the weights headers"
     )
     ledger = {"fits": True, "message": "measured", "weightsBytes": 2, "headroomBytes": 3, "totalBytes": 9}
-    assert summary(Facts((STARTING,), fit=computed)).to_dict()["fit"]["weightsBytes"] == 1
-    shown = summary(Facts((pod("Ready", ledger=ledger),), fit=computed)).to_dict()["fit"]
+    assert summary(Observation((STARTING,), fit=computed)).to_dict()["fit"]["weightsBytes"] == 1
+    shown = summary(Observation((pod("Ready", ledger=ledger),), fit=computed)).to_dict()["fit"]
     assert (shown["weightsBytes"], shown["gpu"], shown["basis"]) == (2, "L4", "measured by a pod")
 
 
@@ -257,14 +272,14 @@ def test_what_a_ready_pod_measured_replaces_what_was_computed():
         ),  # the foremost
     ],
 )
-def test_a_waking_model_says_how_far_it_is(pods, expect):
-    assert progress(Facts(pods)) == expect
+def test_a_waking_model_reports_its_progress(pods, expect):
+    assert progress(Observation(pods)) == expect
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes():
-    first = stamped([condition("Ready", "False", "Waking")], [], 1, NOW)
-    same = stamped([condition("Ready", "False", "CrashBackOff")], first, 2, NOW + 60)
-    changed = stamped([condition("Ready", "True", "Serving")], same, 2, NOW + 90)
+    first = with_times([condition("Ready", "False", "Waking")], [], 1, NOW)
+    same = with_times([condition("Ready", "False", "CrashBackOff")], first, 2, NOW + 60)
+    changed = with_times([condition("Ready", "True", "Serving")], same, 2, NOW + 90)
     assert [found[0].last_transition_time for found in (first, same, changed)] == [
         *(timestamp(NOW), timestamp(NOW), timestamp(NOW + 90))
     ]
@@ -284,7 +299,7 @@ def test_every_reason_is_one_word_with_a_sentence(reason):
 
 
 def test_an_unreadable_object_says_why():
-    status = refused([Problem("spec.gpu.cuont", "unknown field")], 4, NOW)
+    status = invalid_status([Problem("spec.gpu.cuont", "unknown field")], 4, NOW)
     assert status.state == "Failed"
     assert status.condition("Accepted").message == "spec.gpu.cuont: unknown field"
     assert status.to_dict()["observedGeneration"] == 4
@@ -296,7 +311,7 @@ any_pod = st.builds(
     st.booleans(),
 )
 any_facts = st.builds(
-    lambda pods, demand, failure, crashes, fit: Facts(
+    lambda pods, demand, failure, crashes, fit: Observation(
         tuple(pods), demand, crashes if failure else 0, failure, fit
     ),
     st.lists(any_pod, max_size=3),
@@ -311,8 +326,8 @@ any_model = st.sampled_from(
 
 
 @given(any_model, any_facts)
-def test_every_status_is_one_that_the_crd_allows(found, facts):
-    status = summary(facts, found)
+def test_every_status_is_one_that_the_crd_allows(found, observation):
+    status = summary(observation, found)
     assert [shown.type for shown in status.conditions] == KINDS
     assert {shown.observed_generation for shown in status.conditions} == {3}
     written = json.loads(json.dumps(status.to_dict()))
@@ -321,17 +336,17 @@ def test_every_status_is_one_that_the_crd_allows(found, facts):
 
 
 @given(any_model, any_facts)
-def test_the_state_and_the_conditions_never_contradict_each_other(found, facts):
-    status = summary(facts, found)
+def test_the_state_and_the_conditions_never_contradict_each_other(found, observation):
+    status = summary(observation, found)
     is_ready = status.condition("Ready").status == "True"
     assert is_ready == (status.state in ("Ready", "Asleep"))
     if status.state == "Asleep":
-        assert not facts.live
+        assert not observation.live
     if status.state == "Ready":
         assert status.ready_replicas > 0
 
 
 def test_a_decision_is_not_made_twice():
-    """The status tells the decision it is given, even one made on older facts."""
-    status = summarise(model(), Facts(), Decision(1, "Wake"), NOW)
+    """The status reports the decision it is given, even one made on an older observation."""
+    status = summarise(model(), Observation(), Decision(1, "Wake"), NOW)
     assert (status.state, status.desired_replicas) == ("Waking", 1)

@@ -1,4 +1,4 @@
-"""Builders: what a model becomes on a cluster."""
+"""Builders of cluster objects."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_the_environment_has_each_name_once(found, expect):
     assert len(variables) == len(expect)
 
 
-def test_a_hub_mirror_is_told_to_models_of_a_hub_only():
+def test_a_hub_mirror_is_given_to_models_of_a_hub_only():
     mirrored = BuildSettings(hub_endpoint="http://mirror")
     assert {"name": "HF_ENDPOINT", "value": "http://mirror"} in container(model(), mirrored)["env"]
     assert len(container(model("file:///srv/m"), mirrored)["env"]) == 1

@@ -1,12 +1,12 @@
-"""Everything a model has on a cluster, and what its GPUs' nodes say about it."""
+"""Children of a model on a cluster, and the devices of its nodes."""
 
 import pytest
 
 from wisp_operator.api import parse
-from wisp_operator.cluster.observation.nodes import devices, eligible, narrowed
-from wisp_operator.cluster.reconcile.fitting import judge
+from wisp_operator.cluster.observation.nodes import devices, eligible, pin_to_products
+from wisp_operator.cluster.reconcile.fitting import check_devices
 from wisp_operator.desired.cache_job import cache_jobs
-from wisp_operator.desired.children import Surroundings, children
+from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.network_policy import network_policy
 from wisp_operator.desired.settings import BuildSettings
 
@@ -28,7 +28,7 @@ def around(**more):
         "optional_kinds": (),
         "system_namespace": "wisp",
     }
-    return Surroundings(**(defaults | more))
+    return BuildContext(**(defaults | more))
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_a_model_that_fits_some_gpus_is_sent_to_those(monkeypatch):
         return FitReport("Fits" if fits else "DoesNotFit", device.name, headroom_bytes=1 if fits else -1)
 
     monkeypatch.setattr(fitting, "check", check)
-    found = judge(model(gpu={"count": 1}), devices(model().spec.gpu, NODES[:3]))
+    found = check_devices(model(gpu={"count": 1}), devices(model().spec.gpu, NODES[:3]))
     assert (found.report.verdict, found.products) == ("Fits", ("NVIDIA-L4",))
-    assert narrowed(model(), found.products).spec.gpu.product == ("NVIDIA-L4",)
-    only_small = judge(model(), devices(model().spec.gpu, [T4]))
+    assert pin_to_products(model(), found.products).spec.gpu.product == ("NVIDIA-L4",)
+    only_small = check_devices(model(), devices(model().spec.gpu, [T4]))
     assert (only_small.report.verdict, only_small.products) == ("DoesNotFit", ())
 
 
@@ -175,7 +175,7 @@ def test_a_model_that_fits_some_gpus_is_sent_to_those(monkeypatch):
     ],
 )
 def test_what_cannot_be_known_before_a_pod_says_why(spec, says):
-    found = judge(model(**spec), {})
+    found = check_devices(model(**spec), {})
     assert found.report.verdict == "Unknown"
     assert says in found.report.message
 

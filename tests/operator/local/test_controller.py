@@ -1,4 +1,4 @@
-"""The loop of one machine without processes: what one model does wrong stays with that model."""
+"""The reconcile loop of one machine without processes: one model's error leaves the others alone."""
 
 import asyncio
 import logging
@@ -9,10 +9,10 @@ import pytest
 
 from wisp_operator import api
 from wisp_operator.core.fit import FitReport
-from wisp_operator.core.observation import Facts, Failure
+from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.controller import Controller
-from wisp_operator.local.processes.exit_log import Deaths
+from wisp_operator.local.processes.exit_log import ExitLog
 
 
 class FakeCluster:
@@ -47,7 +47,7 @@ def controller(published, fit=lambda _: FitReport("Unknown", "not asked")):
     return Controller(FakeCluster(), fit=fit, publish=published.append, settings=BuildSettings())
 
 
-def test_a_model_that_cannot_be_looked_at_is_told_once_and_the_others_go_on(caplog):
+def test_a_model_that_fails_to_reconcile_is_logged_once_and_the_others_go_on(caplog):
     async def run():
         published = []
         loop = controller(published)
@@ -64,8 +64,8 @@ def test_a_model_that_cannot_be_looked_at_is_told_once_and_the_others_go_on(capl
 
 
 @pytest.mark.parametrize("after", [["b"], ["b", "c"], []])
-def test_a_look_while_the_models_change_finds_the_old_ones_or_the_new(after):
-    """The fit of a new name is asked beside the loop, which goes on meanwhile."""
+def test_a_reconcile_while_the_models_change_has_the_old_ones_or_the_new(after):
+    """The fit of a new model is checked beside the loop, which goes on meanwhile."""
 
     async def run():
         published = []
@@ -117,25 +117,25 @@ def test_the_loop_ends_even_if_something_happens_as_it_is_cancelled(turns):
         ),
     ],
 )
-def test_a_pod_that_ends_is_told_once_in_words(failure, says, caplog):
+def test_a_pod_that_ends_is_logged_once(failure, says, caplog):
     class EndedPod:
         name, failures, last_failure, log = "chat-1", 1, failure, Path("/run/chat-1.log")
 
-    deaths = Deaths(are_logs_kept=True)
+    exit_log = ExitLog(are_logs_kept=True)
     with caplog.at_level(logging.WARNING):
-        deaths.tell("default/chat", [EndedPod()])
-        deaths.tell("default/chat", [EndedPod()])
+        exit_log.log_new("default/chat", [EndedPod()])
+        exit_log.log_new("default/chat", [EndedPod()])
     (told,) = caplog.messages
     assert told.startswith(f"pod chat-1 {says}")
     assert told.endswith("; starting again; log: /run/chat-1.log")
 
 
-def test_a_sentence_that_speaks_of_a_log_gets_its_path():
+def test_a_message_that_refers_to_a_log_gets_its_path():
     class EndedPod:
         name, failures, log = "chat-1", 1, Path("/run/chat-1.log")
         last_failure = Failure("EngineDied", "it ended; see its log, or the kernel's", 1.0, 1)
 
-    deaths = Deaths(are_logs_kept=True)
-    deaths.tell("a/chat", [EndedPod()])
-    placed = deaths.placed("a/chat", Facts(last_failure=EndedPod.last_failure))
-    assert placed.last_failure.message == "it ended; see its log (/run/chat-1.log), or the kernel's"
+    exit_log = ExitLog(are_logs_kept=True)
+    exit_log.log_new("a/chat", [EndedPod()])
+    observation = exit_log.with_log_path("a/chat", Observation(last_failure=EndedPod.last_failure))
+    assert observation.last_failure.message == "it ended; see its log (/run/chat-1.log), or the kernel's"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import pod_template
-from wisp_operator.local.processes.pods import Machine, Pod, PodState
+from wisp_operator.local.processes.pods import Pod, PodContext, PodState
 from wisp_operator.local.processes.process import Process
 
 FAKE = Path(__file__).parents[1] / "fake_runtime.py"
@@ -21,7 +21,7 @@ PATIENCE_S = 20
 
 
 def deployment(**fake):
-    """A Deployment whose container is the fake runtime, told to behave as ``fake``."""
+    """A Deployment whose container is the fake runtime, with the variables ``fake``."""
     container = {
         "command": [str(FAKE)],
         "args": [
@@ -47,17 +47,17 @@ def deployment(**fake):
 
 @asynccontextmanager
 async def running(tmp_path, **fake):
-    surface = Surface()
-    pod = Pod("tiny-1", pod_template.read(deployment(**fake)), Machine(tmp_path, surface, lambda: None))
+    client = RuntimeClient()
+    pod = Pod("tiny-1", pod_template.read(deployment(**fake)), PodContext(tmp_path, client, lambda: None))
     try:
         yield pod
     finally:
         await pod.stop(0)
-        await surface.close()
+        await client.close()
 
 
-async def until(condition, patience_s=PATIENCE_S):
-    deadline = time.monotonic() + patience_s
+async def until(condition, timeout_s=PATIENCE_S):
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         await asyncio.sleep(0.02)
@@ -134,7 +134,7 @@ def test_a_process_that_never_was_ready_waits_before_it_starts_again(tmp_path):
         ({"exit": 1}, "Crashed", "the last line it printed"),  # no termination log: its last output
     ],
 )
-def test_the_reason_of_an_end_comes_from_what_the_process_left(tmp_path, fake, reason, message):
+def test_the_exit_reason_comes_from_what_the_process_left(tmp_path, fake, reason, message):
     async def scenario():
         async with running(tmp_path, **fake) as pod:
             await until(lambda: pod.last_failure)
@@ -170,17 +170,17 @@ def test_stopping_ends_the_process_that_ignores_the_request_and_the_orphans_it_m
     asyncio.run(scenario())
 
 
-def test_a_program_that_is_not_installed_is_said_in_a_sentence(tmp_path):
+def test_a_program_that_is_not_installed_is_a_sentence(tmp_path):
     async def scenario():
-        surface = Surface()
+        client = RuntimeClient()
         manifest = deployment()
         manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
-        pod = Pod("tiny-1", pod_template.read(manifest), Machine(tmp_path, surface, lambda: None))
+        pod = Pod("tiny-1", pod_template.read(manifest), PodContext(tmp_path, client, lambda: None))
         await until(lambda: pod.last_failure)
         assert pod.last_failure.reason == "ContainerRefused"
         assert "no-such-program is not installed on this machine" in pod.last_failure.message
         await pod.stop(0)
-        await surface.close()
+        await client.close()
 
     asyncio.run(scenario())
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from wisp_operator.core.demand import FORGET_AFTER_S, DemandBook
+from wisp_operator.core.demand import STALE_AFTER_S, DemandAggregator
 from wisp_operator.local import pod_template
 from wisp_operator.local.processes import backoff, rollout
 from wisp_operator.local.processes.health import Health
-from wisp_operator.local.processes.rollout import PodView, Wish
+from wisp_operator.local.processes.rollout import DesiredPods, PodView
 
 
 def deployment(args=(), env=(), volumes=(), mounts=(), **container):
@@ -159,15 +159,15 @@ def pods(text):
         (1, 1, 0, "Ro", 1, []),  # the new one first, beside the old
         (1, 1, 0, "Ro .n", 0, []),  # the old serves until the new is ready
         (1, 1, 0, "Ro Rn", 0, ["p0"]),
-        (1, 0, 1, "Ro", 0, ["p0"]),  # no room beside it: the old first
+        (1, 0, 1, "Ro", 0, ["p0"]),  # no surge allowed: the old first
         (1, 0, 1, "", 1, []),
-        (1, 1, 0, ".o", 1, ["p0"]),  # nobody misses an old one that is not ready
+        (1, 1, 0, ".o", 1, ["p0"]),  # an old one may stop that is not ready
         (3, 1, 0, "Ro Ro Ro", 1, []),
         (3, 1, 0, "Ro Ro Ro Rn", 0, ["p2"]),
     ],
 )
 def test_pods_converge_by_the_rules_of_a_rolling_update(replicas, surge, unavailable, given, start, stop):
-    assert rollout.plan(Wish("new", replicas, surge, unavailable), pods(given)) == (start, stop)
+    assert rollout.plan(DesiredPods("new", replicas, surge, unavailable), pods(given)) == (start, stop)
 
 
 def report(gateway, **counts):
@@ -175,7 +175,7 @@ def report(gateway, **counts):
 
 
 def test_demand_is_the_sum_over_gateways_and_the_shortest_idle_time():
-    book = DemandBook()
+    book = DemandAggregator()
     book.record(report("one", waiting=2, running=1, idleSeconds=0.0), now=100.0)
     book.record(report("two", waiting=1, running=0, idleSeconds=None), now=101.0)
     total = book.total("a/tiny", now=103.0)
@@ -183,9 +183,9 @@ def test_demand_is_the_sum_over_gateways_and_the_shortest_idle_time():
 
 
 def test_a_gateway_that_fell_silent_no_longer_counts():
-    book = DemandBook()
+    book = DemandAggregator()
     book.record(report("one", waiting=2, running=1), now=100.0)
-    assert book.total("a/tiny", now=100.0 + FORGET_AFTER_S).waiting == 0
+    assert book.total("a/tiny", now=100.0 + STALE_AFTER_S).waiting == 0
     assert book.total("b/other", now=100.0).idle_s is None
 
 
@@ -194,4 +194,4 @@ def test_a_gateway_that_fell_silent_no_longer_counts():
 )
 def test_a_report_that_is_not_one_is_refused(document):
     with pytest.raises(ValueError, match=r"many|not a demand report"):
-        DemandBook().record(document, now=0.0)
+        DemandAggregator().record(document, now=0.0)

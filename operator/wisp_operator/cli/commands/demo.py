@@ -16,12 +16,12 @@ from typing import Any
 import click
 
 from wisp_operator.cli.commands.chat import Chat
-from wisp_operator.cli.display.rows import PHASE_WORDS, Row, read
-from wisp_operator.cli.gateway_client import Gateway
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.cli.display.rows import PHASE_LABELS, Row, read
+from wisp_operator.cli.gateway_client import GatewayClient
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
-from wisp_operator.local.machine.hardware import Fitting
+from wisp_operator.local.machine.hardware import LocalFitChecker
 from wisp_operator.local.machine.ports import free_port
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.session import Options, Session
@@ -55,7 +55,7 @@ Examples:
 
 
 class DemoFailed(WispError):
-    """The example model could not be had, or did not behave."""
+    """The example model could not be fetched, or did not answer."""
 
 
 @click.command("demo", epilog=EXAMPLES)
@@ -72,17 +72,17 @@ def command(question: str, only_manifest: bool) -> None:
     with folder(None, config.temporary_dir()) as home:
         text = MANIFEST.format(folder=model, idle="3s")
         (home / "smollm2.yaml").write_text(text)
-        _say("One file says what to serve:\n")
+        _print("One file says what to serve:\n")
         click.secho("".join(f"    {line}\n" for line in text.splitlines()), dim=True)
         if not asyncio.run(_show(ManifestFiles([home / "smollm2.yaml"]), home, question)):
             raise click.exceptions.Exit(INTERRUPTED)
 
 
 def example_model() -> Path:
-    """The folder of the example model; the runtime fetches and converts it once, and says so on stderr.
+    """Fetch and convert the example model once, with the runtime's progress on stderr; return its folder.
 
     Raises:
-        DemoFailed: it could not; the runtime has said why.
+        DemoFailed: the runtime could not, and has printed the reason.
     """
     program = config.program(config.RUNTIME)
     if program is None:
@@ -102,9 +102,9 @@ def example_arguments(cache_dir: Path) -> list[str]:
 
 
 async def _show(files: ManifestFiles, home: Path, question: str) -> bool:
-    """Play it all; False if the user stopped it."""
+    """Run the demo; False if the user stopped it."""
     options = Options(port=free_port(), device="cpu", log_level="warning")
-    session = Session(options, files, home, Fitting("cpu"))
+    session = Session(options, files, home, LocalFitChecker("cpu"))
     async with session.running():
         acts = asyncio.create_task(_play(session, question))
         stopped = asyncio.create_task(session.stopping.wait())
@@ -114,53 +114,53 @@ async def _show(files: ManifestFiles, home: Path, question: str) -> bool:
             await acts
         acts.cancel()
         if session.stopping.is_set():
-            session.stop()  # nobody needs the rest of the answer
+            session.stop()  # the rest of the answer is not needed
         return not session.stopping.is_set()
 
 
 async def _play(session: Session, question: str) -> None:
-    gateway = Gateway(session.url)
-    _say(f"$ wisp up smollm2.yaml          → {session.url}/v1\n")
-    _tell(await _row(gateway), "no process runs, no memory is held")
-    _say(f"\n> {question}")
+    gateway = GatewayClient(session.url)
+    _print(f"$ wisp up smollm2.yaml          → {session.url}/v1\n")
+    _print_row(await _row(gateway), "no process runs, no memory is held")
+    _print(f"\n> {question}")
     began = time.monotonic()
     first = await asyncio.to_thread(_ask, gateway, question)
     row, runtime = await _row(gateway), await _runtime(gateway)
-    _say(f"\n{first - began:.1f} s from zero to the first token: {_phases(runtime)}")
-    _say(_speed(runtime) + "\n")
-    _tell(row, "and after 3 s without a request …")
+    _print(f"\n{first - began:.1f} s from zero to the first token: {_phases(runtime)}")
+    _print(_speed(runtime) + "\n")
+    _print_row(row, "and after 3 s without a request …")
     await _until_asleep(gateway)
-    _tell(await _row(gateway), "its memory is free again")
-    _say("\nNext:  wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml")
-    _say("       wisp chat smollm2 --temperature 0")
+    _print_row(await _row(gateway), "its memory is free again")
+    _print("\nNext:  wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml")
+    _print("       wisp chat smollm2 --temperature 0")
 
 
-def _ask(gateway: Gateway, question: str) -> float:
-    """Print the answer as it comes; when its first piece came, in monotonic seconds."""
+def _ask(gateway: GatewayClient, question: str) -> float:
+    """Print the answer as it comes; return the time of its first delta, in monotonic seconds."""
     times: list[float] = []
     chat = Chat(gateway, MODEL, None, {"temperature": 0, "max_tokens": MAX_TOKENS})
-    chat.say(question, on_piece=lambda: times.append(time.monotonic()))
+    chat.send(question, on_delta=lambda: times.append(time.monotonic()))
     if not times:
         raise DemoFailed("the model gave an empty answer; run `wisp doctor`, then try again.")
     return times[0]
 
 
-async def _row(gateway: Gateway) -> Row:
+async def _row(gateway: GatewayClient) -> Row:
     return read(await asyncio.to_thread(gateway.state))[0]
 
 
-async def _runtime(gateway: Gateway) -> dict[str, Any]:
+async def _runtime(gateway: GatewayClient) -> dict[str, Any]:
     """The ``/state`` of the pod that answered."""
-    surface = Surface()
+    client = RuntimeClient()
     try:
         state = await asyncio.to_thread(gateway.state)
         endpoints: Sequence[dict[str, Any]] = state["models"][0]["endpoints"]
-        return (await surface.state(endpoints[0]["address"]) if endpoints else None) or {}
+        return (await client.state(endpoints[0]["address"]) if endpoints else None) or {}
     finally:
-        await surface.close()
+        await client.close()
 
 
-async def _until_asleep(gateway: Gateway) -> None:
+async def _until_asleep(gateway: GatewayClient) -> None:
     deadline = time.monotonic() + ASLEEP_WITHIN_S
     while (row := await _row(gateway)).state != "Asleep" or row.pods:
         if time.monotonic() > deadline:
@@ -169,7 +169,7 @@ async def _until_asleep(gateway: Gateway) -> None:
 
 
 def _phases(runtime: dict[str, Any]) -> str:
-    named = [(PHASE_WORDS.get(p["name"], p["name"]), p["seconds"]) for p in runtime.get("phases", ())]
+    named = [(PHASE_LABELS.get(p["name"], p["name"]), p["seconds"]) for p in runtime.get("phases", ())]
     return ", ".join(f"{words} {seconds:.1f}" for words, seconds in named if seconds >= 0.05)
 
 
@@ -184,12 +184,12 @@ def _kernels(runtime: dict[str, Any]) -> str:
     return str(runtime.get("kernels", {}).get("set", "unknown kernels"))
 
 
-def _tell(row: Row, remark: str) -> None:
+def _print_row(row: Row, remark: str) -> None:
     mark, colour = {"Asleep": ("○ asleep", None), "Ready": ("● ready", "green")}.get(
         row.state, (row.state, "yellow")
     )
     click.echo(f"  {row.name}  {click.style(mark, fg=colour)}   {click.style(remark, dim=True)}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(text)

@@ -1,4 +1,4 @@
-"""``wisp doctor``: what is here, what is missing, what to do; also what a bug report needs."""
+"""``wisp doctor``: what is installed, what is missing, the remedies; also for bug reports."""
 
 from __future__ import annotations
 

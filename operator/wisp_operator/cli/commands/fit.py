@@ -61,27 +61,27 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     """
     chosen = {key: value for key, value in runtime.items() if value is not None}
     try:
-        found = [(model, _plan(model, gpu, device)) for model in _models(target, chosen)]
+        answers = [(model, _plan(model, gpu, device)) for model in _models(target, chosen)]
     except (PlanError, SourceError, InvalidModel) as error:
         click.echo(f"wisp fit: {error}", err=True)
         raise click.exceptions.Exit(2) from error
-    cards = {answer.device_name: _card(answer) for _, answer in found}
+    cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
-        documents = [_document(model, answer, cards[answer.device_name]) for model, answer in found]
+        documents = [_document(model, answer, cards[answer.device_name]) for model, answer in answers]
         click.echo(json.dumps(documents, indent=2))
     else:
-        for model, answer in found:
+        for model, answer in answers:
             ledger.show(model.name, answer)
         for card in filter(None, cards.values()):
             click.echo(_caution(card), nl=False)
-        if len(found) > 1:
-            click.echo("Each model is judged alone, as if the others were asleep.")
+        if len(answers) > 1:
+            click.echo("Each model is checked alone, as if the others were asleep.")
     refused = any(card and card.support == "refused" for card in cards.values())
-    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in found) and not refused else 1)
+    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in answers) and not refused else 1)
 
 
 def _card(answer: Fit) -> Card | None:
-    """The card of the catalogue that was judged; None of any other device."""
+    """Card of the catalogue that was checked; None for any other device."""
     try:
         return find_card(answer.device_name)
     except UnknownCard:
@@ -89,7 +89,7 @@ def _card(answer: Fit) -> Card | None:
 
 
 def _caution(card: Card) -> str:
-    """What to know of a card on which no model has run."""
+    """Caution about a card on which no model has run; empty for others."""
     major, minor = card.capability
     if card.support == "refused":
         return (
@@ -154,7 +154,7 @@ def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
 
 
 def _device(model: InferenceModel, choice: Choice) -> fit.Device:
-    """What the manifest asks for; where it leaves that open, this machine."""
+    """Device that the manifest names; where it names none, this machine's."""
     asked = fit.device_of(model.spec.gpu) if choice == "auto" else None
     return asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
 

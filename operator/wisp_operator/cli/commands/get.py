@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import click
 
-from wisp_operator.cli.display.rows import Row, read, span
-from wisp_operator.cli.gateway_client import DEFAULT_URL, Gateway
+from wisp_operator.cli.display.rows import Row, format_duration, read
+from wisp_operator.cli.gateway_client import DEFAULT_URL, GatewayClient
 
 WATCH_S = 1.0
 EXAMPLES = """\b
@@ -31,7 +31,7 @@ Examples:
 @click.option("--watch", "-w", is_flag=True, help="Print again whenever something changed; Ctrl-C ends it.")
 def command(url: str, output: str, as_json: bool, watch: bool) -> None:
     """List the models of a gateway and their state."""
-    gateway = Gateway(url)
+    gateway = GatewayClient(url)
     shown = ""
     while True:
         text = _text(gateway, "json" if as_json else output)
@@ -44,7 +44,7 @@ def command(url: str, output: str, as_json: bool, watch: bool) -> None:
         time.sleep(WATCH_S)
 
 
-def _text(gateway: Gateway, output: str) -> str:
+def _text(gateway: GatewayClient, output: str) -> str:
     state = gateway.state()
     if output == "json":
         return json.dumps(state, indent=2)
@@ -76,6 +76,6 @@ def _cells(row: Row, wide: bool) -> list[str]:
         str(row.running),
         f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "-",
         f"{row.cold_start_s:.1f}s" if row.cold_start_s is not None else "-",
-        span(row.idle_s).replace(" ", "") if row.idle_s is not None else "-",
+        format_duration(row.idle_s).replace(" ", "") if row.idle_s is not None else "-",
     ]
     return cells + ([row.url, row.message or "-"] if wide else [])

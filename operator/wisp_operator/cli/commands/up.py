@@ -14,16 +14,16 @@ import click
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.cli.display.rows import read
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import config
-from wisp_operator.local.machine.hardware import Fitting
+from wisp_operator.local.machine.hardware import LocalFitChecker
 from wisp_operator.local.machine.ports import free_port, require_free
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.session import Options, Session
 from wisp_operator.local.session_folder import folder
 
 REFRESH_S = 0.25
-EVENTS_SHOWN = 5
+MAX_EVENTS_SHOWN = 5
 STOPPING = "stopping; Ctrl-C again to stop at once"
 EXAMPLES = """\b
 Examples:
@@ -71,7 +71,7 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
     The same manifests, fit check, gateway, wake and scale to zero as on a cluster; pods are processes.
     Files are read again when they change. Ctrl-C ends everything.
     """
-    fitting = Fitting(chosen["device"])
+    fitting = LocalFitChecker(chosen["device"])
     manifests = ManifestFiles(files)
     options = Options(
         **{**chosen, "port": chosen["port"] or free_port()}, are_logs_kept=state_dir is not None
@@ -81,7 +81,7 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
         asyncio.run(_serve(options, manifests, home, fitting))
 
 
-async def _serve(options: Options, manifests: ManifestFiles, home: Path, fitting: Fitting) -> None:
+async def _serve(options: Options, manifests: ManifestFiles, home: Path, fitting: LocalFitChecker) -> None:
     session = Session(options, manifests, home, fitting)
     on_terminal = sys.stdout.isatty()
     events = _log_to_table(session) if on_terminal else _log_to_lines(session)
@@ -98,21 +98,21 @@ async def _show_table(session: Session, events: deque[str]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from wisp_operator.cli.display.table import picture
+    from wisp_operator.cli.display.table import render
 
-    surface, address = Surface(), session.url.removeprefix("http://")
+    client, address = RuntimeClient(), session.url.removeprefix("http://")
     try:
         with Live(console=Console(), auto_refresh=False, transient=False) as live:
             while True:
                 notice = STOPPING if session.stopping.is_set() else ""
-                rows = read(await surface.state(address) or {})
+                rows = read(await client.state(address) or {})
                 sleep = idle_after_s(session.models)
-                live.update(picture(rows, session.url, sleep, list(events), notice=notice), refresh=True)
+                live.update(render(rows, session.url, sleep, list(events), notice=notice), refresh=True)
                 if notice:
                     return
                 await _pause(session.stopping)
     finally:
-        await surface.close()
+        await client.close()
 
 
 async def _pause(stopping: asyncio.Event) -> None:
@@ -139,7 +139,7 @@ def _log_to_lines(session: Session) -> deque[str]:
 
 def _log_to_table(session: Session) -> deque[str]:
     """Keep the last lines for the table, and all of them in a file."""
-    events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+    events: deque[str] = deque(maxlen=MAX_EVENTS_SHOWN)
     logging.basicConfig(
         level=session.options.log_level.upper(),
         format="%(asctime)s %(message)s",

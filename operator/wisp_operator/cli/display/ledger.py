@@ -23,8 +23,8 @@ def show(name: str, answer: Fit) -> None:
     console.print(_table(answer))
     mark, style = ("✓ fits", "green") if answer.fits else ("✗ does not fit", "red")
     verdict = Text.assemble((mark, f"bold {style}"), f": {answer.message}.")
-    told = [Text(line, "dim") for line in (_summary(answer), _two_numbers(answer)) if line]
-    console.print(Text(), verdict, *told, Text(), sep="\n", soft_wrap=True)
+    notes = [Text(line, "dim") for line in (_summary(answer), _total_note(answer)) if line]
+    console.print(Text(), verdict, *notes, Text(), sep="\n", soft_wrap=True)
 
 
 def bar(share: float, cells: int = BAR_CELLS) -> str:
@@ -69,8 +69,8 @@ def _summary(answer: Fit) -> str:
     )
 
 
-def _two_numbers(answer: Fit) -> str:
-    """Why the total is more than the model needs; empty where it is not."""
+def _total_note(answer: Fit) -> str:
+    """Note for a total that is more than the model needs; empty otherwise."""
     if not answer.fits or answer.ledger.total_bytes <= answer.required_bytes:
         return ""
     return (

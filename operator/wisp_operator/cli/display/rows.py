@@ -1,4 +1,4 @@
-"""A gateway's ``/state`` read as rows, and each row in words: what ``get``, ``up`` and ``chat`` show.
+"""Rows of a gateway's ``/state``, and each row in words, for ``get``, ``up`` and ``chat``.
 
 Pure: JSON in, text out; colours and columns are :mod:`.table`'s.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BAR_CELLS = 12
-PHASE_WORDS = {
+PHASE_LABELS = {
     "schedule": "finding a place",
     "import": "starting the runtime",
     "pull": "fetching weights",
@@ -22,7 +22,7 @@ PHASE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model as its gateway sees it; fields as in docs/contracts.md, *the gateway's /state*."""
+    """One model in its gateway's state; fields as in docs/contracts.md, *the gateway's /state*."""
 
     namespace: str
     name: str
@@ -53,10 +53,10 @@ def read(state: Mapping[str, Any]) -> list[Row]:
 
 
 def detail(row: Row, idle_after_s: float | None = None) -> str:
-    """What a model does now, in a few words.
+    """Describe in a few words what a model does now.
 
     Args:
-        idle_after_s: after how long it goes to zero, if that is known.
+        idle_after_s: idle seconds after which it goes to zero, if known.
     """
     if row.state == "Asleep":
         return (
@@ -70,8 +70,8 @@ def detail(row: Row, idle_after_s: float | None = None) -> str:
 
 
 def waking(row: Row) -> str:
-    """How far a waking model is: ``loading weights ━━━━━───── 40 %``."""
-    words = PHASE_WORDS.get(row.phase or "", "starting")
+    """Progress of a waking model: ``loading weights ━━━━━───── 40 %``."""
+    words = PHASE_LABELS.get(row.phase or "", "starting")
     return f"{words} {bar(row.progress)} {row.progress:.0%}" if row.progress is not None else words
 
 
@@ -81,8 +81,8 @@ def bar(share: float, cells: int = BAR_CELLS) -> str:
     return "━" * filled + "─" * (cells - filled)
 
 
-def span(seconds: float) -> str:
-    """A length of time as short as it can be read: ``4 s``, ``9:41``, ``2 h 05``."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: ``4 s``, ``9:41``, ``2 h 05``."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -95,7 +95,7 @@ def _ready(row: Row, idle_after_s: float | None) -> str:
     pods = f"{row.ready} pods, " if row.ready > 1 else ""
     if row.running or row.waiting or idle_after_s is None or row.idle_s is None:
         return f"{pods}serving" if row.running else f"{pods}ready".strip()
-    return f"{pods}sleeps in {span(max(0.0, idle_after_s - row.idle_s))}"
+    return f"{pods}sleeps in {format_duration(max(0.0, idle_after_s - row.idle_s))}"
 
 
 def _row(model: Mapping[str, Any]) -> Row:

@@ -1,4 +1,4 @@
-"""The live table of ``wisp up``: every model, what it does, and what to type next."""
+"""The live table of ``wisp up``: every model, its state, and commands to type next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS = {
 }
 
 
-def picture(
+def render(
     rows: Sequence[Row],
     url: str,
     idle_after_s: Mapping[str, float],
@@ -28,14 +28,14 @@ def picture(
     *,
     notice: str = "",
 ) -> RenderableType:
-    """Everything that ``wisp up`` shows.
+    """Render everything that ``wisp up`` shows.
 
     Args:
-        rows: of the gateway's ``/state``.
-        url: of the gateway.
-        idle_after_s: by model, after how long it goes to zero; absent if it never does.
-        events: the last log lines.
-        notice: stands in the place of what to type next.
+        rows: rows of the gateway's ``/state``.
+        url: base URL of the gateway.
+        idle_after_s: idle seconds after which a model goes to zero, by model; absent if it never does.
+        events: last log lines.
+        notice: text in the place of the commands to type next.
     """
     head = Text.assemble(("wisp ", "bold"), (f"{url}/v1", "cyan"), ("   Ctrl-C stops", "dim"))
     parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), *_failures(rows), Text()]
@@ -70,7 +70,7 @@ def _table(rows: Sequence[Row], idle_after_s: Mapping[str, float]) -> Table:
 
 
 def _failures(rows: Sequence[Row]) -> list[RenderableType]:
-    """Why models failed, whole and over the full width: the end of the sentence says what to do."""
+    """Messages of failed models, complete and over the full width: their end is the remedy."""
     failed = [row for row in rows if row.state == "Failed" and row.message]
     return [Text(), *(Text(f"✗ {row.name}: {row.message}", "red") for row in failed)] if failed else []
 

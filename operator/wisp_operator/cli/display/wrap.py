@@ -1,7 +1,6 @@
 """Break a stream of text between words at the width of a terminal.
 
-Pure: pieces in, pieces out. Text appears as it comes; a word that meets the edge is taken back and set
-on the next line.
+Pure: text in, text out. Text appears as it comes; a word that meets the edge is moved to the next line.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import unicodedata
 
 
 class Wrapper:
-    """Remembers where the cursor is, and the word that is not finished."""
+    """State of the cursor: its column, and the unfinished word."""
 
     def __init__(self, width: int) -> None:
         self._width = max(20, width)
         self._column = 0
         self._word = ""
 
-    def feed(self, piece: str) -> str:
-        """What to print for ``piece``; may take back the beginning of a word with backspaces."""
-        return "".join(map(self._character, piece))
+    def feed(self, text: str) -> str:
+        """Return what to print for ``text``; may erase the beginning of a word with backspaces."""
+        return "".join(map(self._character, text))
 
     def _character(self, character: str) -> str:
         if character == "\n":

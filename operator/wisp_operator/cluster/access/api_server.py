@@ -1,6 +1,6 @@
 """Requests to the API server: credentials, one pool of connections, errors with names.
 
-Knows verbs and paths, nothing of models. Credentials come from the ``kubernetes`` package (kubeconfig, or a
+Verbs and paths only, no models. Credentials come from the ``kubernetes`` package (kubeconfig, or a
 pod's service account with its rotating token); requests go through aiohttp, since the generated client's
 typed models have no use for manifests that are plain maps.
 """
@@ -69,12 +69,12 @@ class Api:
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
     ) -> Json:
-        """Send one request; what is worth another try gets two more.
+        """Send one request, with two more tries where a retry may help.
 
         Args:
-            verb: as the metrics name it: get, list, apply, status, event, delete, lease.
+            verb: verb in the metrics: get, list, apply, status, event, delete, lease.
             query: parameters of the URL.
-            accept: the form of the answer.
+            accept: media type of the answer.
 
         Raises:
             ApiError: the server refused, or did not answer.
@@ -82,7 +82,7 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content_type}
         for backoff_s in (*BACKOFF_S, None):
             try:
-                found = await self._once(method, path, body, headers, query or {})
+                document = await self._once(method, path, body, headers, query or {})
             except ApiError as error:
                 code = "namespace-ending" if error.is_namespace_ending else str(error.code)
                 self._metrics.count("api_calls", verb=verb, code=code)
@@ -91,7 +91,7 @@ class Api:
                 await asyncio.sleep(backoff_s)
             else:
                 self._metrics.count("api_calls", verb=verb, code="2xx")
-                return found
+                return document
         raise AssertionError("the last try raises or returns")
 
     async def _once(

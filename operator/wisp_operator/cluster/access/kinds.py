@@ -16,12 +16,12 @@ class Kind:
     """One kind of object.
 
     Attributes:
-        name: as manifests write it.
+        name: kind in manifests.
         version: ``GROUP/VERSION``, or ``v1``.
-        plural: as paths write it.
-        is_optional: its CRD need not be there; found out at start.
-        is_pruned: its objects go when they are no longer wanted. A claim stays, for what it holds was paid
-            for; the others are wanted for as long as the model exists.
+        plural: name in paths.
+        is_optional: true if its CRD may be absent; discovered at start.
+        is_pruned: true if its objects are deleted once they are no longer desired. A claim stays, since its
+            content was paid for; the others are desired for as long as the model exists.
     """
 
     name: str

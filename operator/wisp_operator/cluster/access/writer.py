@@ -1,6 +1,6 @@
-"""What the operator does to a cluster: apply, write a status, delete, emit an event.
+"""Writes of the operator to a cluster: apply, write a status, delete, emit an event.
 
-The one place that turns a kind into a path and a wish into a call. Every write asks first whether this
+The one place that turns a kind into a path and a manifest into a call. Every write checks first that this
 replica still leads, so that two operators never write at once.
 """
 
@@ -27,7 +27,7 @@ class NotLeading(WispError):
     """This replica lost the lease between deciding and writing."""
 
 
-class Cluster:
+class ClusterWriter:
     """Writes of the leader."""
 
     def __init__(self, api: Api, metrics: Metrics, may_write: Callable[[], bool]) -> None:
@@ -73,7 +73,7 @@ class Cluster:
         Raises:
             NotLeading, ApiError: as :meth:`apply`.
         """
-        self._ask()
+        self._require_leadership()
         options = {"propagationPolicy": "Background"}
         try:
             await self._api.request("DELETE", path_of(document), verb="delete", body=options)
@@ -87,7 +87,7 @@ class Cluster:
         Raises:
             NotLeading: as :meth:`apply`.
         """
-        self._ask()
+        self._require_leadership()
         namespace = event["metadata"]["namespace"]
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         try:
@@ -105,13 +105,13 @@ class Cluster:
             ApiError: the server refused.
         """
         query = {"fieldSelector": f"involvedObject.name={pod},type=Warning", "limit": "20"}
-        found = await self._api.request(
+        events = await self._api.request(
             "GET", f"/api/v1/namespaces/{namespace}/events", verb="list", query=query
         )
-        return list(found.get("items") or ())
+        return list(events.get("items") or ())
 
     async def _patch(self, path: str, document: Mapping[str, Any], content_type: str, verb: str) -> Json:
-        self._ask()
+        self._require_leadership()
         query = {"fieldManager": MANAGER}
         if content_type == APPLY:
             query["force"] = "true"
@@ -119,7 +119,7 @@ class Cluster:
             "PATCH", path, verb=verb, body=document, content_type=content_type, query=query
         )
 
-    def _ask(self) -> None:
+    def _require_leadership(self) -> None:
         if not self._may_write():
             raise NotLeading("another replica of the operator leads now; it does the rest")
 

@@ -1,7 +1,7 @@
-"""What the cluster looks like, from kopf's indexes: no call is made to read anything here.
+"""Caches of the cluster's objects, over kopf's indexes: reading makes no call.
 
-An index lags the cluster by a moment. After we apply an object ourselves, :meth:`Caches.note` lets us see our
-own write until its event arrives, so that nothing is applied twice.
+An index lags the cluster by a moment. After we apply an object ourselves, :meth:`Caches.record_write` shows
+our own write until its event arrives, so that nothing is applied twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Address = tuple[str, str, str]
 
 
 @dataclass
-class _Own:
+class _OwnWrite:
     """Our last write of an object, and the version that the index had when we wrote."""
 
     document: Json
@@ -31,7 +31,7 @@ class Caches:
 
     def __init__(self) -> None:
         self._indexes: Mapping[str, Index] = {}
-        self._own: dict[Address, _Own] = {}
+        self._own_writes: dict[Address, _OwnWrite] = {}
         self.is_filled = False
 
     def attach(self, indexes: Mapping[str, Index]) -> None:
@@ -40,7 +40,7 @@ class Caches:
 
     def model(self, key: str) -> Json | None:
         """An InferenceModel by ``namespace/name``."""
-        return self.one(KIND, key)
+        return self.get(KIND, key)
 
     def models(self) -> list[str]:
         """Keys of every InferenceModel."""
@@ -48,15 +48,15 @@ class Caches:
 
     def pods(self, key: str) -> list[Json]:
         """Pods of a model, oldest first."""
-        found = list(self._indexes.get("Pod", {}).get(key, ()))
-        return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+        pods = list(self._indexes.get("Pod", {}).get(key, ()))
+        return sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
     def versions(self, kind: str) -> dict[str, str]:
         """Resource version of every object of a kind, by ``namespace/name``."""
         return {
-            f"{found['metadata']['namespace']}/{found['metadata']['name']}": _version(found)
+            f"{item['metadata']['namespace']}/{item['metadata']['name']}": _version(item)
             for store in self._indexes.get(kind, {}).values()
-            for found in store
+            for item in store
         }
 
     def nodes(self) -> list[Json]:
@@ -65,38 +65,38 @@ class Caches:
 
     def child(self, document: Json) -> Json | None:
         """The object of the same kind and name as ``document``, our own last write included."""
-        return self._latest(address(document), self.one(*_where(document)))
+        return self._latest(address(document), self.get(*_key_of(document)))
 
     def replicas(self, namespace: str, name: str) -> int:
-        """What a model's Deployment asks for now; 0 without one."""
+        """Number of pods that a model's Deployment requests now; 0 without a Deployment."""
         where = ("Deployment", namespace, name)
-        found = self._latest(where, self.one("Deployment", f"{namespace}/{name}"))
-        return 0 if found is None else int(found["spec"].get("replicas", 0))
+        document = self._latest(where, self.get("Deployment", f"{namespace}/{name}"))
+        return 0 if document is None else int(document["spec"].get("replicas", 0))
 
     def children(self, kind: str, key: str) -> Iterator[Json]:
         """Objects of a kind that belong to a model."""
         for store in self._indexes.get(kind, {}).values():
-            for found in store:
-                labels = found["metadata"].get("labels", {})
-                if f"{found['metadata']['namespace']}/{labels.get(MODEL_LABEL)}" == key:
-                    yield found
+            for document in store:
+                labels = document["metadata"].get("labels", {})
+                if f"{document['metadata']['namespace']}/{labels.get(MODEL_LABEL)}" == key:
+                    yield document
 
-    def note(self, written: Json) -> None:
+    def record_write(self, written: Json) -> None:
         """Remember the answer to our own write."""
-        known = self.one(*_where(written))
-        self._own[address(written)] = _Own(written, _version(known))
+        known = self.get(*_key_of(written))
+        self._own_writes[address(written)] = _OwnWrite(written, _version(known))
 
-    def one(self, kind: str, key: str) -> Json | None:
-        """An object by kind and ``namespace/name``, as its watch last told."""
+    def get(self, kind: str, key: str) -> Json | None:
+        """An object by kind and ``namespace/name``, as of its watch's last event."""
         return next(iter(self._indexes.get(kind, {}).get(key, ())), None)
 
     def _latest(self, where: Address, indexed: Json | None) -> Json | None:
-        own = self._own.get(where)
+        own = self._own_writes.get(where)
         if own is None:
             return indexed
         if _version(indexed) == own.replaced and own.replaced != _version(own.document):
             return own.document
-        del self._own[where]
+        del self._own_writes[where]
         return indexed
 
 
@@ -106,7 +106,7 @@ def address(document: Json) -> Address:
     return document["kind"], metadata["namespace"], metadata["name"]
 
 
-def _where(document: Json) -> tuple[str, str]:
+def _key_of(document: Json) -> tuple[str, str]:
     kind, namespace, name = address(document)
     return kind, f"{namespace}/{name}"
 

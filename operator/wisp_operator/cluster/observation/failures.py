@@ -1,7 +1,7 @@
-"""How a pod failed, in one word and one sentence, from what the kubelet says of it.
+"""Failures of a pod, in one word and one sentence, from its status as the kubelet reports it.
 
-Pure: a pod as the API server shows it in, a :class:`Failure` out. What Kubernetes calls by a name comes
-first; how a process ended is for :mod:`wisp_operator.core.exit_reasons` to say.
+Pure: a pod as the API server returns it in, a :class:`Failure` out. Reasons that Kubernetes names come
+first; ends of a process are named by :mod:`wisp_operator.core.exit_reasons`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGE_REASONS = (
     "RegistryUnavailable",
 )
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-STOPPED = (0, 137, 143)  # how a process ends that the kubelet told to
+STOPPED = (0, 137, 143)  # exit codes of a process that the kubelet stopped
 VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume")
 _SECRET = re.compile(r'secrets? "?([-a-z0-9.]+)"? not found', re.IGNORECASE)
 _NO_FOLDER = (
@@ -41,18 +41,18 @@ def container_status(pod: Pod) -> Mapping[str, Any]:
 
 
 def times_failed(pod: Pod) -> int:
-    """How often the pod failed so far; grows by one with each failure."""
+    """Count the pod's failures so far; grows by one with each failure."""
     status = container_status(pod)
     ended = int(status.get("restartCount", 0)) + int("terminated" in status.get("state", {}))
     return ended + int(_is_stuck(status)) + int(pod.get("status", {}).get("phase") == "Failed" and not ended)
 
 
 def failure_of(pod: Pod, now: float, *, was_ready: bool = False) -> Failure | None:
-    """How the pod failed last; None if it has not.
+    """Name the pod's last failure; None if it has none.
 
     Args:
         now: Unix seconds, for failures that Kubernetes gives no time.
-        was_ready: whether the pod had been ready, so that it cannot have been too slow to start.
+        was_ready: true if the pod had been ready, so that it cannot have been too slow to start.
     """
     status = container_status(pod)
     waiting = status.get("state", {}).get("waiting", {})
@@ -75,21 +75,21 @@ def is_backing_off(pod: Pod) -> bool:
 
 
 def volume_failure(events: Iterable[Mapping[str, Any]], now: float) -> Failure | None:
-    """How a pod's volumes failed, from the kubelet's events about it; None if they have not."""
-    for found in events:
-        if found.get("reason") in VOLUME_EVENTS:
-            return Failure("VolumeFailed", f"A volume could not be mounted: {found.get('message', '')}", now)
+    """Name the failure of a pod's volumes, from the kubelet's events about it; None if there is none."""
+    for event in events:
+        if event.get("reason") in VOLUME_EVENTS:
+            return Failure("VolumeFailed", f"A volume could not be mounted: {event.get('message', '')}", now)
     return None
 
 
-def refusal(deployment: Mapping[str, Any] | None, now: float) -> Failure | None:
-    """Why the API server refuses to create the pods, e.g. for a quota; None if it does not."""
+def replica_failure(deployment: Mapping[str, Any] | None, now: float) -> Failure | None:
+    """Name the API server's refusal to create the pods, e.g. for a quota; None if there is none."""
     conditions = (deployment or {}).get("status", {}).get("conditions", ())
-    found = next((c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"), None)
-    if found is None:
+    refused = next((c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"), None)
+    if refused is None:
         return None
     return Failure(
-        "PodRefused", str(found.get("message", "")), seconds_of(found.get("lastUpdateTime")) or now
+        "PodRefused", str(refused.get("message", "")), seconds_of(refused.get("lastUpdateTime")) or now
     )
 
 
@@ -103,14 +103,15 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
     namespace = pod["metadata"]["namespace"]
     if waiting["reason"] in IMAGE_REASONS:
         return Failure(
-            "ImagePullFailed", f"Image {_unpulled(pod, message)} could not be pulled: {message}", now
+            "ImagePullFailed", f"Image {_failed_image(pod, message)} could not be pulled: {message}", now
         )
-    if found := _SECRET.search(message):
-        says = f"Secret {found[1]} does not exist in namespace {namespace}; create it and the pod starts."
-        return Failure("SecretMissing", says, now)
-    if found := _KEY.search(message):
-        says = f"Secret {found[2]} of namespace {namespace} has no key {found[1]}; add it and the pod starts."
-        return Failure("SecretMissing", says, now)
+    if match := _SECRET.search(message):
+        sentence = f"Secret {match[1]} does not exist in namespace {namespace}; create it and the pod starts."
+        return Failure("SecretMissing", sentence, now)
+    if match := _KEY.search(message):
+        secret, key = match[2], match[1]
+        sentence = f"Secret {secret} of namespace {namespace} has no key {key}; add it and the pod starts."
+        return Failure("SecretMissing", sentence, now)
     if _NO_FOLDER in message:
         return Failure(
             "ModelNotFound", f"{_missing_folder(pod)}; put the model there or correct spec.model.uri.", now
@@ -119,7 +120,7 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
 
 
 def _missing_folder(pod: Pod) -> str:
-    """Say which folder of which claim a pod's container wants."""
+    """Name the missing folder and its claim."""
     spec = pod["spec"]
     claims = {
         v["name"]: v["persistentVolumeClaim"]["claimName"]
@@ -130,7 +131,7 @@ def _missing_folder(pod: Pod) -> str:
     return f"Claim {claims.get(mount['name'], mount['name'])} has no folder {mount['subPath']}"
 
 
-def _unpulled(pod: Pod, message: str) -> str:
+def _failed_image(pod: Pod, message: str) -> str:
     """The image that a message is about: one with weights if it names it, else the container's."""
     mounted = [volume["image"]["reference"] for volume in pod["spec"].get("volumes", ()) if "image" in volume]
     own = str(pod["spec"]["containers"][0].get("image", ""))
@@ -143,8 +144,8 @@ def _terminated(pod: Pod, ended: Mapping[str, Any], now: float, was_ready: bool)
     if ended.get("reason") == "OOMKilled":
         return Failure("OOMKilled", _out_of_memory(pod), at, code)
     is_late = code in STOPPED and not was_ready and _took_whole_startup(pod, ended)
-    left = str(ended.get("message") or "").strip()
-    return exit_reasons.failure_of(code, left, at, deadline_s=_startup_s(pod) if is_late else None)
+    log = str(ended.get("message") or "").strip()
+    return exit_reasons.failure_of(code, log, at, deadline_s=_startup_s(pod) if is_late else None)
 
 
 def _out_of_memory(pod: Pod) -> str:

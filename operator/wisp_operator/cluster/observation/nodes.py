@@ -1,6 +1,6 @@
-"""The nodes that a model's pods may run on, and what they offer it.
+"""Nodes that a model's pods may run on, and their devices.
 
-Pure: nodes as the API server shows them in, :class:`Device` values for the fit out. A GPU's name and memory
+Pure: nodes as the API server returns them in, :class:`Device` values for the fit out. A GPU's name and memory
 come from the labels of NVIDIA's GPU feature discovery.
 """
 
@@ -22,7 +22,7 @@ Node = Mapping[str, Any]
 
 def eligible(gpu: Gpu, nodes: Iterable[Node]) -> list[Node]:
     """The nodes that ``spec.gpu`` allows, taken or not."""
-    return [node for node in nodes if _allows(gpu, _labels(node)) and _offers(gpu, node)]
+    return [node for node in nodes if _allows(gpu, _labels(node)) and _has_gpus(gpu, node)]
 
 
 def host_names(nodes: Iterable[Node]) -> list[str]:
@@ -31,20 +31,20 @@ def host_names(nodes: Iterable[Node]) -> list[str]:
 
 
 def devices(gpu: Gpu, nodes: Sequence[Node]) -> dict[str, Device]:
-    """What these nodes offer, by GPU product (``""`` for the CPU), the smallest of each.
+    """Devices of these nodes by GPU product (``""`` for the CPU), the smallest of each.
 
     A node whose GPU is not described by labels is left out.
     """
-    found: dict[str, Device] = {}
+    smallest: dict[str, Device] = {}
     for node in nodes:
         product, device = _device(gpu, node)
-        if device and (product not in found or device.available_bytes < found[product].available_bytes):
-            found[product] = device
-    return found
+        if device and (product not in smallest or device.available_bytes < smallest[product].available_bytes):
+            smallest[product] = device
+    return smallest
 
 
-def narrowed(model: InferenceModel, products: Iterable[str]) -> InferenceModel:
-    """The model, allowed only on these GPU products; for clusters where not every GPU is large enough."""
+def pin_to_products(model: InferenceModel, products: Iterable[str]) -> InferenceModel:
+    """Restrict a model to these GPU products; for clusters where not every GPU is large enough."""
     gpu = replace(model.spec.gpu, product=tuple(sorted(products)))
     return replace(model, spec=replace(model.spec, gpu=gpu))
 
@@ -73,11 +73,11 @@ def _allows(gpu: Gpu, labels: Mapping[str, str]) -> bool:
     return mib.isdigit() and int(mib) * 2**20 >= gpu.memory.bytes
 
 
-def _offers(gpu: Gpu, node: Node) -> bool:
+def _has_gpus(gpu: Gpu, node: Node) -> bool:
     allocatable = node.get("status", {}).get("allocatable", {})
     return int(allocatable.get(gpu.resource_name, 0)) >= gpu.count
 
 
 def _labels(node: Node) -> Mapping[str, str]:
-    found: Mapping[str, str] = node["metadata"].get("labels", {})
-    return found
+    labels: Mapping[str, str] = node["metadata"].get("labels", {})
+    return labels

@@ -1,6 +1,6 @@
-"""A pod of Kubernetes as the facts that the rules are about.
+"""Pods of Kubernetes as :class:`ObservedPod` values.
 
-Pure: the pod as the API server shows it, and what its runtime last said in, :class:`PodFacts` out.
+Pure: the pod as the API server returns it and its runtime's last ``/state`` in, :class:`ObservedPod` out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from wisp_operator.cluster.observation.failures import container_status, is_backing_off
-from wisp_operator.core.observation import Phase, PodFacts
+from wisp_operator.core.observation import ObservedPod, Phase
 from wisp_operator.core.times import seconds_of
 
 Pod = Mapping[str, Any]
@@ -20,16 +20,16 @@ def exists(pod: Pod) -> bool:
     return pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
 
 
-def facts_of(pod: Pod, runtime: Mapping[str, Any], ready_since: float | None) -> PodFacts:
+def observed_pod(pod: Pod, runtime: Mapping[str, Any], ready_since: float | None) -> ObservedPod:
     """Read one pod.
 
     Args:
-        runtime: its last ``/state``; empty if it gave none.
-        ready_since: when it first became ready, if that was noticed earlier.
+        runtime: last ``/state`` of the pod; empty if it gave none.
+        ready_since: time at which it first became ready, if known from earlier.
     """
     status = container_status(pod)
     began = ready_at(pod) if ready_since is None else ready_since
-    return PodFacts(
+    return ObservedPod(
         name=pod["metadata"]["name"],
         phase=phase_of(pod, was_ready=began is not None),
         created=created_at(pod),
@@ -41,7 +41,7 @@ def facts_of(pod: Pod, runtime: Mapping[str, Any], ready_since: float | None) ->
 
 
 def phase_of(pod: Pod, *, was_ready: bool) -> Phase:
-    """Say in one word where the pod stands."""
+    """Name the pod's phase in one word."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Draining"
     if ready_at(pod) is not None:
@@ -54,20 +54,20 @@ def phase_of(pod: Pod, *, was_ready: bool) -> Phase:
 
 
 def created_at(pod: Pod) -> float:
-    """When the pod was created, Unix seconds."""
+    """Time of the pod's creation, Unix seconds."""
     return seconds_of(pod["metadata"]["creationTimestamp"]) or 0.0
 
 
 def ready_at(pod: Pod) -> float | None:
-    """Since when the pod is ready, Unix seconds; None if it is not."""
+    """Time since which the pod is ready, Unix seconds; None if it is not."""
     ready = _condition(pod, "Ready")
     return seconds_of(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
 def prefetch_of(jobs: Iterable[Mapping[str, Any]]) -> Literal["Running", "Done", "Failed"] | None:
-    """How far the Jobs are that fetch a model's weights; one that failed outweighs those that run."""
-    found = {_outcome(job) for job in jobs}
-    return next((outcome for outcome in ("Failed", "Running", "Done") if outcome in found), None)
+    """Progress of the Jobs that prefetch a model's weights; one failure outweighs those that run."""
+    outcomes = {_outcome(job) for job in jobs}
+    return next((outcome for outcome in ("Failed", "Running", "Done") if outcome in outcomes), None)
 
 
 def _outcome(job: Mapping[str, Any]) -> str:
@@ -91,11 +91,11 @@ def _pending_message(pod: Pod) -> str:
 
 def _condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     conditions = pod.get("status", {}).get("conditions", ())
-    return next((found for found in conditions if found["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _with_schedule(pod: Pod, runtime: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Put the phase that the runtime cannot know before its own: from creation until its container ran."""
+    """Prepend the phase before the runtime's own: from creation until its container ran."""
     if not runtime:
         return {}
     begun = seconds_of(container_status(pod).get("state", {}).get("running", {}).get("startedAt"))

@@ -1,4 +1,4 @@
-"""Whether this process still sees the cluster: a watch that died silently shows as a cache that stands still.
+"""Watchdog of the caches: a watch that died silently shows as a cache that stands still.
 
 Every half minute the versions of all InferenceModels and their pods are listed, without their contents, and
 compared with the caches. One that differs twice in a row was missed by its watch.
@@ -28,29 +28,29 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 Versions = dict[str, str]
 
 
-class Health:
-    """What is wrong with this process, in a sentence."""
+class CacheWatchdog:
+    """Liveness and readiness of this process: the problem in a sentence."""
 
     def __init__(self, api: Api, caches: Caches, queue: WorkQueue) -> None:
         self._api, self._caches, self._queue = api, caches, queue
         self._stale = ""
-        self._looked_at = self._began_at = time.monotonic()
+        self._compared_at = self._began_at = time.monotonic()
 
-    def illness(self) -> str:
-        """Why the kubelet should restart this process; empty if it should not."""
+    def liveness_problem(self) -> str:
+        """Reason for the kubelet to restart this process; empty if there is none."""
         if self._stale:
             return self._stale
         if not self._caches.is_filled and time.monotonic() - self._began_at > FILL_S:
             return f"the watches gave nothing within {FILL_S:.0f} s; see the log"
         if (busy_s := self._queue.longest_busy_s()) > STUCK_S:
-            return f"one look at a model takes {busy_s:.0f} s already"
-        silent_s = time.monotonic() - self._looked_at
+            return f"one reconcile of a model takes {busy_s:.0f} s already"
+        silent_s = time.monotonic() - self._compared_at
         if silent_s > 4 * COMPARE_EVERY_S:
             return f"the watches were last compared with the cluster {silent_s:.0f} s ago"
         return ""
 
-    def unready(self) -> str:
-        """Why this replica cannot work yet; empty if it can."""
+    def readiness_problem(self) -> str:
+        """Reason why this replica cannot work yet; empty if it can."""
         return "" if self._caches.is_filled else "the caches are being filled"
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class Health:
                 self._stale = await self._compare()
             except ApiError as error:  # a server that is away is no fault of the watches
                 log.warning("comparing the caches with the cluster: %s", error)
-            self._looked_at = time.monotonic()
+            self._compared_at = time.monotonic()
             if self._stale:
                 log.error("%s", self._stale)
 
@@ -70,21 +70,21 @@ class Health:
             (KIND, f"/apis/{API_VERSION}/{PLURAL}", {}),
             ("Pod", "/api/v1/pods", {"labelSelector": MODEL_LABEL}),
         ):
-            missed = differing(await self._listed(path, query), self._caches.versions(kind))
+            missed = differing(await self._list_versions(path, query), self._caches.versions(kind))
             if missed:
                 await asyncio.sleep(SETTLE_S)
-                listed = await self._listed(path, query)
+                listed = await self._list_versions(path, query)
                 still = missed & differing(listed, self._caches.versions(kind))
                 if still:
                     names = ", ".join(sorted(name for name, _, _ in still)[:3])
                     return f"the watch of {kind} is dead: it missed changes of {names}"
         return ""
 
-    async def _listed(self, path: str, query: Mapping[str, str]) -> Versions:
-        found = await self._api.request("GET", path, verb="compare", query=query, accept=METADATA_ONLY)
+    async def _list_versions(self, path: str, query: Mapping[str, str]) -> Versions:
+        listing = await self._api.request("GET", path, verb="compare", query=query, accept=METADATA_ONLY)
         return {
             f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-            for item in found.get("items") or ()  # an empty list is null
+            for item in listing.get("items") or ()  # an empty list is null
         }
 
 

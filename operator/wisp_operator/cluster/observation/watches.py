@@ -1,7 +1,7 @@
-"""kopf's part: watches and indexes. It changes no object: no finalizer, no annotation, no status.
+"""Watches and indexes by kopf. They change no object: no finalizer, no annotation, no status.
 
-Only ``index`` and ``event`` handlers are registered, since those leave no trace in the cluster; what is to
-be done is decided by looking (:mod:`wisp_operator.cluster.reconcile`), never by an event's content.
+Only ``index`` and ``event`` handlers are registered, since those leave no trace in the cluster; an event
+names the model to reconcile (:mod:`wisp_operator.cluster.reconcile`), its content decides nothing.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ def registry(
     changed: Changed,
     nodes_changed: Callable[[], None],
 ) -> kopf.OperatorRegistry:
-    """Register what is watched.
+    """Register the watches.
 
     Args:
-        caches: given the indexes at start.
+        caches: caches that receive the indexes at start.
         optional: names of the optional :data:`KINDS` that the cluster has.
-        changed: called with a model's key when it, or something of it, changed.
-        nodes_changed: called when what the nodes offer may have changed.
+        changed: callback, given a model's key when it, or an object of it, changed.
+        nodes_changed: callback for a change of the nodes' labels or GPUs.
     """
-    found = kopf.OperatorRegistry()
-    kopf.on.login(id="login", registry=found)(kopf.login_via_client)
+    handlers = kopf.OperatorRegistry()
+    kopf.on.login(id="login", registry=handlers)(kopf.login_via_client)
     kinds = [kind.name for kind in KINDS.values() if not kind.is_optional or kind.name in optional]
     for kind in kinds:
-        _index(found, kind)
-        _spy(found, kind, caches, changed, nodes_changed)
-    _attach(found, caches, kinds)
-    return found
+        _index(handlers, kind)
+        _on_event(handlers, kind, caches, changed, nodes_changed)
+    _attach(handlers, caches, kinds)
+    return handlers
 
 
 def settings() -> kopf.OperatorSettings:
     """kopf's settings: watch only what carries our label, post nothing, scan nothing."""
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.peering.standalone = True
-    found.scanning.disabled = True
-    found.queueing.idle_timeout = IDLE_S
-    found.networking.error_backoffs = RETRIES_S
+    options = kopf.OperatorSettings()
+    options.posting.enabled = False
+    options.peering.standalone = True
+    options.scanning.disabled = True
+    options.queueing.idle_timeout = IDLE_S
+    options.networking.error_backoffs = RETRIES_S
     for kind in KINDS:
         if kind not in (KIND, "Node"):
-            found.watching.label_selectors[KINDS[kind].selector] = MODEL_LABEL
-    return found
+            options.watching.label_selectors[KINDS[kind].selector] = MODEL_LABEL
+    return options
 
 
 def trimmed(body: Body) -> dict[str, Any]:
-    """The part of an object that we read; a hundred models cost memory mostly by what is left out here."""
+    """Keep the part of an object that we read; a hundred models would cost memory mostly by the rest."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     annotations = metadata.get("annotations", {})
     kept = {key: value for key, value in annotations.items() if not key.startswith("kubectl.kubernetes.io/")}
     metadata["annotations"] = kept
-    found = {key: body[key] for key in ("apiVersion", "kind", "spec", "status") if key in body}
-    found["metadata"] = metadata
+    kept_fields = {key: body[key] for key in ("apiVersion", "kind", "spec", "status") if key in body}
+    kept_fields["metadata"] = metadata
     if body.get("kind") == "Node":
-        found["status"] = {"allocatable": dict(body.get("status", {}).get("allocatable", {}))}
-        found.pop("spec", None)
-    return found
+        kept_fields["status"] = {"allocatable": dict(body.get("status", {}).get("allocatable", {}))}
+        kept_fields.pop("spec", None)
+    return kept_fields
 
 
 def model_key(kind: str, body: Body) -> str:
@@ -82,7 +82,7 @@ def model_key(kind: str, body: Body) -> str:
     return f"{metadata.get('namespace', '')}/{name}"
 
 
-def _index(found: kopf.OperatorRegistry, kind: str) -> None:
+def _index(handlers: kopf.OperatorRegistry, kind: str) -> None:
     def index(body: kopf.Body, **_: Any) -> dict[str, dict[str, Any]]:
         document = plain(body)
         document.setdefault("kind", kind)
@@ -92,44 +92,44 @@ def _index(found: kopf.OperatorRegistry, kind: str) -> None:
         # Pods are asked for by model, everything else by its own name.
         return {model_key(kind, document) if kind == "Pod" else own: trimmed(document)}
 
-    kopf.index(*KINDS[kind].selector, id=kind, registry=found)(index)
+    kopf.index(*KINDS[kind].selector, id=kind, registry=handlers)(index)
 
 
-def _spy(
-    found: kopf.OperatorRegistry,
+def _on_event(
+    handlers: kopf.OperatorRegistry,
     kind: str,
     caches: Caches,
     changed: Changed,
     nodes_changed: Callable[[], None],
 ) -> None:
-    offers: dict[str, Any] = {}
+    capacities: dict[str, Any] = {}
 
-    async def spy(body: kopf.Body, type: str | None, **_: Any) -> None:
+    async def on_event(body: kopf.Body, type: str | None, **_: Any) -> None:
         caches.is_filled = True
         document = plain(body)
         if kind != "Node":
             changed(model_key(kind, document))
             return
-        # Nodes report every few seconds; only what they offer matters.
-        name, offer = document["metadata"]["name"], None if type == "DELETED" else _offer(document)
-        if offers.get(name) != offer:
-            offers[name] = offer
+        # Nodes report every few seconds; only labels and GPUs matter.
+        name, capacity = document["metadata"]["name"], None if type == "DELETED" else _capacity(document)
+        if capacities.get(name) != capacity:
+            capacities[name] = capacity
             nodes_changed()
 
-    kopf.on.event(*KINDS[kind].selector, id=f"spy-{kind}", registry=found)(spy)
+    kopf.on.event(*KINDS[kind].selector, id=f"event-{kind}", registry=handlers)(on_event)
 
 
-def _offer(node: Body) -> tuple[Any, ...]:
+def _capacity(node: Body) -> tuple[Any, ...]:
     allocatable = node.get("status", {}).get("allocatable", {})
     gpus = sorted((key, value) for key, value in allocatable.items() if "/" in key)
     return tuple(sorted(node["metadata"].get("labels", {}).items())), tuple(gpus)
 
 
-def _attach(found: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
+def _attach(handlers: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
     async def attach(**given: Any) -> None:
         caches.attach({kind: given[kind] for kind in kinds})
 
-    kopf.on.startup(id="attach", registry=found)(attach)
+    kopf.on.startup(id="attach", registry=handlers)(attach)
 
 
 def plain(body: Any) -> dict[str, Any]:

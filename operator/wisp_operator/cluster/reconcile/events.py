@@ -1,4 +1,4 @@
-"""Events of a model: what ``kubectl describe`` shows happened, told once a transition.
+"""Events of a model, as ``kubectl describe`` shows them: one a transition.
 
 Pure but for random names: the conditions before and after in, Event manifests out.
 """
@@ -15,35 +15,35 @@ from wisp_operator.core.conditions import Condition
 from wisp_operator.core.times import micro_timestamp
 
 CONTROLLER = "wisp.dev/operator"
-LONGEST_NOTE = 1024
-GOOD_FALSE = ("Suspended", "ReplicasZero", "Waking", "ScaledToZero", "Settled", "AsExpected")
+MAX_NOTE_BYTES = 1024
+HEALTHY_FALSE_REASONS = ("Suspended", "ReplicasZero", "Waking", "ScaledToZero", "Settled", "AsExpected")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """One thing worth telling."""
+class EventNote:
+    """Content of one event."""
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
 
 
-def transitions(before: Sequence[Condition], after: Sequence[Condition]) -> list[Note]:
-    """Tell what changed between two looks at a model; each reason once.
+def transitions(before: Sequence[Condition], after: Sequence[Condition]) -> list[EventNote]:
+    """List the changes between two reconciles of a model; each reason once.
 
-    A condition that says the same with another message is no transition.
+    A condition with the same status and reason but another message is no transition.
     """
     old = {condition.type: (condition.status, condition.reason) for condition in before}
-    changed = [found for found in after if old.get(found.type) != (found.status, found.reason)]
-    notes: dict[str, Note] = {}
+    changed = [new for new in after if old.get(new.type) != (new.status, new.reason)]
+    notes: dict[str, EventNote] = {}
     for condition in changed:
-        if _is_worth_telling(condition):
+        if _is_reported(condition):
             kind: Literal["Normal", "Warning"] = "Warning" if _is_bad(condition) else "Normal"
-            notes.setdefault(condition.reason, Note(kind, condition.reason, condition.message))
+            notes.setdefault(condition.reason, EventNote(kind, condition.reason, condition.message))
     return list(notes.values())
 
 
-def event(model: InferenceModel, note: Note, now: float, instance: str) -> dict[str, Any]:
+def event(model: InferenceModel, note: EventNote, now: float, instance: str) -> dict[str, Any]:
     """Write a note as an Event about ``model`` at ``now`` (Unix seconds), reported by ``instance``."""
     return {
         "apiVersion": "events.k8s.io/v1",
@@ -51,7 +51,7 @@ def event(model: InferenceModel, note: Note, now: float, instance: str) -> dict[
         "metadata": {"name": f"{model.name}.{secrets.token_hex(8)}", "namespace": model.namespace},
         "type": note.type,
         "reason": note.reason,
-        "note": _cut(note.message),
+        "note": _truncated(note.message),
         "action": "Reconcile",
         "eventTime": micro_timestamp(now),
         "reportingController": CONTROLLER,
@@ -66,7 +66,7 @@ def event(model: InferenceModel, note: Note, now: float, instance: str) -> dict[
     }
 
 
-def _is_worth_telling(condition: Condition) -> bool:
+def _is_reported(condition: Condition) -> bool:
     match condition.type:
         case "Ready":
             return True
@@ -83,9 +83,11 @@ def _is_worth_telling(condition: Condition) -> bool:
 def _is_bad(condition: Condition) -> bool:
     if condition.type == "Degraded":
         return condition.status == "True"
-    return condition.status == "False" and condition.reason not in (*GOOD_FALSE, "Fetching")
+    return condition.status == "False" and condition.reason not in (*HEALTHY_FALSE_REASONS, "Fetching")
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     encoded = text.encode()
-    return text if len(encoded) <= LONGEST_NOTE else encoded[: LONGEST_NOTE - 3].decode(errors="ignore") + "…"
+    if len(encoded) <= MAX_NOTE_BYTES:
+        return text
+    return encoded[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "…"

@@ -1,7 +1,7 @@
-"""Asks whether models fit, beside the reconcile loop, and remembers the answers.
+"""Fit checks of models, in the background of the reconcile loop; verdicts are cached.
 
-Headers come over the network and may take seconds; a look at a model never waits for them. It comes again
-when the answer is there.
+Headers come over the network and may take seconds; a reconcile never waits for them. The model is enqueued
+again when its verdict is there.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from wisp_operator.core.fit import Device, FitReport, check, device_of
 from wisp_operator.core.sources import files_of
 from wisp_plan.errors import PlanError
 
-AT_ONCE = 4
-GIVE_UP_S = 30.0
-ASK_AGAIN_S = 300.0
+MAX_CONCURRENT = 4
+CHECK_TIMEOUT_S = 30.0
+RETRY_UNKNOWN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found out.
+    """Verdict of a fit check.
 
     Attributes:
-        report: for ``status.fit``.
+        report: report for ``status.fit``.
         products: GPU products of the cluster on which the model fits, if it does not fit on all of them.
     """
 
@@ -35,69 +35,75 @@ class Verdict:
 
 
 @dataclass
-class _Asked:
+class _Entry:
     question: object
     verdict: Verdict | None = None
     answered_at: float = 0.0
 
 
-class Fitter:
-    """One answer a model, for as long as its spec and the cluster's GPUs stay the same."""
+class FitChecker:
+    """One verdict a model, for as long as its spec and the cluster's GPUs stay the same."""
 
-    def __init__(self, hub_endpoint: str, answered: Callable[[str], None]) -> None:
-        """``answered`` is called with the model's key when its answer is there."""
-        self._hub_endpoint, self._answered = hub_endpoint, answered
-        self._asked: dict[str, _Asked] = {}
+    def __init__(self, hub_endpoint: str, on_answer: Callable[[str], None]) -> None:
+        """``on_answer`` is called with the model's key when its verdict is there."""
+        self._hub_endpoint, self._on_answer = hub_endpoint, on_answer
+        self._entries: dict[str, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._semaphore = asyncio.Semaphore(MAX_CONCURRENT)
 
     def verdict(self, model: InferenceModel, devices: Mapping[str, Device]) -> Verdict | None:
-        """The answer, or None while it is being found out."""
+        """Return the verdict, or None while it is being computed."""
         question = (model.spec.model, model.spec.runtime, model.spec.gpu, tuple(sorted(devices.items())))
-        asked = self._asked.get(model.key)
-        if asked is None or asked.question != question or _is_stale(asked):
-            asked = self._asked[model.key] = _Asked(question)
-            task = asyncio.create_task(self._ask(model, dict(devices), asked), name=f"fit {model.key}")
+        entry = self._entries.get(model.key)
+        if entry is None or entry.question != question or _is_stale(entry):
+            entry = self._entries[model.key] = _Entry(question)
+            task = asyncio.create_task(self._check(model, dict(devices), entry), name=f"fit {model.key}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return asked.verdict
+        return entry.verdict
 
     def forget(self, key: str) -> None:
-        """Drop the answer of a model that is gone."""
-        self._asked.pop(key, None)
+        """Drop the verdict of a model that is gone."""
+        self._entries.pop(key, None)
 
-    async def _ask(self, model: InferenceModel, devices: Mapping[str, Device], asked: _Asked) -> None:
+    async def _check(self, model: InferenceModel, devices: Mapping[str, Device], entry: _Entry) -> None:
         try:
-            async with self._gate:
-                work = asyncio.to_thread(judge, model, devices, self._hub_endpoint)
-                asked.verdict = await asyncio.wait_for(work, GIVE_UP_S)
+            async with self._semaphore:
+                work = asyncio.to_thread(check_devices, model, devices, self._hub_endpoint)
+                entry.verdict = await asyncio.wait_for(work, CHECK_TIMEOUT_S)
         except TimeoutError:
-            message = f"The model's files could not be read within {GIVE_UP_S:.0f} s; a pod will measure it."
-            asked.verdict = Verdict(FitReport("Unknown", message))
-        asked.answered_at = time.monotonic()
-        self._answered(model.key)
+            message = (
+                f"The model's files could not be read within {CHECK_TIMEOUT_S:.0f} s; a pod will measure it."
+            )
+            entry.verdict = Verdict(FitReport("Unknown", message))
+        entry.answered_at = time.monotonic()
+        self._on_answer(model.key)
 
 
-def judge(model: InferenceModel, devices: Mapping[str, Device], hub_endpoint: str = "") -> Verdict:
+def check_devices(model: InferenceModel, devices: Mapping[str, Device], hub_endpoint: str = "") -> Verdict:
     """Check a model against every GPU of the cluster that its spec allows.
 
     Args:
-        devices: by product; empty if no node is known, then what the spec itself names is asked about.
+        devices: devices by product; if empty, the GPU that the spec itself names is checked.
     """
     source = model.spec.model
-    # What file:// means on a node, this pod cannot see.
+    # This pod does not see a node's file:// directories.
     files = files_of(source, endpoint=hub_endpoint) if source.scheme == "hf" else None
-    reports = {product: check(model, files, device) for product, device in _or_named(model, devices).items()}
+    reports = {
+        product: check(model, files, device) for product, device in _devices_or_named(model, devices).items()
+    }
     if not reports:
         return Verdict(check(model, files, None))
     fitting = [product for product, report in reports.items() if report.verdict == "Fits"]
     if not fitting:
-        return Verdict(_private(model, max(reports.values(), key=lambda report: report.headroom_bytes)))
+        return Verdict(
+            _explain_private(model, max(reports.values(), key=lambda report: report.headroom_bytes))
+        )
     worst = min((reports[product] for product in fitting), key=lambda report: report.headroom_bytes)
     return Verdict(worst, tuple(fitting) if len(fitting) < len(reports) else ())
 
 
-def _or_named(model: InferenceModel, devices: Mapping[str, Device]) -> Mapping[str, Device]:
+def _devices_or_named(model: InferenceModel, devices: Mapping[str, Device]) -> Mapping[str, Device]:
     if devices:
         return devices
     try:
@@ -107,16 +113,16 @@ def _or_named(model: InferenceModel, devices: Mapping[str, Device]) -> Mapping[s
     return {named.name: named} if named else {}
 
 
-def _private(model: InferenceModel, report: FitReport) -> FitReport:
-    """Say why a private model is not known: the operator may read no Secret."""
+def _explain_private(model: InferenceModel, report: FitReport) -> FitReport:
+    """Explain why a private model is unknown: the operator may read no Secret."""
     if report.verdict != "Unknown" or model.spec.model.secret_ref is None:
         return report
     message = "The operator reads no Secrets, so a model that needs one is measured by its first pod."
     return replace(report, message=message)
 
 
-def _is_stale(asked: _Asked) -> bool:
-    """Whether an unknown answer is old enough to ask again: a hub may have been away."""
-    if asked.verdict is None or asked.verdict.report.verdict != "Unknown":
+def _is_stale(entry: _Entry) -> bool:
+    """Whether an unknown verdict is old enough to check again: a hub may have been away."""
+    if entry.verdict is None or entry.verdict.report.verdict != "Unknown":
         return False
-    return time.monotonic() - asked.answered_at > ASK_AGAIN_S
+    return time.monotonic() - entry.answered_at > RETRY_UNKNOWN_S

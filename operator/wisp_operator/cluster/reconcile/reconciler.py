@@ -1,7 +1,7 @@
-"""One look at one model: observe → fit → decide → desired → apply → status.
+"""Reconcile one model: observe → fit → decide → desired → apply → status.
 
 Level-based and idempotent: everything is read anew from the caches, so it does not matter which event led
-here or how many were missed. Nothing here builds a manifest; nothing it calls decides.
+here or how many were missed. Manifests are built in ``desired``, decisions made in ``core``.
 """
 
 from __future__ import annotations
@@ -15,229 +15,252 @@ from typing import Any
 from wisp_operator.api import InferenceModel, parse
 from wisp_operator.cluster.access.api_server import ApiError
 from wisp_operator.cluster.access.kinds import KINDS
-from wisp_operator.cluster.access.writer import Cluster
+from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches, address
-from wisp_operator.cluster.observation.failures import container_status, refusal, volume_failure
-from wisp_operator.cluster.observation.history import Memory
-from wisp_operator.cluster.observation.nodes import devices, eligible, host_names, narrowed
+from wisp_operator.cluster.observation.failures import container_status, replica_failure, volume_failure
+from wisp_operator.cluster.observation.history import ClusterHistory
+from wisp_operator.cluster.observation.nodes import devices, eligible, host_names, pin_to_products
 from wisp_operator.cluster.observation.pods import address_of, created_at, prefetch_of, ready_at
 from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile import drift
 from wisp_operator.cluster.reconcile.events import event, transitions
-from wisp_operator.cluster.reconcile.fitting import Fitter
+from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.autoscale import Decision
-from wisp_operator.core.demand import DemandBook
-from wisp_operator.core.observation import Facts
-from wisp_operator.desired.children import Surroundings, children
+from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.observation import Observation
+from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.errors import InvalidModel
 
 log = logging.getLogger(__name__)
 
-AWAKE_S = 1.0
-TAKEOVER_S = 15.0
-MOUNT_PATIENCE_S = 8.0
-TOLD = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
-HELD = ("WaitingForFirstReady", "CrashBackOff")
+ACTIVE_REQUEUE_S = 1.0
+LEADERSHIP_GRACE_S = 15.0
+MOUNT_GRACE_S = 8.0
+EXPLICIT_REASONS = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
+BACKOFF_REASONS = ("WaitingForFirstReady", "CrashBackOff")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What a look needs: the same for every model."""
+class Dependencies:
+    """Dependencies of a reconcile, the same for every model."""
 
     caches: Caches
-    cluster: Cluster
-    book: DemandBook
-    fitter: Fitter
+    writer: ClusterWriter
+    demand: DemandAggregator
+    fit_checker: FitChecker
     poller: Poller
     metrics: Metrics
     config: OperatorConfig
     optional_kinds: Collection[str]
-    leads_since: Callable[[], float]
+    leader_since: Callable[[], float]
 
 
 class Reconciler:
-    """Looks at models, and remembers of each what outlives its pods."""
+    """Reconciles models, and keeps of each the history that outlives its pods."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._memories: dict[str, Memory] = {}
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._histories: dict[str, ClusterHistory] = {}
 
-    def forget_all(self) -> None:
-        """Begin anew from what is written in the cluster, as a new leader must."""
-        self._memories.clear()
+    def reset(self) -> None:
+        """Begin anew from the statuses in the cluster, as a new leader must."""
+        self._histories.clear()
 
     async def reconcile(self, key: str) -> float | None:
-        """Make one model be as its manifest and its callers want it.
+        """Bring one model to the state that its manifest and its demand ask for.
 
         Returns:
-            Seconds until it must be looked at again without an event; None if an event will tell.
+            Seconds until the next reconcile without an event; None if an event will cause it.
 
         Raises:
             ApiError, NotLeading: a write failed; what was done so far is done.
         """
-        body = self._tools.caches.model(key)
+        body = self._dependencies.caches.model(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            self._forget(key)
+            self._remove(key)
             return None
         try:
             model = parse(body)
         except InvalidModel as error:
-            await self._refuse(body, error)
+            await self._report_invalid(body, error)
             return None
         try:
-            return await self._look(model, body, time.time())
+            return await self._reconcile(model, body, time.time())
         except ApiError as error:
             if not error.is_namespace_ending:
                 raise
             return None
 
-    async def _look(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
-        pods = self._tools.caches.pods(model.key)
-        memory = self._memory(model, body, pods, now)
-        nodes = eligible(model.spec.gpu, self._tools.caches.nodes())
-        verdict = self._tools.fitter.verdict(model, devices(model.spec.gpu, nodes))
+    async def _reconcile(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
+        pods = self._dependencies.caches.pods(model.key)
+        history = self._history(model, body, pods, now)
+        nodes = eligible(model.spec.gpu, self._dependencies.caches.nodes())
+        verdict = self._dependencies.fit_checker.verdict(model, devices(model.spec.gpu, nodes))
         if verdict is None:
             return None
-        memory.fit = verdict.report
-        await self._note_mounts(memory, pods, now)
-        memory.note_refusal(refusal(self._tools.caches.one("Deployment", model.key), now))
-        facts = self._observe(memory, model, pods, now)
-        decision = self._decide(model, facts, now)
-        self._note_wake(memory, model, facts, decision, now)
-        placed = narrowed(model, verdict.products) if verdict.products else model
-        around = self._surroundings(body, decision, host_names(nodes))
-        await self._prefer_idle(pods, facts, decision)
-        await self._apply(model.key, children(placed, around, self._tools.config.build))
-        await self._report(model, memory, facts, decision, now)
-        return AWAKE_S if facts.pods or facts.demand.waiting or decision.replicas else None
+        history.fit = verdict.report
+        await self._record_mounts(history, pods, now)
+        history.record_refusal(replica_failure(self._dependencies.caches.get("Deployment", model.key), now))
+        observation = self._observe(history, model, pods, now)
+        decision = self._decide(model, observation, now)
+        self._record_wake(history, model, observation, decision, now)
+        pinned = pin_to_products(model, verdict.products) if verdict.products else model
+        context = self._build_context(body, decision, host_names(nodes))
+        await self._mark_idle_first(pods, observation, decision)
+        await self._apply(model.key, children(pinned, context, self._dependencies.config.build))
+        await self._report(model, history, observation, decision, now)
+        is_active = observation.pods or observation.demand.waiting or decision.replicas
+        return ACTIVE_REQUEUE_S if is_active else None
 
-    def _memory(
+    def _history(
         self, model: InferenceModel, body: Mapping[str, Any], pods: Sequence[Pod], now: float
-    ) -> Memory:
-        memory = self._memories.get(model.key)
-        if memory is None or memory.uid != model.uid:
-            memory = self._memories[model.key] = Memory.recalled(model, body.get("status", {}), pods, now)
-        memory.respect(model)
-        return memory
+    ) -> ClusterHistory:
+        history = self._histories.get(model.key)
+        if history is None or history.uid != model.uid:
+            history = self._histories[model.key] = ClusterHistory.restore(
+                model, body.get("status", {}), pods, now
+            )
+        history.reset_if_changed(model)
+        return history
 
-    def _observe(self, memory: Memory, model: InferenceModel, pods: Sequence[Pod], now: float) -> Facts:
+    def _observe(
+        self, history: ClusterHistory, model: InferenceModel, pods: Sequence[Pod], now: float
+    ) -> Observation:
         running = {
             pod["metadata"]["name"]: (address_of(pod, RUNTIME_PORT), ready_at(pod) is not None)
             for pod in pods
         }
-        self._tools.poller.watch(model.key, running)
-        demand = self._tools.book.total(model.key, now)
-        facts = memory.take(model, pods, self._tools.poller.states(model.key), demand, now)
-        base = self._tools.config.gateway_url.rstrip("/") or "http://"
-        url = f"{base}/{model.key}/v1" if self._tools.config.gateway_url else _service_url(model)
-        jobs = self._tools.caches.children("Job", model.key)
-        return replace(facts, url=url, prefetch=prefetch_of(jobs))
+        self._dependencies.poller.set_pods(model.key, running)
+        demand = self._dependencies.demand.total(model.key, now)
+        observation = history.observe(model, pods, self._dependencies.poller.states(model.key), demand, now)
+        base = self._dependencies.config.gateway_url.rstrip("/") or "http://"
+        url = f"{base}/{model.key}/v1" if self._dependencies.config.gateway_url else _service_url(model)
+        jobs = self._dependencies.caches.children("Job", model.key)
+        return replace(observation, url=url, prefetch=prefetch_of(jobs))
 
-    def _decide(self, model: InferenceModel, facts: Facts, now: float) -> Decision:
-        """Decide, but take nothing away on the word of a leader who has not listened yet.
+    def _decide(self, model: InferenceModel, observation: Observation, now: float) -> Decision:
+        """Decide, but let a new leader, which has no demand reports yet, remove no pods.
 
-        To hold pods means to hold what the Deployment asks for: during a rolling update there are more pods
-        than that, and to ask for those would make yet more.
+        To keep pods means to keep the Deployment's number: during a rolling update there are more pods than
+        that, and to ask for those would make yet more.
         """
-        decision = autoscale.decide(model.spec, facts, now)
-        is_new = now - self._tools.leads_since() < TAKEOVER_S
-        takes_away = decision.replicas < len(facts.live) and decision.why not in TOLD
-        if is_new and takes_away:
-            decision = replace(decision, replicas=len(facts.live))
-        elif decision.why not in HELD:
+        decision = autoscale.decide(model.spec, observation, now)
+        is_new = now - self._dependencies.leader_since() < LEADERSHIP_GRACE_S
+        removes_pods = decision.replicas < len(observation.live) and decision.why not in EXPLICIT_REASONS
+        if is_new and removes_pods:
+            decision = replace(decision, replicas=len(observation.live))
+        elif decision.why not in BACKOFF_REASONS:
             return decision
-        asked = self._tools.caches.replicas(model.namespace, model.name)
-        return replace(decision, replicas=min(decision.replicas, asked))
+        in_deployment = self._dependencies.caches.replicas(model.namespace, model.name)
+        return replace(decision, replicas=min(decision.replicas, in_deployment))
 
-    def _note_wake(
-        self, memory: Memory, model: InferenceModel, facts: Facts, decision: Decision, now: float
+    def _record_wake(
+        self,
+        history: ClusterHistory,
+        model: InferenceModel,
+        observation: Observation,
+        decision: Decision,
+        now: float,
     ) -> None:
-        if memory.note_wake(bool(facts.live), decision.replicas, now):
-            self._tools.metrics.count("wakes", why=decision.why)
-            log.info("%s: wakes (%s, %d waiting)", model.key, decision.why, facts.demand.waiting)
+        if history.record_wake(bool(observation.live), decision.replicas, now):
+            self._dependencies.metrics.count("wakes", why=decision.why)
+            log.info("%s: wakes (%s, %d waiting)", model.key, decision.why, observation.demand.waiting)
 
-    def _surroundings(
+    def _build_context(
         self, body: Mapping[str, Any], decision: Decision, hosts: Sequence[str]
-    ) -> Surroundings:
-        return Surroundings(
+    ) -> BuildContext:
+        return BuildContext(
             replicas=decision.replicas,
             annotations=body["metadata"].get("annotations", {}),
             nodes=hosts,
-            optional_kinds=self._tools.optional_kinds,
-            system_namespace=self._tools.config.namespace,
+            optional_kinds=self._dependencies.optional_kinds,
+            system_namespace=self._dependencies.config.namespace,
         )
 
-    async def _note_mounts(self, memory: Memory, pods: Sequence[Pod], now: float) -> None:
-        """Ask why a pod with a node does not start: a volume that fails shows in events alone."""
+    async def _record_mounts(self, history: ClusterHistory, pods: Sequence[Pod], now: float) -> None:
+        """Check why a pod with a node does not start: a failing volume shows in events alone."""
         for pod in pods:
             waiting = container_status(pod).get("state", {}).get("waiting", {}).get("reason")
-            if waiting != "ContainerCreating" or now - created_at(pod) < MOUNT_PATIENCE_S:
+            if waiting != "ContainerCreating" or now - created_at(pod) < MOUNT_GRACE_S:
                 continue
             metadata = pod["metadata"]
-            if memory.is_due_to_ask(metadata["name"], now):
-                told = await self._tools.cluster.warnings_about(metadata["namespace"], metadata["name"])
-                memory.note_mount(metadata["name"], volume_failure(told, now))
+            if history.is_mount_check_due(metadata["name"], now):
+                warnings = await self._dependencies.writer.warnings_about(
+                    metadata["namespace"], metadata["name"]
+                )
+                history.record_mount(metadata["name"], volume_failure(warnings, now))
 
-    async def _prefer_idle(self, pods: Sequence[Pod], facts: Facts, decision: Decision) -> None:
-        """Before pods go, tell the cluster which are the least loaded: those it removes first."""
-        if not 0 < decision.replicas < len(facts.live):
+    async def _mark_idle_first(
+        self, pods: Sequence[Pod], observation: Observation, decision: Decision
+    ) -> None:
+        """Before a scale-down, annotate pods so that the cluster removes the least loaded first."""
+        if not 0 < decision.replicas < len(observation.live):
             return
-        costs = autoscale.deletion_costs(facts.live)
+        costs = autoscale.deletion_costs(observation.live)
         for pod in pods:
             metadata = pod["metadata"]
             cost = costs.get(metadata["name"])
             if cost is not None and metadata.get("annotations", {}).get(DELETION_COST) != str(cost):
                 change = {DELETION_COST: str(cost)}
-                await self._tools.cluster.annotate("Pod", metadata["namespace"], metadata["name"], change)
+                await self._dependencies.writer.annotate(
+                    "Pod", metadata["namespace"], metadata["name"], change
+                )
 
     async def _apply(self, key: str, wanted: Sequence[Mapping[str, Any]]) -> None:
-        for manifest in map(drift.stamped, wanted):
-            if drift.differs(manifest, self._tools.caches.child(manifest)):
-                self._tools.caches.note(await self._tools.cluster.apply(manifest))
+        for manifest in map(drift.with_digest, wanted):
+            if drift.differs(manifest, self._dependencies.caches.child(manifest)):
+                self._dependencies.caches.record_write(await self._dependencies.writer.apply(manifest))
         kept = {address(manifest) for manifest in wanted}
         for kind in (kind.name for kind in KINDS.values() if kind.is_pruned):
-            for child in list(self._tools.caches.children(kind, key)):
+            for child in list(self._dependencies.caches.children(kind, key)):
                 if address(child) not in kept and not child["metadata"].get("deletionTimestamp"):
-                    await self._tools.cluster.delete(child)
+                    await self._dependencies.writer.delete(child)
 
     async def _report(
-        self, model: InferenceModel, memory: Memory, facts: Facts, decision: Decision, now: float
+        self,
+        model: InferenceModel,
+        history: ClusterHistory,
+        observation: Observation,
+        decision: Decision,
+        now: float,
     ) -> None:
-        found = status.summarise(model, facts, decision, now, memory.conditions)
-        document = merged(found.to_dict(), memory.written)
-        if is_due(document, memory.written, now - memory.written_at):
-            await self._tools.cluster.write_status(model.name, model.namespace, document)
-            memory.written, memory.written_at = document, now
-        notes = transitions(memory.conditions, found.conditions)
-        memory.conditions = found.conditions
+        summary = status.summarise(model, observation, decision, now, history.conditions)
+        document = merged(summary.to_dict(), history.written)
+        if is_due(document, history.written, now - history.written_at):
+            await self._dependencies.writer.write_status(model.name, model.namespace, document)
+            history.written, history.written_at = document, now
+        notes = transitions(history.conditions, summary.conditions)
+        history.conditions = summary.conditions
         for note in notes:
             log.log(
                 logging.WARNING if note.type == "Warning" else logging.INFO,
                 *("%s: %s: %s", model.key, note.reason, note.message),
             )
-            await self._tools.cluster.emit(event(model, note, now, self._tools.config.identity))
+            await self._dependencies.writer.emit(event(model, note, now, self._dependencies.config.identity))
 
-    async def _refuse(self, body: Mapping[str, Any], error: InvalidModel) -> None:
-        """Say in status that this version of the operator cannot read the spec; leave the children alone."""
+    async def _report_invalid(self, body: Mapping[str, Any], error: InvalidModel) -> None:
+        """Report in status that this version of the operator cannot read the spec; keep the children."""
         metadata = body["metadata"]
         written = body.get("status", {})
         if written.get("observedGeneration") == metadata["generation"] and written.get("state") == "Failed":
             return
-        found = status.refused(error.problems, metadata["generation"], time.time())
-        await self._tools.cluster.write_status(metadata["name"], metadata["namespace"], found.to_dict())
+        invalid = status.invalid_status(error.problems, metadata["generation"], time.time())
+        await self._dependencies.writer.write_status(
+            metadata["name"], metadata["namespace"], invalid.to_dict()
+        )
 
-    def _forget(self, key: str) -> None:
-        self._memories.pop(key, None)
-        self._tools.fitter.forget(key)
-        self._tools.poller.watch(key, {})
+    def _remove(self, key: str) -> None:
+        self._histories.pop(key, None)
+        self._dependencies.fit_checker.forget(key)
+        self._dependencies.poller.set_pods(key, {})
 
 
 def _service_url(model: InferenceModel) -> str:

@@ -1,4 +1,4 @@
-"""When a status is worth a write, and what of the last one stays.
+"""Rules of writing a status: whether it is due, and the fields kept from the last one.
 
 Pure. Numbers of the moment change every second; they alone cause a write only now and then.
 """
@@ -15,8 +15,8 @@ Status = Mapping[str, Any]
 
 
 def merged(status: Status, before: Status) -> dict[str, Any]:
-    """Keep from ``before`` what a model at zero can no longer tell: the phases of its last start."""
-    found = dict(status)
+    """Keep from ``before`` what a model at zero no longer reports: the phases of its last start."""
+    result = dict(status)
     start, last = dict(status.get("coldStart", {})), before.get("coldStart", {})
     if not start.get("phases") and last.get("phases"):
         start["phases"] = last["phases"]
@@ -24,16 +24,16 @@ def merged(status: Status, before: Status) -> dict[str, Any]:
         if known not in start and known in last:
             start[known] = last[known]
     if start:
-        found["coldStart"] = start
-    return found
+        result["coldStart"] = start
+    return result
 
 
 def is_due(status: Status, before: Status, age_s: float) -> bool:
     """Whether ``status`` must be written over ``before``, which is ``age_s`` seconds old."""
-    if _lasting(status) != _lasting(before):
+    if _stable(status) != _stable(before):
         return True
     return age_s >= VOLATILE_EVERY_S and status != before
 
 
-def _lasting(status: Status) -> dict[str, Any]:
+def _stable(status: Status) -> dict[str, Any]:
     return {key: value for key, value in status.items() if key not in VOLATILE}

@@ -1,6 +1,6 @@
-"""Where gateways of this machine say how many requests wait and run: a small HTTP endpoint of the loopback.
+"""HTTP endpoint of the loopback that receives the gateway's demand reports.
 
-What they say is :mod:`wisp_operator.core.demand`'s; a report wakes the controller at once.
+:mod:`wisp_operator.core.demand` reads them; a report wakes the controller at once.
 """
 
 from __future__ import annotations

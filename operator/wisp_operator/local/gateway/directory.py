@@ -1,7 +1,7 @@
 """The gateway's directory of ``wisp up``: one JSON file, replaced as a whole.
 
-The text is the contract *The gateway's directory* of docs/contracts.md; what a model's state is was
-decided by :mod:`wisp_operator.core.status`.
+The text is the contract *The gateway's directory* of docs/contracts.md; :mod:`wisp_operator.core.status`
+decides the state of a model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def entry(
     created: float,
     api_keys: Path | None,
 ) -> dict[str, Any]:
-    """What the gateway must know of one model.
+    """Build the directory's entry of one model.
 
     Args:
-        created: when the model was first seen, Unix seconds.
+        created: time at which the model was first served, Unix seconds.
         api_keys: file of the keys that callers of protected models need.
     """
     spec = model.spec

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.processes import backoff
-from wisp_operator.local.processes.pods import last_words
+from wisp_operator.local.processes.pods import log_tail
 from wisp_operator.local.processes.process import Process
 
 log = logging.getLogger(__name__)
@@ -29,15 +29,15 @@ class GatewayFailed(WispError):
 
 
 @dataclass(frozen=True, slots=True)
-class FrontSettings:
-    """How the gateway is started.
+class GatewaySettings:
+    """Settings of the gateway's process.
 
     Attributes:
-        host, port: where clients reach it.
-        directory: the file that says which models there are.
-        demand_url: where it reports who waits.
+        host, port: address for clients.
+        directory: file that lists the models.
+        demand_url: URL for its demand reports.
         log: file for its output.
-        log_level: of that output.
+        log_level: log level of that output.
     """
 
     host: str
@@ -49,7 +49,7 @@ class FrontSettings:
 
     @property
     def address(self) -> str:
-        """Where this machine reaches it, as ``host:port``."""
+        """Address of the gateway for this machine, as ``host:port``."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -61,10 +61,10 @@ class FrontSettings:
         return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
 
 
-class Front:
+class GatewayProcess:
     """The running gateway."""
 
-    def __init__(self, settings: FrontSettings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._process: Process | None = None
 
@@ -75,13 +75,13 @@ class Front:
             GatewayFailed: it is not installed, ended, or does not answer in time.
         """
         await self._launch()
-        surface, deadline = Surface(), time.monotonic() + START_TIMEOUT_S
+        client, deadline = RuntimeClient(), time.monotonic() + START_TIMEOUT_S
         try:
-            while not await surface.is_good(self._settings.address, "/livez", 1.0):
+            while not await client.probe_succeeds(self._settings.address, "/livez", 1.0):
                 self._require_alive(deadline)
                 await asyncio.sleep(POLL_S)
         finally:
-            await surface.close()
+            await client.close()
 
     async def watch(self) -> None:
         """Start it again whenever it ends, until cancelled."""
@@ -91,7 +91,7 @@ class Front:
             code = await self._process.wait()
             crashes = backoff.crashes_in_a_row(crashes, time.monotonic() - started)
             log.error(
-                "the gateway ended (exit %d), starting it again: %s", code, last_words(self._settings.log)
+                "the gateway ended (exit %d), starting it again: %s", code, log_tail(self._settings.log)
             )
             await asyncio.sleep(backoff.delay_s(crashes, was_ready=True))
             await self._launch()
@@ -123,4 +123,4 @@ class Front:
             if code is not None
             else f"gave no answer for {START_TIMEOUT_S:.0f} s"
         )
-        raise GatewayFailed(f"the gateway {why}: {last_words(self._settings.log) or 'it left no message'}")
+        raise GatewayFailed(f"the gateway {why}: {log_tail(self._settings.log) or 'it left no message'}")

@@ -1,4 +1,4 @@
-"""What this machine has for a model: its GPUs, as the driver tells them, and its free memory."""
+"""Hardware of this machine: its GPUs, as the driver lists them, and its free memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
 
 
 class NoGpu(WispError):
-    """A GPU was asked for, and this machine has none that its driver tells of."""
+    """A GPU was requested, and the driver of this machine lists none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def cards() -> list[Card]:
     if shutil.which("nvidia-smi") is None:
         return []
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["nvidia-smi", QUERY, "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
@@ -49,7 +49,7 @@ def cards() -> list[Card]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [card for line in asked.stdout.splitlines() if (card := _card(line))]
+    return [card for line in answer.stdout.splitlines() if (card := _card(line))]
 
 
 def free_memory_bytes() -> int:
@@ -57,23 +57,23 @@ def free_memory_bytes() -> int:
     return host.available_bytes()
 
 
-def device_for(gpu: Gpu, choice: Choice, found: list[Card]) -> fit.Device:
-    """What a model of this machine runs on.
+def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> fit.Device:
+    """Choose the device of a model on this machine.
 
     Args:
         gpu: ``spec.gpu``.
-        choice: what the user of this machine said.
-        found: its GPUs.
+        choice: the user's ``--device``.
+        gpus: GPUs of this machine.
     """
     wants_gpu = choice == "cuda" or (choice == "auto" and gpu.count > 0)
-    if wants_gpu and found:
-        card = max(found, key=lambda card: card.free_bytes)
+    if wants_gpu and gpus:
+        card = max(gpus, key=lambda card: card.free_bytes)
         return fit.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
     return fit.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
 
 
-class Fitting:
-    """Asks whether models fit this machine.
+class LocalFitChecker:
+    """Checks whether models fit this machine.
 
     Raises:
         NoGpu: ``choice`` wants a GPU, whatever the manifests say, and there is none.
@@ -84,26 +84,26 @@ class Fitting:
         self._cards = cards()
         if choice == "cuda" and not self._cards:
             raise NoGpu(
-                "--device cuda: nvidia-smi tells of no GPU on this machine. Install NVIDIA's driver, 580 or "
+                "--device cuda: nvidia-smi lists no GPU on this machine. Install NVIDIA's driver, 580 or "
                 "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
             )
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, model: InferenceModel) -> fit.FitReport:
-        """Say whether ``model`` fits now; may read from the network."""
+        """Check whether ``model`` fits now; may read from the network."""
         if (
             self._choice == "auto"
             and model.spec.gpu.count
             and not self._cards
-            and model.key not in self._told
+            and model.key not in self._warned
         ):
-            self._told.add(model.key)
-            logger.warning("%s asks for a GPU, and nvidia-smi tells of none: it runs on the CPU.", model.key)
+            self._warned.add(model.key)
+            logger.warning("%s asks for a GPU, and nvidia-smi lists none: it runs on the CPU.", model.key)
         return fit.check(model, files_of(model), device_for(model.spec.gpu, self._choice, self._cards))
 
 
 def files_of(model: InferenceModel) -> sources.Files | None:
-    """Where this machine reads a model's headers, with its hub and token; None if only a pod can.
+    """Choose the source of a model's headers, with this machine's hub and token; None if only a pod can.
 
     Raises:
         SourceError: the configured hub is no URL.

@@ -1,7 +1,7 @@
-"""Say before any request what makes a ``file://`` model impossible to start on this machine.
+"""Preflight of ``file://`` models: check the path before any request starts a pod.
 
-The cheap part of what a pod would find out: whether the folder, its ``config.json`` and the headers of its
-weights can be read. Whether the model fits is :mod:`wisp_operator.core.fit`'s question.
+The cheap part of a pod's own checks: the folder, its ``config.json`` and the headers of its weights are
+readable. :mod:`wisp_operator.core.fit` checks whether the model fits.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from wisp_operator.local.machine import hardware
 from wisp_plan.errors import CheckpointInvalid, ConfigInvalid
 
 
-def what_is_wrong(model: InferenceModel) -> Failure | None:
-    """Look at a model's folder; None if it can be read, or lies elsewhere.
+def path_failure(model: InferenceModel) -> Failure | None:
+    """Check a model's folder; None if it can be read, or lies elsewhere.
 
     The failure has the reason that a pod would give: ModelNotFound, ModelUnsupported or WeightsUnreadable.
     """

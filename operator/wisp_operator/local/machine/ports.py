@@ -1,4 +1,4 @@
-"""TCP ports of this machine: a free one, and who holds one that is not."""
+"""TCP ports of this machine: a free one, and the process that holds a taken one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_free(host: str, port: int) -> None:
     """Make sure that ``host:port`` can be listened on.
 
     Raises:
-        PortTaken: it cannot; the message says who has it and what to do.
+        PortTaken: it cannot; the message names the process that has it, and the remedy.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -42,7 +42,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def holder(port: int) -> str | None:
-    """Who listens on ``port``: ``nginx (pid 17)``, or None if nobody does or it cannot be seen."""
+    """Name the process that listens on ``port``: ``nginx (pid 17)``; None if none is visible."""
     sockets = set(_listening_sockets(port))
     if not sockets:
         return None

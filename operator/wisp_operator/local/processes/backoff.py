@@ -1,4 +1,4 @@
-"""How long to wait before a process that ended is started again.
+"""Back-off before a process that ended is started again.
 
 Pure. A process that had been ready is restarted at once, since requests may wait for it; one that keeps
 ending is tried less and less often.
@@ -7,7 +7,7 @@ ending is tried less and less often.
 from __future__ import annotations
 
 FIRST_S = 1.0
-LONGEST_S = 60.0
+MAX_S = 60.0
 FORGIVEN_AFTER_S = 60.0
 
 
@@ -20,4 +20,4 @@ def delay_s(crashes: int, was_ready: bool) -> float:
     """Seconds until the next start, after ``crashes`` in a row, the last of a process that ``was_ready``."""
     if crashes <= 1 and was_ready:
         return 0.0
-    return float(min(LONGEST_S, FIRST_S * 2.0 ** min(crashes - 1, 10)))
+    return float(min(MAX_S, FIRST_S * 2.0 ** min(crashes - 1, 10)))

@@ -1,7 +1,7 @@
 """A cluster of one machine: Deployments in, pods out.
 
-Level-based: :meth:`LocalCluster.apply` says what should be, as often as one likes; pods start and stop in
-the background, and every change of theirs is told to ``changed``, whose owner applies again.
+Level-based: :meth:`LocalCluster.apply` sets the desired state and may be repeated; pods start and stop in
+the background, and ``changed`` is called after each of their changes, so that its owner applies again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import pod_template
 from wisp_operator.local.processes import rollout
-from wisp_operator.local.processes.pods import Machine, Pod, PodState
+from wisp_operator.local.processes.pods import Pod, PodContext, PodState
 
 DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
 
@@ -27,7 +27,7 @@ class LocalCluster:
         self._device = device
         self._home = home
         self._changed = changed
-        self._surface = Surface()
+        self._client = RuntimeClient()
         self._pods: dict[str, list[Pod]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -48,32 +48,32 @@ class LocalCluster:
             for pod in pods
             if not pod.is_draining
         ]
-        count, stop = rollout.plan(_wish(wanted.digest, deployment), views)
+        count, stop = rollout.plan(_desired_pods(wanted.digest, deployment), views)
         for _ in range(count):
             pods.append(self._start(deployment["metadata"], wanted))
         for pod in [pod for pod in pods if pod.name in stop]:
-            self._retire(key, pod)
+            self._drain(key, pod)
 
     def delete(self, key: str) -> None:
-        """Stop every pod of a model that is no longer wanted."""
+        """Stop every pod of a model that is no longer served."""
         for pod in self.pods(key):
             if not pod.is_draining:
-                self._retire(key, pod)
+                self._drain(key, pod)
 
     async def close(self, grace_s: float) -> None:
         """Stop everything, each pod within ``grace_s`` seconds; done when no process is left."""
         pods = [pod for pods in self._pods.values() for pod in pods]
         await asyncio.gather(*(pod.stop(grace_s) for pod in pods))
         await asyncio.gather(*self._stopping, return_exceptions=True)
-        await self._surface.close()
+        await self._client.close()
 
     def _start(self, metadata: Mapping[str, Any], wanted: pod_template.Template) -> Pod:
         home = self._home / str(metadata.get("namespace", "default"))
         home.mkdir(parents=True, exist_ok=True)
         name = f"{metadata['name']}-{wanted.digest[:5]}-{secrets.token_hex(3)}"
-        return Pod(name, wanted, Machine(home, self._surface, self._changed, self._device))
+        return Pod(name, wanted, PodContext(home, self._client, self._changed, self._device))
 
-    def _retire(self, key: str, pod: Pod) -> None:
+    def _drain(self, key: str, pod: Pod) -> None:
         pod.is_draining = True
         task = asyncio.create_task(self._stop(key, pod), name=f"stop {pod.name}")
         self._stopping.add(task)
@@ -87,8 +87,8 @@ class LocalCluster:
         self._changed()
 
 
-def _wish(digest: str, deployment: Mapping[str, Any]) -> rollout.Wish:
+def _desired_pods(digest: str, deployment: Mapping[str, Any]) -> rollout.DesiredPods:
     spec = deployment["spec"]
     update = spec.get("strategy", {}).get("rollingUpdate", {})
     surge, unavailable = update.get("maxSurge", 1), update.get("maxUnavailable", 0)
-    return rollout.Wish(digest, int(spec.get("replicas", 1)), int(surge), int(unavailable))
+    return rollout.DesiredPods(digest, int(spec.get("replicas", 1)), int(surge), int(unavailable))

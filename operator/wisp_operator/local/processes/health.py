@@ -1,4 +1,4 @@
-"""When a process counts as started, ready, or hung: the kubelet's rules for probes.
+"""Health of a process (started, ready, hung), by the kubelet's rules for probes.
 
 Pure: the time is an argument, so every rule is a row of a table test; :mod:`.pods` sends the requests.
 A cluster probes once a period; here answers come more often, so a threshold of n failures at a period of
@@ -11,7 +11,7 @@ from wisp_operator.local.pod_template import Probe, Template
 
 
 class Health:
-    """What the probes of one process have said so far."""
+    """Results of one process's probes so far."""
 
     def __init__(self, template: Template, now: float) -> None:
         self._template = template
@@ -38,25 +38,27 @@ class Health:
         return {kind: probe for kind, probe in probes.items() if probe}
 
     def record(self, kind: str, succeeded: bool, now: float) -> None:
-        """Take the answer to one probe of ``kind``, given at ``now`` seconds."""
+        """Record the result of one probe of ``kind``, at ``now`` seconds."""
         probe = self.due().get(kind)
         if probe is None:
             return
         if succeeded:
             self._good_at[kind] = now
-        overdue = now - self._good_at[kind] >= probe.patience_s
+        overdue = now - self._good_at[kind] >= probe.failure_window_s
         if kind == "startup":
             self._record_startup(probe, succeeded, overdue, now)
         elif kind == "readiness":
             self._ready = succeeded or (self._ready and not overdue)
         elif overdue:
-            self.failed = f"{probe.path} gave no good answer for {probe.patience_s:.0f} s"
+            self.failed = f"{probe.path} gave no good answer for {probe.failure_window_s:.0f} s"
 
     def _record_startup(self, probe: Probe, succeeded: bool, overdue: bool, now: float) -> None:
         if succeeded:
             self._started = True
-            # Asked the same question, it would give the same answer one poll later.
+            # The same path would give the same answer one poll later.
             self._ready = self._template.readiness is not None and self._template.readiness.path == probe.path
             self._good_at.update(readiness=now, liveness=now)
         elif overdue:
-            self.failed = f"it did not start within {probe.patience_s:.0f} s (spec.rollout.startupDeadline)"
+            self.failed = (
+                f"it did not start within {probe.failure_window_s:.0f} s (spec.rollout.startupDeadline)"
+            )

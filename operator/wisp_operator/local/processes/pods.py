@@ -1,7 +1,7 @@
 """A local pod: a process that is probed, restarted with back-off when it ends, and drained before it stops.
 
-What kubelet does for a container. How many pods there should be is :mod:`.cluster`'s business, and what
-their states mean for a model is ``status``'s.
+The kubelet's work for a container. :mod:`.cluster` decides the number of pods, ``core.status`` what their
+states mean for a model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from wisp_operator.core import exit_reasons
 from wisp_operator.core.observation import Failure
-from wisp_operator.core.runtime_client import Surface
+from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import config
 from wisp_operator.local.machine import ports
 from wisp_operator.local.pod_template import LOOPBACK, Device, NotLocal, Template
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 STARTING_POLL_S = 0.05
 RUNNING_POLL_S = 1.0
-LAST_WORDS_BYTES = 2048
+LOG_TAIL_BYTES = 2048
 
 
 class PodState(StrEnum):
-    """Where a pod stands."""
+    """State of a pod."""
 
     STARTING = "Starting"
     READY = "Ready"
@@ -44,24 +44,24 @@ class PodState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What the pods of one namespace share.
+class PodContext:
+    """Context that the pods of one namespace share.
 
     Attributes:
         home: directory for their logs and scratch.
-        surface: for probes.
-        changed: called after every change of a pod.
-        device: what the user of this machine chose.
+        client: HTTP client for probes.
+        changed: callback after every change of a pod.
+        device: the user's ``--device``.
     """
 
     home: Path
-    surface: Surface
+    client: RuntimeClient
     changed: Callable[[], None]
     device: Device = "auto"
 
 
 @dataclass
-class Life:
+class ProcessRun:
     """One run of a pod's process, from start to end."""
 
     health: Health
@@ -76,13 +76,13 @@ class Pod:
 
     Attributes:
         name: unique on this machine; also the endpoint's id in the gateway's directory.
-        state, restarts, last_failure: as they stand now; ``failures`` counts the ends that nobody asked for.
-        ready_since: when it first became ready, Unix seconds.
-        is_draining: it finishes what it runs and takes nothing new.
-        created: Unix time, in seconds.
+        state, restarts, last_failure: current values; ``failures`` counts the unexpected exits.
+        ready_since: time at which it first became ready, Unix seconds.
+        is_draining: true while it finishes what it runs and accepts nothing new.
+        created: time of creation, Unix seconds.
     """
 
-    def __init__(self, name: str, template: Template, machine: Machine) -> None:
+    def __init__(self, name: str, template: Template, context: PodContext) -> None:
         self.name = name
         self.template = template
         self.created = time.time()
@@ -92,28 +92,28 @@ class Pod:
         self.ready_since: float | None = None
         self.last_failure: Failure | None = None
         self.is_draining = False
-        self.life: Life | None = None
-        self.log = machine.home / f"{name}.log"
-        self._home = machine.home / name
-        self._surface = machine.surface
-        self._device = machine.device
-        self._changed = machine.changed
+        self.process_run: ProcessRun | None = None
+        self.log = context.home / f"{name}.log"
+        self._home = context.home / name
+        self._client = context.client
+        self._device = context.device
+        self._changed = context.changed
         self._process: Process | None = None
         self._task = asyncio.create_task(self._run(), name=f"pod {name}")
-        self._task.add_done_callback(self._report)
+        self._task.add_done_callback(self._on_task_done)
 
     @property
     def address(self) -> str | None:
         """``host:port`` of the running process."""
-        return f"{LOOPBACK}:{self.life.port}" if self.life else None
+        return f"{LOOPBACK}:{self.process_run.port}" if self.process_run else None
 
     @property
     def runtime(self) -> dict[str, Any]:
         """The last ``/state`` of the running process, empty until it gave one."""
-        return self.life.runtime if self.life else {}
+        return self.process_run.runtime if self.process_run else {}
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Drain and end the pod; it is not restarted. Done when no process of it is left."""
+        """Drain and end the pod; it is not restarted. Done when no process of it remains."""
         self.is_draining = True
         self._changed()
         if self._process is not None:
@@ -123,31 +123,31 @@ class Pod:
             await self._task
         if self._process is not None:  # one that started while we waited
             await self._process.kill()
-        self._move(PodState.STOPPED)
+        self._set_state(PodState.STOPPED)
 
-    def _move(self, state: PodState) -> None:
+    def _set_state(self, state: PodState) -> None:
         if state != self.state:
             self.state = state
             self._changed()
 
-    def _report(self, task: asyncio.Task[None]) -> None:
-        """Nobody awaits a pod, so an error of ours in one must show itself as the pod's."""
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Report an error of the pod's task as a failure of the pod, since nothing awaits the task."""
         if task.cancelled() or task.exception() is None:
             return
         log.error("pod %s is no longer watched", self.name, exc_info=task.exception())
         self.last_failure = Failure("InternalError", f"{task.exception()!r}; see the log", time.time(), 1)
         self.failures += 1
-        self._move(PodState.BACKING_OFF)
+        self._set_state(PodState.BACKING_OFF)
 
     async def _run(self) -> None:
         crashes = 0
         while True:
-            self._move(PodState.STARTING)
+            self._set_state(PodState.STARTING)
             started = time.monotonic()
-            failure = await self._live(started)
+            failure = await self._run_once(started)
             now = time.monotonic()
-            ready_since = self.life.ready_since if self.life else None
-            self.life, self._process = None, None
+            ready_since = self.process_run.ready_since if self.process_run else None
+            self.process_run, self._process = None, None
             if self.is_draining:
                 return
             self.last_failure = failure
@@ -155,13 +155,13 @@ class Pod:
             crashes = backoff.crashes_in_a_row(crashes, now - ready_since if ready_since else 0.0)
             delay_s = backoff.delay_s(crashes, ready_since is not None)
             if delay_s:
-                self._move(PodState.BACKING_OFF)
+                self._set_state(PodState.BACKING_OFF)
                 await asyncio.sleep(delay_s)
             self.restarts += 1
             self._changed()
 
-    async def _live(self, started: float) -> Failure:
-        """Start the process and watch it to its end; how it ended."""
+    async def _run_once(self, started: float) -> Failure:
+        """Start the process and watch it to its end; return the failure."""
         for folder in (self._home, *self.template.scratch_folders(self._home)):
             folder.mkdir(parents=True, exist_ok=True)
         self._termination_log.unlink(missing_ok=True)
@@ -173,66 +173,66 @@ class Pod:
             self._process = await Process.start(installed(command), environment, self.log)
         except (NotLocal, OSError) as error:
             return Failure("ContainerRefused", str(error), time.time(), 127)
-        self.life = Life(Health(self.template, started), port, started)
-        exit_code = await self._watch(self._process, self.life)
-        return self._ending(exit_code, self.life.health)
+        self.process_run = ProcessRun(Health(self.template, started), port, started)
+        exit_code = await self._watch(self._process, self.process_run)
+        return self._exit_failure(exit_code, self.process_run.health)
 
-    async def _watch(self, process: Process, life: Life) -> int:
+    async def _watch(self, process: Process, process_run: ProcessRun) -> int:
         """Probe the process until it ends, or must be ended; its exit code."""
         while True:
-            poll_s = RUNNING_POLL_S if life.health.is_ready else STARTING_POLL_S
+            poll_s = RUNNING_POLL_S if process_run.health.is_ready else STARTING_POLL_S
             with suppress(TimeoutError):
                 return await asyncio.wait_for(process.wait(), poll_s)
-            await self._probe(life)
-            if life.health.failed:
+            await self._probe(process_run)
+            if process_run.health.failed:
                 return await process.stop(self.template.grace_s)
-            self._settle(life)
+            self._update_state(process_run)
 
-    async def _probe(self, life: Life) -> None:
-        due = life.health.due()
-        address = f"{LOOPBACK}:{life.port}"
+    async def _probe(self, process_run: ProcessRun) -> None:
+        due = process_run.health.due()
+        address = f"{LOOPBACK}:{process_run.port}"
         answers = await asyncio.gather(
-            self._surface.state(address),
-            *(self._surface.is_good(address, probe.path, probe.timeout_s) for probe in due.values()),
+            self._client.state(address),
+            *(self._client.probe_succeeds(address, probe.path, probe.timeout_s) for probe in due.values()),
         )
         now = time.monotonic()
-        for kind, is_good in zip(due, answers[1:], strict=True):
-            life.health.record(kind, bool(is_good), now)
-        if isinstance(answers[0], dict) and answers[0] != life.runtime:
-            life.runtime = answers[0]
+        for kind, succeeded in zip(due, answers[1:], strict=True):
+            process_run.health.record(kind, bool(succeeded), now)
+        if isinstance(answers[0], dict) and answers[0] != process_run.runtime:
+            process_run.runtime = answers[0]
             self._changed()
 
-    def _settle(self, life: Life) -> None:
-        if life.health.is_ready:
-            life.ready_since = life.ready_since or time.monotonic()
+    def _update_state(self, process_run: ProcessRun) -> None:
+        if process_run.health.is_ready:
+            process_run.ready_since = process_run.ready_since or time.monotonic()
             self.ready_since = self.ready_since or time.time()
-            self._move(PodState.READY)
-        elif life.ready_since is not None:
-            self._move(PodState.UNREADY)
+            self._set_state(PodState.READY)
+        elif process_run.ready_since is not None:
+            self._set_state(PodState.UNREADY)
 
     @property
     def _termination_log(self) -> Path:
         return self._home / "termination-log"
 
-    def _ending(self, exit_code: int, health: Health) -> Failure:
-        """How the process ended, by its termination log, else by what we ended it for, else by its output."""
-        left = ""
+    def _exit_failure(self, exit_code: int, health: Health) -> Failure:
+        """Name the exit by the termination log, else by the probe that failed, else by the output."""
+        output = ""
         with suppress(OSError):
-            left = self._termination_log.read_text(errors="replace").strip()
+            output = self._termination_log.read_text(errors="replace").strip()
         startup = self.template.startup if health.failed and not health.is_started else None
         return exit_reasons.failure_of(
             exit_code,
-            left or last_words(self.log),
+            output or log_tail(self.log),
             time.time(),
-            deadline_s=startup.patience_s if startup else None,
+            deadline_s=startup.failure_window_s if startup else None,
             why=health.failed or "",
         )
 
 
-def last_words(log: Path) -> str:
-    """The end of a log, as far as a termination message may be long."""
+def log_tail(log: Path) -> str:
+    """Read the end of a log, as long as a termination message may be."""
     try:
-        return log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
     except OSError:
         return ""
 

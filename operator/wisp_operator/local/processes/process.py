@@ -1,6 +1,6 @@
 """One operating-system process of a local pod: started in a session of its own, and surely ended.
 
-Knows nothing of models or probes (:mod:`.pods` does). Every process runs under :mod:`.subreaper`, so
+Models and probes are the concern of :mod:`.pods`. Every process runs under :mod:`.subreaper`, so
 that nothing of it survives this program, however either of them ends.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-REAPER = Path(__file__).with_name("subreaper.py")
+SUBREAPER = Path(__file__).with_name("subreaper.py")
 
 
 class Process:
@@ -35,7 +35,7 @@ class Process:
         """
         with log.open("ab") as output:
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(REAPER), str(os.getpid()), *command),
+                *(sys.executable, "-I", "-S", str(SUBREAPER), str(os.getpid()), *command),
                 env=dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -46,7 +46,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the reaper; also the id of the process group."""
+        """Pid of the subreaper; also the id of the process group."""
         return self._child.pid
 
     @property
@@ -59,7 +59,7 @@ class Process:
         return await asyncio.shield(self._ended)
 
     async def stop(self, grace_s: float) -> int:
-        """Ask the command to end, insist after ``grace_s`` seconds; the exit code."""
+        """Send SIGTERM, kill after ``grace_s`` seconds; return the exit code."""
         if self.exit_code is None:
             self._signal(signal.SIGTERM)
         with suppress(TimeoutError):
@@ -69,7 +69,7 @@ class Process:
     async def kill(self) -> int:
         """End the command and its descendants at once; the exit code."""
         if self.exit_code is None:
-            self._signal(signal.SIGHUP)  # the reaper kills the whole tree, then ends itself
+            self._signal(signal.SIGHUP)  # the subreaper kills the whole tree, then exits
         return await self.wait()
 
     def _signal(self, number: int) -> None:
@@ -79,5 +79,5 @@ class Process:
     async def _reap(self) -> int:
         code = await self._child.wait()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)  # what a killed reaper could not end
+            os.killpg(self._child.pid, signal.SIGKILL)  # processes that a killed subreaper could not end
         return code if code >= 0 else 128 - code

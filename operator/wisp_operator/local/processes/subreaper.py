@@ -2,7 +2,7 @@
 
 :mod:`.process` runs it as a script (``python -I -S subreaper.py OWNER_PID COMMAND…``), so it stays within
 the standard library and starts in milliseconds. It is what a container's process 1 and its kernel
-namespace are to a kubelet: orphans fall to it, and nothing it started outlives it.
+namespace are to a kubelet: orphans become its children, and nothing it started outlives it.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ def prctl(option: int, value: int) -> None:
 
 def start(command: list[str]) -> int:
     """Fork and exec ``command``; it dies with this process. Returns its pid."""
-    reaper = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != reaper:
+        if os.getppid() != parent:
             os._exit(NOT_STARTED)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         os.execvp(command[0], command)
@@ -47,14 +47,14 @@ def children_of(parent: int) -> Iterator[int]:
             continue
         try:
             after_name = (entry / "stat").read_text().rpartition(")")[2]
-        except OSError:  # it ended while we looked
+        except OSError:  # it ended meanwhile
             continue
         if int(after_name.split()[1]) == parent:
             yield int(entry.name)
 
 
 def end_the_rest() -> None:
-    """Kill and reap every descendant: as each dies, its own children fall to us."""
+    """Kill and reap every descendant: as each dies, its own children become ours."""
     while True:
         for pid in children_of(os.getpid()):
             os.kill(pid, signal.SIGKILL)
