@@ -27,6 +27,7 @@ import click
 import numpy as np
 from spec_changes import attention_of
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.convert.example import example_model
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.loop import step
@@ -51,7 +52,9 @@ def decoding(runner: CpuRunner, batch: int, context: int, rounds: int) -> Callab
     """Return a function that runs one decode step of ``batch`` sequences of about ``context`` tokens."""
     room = context + rounds + 8
     blocks = batch * -(-room // BLOCK_TOKENS)
-    limits = Limits(blocks, BLOCK_TOKENS, 512, batch, room, runner.model.spec.vocab, reuses_prefixes=False)
+    limits = Limits(
+        one_pool(blocks, BLOCK_TOKENS), 512, batch, room, runner.model.spec.vocab, reuses_prefixes=False
+    )
     scheduler = Scheduler(limits)
     greedy = SamplingParams(temperature=0.0)
     for number in range(batch):

@@ -18,7 +18,7 @@ from wisp_plan.spec.cache import KV_BITS, PagedKV, State
 from wisp_plan.spec.model import ModelSpec
 
 SNAPSHOTS_A_SEQUENCE = 1
-"""State slots for the prefix cache, for each sequence that may run."""
+"""Snapshots of recurrent state in the prefix cache, for each sequence that may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,22 @@ class CacheSizes:
         block_tokens: Tb, tokens of a block.
         pools: one for each paged group.
         states: groups with a recurrent state.
-        state_slots: sequences' states and snapshots that there is room for; 0 without such groups.
+        state_slots: sequences that have a state at a time; 0 without such groups.
+        snapshots: states that the prefix cache keeps.
     """
 
     block_tokens: int
     pools: tuple[Pool, ...]
     states: tuple[CacheGroup, ...] = ()
     state_slots: int = 0
+    snapshots: int = 0
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all of it."""
         paged = sum(pool.blocks * self.block_tokens * pool.group.token_bytes for pool in self.pools)
-        return paged + self.state_slots * sum(group.slot_bytes for group in self.states)
+        slots = self.state_slots + self.snapshots
+        return paged + slots * sum(group.slot_bytes for group in self.states)
 
     def sequences(self, tokens: int, max_step_tokens: int) -> int | None:
         """Return how many sequences of ``tokens`` tokens the blocks suffice for; None: any number."""
@@ -177,5 +180,5 @@ def cache_sizes(
             of_windows = max_concurrent * (-(-group.spec.window // block_tokens) + 1)
             most = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
         pools.append(Pool(group, most))
-    slots = (1 + SNAPSHOTS_A_SEQUENCE) * max_concurrent if states else 0
-    return CacheSizes(block_tokens, tuple(pools), states, slots)
+    slots = max_concurrent if states else 0
+    return CacheSizes(block_tokens, tuple(pools), states, slots, SNAPSHOTS_A_SEQUENCE * slots)

@@ -32,13 +32,16 @@ def place(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
 
     There must be free blocks for all of them. The scheduler reuses prefixes (``Limits.reuses_prefixes``).
     """
-    cache, size = scheduler.cache, scheduler.limits.block_tokens
+    manager, limits = scheduler.cache, scheduler.limits
     for prompt in prompts:
-        node, blocks = cache.root, []
-        for start in range(0, (len(prompt) - 1) // size * size, size):
-            node = cache.insert(node, prompt[start : start + size], cache.take())
-            blocks.append(node.block)
-        cache.release(blocks)
+        end = (len(prompt) - 1) // limits.block_tokens * limits.block_tokens
+        cache = manager.admit(prompt, prompt_tokens=len(prompt), reusable_tokens=end, spare_blocks=None)
+        assert cache is not None
+        for start in range(0, end, limits.max_step_tokens):
+            computed = min(start + limits.max_step_tokens, end)
+            manager.extend(cache, start, computed)
+            manager.publish(cache, prompt, computed)
+        manager.release(cache)
 
 
 def fill_with_noise(cache: KVCache, ops: Ops, seed: int = 0) -> None:

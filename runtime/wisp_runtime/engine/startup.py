@@ -222,8 +222,7 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
     """
     mixed = max(_MIXED_STEP_TOKENS, 2 * fit.max_concurrent)
     return Limits(
-        blocks=fit.kv_blocks,
-        block_tokens=fit.block_tokens,
+        cache=fit.cache,
         max_step_tokens=fit.max_step_tokens,
         max_concurrent=fit.max_concurrent,
         max_context=fit.max_context,

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine import loop
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
@@ -75,7 +76,8 @@ def alone(subject, requests):
 
 
 def serve(subject, requests, at_once=COUNT, blocks=None, **limits):
-    limits = replace(subject.limits, **limits, blocks=blocks or subject.limits.blocks)
+    cache = one_pool(blocks, subject.limits.block_tokens) if blocks else subject.limits.cache
+    limits = replace(subject.limits, **limits, cache=cache)
     line = Line(requests, at_once)
     loop.run(line, make_scheduler(limits), subject.runner)
     return line.tokens, line.load

@@ -17,10 +17,12 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
+from wisp_plan.memory.cache import one_pool  # noqa: E402
 from wisp_plan.spec.attention import AttentionSpec  # noqa: E402
 from wisp_plan.spec.model import dense_decoder  # noqa: E402
 from wisp_plan.spec.rope import RopeSpec  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
+from wisp_runtime.engine.cache.sequence_cache import scratch_cache  # noqa: E402
 from wisp_runtime.engine.execution.graphs import Graphs  # noqa: E402
 from wisp_runtime.engine.execution.runner import run_step  # noqa: E402
 from wisp_runtime.engine.loop import run  # noqa: E402
@@ -41,7 +43,7 @@ SPEC = dense_decoder(
     attention=AttentionSpec(8, 2, 64, RopeSpec()),
     norm_eps=1e-5,
 )
-LIMITS = Limits(700, 16, 256, 32, 512, SPEC.vocab)
+LIMITS = Limits(one_pool(700, 16), 256, 32, 512, SPEC.vocab)
 TOKENS = 64
 NAN_BITS = 0xFFFF
 
@@ -60,7 +62,7 @@ class Rig:
         self.ops, self.device = device.ops, device.gpu
         memory = device.memory()
         self.model = random_model(SPEC, self.ops, seed=3)
-        fit = SimpleNamespace(kv_blocks=LIMITS.blocks, block_tokens=LIMITS.block_tokens)
+        fit = SimpleNamespace(kv_blocks=LIMITS.cache.pools[0].blocks, block_tokens=LIMITS.block_tokens)
         self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path, memory)[0]
         self.cache = self.runner.cache
         self.clear_cache()
@@ -84,7 +86,7 @@ class Rig:
     def logits_after(self, tokens):
         """Compute the logits after ``tokens`` in one chunk, on blocks that no answer needs any more."""
         sequence = Sequence(Submit("judge", tuple(tokens), 1), rank=(1, 1), max_length=999, eos=frozenset())
-        sequence.blocks.extend(range(-(-len(tokens) // LIMITS.block_tokens)))
+        sequence.cache = scratch_cache(LIMITS.cache, len(tokens))
         step = self.runner._staging.stage((Chunk.prefill(sequence, 0, len(tokens), samples=True),))
         logits = self.ops.to_host(self.model.forward(step.batch, self.cache))
         step.half.done.record()
@@ -227,9 +229,9 @@ def test_nothing_is_written_but_the_slots_of_the_sequences(rig):
         plan = scheduler.plan()
         for chunk in plan:
             places = range(chunk.start, chunk.start + chunk.tokens)
-            used |= {(chunk.sequence.blocks[place // 16], place % 16) for place in places}
+            used |= {(chunk.sequence.cache.tables[0][place // 16], place % 16) for place in places}
         scheduler.commit(plan, run_step(rig.runner, plan))
-    expect = np.zeros((LIMITS.blocks, 16), bool)
+    expect = np.zeros((LIMITS.cache.pools[0].blocks, 16), bool)
     expect[tuple(np.array(sorted(used)).T)] = True
     for array in (rig.cache.keys, rig.cache.values):
         bits = cp.asnumpy(array.view(np.uint16))  # [L, P, Hkv, Tb, Dh]

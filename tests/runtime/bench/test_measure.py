@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from wisp_plan.memory.cache import one_pool
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.baselines.published import with_peer
@@ -221,9 +222,7 @@ def test_a_refused_request_ends_the_measurement():
 
 
 def test_placed_contexts_are_found_by_the_prompts_they_were_placed_for():
-    limits = Limits(
-        blocks=40, block_tokens=16, max_step_tokens=64, max_concurrent=4, max_context=200, vocab=50
-    )
+    limits = Limits(cache=one_pool(40, 16), max_step_tokens=64, max_concurrent=4, max_context=200, vocab=50)
     scheduler = Scheduler(limits)
     prompts = make_prompts(3, 100, 50, seed=1)
     place(scheduler, prompts)
@@ -231,7 +230,7 @@ def test_placed_contexts_are_found_by_the_prompts_they_were_placed_for():
         scheduler.submit(request)
     plan = scheduler.plan()
     assert [(chunk.start, chunk.tokens, chunk.samples) for chunk in plan] == [(96, 4, True)] * 3
-    blocks = [block for chunk in plan for block in chunk.sequence.blocks]
+    blocks = [block for chunk in plan for block in chunk.sequence.cache.tables[0]]
     assert len(set(blocks)) == len(blocks) == 3 * 7
 
 

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.bench.baselines.comparison import torch_rows
 from wisp_runtime.bench.contexts import fill_with_noise, make_prompts
 from wisp_runtime.bench.harness import follow, requests_of
@@ -24,7 +25,7 @@ from toy_engine import VOCAB
 
 @pytest.mark.parametrize("is_late", [True, False])
 def test_steps_that_overlap_are_counted_like_others(is_late):
-    limits, rounds = Limits(80, 4, 32, 12, 64, VOCAB), []
+    limits, rounds = Limits(one_pool(80, 4), 32, 12, 64, VOCAB), []
     prompts = make_prompts(3, 9, VOCAB - 1, seed=1)
 
     def script():

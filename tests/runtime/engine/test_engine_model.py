@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from wisp_plan.families.config import parse_config
+from wisp_plan.memory.cache import one_pool
 from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
@@ -93,7 +94,7 @@ def mixed_requests():
         {"reuses_prefixes": False},
         {"max_step_tokens": 9},
         {"max_concurrent": 2},
-        {"blocks": 30},  # two of the longest: preempts
+        {"cache": one_pool(30, 4)},  # two of the longest: preempts
     ],
     ids=str,
 )
@@ -104,7 +105,7 @@ def test_company_chunks_preemption_and_reuse_change_no_token(tiny, limits):
     }
     together, load = answers(tiny, requests, **limits)
     assert together == alone
-    assert (load.preemptions_total > 0) == ("blocks" in limits)
+    assert (load.preemptions_total > 0) == ("cache" in limits)
     assert len({tuple(tokens) for tokens in alone.values()}) > 12, "the model says the same to everyone"
 
 

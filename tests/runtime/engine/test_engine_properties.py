@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
@@ -26,8 +27,7 @@ MAX_CONTEXT = 40
 @st.composite
 def limits(draw):
     return Limits(
-        blocks=draw(st.integers(3, 24)),
-        block_tokens=draw(st.integers(1, 5)),
+        cache=one_pool(draw(st.integers(3, 24)), draw(st.integers(1, 5))),
         max_step_tokens=draw(st.integers(1, 24)),
         max_concurrent=draw(st.integers(1, 6)),
         max_context=MAX_CONTEXT,
@@ -69,7 +69,7 @@ class EngineMachine(RuleBasedStateMachine):
     @initialize(limits=limits(), runner=st.sampled_from(["cpu", "prompt device", *2 * ["late device"]]))
     def begin(self, limits, runner):
         if runner == "cpu":
-            self.begin_with(limits, toy_runner(limits.blocks, limits.block_tokens))
+            self.begin_with(limits, toy_runner(limits.cache))
         else:
             self.begin_with(limits, fake_device_runner(limits, is_late=runner == "late device"))
 
@@ -99,7 +99,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.got[request.request_id] = []
             refused = self.scheduler.submit(request)
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
-            fits = blocks_for(length - 1, self.limits.block_tokens) <= self.limits.blocks
+            fits = blocks_for(length - 1, self.limits.block_tokens) <= self.limits.cache.pools[0].blocks
             assert (refused is None) == fits
             self.take([refused] if refused else [])
 
@@ -157,40 +157,48 @@ class EngineMachine(RuleBasedStateMachine):
             assert len({chunk.kind for chunk in plan}) <= 1, "a mixed step"
             assert all((c.kind is StepKind.DECODE) == (c.start >= c.sequence.prompt_tokens) for c in plan)
             assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
-            shared = [one.entered_blocks * self.limits.block_tokens for one in self.scheduler.running]
+            shared = [one.cache.cached_blocks * self.limits.block_tokens for one in self.scheduler.running]
             prompts = [one.prompt_tokens for one in self.scheduler.running]
             assert all(map(le, shared, prompts)), "generated tokens in the prefix cache"
         assert len({chunk.sequence.id for chunk in plan}) == len(plan)
         assert len(self.scheduler.running) <= self.limits.max_concurrent
-        pool, size = self.scheduler.cache.pool, self.limits.block_tokens
-        for sequence, start, tokens, kind, logits, max_new_tokens in plan:
-            samples = bool(logits)
-            assert tokens >= 1
-            assert logits == max_new_tokens
-            assert kind is StepKind.PREFILL or tokens == 1
-            assert start == sequence.computed_tokens
-            assert samples == (start + tokens == sequence.length)
-            assert start + tokens < sequence.max_length, "computes what nothing comes after"
-            assert start < len(sequence.tokens) or (tokens == 1 and self.in_flight), (
-                "a token that nobody draws"
-            )
-            assert sequence.entered_blocks * size <= start, "writes what may be found in the prefix cache"
-            written = sequence.blocks[start // size : (start + tokens - 1) // size + 1]
-            assert [pool.holders(block) for block in written] == [1] * len(written), "writes a shared block"
+        for chunk in plan:
+            self.check_chunk(chunk)
+
+    def check_chunk(self, chunk):
+        sequence, start, end = chunk.sequence, chunk.start, chunk.start + chunk.tokens
+        assert chunk.tokens >= 1
+        assert chunk.logits == chunk.max_new_tokens
+        assert chunk.kind is StepKind.PREFILL or chunk.tokens == 1
+        assert start == sequence.computed_tokens
+        assert chunk.samples == (end == sequence.length)
+        assert end < sequence.max_length, "computes what nothing comes after"
+        is_known = start < len(sequence.tokens)
+        assert is_known or (chunk.tokens == 1 and self.in_flight), "a token that nobody draws"
+        size = self.limits.block_tokens
+        assert sequence.cache.cached_blocks * size <= start, "writes what may be found in the prefix cache"
+        for group, table in zip(self.scheduler.cache.groups, sequence.cache.tables, strict=True):
+            written = table[start // size : (end - 1) // size + 1]
+            assert len(written) == (end - 1) // size + 1 - start // size, "writes beyond its blocks"
+            counts = [group.pool.ref_count(block) for block in written]
+            assert counts == [1] * len(written), "writes a shared block"
 
     @invariant()
     def every_block_is_accounted_for(self):
         if not hasattr(self, "scheduler"):
             return
-        cache, pool = self.scheduler.cache, self.scheduler.cache.pool
-        held = Counter(block for one in self.scheduler.running for block in one.blocks)
-        assert all(len(set(one.blocks)) == len(one.blocks) for one in self.scheduler.running)
-        assert not any(one.blocks for one in self.scheduler.waiting)
-        idle = sum(1 for block in cache._nodes if block not in held)
-        for block in range(pool.blocks):
-            assert pool.holders(block) == held[block] + (block in cache._nodes)
-        assert cache.available == pool.blocks - len(held)
-        assert len(cache._idle) == idle
+        for group in self.scheduler.cache.groups:
+            index, pool = group.index, group.pool
+            caches = [one.cache for one in self.scheduler.running]
+            used = [cache.tables[index][cache.begins[index] :] for cache in caches]
+            assert all(len(set(blocks)) == len(blocks) for blocks in used)
+            held = Counter(block for blocks in used for block in blocks)
+            evictable = sum(1 for block in group.nodes if block not in held)
+            for block in range(pool.blocks):
+                assert pool.ref_count(block) == held[block] + (block in group.nodes)
+            assert group.available == pool.blocks - len(held)
+            assert len(group.evictable) == evictable
+        assert not any(one.cache.covered_tokens for one in self.scheduler.waiting)
 
     @invariant()
     def the_queues_are_in_rank_order(self):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -83,7 +84,7 @@ class InFlight(Completed):
 
 def serve(*inboxes, early=(), runner=None):
     line = Script(*inboxes)
-    run(line, Scheduler(Limits(9, 4, 8, 4, 64, 50)), runner or Sevens(), early)
+    run(line, Scheduler(Limits(one_pool(9, 4), 8, 4, 64, 50)), runner or Sevens(), early)
     return line
 
 

@@ -169,5 +169,5 @@ def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | 
     """The real runner of a device, on a stream that runs late or at once."""
     stream = FakeStream(is_late=is_late)
     sampler = FakeSampler(stream, limits.max_running)
-    cache = toy_runner(limits.blocks, limits.block_tokens).cache
+    cache = toy_runner(limits.cache).cache
     return DeviceRunner(FakeModel(stream, sampler, toy or ToyModel()), cache, sampler, stream, limits)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wisp_plan.memory.cache import CacheSizes, one_pool
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_decoder
 from wisp_plan.spec.rope import RopeSpec
@@ -110,18 +111,18 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
     return Sampled((tokens % VOCAB).astype(np.int32))
 
 
-def toy_runner(blocks: int, block_tokens: int) -> CpuRunner:
+def toy_runner(sizes: CacheSizes) -> CpuRunner:
     """A runner of the toy, its cache filled with what no one wrote."""
-    shape = (1, blocks, 1, block_tokens, 1)
-    cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), block_tokens)
+    shape = (1, sizes.pools[0].blocks, 1, sizes.block_tokens, 1)
+    cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), sizes.block_tokens)
     return CpuRunner(ToyModel(), cache, toy_sample)
 
 
 class TroubledRunner(CpuRunner):
     """The toy's runner, as slow or as broken as ``model`` in its settings says."""
 
-    def __init__(self, trouble: str, blocks: int, block_tokens: int) -> None:
-        toy = toy_runner(blocks, block_tokens)
+    def __init__(self, trouble: str, sizes: CacheSizes) -> None:
+        toy = toy_runner(sizes)
         super().__init__(toy.model, toy.cache, toy.sample)
         self.trouble = trouble
 
@@ -143,11 +144,13 @@ def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
     """Start-up without a model; ``late`` takes half a second."""
     with phase("weights", tell):
         time.sleep(0.5 if config.model == "late" else 0)
-    limits = Limits(64, 4, config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS}))
+    limits = Limits(
+        one_pool(64, 4), config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS})
+    )
     scheduler, kernels = Scheduler(limits), {"set": "toy"}
     eos = tuple(limits.eos)
     ready = Ready(limits.max_context, limits.max_concurrent, VOCAB, eos, {}, kernels, "cpu", scheduler.load)
-    return Engine(scheduler, TroubledRunner(config.model, limits.blocks, limits.block_tokens), ready)
+    return Engine(scheduler, TroubledRunner(config.model, limits.cache), ready)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from wisp_runtime.engine.scheduling.plan import Plan
 
 
 class BlockTables:
-    """A row of block numbers for each sequence of a step.
+    """A row of block numbers for each sequence of a step, of one paged group.
 
     Attributes:
         table: ``[rows, width]`` int32; entries beyond a sequence's blocks are valid, and mean nothing.
@@ -18,9 +18,11 @@ class BlockTables:
     Args:
         rows: the most sequences of a step.
         width: the most blocks of a sequence.
+        group: the group's position among them.
     """
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, group: int = 0) -> None:
+        self._group = group
         self.table = np.zeros((rows, width), np.int32)
         self._written: list[array[int] | None] = [None] * rows  # whose blocks a row holds,
         self._counts = [0] * rows  # and how many of them
@@ -32,7 +34,7 @@ class BlockTables:
         """
         first, last, columns = len(plan), -1, 0
         for row, chunk in enumerate(plan):
-            blocks, had = chunk.sequence.blocks, self._counts[row]
+            blocks, had = chunk.sequence.cache.tables[self._group], self._counts[row]
             count = len(blocks)
             if self._written[row] is not blocks:
                 self.table[row, :count] = blocks

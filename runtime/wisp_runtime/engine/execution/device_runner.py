@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from wisp_runtime.batch import Array, Sampled
-from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.cache.sequence_cache import scratch_cache
 from wisp_runtime.engine.execution.batch_buckets import buckets
 from wisp_runtime.engine.execution.graphs import Graphs
 from wisp_runtime.engine.execution.runner import run_step
@@ -174,7 +174,7 @@ class DeviceRunner:
 
 def warm_plans(limits: Limits) -> Iterator[Plan]:
     """Yield a plan with the most tokens, sequences and reported log-probabilities, and one of each bucket."""
-    longest = min(limits.max_context - 1, limits.blocks * limits.block_tokens)
+    longest = limits.cache.tokens(1, limits.max_context - 1, limits.max_step_tokens)
     counts, spare = [], limits.max_step_tokens - limits.max_running
     for _ in range(limits.max_running):
         counts.append(min(1 + spare, longest))
@@ -192,5 +192,5 @@ def _warm_prefill(limits: Limits, tokens: int) -> Chunk:
 def _warm_sequence(limits: Limits, tokens: int, logprobs: int | None = None) -> Sequence:
     request = Submit("warm-up", (0,) * tokens, 2, SamplingParams(logprobs=logprobs))
     sequence = Sequence(request, rank=(0, 0), max_length=tokens + 2, eos=frozenset())
-    sequence.blocks.extend(range(blocks_for(tokens, limits.block_tokens)))
+    sequence.cache = scratch_cache(limits.cache, tokens)
     return sequence

@@ -161,9 +161,9 @@ def _pad(arrays: Arrays, tokens: int, sequences: int, rows: int) -> None:
 
 def _block_tables(plan: Plan) -> Array:
     """Return ``[B, W]`` int32, W the most blocks a sequence of the plan has."""
-    tables = np.zeros((len(plan), max(len(chunk.sequence.blocks) for chunk in plan)), dtype=np.int32)
+    tables = np.zeros((len(plan), max(len(chunk.sequence.cache.tables[0]) for chunk in plan)), dtype=np.int32)
     for row, chunk in zip(tables, plan, strict=True):
-        blocks = chunk.sequence.blocks
+        blocks = chunk.sequence.cache.tables[0]
         row[: len(blocks)] = blocks
     return tables
 

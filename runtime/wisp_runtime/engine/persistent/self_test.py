@@ -14,6 +14,7 @@ import numpy as np
 
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
@@ -43,7 +44,7 @@ def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Lim
         model: left with ``step`` as its whole step.
         cache: whose blocks are overwritten.
     """
-    sequences = list(_sequences(limits, min(step.max_sequences, limits.blocks)))
+    sequences = list(_sequences(limits, min(step.max_sequences, limits.cache.pools[0].blocks)))
     model.whole_step = None
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
@@ -69,7 +70,7 @@ def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Lim
 def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
     """Yield ``rows`` prompts of noise and a token more each, in blocks of their own, as far as these go."""
     random = np.random.default_rng(rows)
-    first_block, spare = 0, limits.blocks - rows
+    first_block, spare = 0, limits.cache.pools[0].blocks - rows
     for row in range(rows):
         wanted = _LONG_TOKENS if row == 0 else 1 + 27 * row % _SHORT_TOKENS
         wanted = min(wanted, limits.max_context - 1)
@@ -79,7 +80,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         request = Submit(f"trial-{row}", tuple(ids[:-1]), 1)
         made = Sequence(request, rank=(row, row), max_length=tokens + 2, eos=frozenset())
         made.tokens.append(ids[-1])
-        made.blocks.extend(range(first_block, first_block + blocks))
+        made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
         first_block, spare = first_block + blocks, spare - (blocks - 1)
         yield made
 

@@ -6,7 +6,6 @@ other requests of the batch if it slipped through.
 
 from __future__ import annotations
 
-from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.transport.messages import Submit
 
@@ -34,10 +33,12 @@ def refusal(request: Submit, limits: Limits) -> str | None:
     if not 0 <= request.sampling.top_k <= limits.vocab:
         return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
     # The last token drawn is never computed, so it needs no room.
-    needed = blocks_for(max_length(request, limits) - 1, limits.block_tokens)
-    if needed > limits.blocks:
-        return (
-            f"prompt and answer may need {needed} KV blocks and the engine has {limits.blocks}; "
-            "lower max_tokens, or serve with a larger --kv-cache-memory"
-        )
+    tokens = max_length(request, limits) - 1
+    for pool in limits.cache.pools:
+        needed = pool.group.sequence_blocks(tokens, limits.block_tokens, limits.max_step_tokens)
+        if needed > pool.blocks:
+            return (
+                f"prompt and answer may need {needed} KV blocks and the engine has {pool.blocks}; "
+                "lower max_tokens, or serve with a larger --kv-cache-memory"
+            )
     return None

@@ -43,11 +43,15 @@ class ApartScheduler(Scheduler):
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start = sequence.computed_tokens
-            tokens = min(sequence.prompt_tokens - start, budget)
-            if tokens > 0:  # else all of its prompt was cached
-                is_last = start + tokens == sequence.length
-                chunks.append(Chunk.prefill(sequence, start, tokens, samples=is_last))
-                budget -= tokens
+            wanted = min(sequence.prompt_tokens - start, budget)
+            if wanted <= 0:  # all of its prompt was cached
+                continue
+            tokens = self._reach(sequence, wanted, sequence.prompt_tokens)
+            if not tokens:
+                break
+            is_last = start + tokens == sequence.length
+            chunks.append(self._with_copies(Chunk.prefill(sequence, start, tokens, samples=is_last)))
+            budget -= tokens
         return chunks
 
     def _generated(self) -> list[Chunk]:
@@ -58,16 +62,17 @@ class ApartScheduler(Scheduler):
             start, length = sequence.computed_tokens, sequence.length
             if self._is_decode(sequence):
                 if start + 1 < length:
-                    again.append(Chunk.decode(sequence, start, samples=False))
+                    if self._grow(sequence, start + 1):
+                        again.append(self._with_copies(Chunk.decode(sequence, start, samples=False)))
                 elif start + 1 == length < sequence.max_length and self._grow(sequence, length):
-                    decodes.append(Chunk.decode(sequence, start))
+                    decodes.append(self._with_copies(Chunk.decode(sequence, start)))
             index += 1
         return decodes + again
 
     def _is_decode(self, sequence: Sequence) -> bool:
         return sequence.computed_tokens >= sequence.prompt_tokens
 
-    def _shared_tokens(self, sequence: Sequence) -> int:
+    def _reusable_tokens(self, sequence: Sequence) -> int:
         """Return the prompt's tokens."""
         return sequence.prompt_tokens
 

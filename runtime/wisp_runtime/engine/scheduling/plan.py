@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wisp_plan.memory.cache import CacheSizes
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import TokenLogprobs
@@ -15,8 +16,7 @@ class Limits:
     """What bounds a step and a sequence.
 
     Attributes:
-        blocks: KV blocks there are.
-        block_tokens: tokens a block holds.
+        cache: blocks and state slots there are.
         max_step_tokens: tokens a step may compute.
         max_concurrent: sequences that may run at a time.
         max_context: tokens a sequence may hold, prompt and answer together.
@@ -28,8 +28,7 @@ class Limits:
         keeps_apart: deterministic mode: a step is of prompts or of generated tokens (:mod:`.apart`).
     """
 
-    blocks: int
-    block_tokens: int
+    cache: CacheSizes
     max_step_tokens: int
     max_concurrent: int
     max_context: int
@@ -38,6 +37,11 @@ class Limits:
     reuses_prefixes: bool = True
     mixed_step_tokens: int | None = None
     keeps_apart: bool = False
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens a block of the cache holds."""
+        return self.cache.block_tokens
 
     @property
     def max_running(self) -> int:
@@ -58,6 +62,8 @@ class Chunk(NamedTuple):
         kind: kind of work.
         logits: number of its last tokens whose logits are wanted.
         max_new_tokens: tokens that may come of it.
+        restore_slot: snapshot that is copied to the sequence's recurrent state before the step; -1: none.
+        snapshot_slot: slot that the state is copied to after the step; -1: none.
     """
 
     sequence: Sequence
@@ -66,6 +72,8 @@ class Chunk(NamedTuple):
     kind: StepKind
     logits: int
     max_new_tokens: int
+    restore_slot: int = -1
+    snapshot_slot: int = -1
 
     @property
     def samples(self) -> bool:

@@ -27,13 +27,13 @@ A plan may be asked for while the one before runs (it was launched, its draws ar
 
 from __future__ import annotations
 
+import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from wisp_runtime.batch import StepKind
-from wisp_runtime.engine.cache.blocks import BlockPool, blocks_for
-from wisp_runtime.engine.cache.prefix import PrefixCache
+from wisp_runtime.engine.cache.manager import CacheManager
 from wisp_runtime.engine.scheduling.admission import max_length, refusal
 from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Rank, Sequence, Status
@@ -52,12 +52,12 @@ class Scheduler:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.cache = PrefixCache(BlockPool(limits.blocks), limits.block_tokens)
+        self.cache = CacheManager(limits.cache, limits.max_step_tokens)
         self.waiting: list[Sequence] = []  # by rank, like running
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
-        self._refused_at: tuple[Rank, int, int] | None = None
+        self._refused_at: tuple[Rank, int, tuple[int, ...]] | None = None
         self._last: Plan = ()  # whose chunks are not counted as computed yet
         self._uncommitted = 0
         self._steps = self._prompt_tokens = self._cached_tokens = 0
@@ -71,12 +71,11 @@ class Scheduler:
     @property
     def load(self) -> Load:
         """How busy the engine is now, and what it has done since it started."""
-        blocks = self.limits.blocks
         return Load(
             waiting=len(self.waiting),
             running=len(self.running),
-            kv_blocks_used=blocks - self.cache.available,
-            kv_blocks_total=blocks,
+            kv_blocks_used=self.cache.used_blocks,
+            kv_blocks_total=self.cache.total_blocks,
             steps=self._steps,
             prompt_tokens_total=self._prompt_tokens,
             cached_tokens_total=self._cached_tokens,
@@ -112,7 +111,11 @@ class Scheduler:
         """Choose the chunks of the next step: never none while a request is here and all tokens are known."""
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
-        self._last = tuple(self._chunks())
+        chunks = self._chunks()
+        while not chunks and self.running and not self._uncommitted:  # each lacks blocks that another has
+            self._preempt(self.running[-1])
+            chunks = self._chunks()
+        self._last = tuple(chunks)
         self._uncommitted += bool(self._last)
         return self._last
 
@@ -133,7 +136,7 @@ class Scheduler:
             if sequence.status is not Status.FINISHED:
                 events.append(self._take_draw(sequence, draw))
             elif draw.error:  # nobody waits for it, but what it computed before may have been entered
-                self.cache.forget()
+                self.cache.clear()
         return events
 
     def _chunks(self) -> list[Chunk]:
@@ -144,13 +147,36 @@ class Scheduler:
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start, pending = sequence.computed_tokens, sequence.pending_tokens
-            tokens = min(pending, budget)
+            tokens = self._reach(sequence, min(pending, budget), sequence.length)
+            if not tokens:
+                break
             if self._is_decode(sequence):  # all but its last token was cached
-                chunks.append(Chunk.decode(sequence, start))
+                chunk = Chunk.decode(sequence, start)
             else:
-                chunks.append(Chunk.prefill(sequence, start, tokens, samples=tokens == pending))
+                chunk = Chunk.prefill(sequence, start, tokens, samples=tokens == pending)
+            chunks.append(self._with_copies(chunk))
             budget -= tokens
         return chunks
+
+    def _with_copies(self, chunk: Chunk) -> Chunk:
+        """Return ``chunk`` with the copies of recurrent state before and after it."""
+        if not self.cache.has_states:
+            return chunk
+        cache, end = chunk.sequence.cache, chunk.start + chunk.tokens
+        restore = self.cache.take_restore(cache)
+        return chunk._replace(restore_slot=restore, snapshot_slot=self.cache.take_snapshot(cache, end))
+
+    def _reach(self, sequence: Sequence, tokens: int, length: int) -> int:
+        """Return how many of the next ``tokens`` tokens of a sequence that prefills up to ``length`` can be
+        computed.
+
+        There may be none, for want of blocks: then nobody overtakes it.
+        """
+        start = sequence.computed_tokens
+        tokens = self.cache.align(sequence.cache, start, tokens, length)
+        if self.cache.extend(sequence.cache, start, start + tokens):
+            return tokens
+        return max(0, sequence.cache.covered_tokens - start)
 
     def _count_last(self) -> None:
         """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
@@ -164,7 +190,7 @@ class Scheduler:
                 if chunk.samples:
                     sequence.awaited_row = row
                 else:
-                    self._enter_blocks(sequence)
+                    self._publish(sequence)
             row += chunk.logits
         self._last = ()
 
@@ -175,14 +201,14 @@ class Scheduler:
             sequence = self.running[index]
             start, length = sequence.computed_tokens, sequence.length
             if self._is_decode(sequence) and length < sequence.max_length and self._grow(sequence, length):
-                chunks.append(Chunk.decode(sequence, start))
+                chunks.append(self._with_copies(Chunk.decode(sequence, start)))
             index += 1
         return chunks
 
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
         for sequence in [one for one in self.running if not self._is_decode(one)]:
-            self._cached_tokens += self._skip_cached(sequence)
+            self._cached_tokens += self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
             yield sequence
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
             yield self._start(self.waiting.pop(0))
@@ -193,13 +219,10 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
         """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
-        if length <= len(sequence.blocks) * self.limits.block_tokens:
-            return True
-        while not self.cache.available:
+        while not self.cache.extend(sequence.cache, sequence.computed_tokens, length):
             if self.running[-1] is sequence:
                 return False
             self._preempt(self.running[-1])
-        sequence.blocks.append(self.cache.take())
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -216,16 +239,18 @@ class Scheduler:
         attempt = (sequence.rank, len(self.running), self.cache.available)
         if self.running and attempt == self._refused_at:
             return False
-        if self.limits.reuses_prefixes and sequence.request.use_prefix_cache:
-            sequence.node = self.cache.root
-        cached = self._skip_cached(sequence)
-        missing = blocks_for(len(sequence.tokens), self.limits.block_tokens) - len(sequence.blocks)
-        if self.running and missing + len(self.running) > self.cache.available:
-            self._release(sequence)
+        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
+        cache = self.cache.admit(
+            sequence.tokens,
+            prompt_tokens=sequence.prompt_tokens,
+            reusable_tokens=self._reusable_tokens(sequence) if takes_part else 0,
+            spare_blocks=len(self.running) or None,
+        )
+        if cache is None:
             self._refused_at = attempt
             return False
-        sequence.blocks.extend(self.cache.take() for _ in range(missing))
-        self._cached_tokens += cached
+        sequence.cache = cache
+        self._cached_tokens += self._skip(sequence, cache.cached_blocks * self.limits.block_tokens)
         return True
 
     def _start(self, sequence: Sequence) -> Sequence:
@@ -233,53 +258,28 @@ class Scheduler:
         insort(self.running, sequence, key=_rank)
         return sequence
 
-    def _skip_cached(self, sequence: Sequence) -> int:
-        """Move past the blocks that are cached by now, all but the last token; return how many tokens."""
-        size, before = self.limits.block_tokens, sequence.computed_tokens
-        while sequence.node is not None:
-            start = sequence.entered_blocks * size
-            if start + size >= len(sequence.tokens) or start + size > self._shared_tokens(sequence):
-                break
-            node = self.cache.find(sequence.node, sequence.tokens, start)
-            if node is None:
-                break
-            block = self.cache.hold(node)
-            if sequence.entered_blocks < len(sequence.blocks):
-                self.cache.release((sequence.blocks[sequence.entered_blocks],))
-                sequence.replace_block(sequence.entered_blocks, block)
-            else:
-                sequence.blocks.append(block)
-            sequence.node = node
-            sequence.entered_blocks += 1
-            sequence.computed_tokens = start + size
-        skipped = sequence.computed_tokens - before
+    def _skip(self, sequence: Sequence, computed_tokens: int) -> int:
+        """Move past tokens that were found in the prefix cache; return how many."""
+        skipped = max(0, computed_tokens - sequence.computed_tokens)
+        sequence.computed_tokens += skipped
         if not sequence.generated_tokens:
             sequence.cached_tokens += skipped
         return skipped
 
-    def _enter_blocks(self, sequence: Sequence) -> None:
+    def _publish(self, sequence: Sequence) -> None:
         """Let what is computed of a sequence, in full blocks, be found in the prefix cache."""
-        size = self.limits.block_tokens
-        while sequence.node is not None:
-            index = sequence.entered_blocks
-            if (index + 1) * size > min(sequence.computed_tokens, self._shared_tokens(sequence)):
-                break
-            tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
-            sequence.node = self.cache.insert(sequence.node, tokens, sequence.blocks[index])
-            if sequence.blocks[index] != sequence.node.block:
-                sequence.replace_block(index, sequence.node.block)
-            sequence.entered_blocks = index + 1
+        self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
 
-    def _shared_tokens(self, sequence: Sequence) -> int:
+    def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (another scheduler's differ)
         """Return how many leading tokens of a sequence may be in the prefix cache."""
-        return len(sequence.tokens)
+        return sys.maxsize
 
     def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
         if draw.error:
             self._end(sequence)
-            self.cache.forget()  # whatever spoiled the logits may sit in its blocks
+            self.cache.clear()  # whatever spoiled the logits may sit in its blocks
             return TokenEvent(sequence.id, None, "error", message=draw.error)
-        self._enter_blocks(sequence)
+        self._publish(sequence)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
         finish = sequence.append(draw.token)
         self._generated_tokens += 1
@@ -294,5 +294,5 @@ class Scheduler:
         del self._sequences[sequence.id]
 
     def _release(self, sequence: Sequence) -> None:
-        self.cache.release(sequence.blocks)
+        self.cache.release(sequence.cache)
         sequence.forget_computed()

@@ -5,11 +5,10 @@ Pure: tokens and block numbers. The scheduler moves it; nothing here decides who
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from enum import Enum
 
-from wisp_runtime.engine.cache.prefix import Node
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
 Rank = tuple[int, int]
@@ -37,23 +36,18 @@ class Sequence:
         computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
         awaited_row: the row of the last launched step that draws its next token, while that token is not
             known yet; -1 when all its tokens are known.
-        blocks: its KV blocks in order (int32, so that packing copies them as memory). It grows in place;
-            where one is replaced the array is a new one, so that who copied it can tell.
-        node: the prefix cache's node of its last entered block; None if it does not take part.
-        entered_blocks: leading blocks that are in the prefix cache.
+        cache: its blocks and state slots; empty unless it runs.
         cached_tokens: prompt tokens it found in the prefix cache.
         counts: how often it generated each token; kept only if a penalty asks for it.
     """
 
     __slots__ = (
         "awaited_row",
-        "blocks",
+        "cache",
         "cached_tokens",
         "computed_tokens",
         "counts",
-        "entered_blocks",
         "max_length",
-        "node",
         "prompt_tokens",
         "rank",
         "request",
@@ -72,9 +66,7 @@ class Sequence:
         self.status = Status.WAITING
         self.computed_tokens = 0
         self.awaited_row = -1
-        self.blocks = array("i")
-        self.node: Node | None = None
-        self.entered_blocks = 0
+        self.cache = SequenceCache()
         self.cached_tokens = 0
         sampling = request.sampling
         self.counts: Counter[int] | None = (
@@ -111,15 +103,9 @@ class Sequence:
             return "stop"
         return "length" if len(self.tokens) >= self.max_length else None
 
-    def replace_block(self, index: int, block: int) -> None:
-        """Let ``block`` hold what the block at ``index`` held."""
-        self.blocks = self.blocks[:]
-        self.blocks[index] = block
-
     def forget_computed(self) -> None:
-        """Start over: nothing of it is in the cache any more (its blocks were released)."""
-        self.computed_tokens = self.entered_blocks = 0
-        self.blocks = array("i")
-        self.node = None
+        """Start over: nothing of it is in the cache any more (what it referred to was released)."""
+        self.computed_tokens = 0
+        self.cache = SequenceCache()
         if self.length == self.prompt_tokens:
             self.cached_tokens = 0

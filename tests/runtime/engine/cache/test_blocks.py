@@ -18,10 +18,10 @@ def test_every_block_is_handed_out_once_and_comes_back():
     assert pool.free == 3
 
 
-def test_a_shared_block_is_free_only_when_the_last_holder_lets_go():
+def test_a_shared_block_is_free_only_when_its_last_reference_is_released():
     pool = BlockPool(1)
     block = pool.take()
-    pool.share(block)
+    pool.acquire(block)
     assert (pool.release(block), pool.free) == (1, 0)
     assert (pool.release(block), pool.free) == (0, 1)
 
@@ -37,8 +37,8 @@ def test_the_same_history_hands_out_the_same_blocks():
     assert history() == history()
 
 
-def test_a_free_block_can_neither_be_shared_nor_released():
+def test_a_free_block_can_neither_be_acquired_nor_released():
     with pytest.raises(AssertionError, match="block 0 is free"):
-        BlockPool(1).share(0)
+        BlockPool(1).acquire(0)
     with pytest.raises(AssertionError, match="block 0 is free"):
         BlockPool(1).release(0)

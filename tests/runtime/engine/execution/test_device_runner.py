@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.execution.device_runner import warm_plans
 from wisp_runtime.engine.execution.graphs import Graphs
 from wisp_runtime.engine.execution.runner import run_step
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import FakeStream, fake_device_runner
 from toy_engine import EOS, VOCAB, answer
 
-LIMITS = Limits(80, 4, 32, 12, 64, VOCAB, frozenset({EOS}))
+LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
 
 
 class Line:
@@ -98,7 +99,7 @@ def test_padding_writes_nothing_and_shifts_nobody():
     plan = scheduler.plan()
     run_step(runner, plan)
     written = np.flatnonzero(runner.cache.keys != before)
-    slots = [chunk.sequence.blocks[chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
+    slots = [chunk.sequence.cache.tables[0][chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
     assert set(written) <= set(slots)
     assert len(runner._staging._decodes[8, False].tokens) == 8
 
@@ -191,23 +192,25 @@ def test_an_error_of_the_device_says_what_it_means():
     "limits",
     [
         LIMITS,
-        Limits(9, 4, 7, 1, 64, VOCAB),
-        Limits(1000, 16, 8192, 256, 4096, VOCAB),
-        Limits(4, 16, 512, 3, 100, VOCAB),  # less room than a step has tokens
-        Limits(64, 16, 8, 200, 100, VOCAB),  # fewer tokens than sequences
+        Limits(one_pool(9, 4), 7, 1, 64, VOCAB),
+        Limits(one_pool(1000, 16), 8192, 256, 4096, VOCAB),
+        Limits(one_pool(4, 16), 512, 3, 100, VOCAB),  # less room than a step has tokens
+        Limits(one_pool(64, 16), 8, 200, 100, VOCAB),  # fewer tokens than sequences
     ],
     ids=str,
 )
 def test_warming_up_reaches_every_size_and_no_further(limits):
     largest, *buckets = warm_plans(limits)
-    room = limits.max_running * min(limits.max_context - 1, limits.blocks * limits.block_tokens)
+    room = limits.max_running * min(
+        limits.max_context - 1, limits.cache.pools[0].blocks * limits.block_tokens
+    )
     assert sum(chunk.tokens for chunk in largest) == min(limits.max_step_tokens, room)
     assert len(largest) == limits.max_running
     assert [len(plan) for plan in buckets] == sorted({len(plan) for plan in buckets}, reverse=True)
     assert (len(buckets[0]), len(buckets[-1])) == (limits.max_running, 1)
     for chunk in largest:
         assert chunk.tokens < limits.max_context
-        assert max(chunk.sequence.blocks) < limits.blocks
+        assert max(chunk.sequence.cache.tables[0]) < limits.cache.pools[0].blocks
 
 
 def test_what_fails_while_it_is_recorded_is_not_kept():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import fake_device_runner
 from toy_engine import EOS, VOCAB, answer
 
-LIMITS = Limits(80, 4, 32, 12, 64, VOCAB, frozenset({EOS}))
+LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
 
 
 class Script:
@@ -121,7 +122,7 @@ def test_the_next_forward_pass_is_queued_before_the_tokens_of_a_step_are_waited_
     blocks=st.sampled_from([12, 80]),  # few: sequences are preempted while a token of theirs is awaited
 )
 def test_overlapping_steps_give_the_tokens_of_steps_that_wait(asked, tokens, blocks):
-    limits = replace(LIMITS, blocks=blocks)
+    limits = replace(LIMITS, cache=one_pool(blocks, 4))
     requests = [Submit(f"r{n}", (1 + n, 2, 3), tokens + n, params) for n, params in enumerate(asked)]
     waiting = answers(requests, Synchronous(fake_device_runner(limits)), limits)
     assert answers(requests, fake_device_runner(limits), limits) == waiting

@@ -1,10 +1,9 @@
-from array import array
-
 import numpy as np
 import pytest
 
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.execution.packing import Shape, cut, fill, pack, shape_of, size_bytes
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
@@ -13,7 +12,7 @@ from wisp_runtime.engine.transport.messages import Submit
 
 def sequence_of(prompt, blocks):
     sequence = Sequence(Submit("r", tuple(prompt), 9), rank=(1, 1), max_length=99, eos=frozenset())
-    sequence.blocks = array("i", blocks)
+    sequence.cache = SequenceCache.of_blocks(blocks)
     return sequence
 
 
@@ -125,14 +124,14 @@ def test_only_rows_that_changed_are_written_again():
     first, second, third = (chunk(range(9), blocks, 0, 1) for blocks in ([5], [2, 6], [1]))
     assert tables.update((first, second, third)) == (slice(0, 3), slice(0, 2))
     assert tables.update((first, second, third)) is None
-    second.sequence.blocks.append(7)
+    second.sequence.cache.tables[0].append(7)
     assert tables.update((first, second, third)) == (slice(1, 2), slice(0, 3))
-    third.sequence.replace_block(0, 8)
+    third.sequence.cache.replace(0, 0, 8)
     assert tables.update((first, second, third)) == (slice(2, 3), slice(0, 1))
     assert tables.table[:3].tolist() == [[5, 0, 0], [2, 6, 7], [8, 0, 0]]
     # The first has left: the others move up.
     assert tables.update((second, third)) == (slice(0, 2), slice(0, 3))
     assert [tables.table[0].tolist(), tables.table[1, 0]] == [[2, 6, 7], 8]
     assert tables.update((second,)) is None
-    third.sequence.blocks.append(9)
+    third.sequence.cache.tables[0].append(9)
     assert tables.update((second, third)) == (slice(1, 2), slice(0, 2))

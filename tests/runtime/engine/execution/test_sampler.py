@@ -14,7 +14,7 @@ from wisp_runtime.layers.cache import KVCache
 def chunk(samples=True, generated=(), **sampling):
     request = Submit("r", (1, 2, 3), 9, SamplingParams(**sampling))
     sequence = Sequence(request, rank=(1, 1), max_length=99, eos=frozenset())
-    sequence.blocks.append(0)
+    sequence.cache.tables[0].append(0)
     for token in generated:
         sequence.append(token)
     return Chunk.prefill(sequence, 0, len(sequence.tokens), samples=samples)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_decoder import OPS, make
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.persistent import strategy
 from wisp_runtime.engine.persistent.strategy import choose
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -17,7 +18,7 @@ from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import allocate
 from wisp_runtime.ops.protocol.device import Memory
 
-LIMITS = Limits(256, 16, max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
+LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
 MEMORY = Memory("cuda", "a GPU", free_bytes=9 << 30, total_bytes=10 << 30, process_bytes=1 << 30)
 
 
@@ -79,7 +80,7 @@ def chosen(wrong=right, why=None, wanted="auto", memory=MEMORY, limits=LIMITS, b
         return why
 
     model.use_whole_steps = use
-    cache = allocate(model.spec, OPS, blocks=limits.blocks, block_tokens=limits.block_tokens)
+    cache = allocate(model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens)
     return choose(wanted, model, cache, Gpu(), limits, memory), model, step
 
 
@@ -111,9 +112,9 @@ def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_a
 @pytest.mark.parametrize(
     ("limits", "rows", "longest"),
     [
-        ({"blocks": 32}, [1, 16, 32], 16),  # a block for each
-        ({"blocks": 40}, [1, 16, 32], 16 * 9),  # what is to spare is the first one's
-        ({"blocks": 8}, [1, 8], 16),  # no step has more sequences than there are blocks
+        ({"cache": one_pool(32, 16)}, [1, 16, 32], 16),  # a block for each
+        ({"cache": one_pool(40, 16)}, [1, 16, 32], 16 * 9),  # what is to spare is the first one's
+        ({"cache": one_pool(8, 16)}, [1, 8], 16),  # no step has more sequences than there are blocks
         ({"max_context": 20}, [1, 16, 32], 20),
         ({"max_concurrent": 3}, [1, 3], 1101),
         ({"max_step_tokens": 5}, [1, 5], 1101),
@@ -125,7 +126,7 @@ def test_a_small_cache_is_tried_as_far_as_it_goes(limits, rows, longest):
     step = Step(model, right)
     step.max_sequences = min(32, limits.max_running)
     model.use_whole_steps = lambda _: setattr(model, "whole_step", step)
-    cache = allocate(model.spec, OPS, blocks=limits.blocks, block_tokens=16)
+    cache = allocate(model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=16)
     assert choose("auto", model, cache, Gpu(), limits, MEMORY).path == "persistent"
     assert step.rows == rows
     assert max(step.batches[-1].context_lengths_host) == longest
@@ -147,7 +148,7 @@ def first_part_alone(logits, batch):
         ({"wrong": first_part_alone}, "cosine -1.0000 after 1100 tokens"),
         ({"why": "not compiled"}, "not compiled"),
         ({"wanted": "general"}, "--decode-path general"),
-        ({"limits": replace(LIMITS, block_tokens=8)}, "KV blocks of 8 tokens"),
+        ({"limits": replace(LIMITS, cache=one_pool(256, 8))}, "KV blocks of 8 tokens"),
         ({"memory": Memory("cuda", "a GPU", 4 << 30, 10 << 30, 1 << 30)}, "another process uses the GPU"),
     ],
 )

@@ -1,16 +1,16 @@
 """Deterministic mode's rules of scheduling; what they add up to is in test_engine_properties.py."""
 
 import pytest
-from test_scheduler import LIMITS, overlap, run, submit
+from test_scheduler import LIMITS, limits_of, overlap, run, submit
 
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import ApartScheduler, make_scheduler
-from wisp_runtime.engine.scheduling.plan import Draw, Limits
+from wisp_runtime.engine.scheduling.plan import Draw
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 
 
 def scheduler(**limits):
-    return make_scheduler(Limits(**(LIMITS | {"keeps_apart": True} | limits)))
+    return make_scheduler(limits_of(**(LIMITS | {"keeps_apart": True} | limits)))
 
 
 @pytest.mark.parametrize(("keeps_apart", "kind"), [(True, ApartScheduler), (False, Scheduler)])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
 from wisp_runtime.engine.scheduling.scheduler import HEAD_START, Scheduler
@@ -18,8 +19,12 @@ LIMITS = {
 }
 
 
+def limits_of(blocks, block_tokens, **limits):
+    return Limits(one_pool(blocks, block_tokens), **limits)
+
+
 def scheduler(**limits):
-    return Scheduler(Limits(**(LIMITS | limits)))
+    return Scheduler(limits_of(**(LIMITS | limits)))
 
 
 def submit(engine, name, tokens=3, max_tokens=20, first=1, **fields):

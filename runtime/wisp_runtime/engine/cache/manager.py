@@ -1,0 +1,288 @@
+"""Cache of all sequences: blocks of every paged group, slots of recurrent state, prefix tree over both.
+
+Pure. The scheduler asks it for room and never counts blocks itself. The rules:
+
+1. A sequence is admitted with blocks for all its tokens; of a group with a window, for those that its first
+   step may compute. Longer tables are asked for chunk by chunk (:meth:`CacheManager.extend`).
+2. Before a table grows, blocks behind the window of the next token are given back, as soon as they are in the
+   prefix tree (if they will ever be): a later block is found only through the earlier ones.
+3. A prefix of n tokens is a hit if every group can go on from there: without a window it needs all blocks,
+   with one those that token n sees, and a recurrent state needs a snapshot after exactly n tokens.
+4. A snapshot is taken wherever a chunk ends at the end of a block. :meth:`CacheManager.align` makes the
+   chunks of a prompt end there, the last but one at the last place that a later prompt can go on from. Of the
+   snapshots of what a sequence generated only the newest is kept.
+
+Copies of states are made on the device, in the order of the steps: a snapshot is copied from before its
+step's forward pass, and to after it. So a slot may be released, and taken by a later plan, while a launched
+step uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence as Tokens
+
+from wisp_plan.memory.cache import CacheSizes
+from wisp_runtime.engine.cache.blocks import blocks_for
+from wisp_runtime.engine.cache.node import Node
+from wisp_runtime.engine.cache.prefix_tree import GroupBlocks, PrefixTree
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.cache.state_slots import StateSlots
+
+_UNBOUNDED = sys.maxsize
+
+
+class CacheManager:
+    """The cache of one engine.
+
+    Args:
+        sizes: blocks and slots there are.
+        max_step_tokens: tokens a step may compute.
+
+    Attributes:
+        has_states: whether any layer has a recurrent state.
+    """
+
+    def __init__(self, sizes: CacheSizes, max_step_tokens: int) -> None:
+        self._size, self._max_step_tokens = sizes.block_tokens, max_step_tokens
+        self.groups = [
+            GroupBlocks(index, pool.blocks, pool.group.spec.window) for index, pool in enumerate(sizes.pools)
+        ]
+        self._has_windows = any(group.window is not None for group in self.groups)
+        self.has_states = bool(sizes.states)
+        self.states = StateSlots(sizes.state_slots, sizes.snapshots)
+        self.tree = PrefixTree(self.groups, self.states, sizes.block_tokens)
+        self.total_blocks = sum(pool.blocks for pool in sizes.pools)
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        """Blocks of each group that can be taken now: free, or evictable."""
+        return tuple(group.available for group in self.groups)
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks that sequences refer to."""
+        return self.total_blocks - sum(group.available for group in self.groups)
+
+    def admit(
+        self, tokens: Tokens[int], *, prompt_tokens: int, reusable_tokens: int, spare_blocks: int | None
+    ) -> SequenceCache | None:
+        """Give a sequence what it needs to begin, as far as possible from the prefix tree.
+
+        Args:
+            tokens: its tokens.
+            prompt_tokens: how many of them are its prompt.
+            reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: it
+                takes no part.
+            spare_blocks: blocks of each group that must be left for others; None: there are no others, and
+                there is enough.
+
+        Returns:
+            None if there are not enough blocks.
+        """
+        cache = SequenceCache(len(self.groups), self.tree.root if reusable_tokens else None, reusable_tokens)
+        cache.prompt_tokens = prompt_tokens
+        if cache.node is not None:
+            cache.node.cursors += 1
+        computed = self.lookup(cache, tokens)
+        ends = [self._first_end(group, computed, len(tokens)) for group in self.groups]
+        missing = [
+            blocks_for(end, self._size) - len(table) for end, table in zip(ends, cache.tables, strict=True)
+        ]
+        if spare_blocks is not None and any(
+            count + spare_blocks > group.available for count, group in zip(missing, self.groups, strict=True)
+        ):
+            self.release(cache)
+            return None
+        for group, table, count in zip(self.groups, cache.tables, missing, strict=True):
+            table.extend(self.tree.take(group) for _ in range(count))
+        self._cover(cache)
+        if self.has_states:
+            cache.state_slot = self.states.take()
+        return cache
+
+    def extend(self, cache: SequenceCache, start: int, end: int) -> bool:
+        """Let the tables reach ``end`` tokens, the next of which to compute is at ``start``.
+
+        Returns:
+            False if there are not enough blocks; the tables are as long as they were.
+        """
+        if end <= cache.covered_tokens:
+            return True
+        count = blocks_for(end, self._size)
+        if self._has_windows:
+            self._give_back(cache, start)
+        if any(
+            count - len(table) > group.available
+            for group, table in zip(self.groups, cache.tables, strict=True)
+        ):
+            return False
+        for group, table in zip(self.groups, cache.tables, strict=True):
+            table.extend(self.tree.take(group) for _ in range(count - len(table)))
+        self._cover(cache)
+        return True
+
+    def lookup(self, cache: SequenceCache, tokens: Tokens[int]) -> int:
+        """Move past the blocks of ``tokens`` that are in the prefix tree by now, all but the last token.
+
+        Returns:
+            Tokens that need not be computed; 0 if no more blocks than before were found.
+        """
+        node = cache.node
+        if node is None:
+            return 0
+        path, hit = list[Node](), 0
+        depth, size = cache.cached_blocks, self._size
+        begins = list(cache.begins)  # the first index from which on every block is there
+        while (depth + 1) * size < len(tokens) and (depth + 1) * size <= cache.reusable_tokens:
+            child = self.tree.find(node, tokens, depth * size)
+            if child is None:
+                break
+            node, depth = child, depth + 1
+            path.append(node)
+            if not self._has_windows and not self.has_states:
+                hit = len(path)
+                continue
+            begins = [begin if node.blocks[index] >= 0 else depth for index, begin in enumerate(begins)]
+            if self._continues(node, depth * size, begins):
+                hit = len(path)
+        if not hit:
+            return 0
+        self._adopt(cache, path[:hit])
+        return cache.cached_blocks * size
+
+    def publish(self, cache: SequenceCache, tokens: Tokens[int], computed_tokens: int) -> None:
+        """Insert the full blocks of a sequence's first ``computed_tokens`` tokens into the prefix tree.
+
+        Args:
+            tokens: its tokens as far as they are known.
+        """
+        node, size = cache.node, self._size
+        if node is None:
+            return
+        end = min(computed_tokens, len(tokens), cache.reusable_tokens)
+        while (cache.cached_blocks + 1) * size <= end:
+            index = cache.cached_blocks
+            key = tuple(tokens[index * size : (index + 1) * size])
+            new = self.tree.insert(node, key, [table[index] for table in cache.tables])
+            for group, table in enumerate(cache.tables):
+                if table[index] != new.blocks[group]:
+                    cache.replace(group, index, new.blocks[group])
+            self.tree.move_cursor(node, new)
+            cache.node = node = new
+            cache.cached_blocks = index + 1
+            if self.has_states:
+                self._attach(cache, new)
+
+    def align(self, cache: SequenceCache, start: int, tokens: int, length: int) -> int:
+        """Return how many of ``tokens`` tokens from ``start`` a chunk computes, to end where a snapshot is
+        taken.
+
+        Args:
+            length: tokens of the sequence; a chunk of the last ones is cut before its last block boundary.
+        """
+        if not self.has_states or cache.node is None:
+            return tokens
+        end = min(start + tokens, length - 1) // self._size * self._size
+        return end - start if end > start else tokens
+
+    def take_restore(self, cache: SequenceCache) -> int:
+        """Return the snapshot that the next chunk begins from; -1: none. The chunk is planned now."""
+        slot, cache.restore_slot = cache.restore_slot, -1
+        if slot >= 0:
+            self.states.release_snapshot(slot)
+        return slot
+
+    def take_snapshot(self, cache: SequenceCache, end: int) -> int:
+        """Return the slot for a snapshot of the state after a chunk that ends at ``end`` tokens; -1: none."""
+        if cache.node is None or end % self._size or end > cache.reusable_tokens:
+            return -1
+        slot = self.tree.take_snapshot()
+        if slot >= 0:
+            cache.snapshots[end] = slot
+        return slot
+
+    def release(self, cache: SequenceCache) -> None:
+        """Release all that a sequence refers to."""
+        for group, table, begin in zip(self.groups, cache.tables, cache.begins, strict=False):
+            group.release(table[begin:])
+        if self.has_states:
+            self.take_restore(cache)
+            for slot in cache.snapshots.values():
+                self.states.release_snapshot(slot)
+            if cache.state_slot >= 0:
+                self.states.release(cache.state_slot)
+        if cache.node is not None:
+            self.tree.leave(cache.node)
+
+    def clear(self) -> None:
+        """Let nothing published so far be found again (after a step whose results are not to be trusted)."""
+        self.tree.clear()
+
+    def _first_end(self, group: GroupBlocks, computed: int, length: int) -> int:
+        """Return how many tokens a table reaches when its sequence is admitted."""
+        return length if group.window is None else min(length, computed + self._max_step_tokens)
+
+    def _first_seen(self, group: GroupBlocks, position: int) -> int:
+        """Return the index of the first block that the token at ``position`` sees."""
+        return 0 if group.window is None else max(0, position - group.window + 1) // self._size
+
+    def _continues(self, node: Node, position: int, begins: list[int]) -> bool:
+        """Return whether every group can go on at ``position``; each has blocks from ``begins`` on."""
+        firsts = (self._first_seen(group, position) for group in self.groups)
+        has_blocks = all(begin <= first for begin, first in zip(begins, firsts, strict=True))
+        return has_blocks and (node.snapshot >= 0 or not self.has_states)
+
+    def _adopt(self, cache: SequenceCache, path: list[Node]) -> None:
+        """Go on after the last node of ``path``, with the tree's blocks instead of the sequence's own."""
+        first, depth = cache.cached_blocks, cache.cached_blocks + len(path)
+        for group in self.groups:
+            seen = self._first_seen(group, depth * self._size)
+            self._give_back_until(cache, group, min(seen, len(cache.tables[group.index])))
+            skipped = max(0, seen - len(cache.tables[group.index]))
+            cache.tables[group.index].extend([0] * skipped)  # never read
+            cache.begins[group.index] = max(seen, cache.begins[group.index])
+            for index in range(max(first, seen), depth):
+                block = group.acquire(path[index - first].blocks[group.index])
+                if index < len(cache.tables[group.index]):
+                    group.release((cache.tables[group.index][index],))
+                    cache.replace(group.index, index, block)
+                else:
+                    cache.tables[group.index].append(block)
+        if self.has_states:
+            self.take_restore(cache)
+            cache.restore_slot = self.states.acquire(path[-1])
+        assert cache.node is not None
+        self.tree.move_cursor(cache.node, path[-1])
+        cache.node, cache.cached_blocks = path[-1], depth
+        self._cover(cache)
+
+    def _give_back(self, cache: SequenceCache, start: int) -> None:
+        """Give back the blocks that no token from ``start`` on sees; rule 2."""
+        for group in self.groups:
+            end = self._first_seen(group, start)
+            if cache.node is not None and cache.cached_blocks < cache.reusable_tokens // self._size:
+                end = min(end, cache.cached_blocks)
+            self._give_back_until(cache, group, end)
+
+    def _give_back_until(self, cache: SequenceCache, group: GroupBlocks, end: int) -> None:
+        begin = cache.begins[group.index]
+        if end > begin:
+            group.release(cache.tables[group.index][begin:end])
+            cache.begins[group.index] = end
+
+    def _attach(self, cache: SequenceCache, node: Node) -> None:
+        """Hang the snapshot that was taken at the end of the last published block, if any, on its node."""
+        tokens = cache.cached_blocks * self._size
+        slot = cache.snapshots.pop(tokens, -1)
+        if slot < 0:
+            return
+        self.states.attach(slot, node)
+        if tokens > cache.prompt_tokens:
+            if cache.generated_node is not None:
+                self.tree.drop_snapshot(cache.generated_node)
+            cache.generated_node = node if node.snapshot == slot else None
+
+    def _cover(self, cache: SequenceCache) -> None:
+        shortest = min((len(table) for table in cache.tables), default=None)
+        cache.covered_tokens = _UNBOUNDED if shortest is None else shortest * self._size

@@ -1,0 +1,159 @@
+"""Computed blocks by the tokens they hold, so that a prompt seen before is not computed again.
+
+Pure. The path from the root to a node spells the tokens of a prefix, one block a node. A node refers to a
+block of each paged group, and to a snapshot of the recurrent state at its end (:mod:`.state_slots`). A block
+that only the tree refers to is *evictable*: still good for a hit, and the first to go when blocks are needed.
+
+A group without a window loses blocks from the leaves only: a sequence that refers to a node's block refers to
+its parents' too (:meth:`PrefixTree.insert` hands out the tree's block where two sequences computed the same
+one), and sequences release from the tail. So a node becomes evictable after its children, and what else it
+refers to goes with it. A group with a window loses its blocks in any order; the node stays while anything
+lies below it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence as Tokens
+
+from wisp_runtime.engine.cache.blocks import BlockPool
+from wisp_runtime.engine.cache.node import Node
+from wisp_runtime.engine.cache.state_slots import StateSlots
+
+
+class GroupBlocks:
+    """Blocks of one paged group.
+
+    Attributes:
+        index: the group's position among them.
+        window: tokens that a query sees; None: all.
+        pool: reference counts, the tree's included.
+        nodes: node of each block that the tree refers to.
+        evictable: those that nothing else refers to, the longest unused first.
+    """
+
+    def __init__(self, index: int, blocks: int, window: int | None) -> None:
+        self.index, self.window = index, window
+        self.pool = BlockPool(blocks)
+        self.nodes: dict[int, Node] = {}
+        self.evictable: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken now."""
+        return self.pool.free + len(self.evictable)
+
+    def acquire(self, block: int) -> int:
+        """Add a reference to a block of the tree, and return it."""
+        self.evictable.pop(block, None)
+        self.pool.acquire(block)
+        return block
+
+    def release(self, blocks: Tokens[int]) -> None:
+        """Drop one reference to each of a sequence's ``blocks``, given in the sequence's order."""
+        for block in reversed(blocks):
+            if self.pool.release(block) == 1 and block in self.nodes:
+                self.evictable[block] = None
+
+
+class PrefixTree:
+    """The blocks of all groups, and the tree through which they are found again."""
+
+    def __init__(self, groups: list[GroupBlocks], states: StateSlots, block_tokens: int) -> None:
+        self.groups, self.states = groups, states
+        self.block_tokens = block_tokens
+        self.root = Node(None, (), [])
+
+    def take(self, group: GroupBlocks) -> int:
+        """Return a block with one reference, evicting the longest unused one if none is free."""
+        if not group.pool.free:
+            self._evict(group)
+        return group.pool.take()
+
+    def find(self, parent: Node, tokens: Tokens[int], start: int) -> Node | None:
+        """Return the node after ``parent`` that holds the block of ``tokens`` beginning at ``start``."""
+        if not parent.children:
+            return None
+        return parent.children.get(tuple(tokens[start : start + self.block_tokens]))
+
+    def insert(self, parent: Node, tokens: tuple[int, ...], blocks: Tokens[int]) -> Node:
+        """Insert computed blocks, one a group, after ``parent``; the caller refers to them and to ``parent``.
+
+        Returns: The node. Where it has other blocks than ``blocks``, because another sequence came first, the
+            caller's references have moved to those.
+        """
+        node = parent.children.get(tokens)
+        if node is None:
+            node = parent.children[tokens] = Node(parent, tokens, [-1] * len(self.groups))
+        for group, block in zip(self.groups, blocks, strict=True):
+            known = node.blocks[group.index]
+            if known < 0:
+                node.blocks[group.index] = block
+                group.nodes[block] = node
+                group.pool.acquire(block)
+            elif known != block:
+                group.acquire(known)
+                group.pool.release(block)
+        return node
+
+    def take_snapshot(self) -> int:
+        """Return a slot for a snapshot, evicting the longest unused one if none is free; -1: none can go."""
+        if not self.states.free_snapshots:
+            oldest = self.states.oldest_unused()
+            if oldest is None:
+                return -1
+            self.drop_snapshot(oldest)
+        return self.states.take_snapshot()
+
+    def drop_snapshot(self, node: Node) -> None:
+        """Take the snapshot, if there is one, from ``node``."""
+        self.states.drop(node)
+        self.prune(node)
+
+    def move_cursor(self, old: Node, new: Node) -> None:
+        """Let a sequence's last published block be ``new``."""
+        new.cursors += 1
+        self.leave(old)
+
+    def leave(self, node: Node) -> None:
+        """Take a sequence's cursor from ``node``."""
+        node.cursors -= 1
+        self.prune(node)
+
+    def prune(self, node: Node) -> None:
+        """Remove ``node``, and the nodes above it, as far as nothing is left that they are for."""
+        while node.parent is not None and not (node.children or node.cursors or node.snapshot >= 0):
+            if any(block >= 0 for block in node.blocks):
+                return
+            if node.parent.children.get(node.tokens) is node:
+                del node.parent.children[node.tokens]
+            node = node.parent
+
+    def clear(self) -> None:
+        """Let nothing inserted so far be found again (after a step whose results are not to be trusted)."""
+        for group in self.groups:
+            while group.evictable:
+                self._evict(group)
+        self.states.drop_all()
+        self.root.children.clear()
+
+    def _evict(self, group: GroupBlocks) -> None:
+        block, _ = group.evictable.popitem(last=False)
+        node = group.nodes.pop(block)
+        node.blocks[group.index] = -1
+        group.pool.release(block)
+        if group.window is None:
+            assert not node.children, f"block {block} was evictable before its children"
+            self._drop_rest(node)
+        self.prune(node)
+
+    def _drop_rest(self, node: Node) -> None:
+        """Drop the snapshot, and the blocks of other groups, of a node that no hit can reach any more."""
+        self.states.drop(node)
+        for group in self.groups:
+            block = node.blocks[group.index]
+            if block >= 0:
+                node.blocks[group.index] = -1
+                del group.nodes[block]
+                group.evictable.pop(block, None)
+                group.pool.release(block)
