@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from wisp_runtime.batch import Array, Batch
+from wisp_runtime.batch import Array, Batch, StepKind
 
 
 def decode_batch(
@@ -38,4 +38,4 @@ def decode_batch(
     tokens = random.integers(0, vocab, len(lengths)).astype(np.int32)
     starts = np.arange(len(lengths) + 1, dtype=np.int32)
     arrays = tokens, positions, slots, starts, lengths, tables, rows
-    return Batch(*map(put, arrays), tuple(starts.tolist()), tuple(lengths.tolist()))
+    return Batch(*map(put, arrays), tuple(starts.tolist()), tuple(lengths.tolist()), StepKind.DECODE)

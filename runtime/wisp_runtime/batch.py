@@ -34,7 +34,7 @@ class StepKind(Enum):
 class Batch:
     """One step: N tokens of B sequences, packed without padding, sequence after sequence.
 
-    Prefill chunks and single decode tokens mix freely; a sequence with one query token is a decode.
+    Prefill chunks and single decode tokens mix freely.
 
     Attributes:
         tokens: ``[N]`` int32, token ids.
@@ -46,7 +46,9 @@ class Batch:
         logit_rows: ``[R]`` int64, the rows of N whose logits are wanted, ascending, none twice.
         query_starts_host: the same as ``query_starts``, as plain integers.
         context_lengths_host: the same as ``context_lengths``, as plain integers.
-        is_prompt: in deterministic mode: all tokens are prompts', a single one of a sequence too.
+        kind: kind of every sequence's work, where all are computed as of that kind: DECODE is one token each;
+            PREFILL (in deterministic mode) is as prompts are computed, a single token too. None is any
+            mixture.
     """
 
     tokens: Array
@@ -58,7 +60,7 @@ class Batch:
     logit_rows: Array
     query_starts_host: tuple[int, ...]
     context_lengths_host: tuple[int, ...]
-    is_prompt: bool = False
+    kind: StepKind | None = None
 
 
 @dataclass(frozen=True, slots=True)

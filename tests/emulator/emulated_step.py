@@ -138,7 +138,7 @@ class EmulatedStep:
     def general(self, batch: Batch) -> np.ndarray:
         """Compute the step by the general path, rows of padding left out; K and V go to the CPU's cache."""
         live = self.rows(batch, np.flatnonzero(batch.context_lengths))
-        return self.model.forward(live, self.cache).copy()
+        return self.model.forward(live, self.cache).logits.copy()
 
     def launch(self, batch: Batch, seed: int, patience: int = 3_000_000) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""

@@ -46,7 +46,7 @@ def decode_row(subject: Subject, *, batch: int, context: int, steps: int, sampli
     floor = _floor_ms(subject, batch=batch, context=mean_context)
     spread = Spread.of(times)
     more = spread.to_dict() | {"steps": len(times), "tokens_per_s": 1e3 * batch / spread.median}
-    path = subject.chosen.of(batch, int(batch * mean_context))
+    path = subject.strategy.path_of(batch, int(batch * mean_context))
     row = subject.row(
         "decode_step_ms", spread.median, path=path, batch=batch, context=context, floor=floor, **more
     )

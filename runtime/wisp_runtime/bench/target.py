@@ -19,7 +19,7 @@ from wisp_runtime.bench.record import Row
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.execution.runner import Runner
-from wisp_runtime.engine.persistent.strategy import Chosen
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -70,7 +70,7 @@ class Subject:
     fit: Fit
     runner: Runner
     limits: Limits
-    chosen: Chosen
+    strategy: DecodeStrategy
 
     def scheduler(self) -> Scheduler:
         """Return a scheduler that has seen no request."""
@@ -140,7 +140,7 @@ def open_subject(wanted: Wanted, wrap: Callable[[Device], Device] = lambda devic
     limits = startup.limits_of(spec, config, fit)
     made = startup.make_runner(model, device, fit, limits, config.decode_path, memory)
     runner: Any = made[0]
-    fill_with_noise(runner.cache, ops, wanted.seed)
+    fill_with_noise(runner.forward_pass.cache, ops, wanted.seed)
     return Subject(wanted, spec, ops, fit, runner, limits, made[1])
 
 

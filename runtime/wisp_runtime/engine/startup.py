@@ -25,7 +25,7 @@ from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
-from wisp_runtime.engine.persistent.strategy import Chosen, choose
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -74,7 +74,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         model = load_model(path, spec, device.ops, progress)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
-        runner, chosen = make_runner(model, device, fit, limits, config.decode_path, memory)
+        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, memory)
     with phase("firstToken", tell):
         prove(runner, limits)
     scheduler = make_scheduler(limits)
@@ -84,7 +84,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         vocab_size=spec.vocab,
         eos_token_ids=spec.eos_token_ids,
         ledger=fit.to_dict() | measured(memory, device),
-        kernels={"set": device.ops.kernels} | chosen.to_dict(),
+        kernels={"set": device.ops.kernels} | strategy.to_dict(),
         device=device.ops.device,
         load=scheduler.load,
     )
@@ -187,7 +187,7 @@ def prove(runner: Runner, limits: Limits) -> None:
 
 def make_runner(
     model: Model, device: Device, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
-) -> tuple[Runner, Chosen]:
+) -> tuple[Runner, DecodeStrategy]:
     """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
 
     Args:
@@ -201,12 +201,13 @@ def make_runner(
     cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
     device.reserve(model.spec, step_sizes(limits))
     if device.stream is None or device.sampler is None:
-        return CpuRunner(model, cache, ops.sample), choose(wanted, model, cache, ops, limits, memory)
+        on_host = CpuRunner(model, cache, ops.sample)
+        return on_host, select_strategy(wanted, on_host.forward_pass, ops, limits, memory)
     runner = DeviceRunner(model, cache, device.sampler, device.stream, limits)
-    chosen = choose(wanted, model, cache, ops, limits, memory)
+    strategy = select_strategy(wanted, runner.forward_pass, ops, limits, memory)
     runner.warm_up()
     device.seal()
-    return runner, chosen
+    return runner, strategy
 
 
 def step_sizes(limits: Limits) -> StepSizes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec
-from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.layers.context import LayerContext
@@ -15,9 +15,10 @@ from wisp_runtime.layers.mixers.attention import attention_parameters
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
 from wisp_runtime.layers.rotary import RopeTables
+from wisp_runtime.models.model import Output
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights, WholeStep
+from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights
 from wisp_runtime.weights.arena import Parameter, Part, Weights
 
 Probe = Callable[[int, Array], None]
@@ -70,9 +71,6 @@ def _norm(context: LayerContext, name: str, norms: NormSpec) -> RMSNorm:
 class Decoder:
     """A decoder-only model of any layers that :mod:`wisp_runtime.layers.registry` has code for.
 
-    Attributes:
-        whole_step: what runs decode steps in one launch, if anything does.
-
     Args:
         spec: its dimensions and layers.
         weights: holds what :meth:`parameters` lists.
@@ -82,7 +80,6 @@ class Decoder:
     def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
         self.spec = spec
         self._ops, self._weights = ops, weights
-        self.whole_step: WholeStep | None = None
         self._embeddings = weights["embeddings.weight"]
         self._ropes = RopeTables(ops, spec.max_context)
         self._layers = [
@@ -92,8 +89,8 @@ class Decoder:
         self._norm = RMSNorm(ops, weights, "norm", spec.final_norm.eps)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
-    def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Array:
-        """Run one step: write the K and V of its tokens to ``cache`` and return ``[R, V]`` float32 logits.
+    def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Output:
+        """Run one step: write the K and V of its tokens to ``cache`` and return logits.
 
         Nobody reads what the last layer leaves of the other rows, so there they end with its attention.
 
@@ -103,8 +100,6 @@ class Decoder:
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
                 the host; for comparing with another implementation. The last layer then computes every row.
         """
-        if probe is None and self.whole_step is not None and self.whole_step.takes(batch):
-            return self.whole_step(batch, cache.keys, cache.values)
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
         rows = wanted if probe is None and self._layers[-1].selects_rows else None
         residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
@@ -116,17 +111,7 @@ class Decoder:
         normed = self._norm(x, residual, rows)
         if rows is not wanted:
             normed = self._ops.gather_rows(normed, wanted)
-        return self._ops.logits(normed, self._head)
-
-    def use_whole_steps(self, max_sequences: int) -> str | None:
-        """Run decode steps of up to ``max_sequences`` in one launch from here on; say why not if not."""
-        layer = dense_layer(self.spec)
-        if layer is None:
-            return "its layers differ, or are no attention and gated MLP"
-        rope = self.rope_table(layer.attention)
-        made = self._ops.whole_step(self.spec, self.step_weights(), rope, max_sequences)
-        self.whole_step = None if isinstance(made, str) else made
-        return made if isinstance(made, str) else None
+        return Output(self._ops.logits(normed, self._head), normed)
 
     def rope_table(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer."""

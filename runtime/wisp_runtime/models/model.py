@@ -1,25 +1,45 @@
-"""What every model family offers to the engine."""
+"""Interface between the engine and models of every family."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.attention import RopeTable
+from wisp_runtime.ops.protocol.persistent import StepWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Results of a forward pass, for the R rows whose logits are wanted.
+
+    Attributes:
+        logits: ``[R, V]`` float32.
+        hidden: ``[R, D]``, the normed states that the logits were computed from; None where they never reach
+            memory (the persistent kernel).
+    """
+
+    logits: Array
+    hidden: Array | None = None
 
 
 class Model(Protocol):
     """A loaded model. Stateless between calls: all that a sequence leaves behind is in the cache."""
 
     spec: ModelSpec
-    whole_step: WholeStep | None  # what runs decode steps in one launch
 
-    def use_whole_steps(self, max_sequences: int) -> str | None:
-        """Run decode steps of up to ``max_sequences`` in one launch from here on; say why not if not."""
+    def forward(self, batch: Batch, cache: KVCache) -> Output:
+        """Run one step: write the K and V of its tokens to ``cache`` and return logits."""
         ...
 
-    def forward(self, batch: Batch, cache: KVCache) -> Array:
-        """Run one step: write the K and V of its tokens to ``cache`` and return ``[R, V]`` float32 logits."""
+    def step_weights(self) -> StepWeights:
+        """Return the weights for a kernel that computes all layers in one launch."""
+        ...
+
+    def rope_table(self, attention: AttentionSpec) -> RopeTable:
+        """Return the cos/sin tables of an attention layer."""
         ...

@@ -15,7 +15,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
-from wisp_runtime.batch import Batch  # noqa: E402
+from wisp_runtime.batch import Batch, StepKind  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention  # noqa: E402
 from wisp_runtime.ops.cuda.attention.prefill_plan import PORTABLE, WGMMA  # noqa: E402
@@ -234,7 +234,8 @@ def test_in_a_fixed_order_the_bits_do_not_depend_on_where_a_prompt_is_cut(attend
 
 def scored(attend, case, begin, end):
     """Attend with the queries from ``begin`` to ``end`` of the one sequence; return the bits."""
-    batch = replace(batch_of((0, end - begin), [end], cp.asnumpy(case.batch.block_tables)), is_prompt=True)
+    batch = batch_of((0, end - begin), [end], cp.asnumpy(case.batch.block_tables))
+    batch = replace(batch, kind=StepKind.PREFILL)
     out = full_nan((end - begin, case.out().shape[1]), BF16)
     attend(case.q[begin:end], case.keys, case.values, batch, scale=3.0, window=None, out=out)
     return out.view(cp.uint16)

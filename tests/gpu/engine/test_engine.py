@@ -64,7 +64,7 @@ class Rig:
         self.model = random_model(SPEC, self.ops, seed=3)
         fit = SimpleNamespace(kv_blocks=LIMITS.cache.pools[0].blocks, block_tokens=LIMITS.block_tokens)
         self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path, memory)[0]
-        self.cache = self.runner.cache
+        self.cache = self.runner.forward_pass.cache
         self.clear_cache()
 
     def clear_cache(self):
@@ -174,7 +174,7 @@ def test_a_graph_keeps_the_edges_that_let_kernels_overlap(rig):
     recorded, _ = next(iter(rig.runner.graphs._recorded.values()))
     edges, programmatic = recorded.edges()
     print(f"{edges} edges, {programmatic} programmatic")
-    assert (edges > 4 * len(SPEC.layers)) == (rig.model.whole_step is None)
+    assert (edges > 4 * len(SPEC.layers)) == (rig.runner.forward_pass.persistent is None)
     assert programmatic == (edges if rig.device.arch.startswith("sm_9") else 0)
 
 

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from parity_reference import Seen
 
-from wisp_runtime.batch import Batch
+from wisp_runtime.batch import Batch, StepKind
+from wisp_runtime.engine.execution.forward import ForwardPass
+from wisp_runtime.engine.persistent.strategy import load_persistent
 from wisp_runtime.layers.cache import KVCache, allocate
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.ops import Ops
+from wisp_runtime.ops.protocol.persistent import WholeStep
 
 BLOCK_TOKENS = 16
 MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here
@@ -43,6 +46,7 @@ class Ours:
 
     model: Decoder
     ops: Ops
+    persistent: WholeStep | None = None
 
     @classmethod
     def load(cls, folder: Path, ops: Ops) -> Ours:
@@ -50,11 +54,15 @@ class Ours:
         on_stream_of(ops)
         model = load_model(folder, read_spec(folder), ops)
         assert isinstance(model, Decoder)
+        persistent = None
         if ops.device == "cuda":
             cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
-            why = model.use_whole_steps(MOST_SEQUENCES)  # what decodes is then compared as it is served
-            print("decode steps in one launch" if why is None else f"decode steps op by op: {why}")
-        return cls(model, ops)
+            kernel = load_persistent(
+                model, ops, MOST_SEQUENCES
+            )  # decode steps are compared as they are served
+            persistent = None if isinstance(kernel, str) else kernel
+            print("decode steps in one launch" if persistent else f"decode steps op by op: {kernel}")
+        return cls(model, ops, persistent)
 
     def see(self, sequences: list[list[int]], steps: list[Step]) -> list[Seen]:
         """Run ``steps`` in order, each of them one batch; return what was computed of each sequence.
@@ -72,6 +80,8 @@ class Ours:
             for one in sequences
         ]
         logits: dict[int, np.ndarray] = {}
+        serve = ForwardPass(self.model, cache)
+        serve.persistent = self.persistent
         for step in steps:
             batch = self._batch(sequences, blocks, step)
 
@@ -83,7 +93,7 @@ class Ours:
 
             self.model.forward(batch, cache, keep)
             # Once more as it is served: with a probe the last layer computes rows that nobody else wants.
-            found = self.ops.to_host(self.model.forward(batch, cache))
+            found = self.ops.to_host(serve(batch).logits)
             logits |= {piece.row: found[row : row + 1].copy() for row, piece in enumerate(step)}
         return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
 
@@ -119,6 +129,7 @@ class Ours:
             logit_rows=place(np.array(starts[1:], np.int64) - 1),
             query_starts_host=starts,
             context_lengths_host=contexts,
+            kind=StepKind.DECODE if set(counts) == {1} else None,
         )
 
 

@@ -68,7 +68,7 @@ class Subject:
         return decode_batch(contexts, self.spec.vocab, own, TOKENS, seed, to_device)
 
     def general(self, batch):
-        return self.ops.to_host(self.model.forward(batch, self.cache)).copy()
+        return self.ops.to_host(self.model.forward(batch, self.cache).logits).copy()
 
     def persistent(self, batch):
         logits = self.ops.to_host(self.step(batch, self.cache.keys, self.cache.values)).copy()

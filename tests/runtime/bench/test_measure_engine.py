@@ -199,6 +199,6 @@ def test_a_written_checkpoint_is_a_model_and_its_tokenizer(tmp_path):
 
 def test_the_cache_of_a_subject_is_full_of_numbers():
     subject = open_subject(Wanted("toy", "cpu", batch=2, context=64, threads=1))
-    values = subject.runner.cache.values
+    values = subject.runner.forward_pass.cache.values
     assert np.count_nonzero(values) == values.size
     assert values.std() == pytest.approx(1, abs=0.05)

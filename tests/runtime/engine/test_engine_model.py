@@ -113,7 +113,8 @@ def test_what_the_model_can_hold_is_what_the_engine_says(tiny):
     assert (tiny.ready.max_context, tiny.ready.vocab_size) == (256, 96)
     assert tiny.ready.ledger["fits"] is True
     assert (
-        tiny.ready.ledger["kvCacheBytes"] == tiny.runner.cache.keys.nbytes + tiny.runner.cache.values.nbytes
+        tiny.ready.ledger["kvCacheBytes"]
+        == tiny.runner.forward_pass.cache.keys.nbytes + tiny.runner.forward_pass.cache.values.nbytes
     )
 
 

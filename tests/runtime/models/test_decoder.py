@@ -78,7 +78,7 @@ def run(model, pieces, cache):
             query_starts_host=(0, n),
             context_lengths_host=(first + n,),
         )
-        logits.append(model.forward(batch, cache))
+        logits.append(model.forward(batch, cache).logits)
     return np.concatenate(logits)
 
 
@@ -130,7 +130,7 @@ def test_a_step_that_wants_no_logits_gives_none():
         query_starts_host=(0, 2),
         context_lengths_host=(2,),
     )
-    assert model.forward(batch, cache).shape == (0, 90)
+    assert model.forward(batch, cache).logits.shape == (0, 90)
     assert cache.keys.any()
 
 
@@ -184,9 +184,9 @@ def test_logits_of_the_wanted_rows_are_those_that_all_rows_would_have_given(name
     ours, whole, probed = (empty_cache(model.spec) for _ in range(3))
     for step in steps:
         count = sum(tokens for _, _, tokens in step.pieces)
-        found = model.forward(step.batch(), ours)
-        every = model.forward(step.batch(rows=range(count)), whole)
-        shown = model.forward(step.batch(), probed, lambda _, stream: streams.append(stream))
+        found = model.forward(step.batch(), ours).logits
+        every = model.forward(step.batch(rows=range(count)), whole).logits
+        shown = model.forward(step.batch(), probed, lambda _, stream: streams.append(stream)).logits
         assert found.shape == shown.shape == (len(step.rows), 90)
         # float32 products of fewer rows, whose sums may be in another order
         np.testing.assert_allclose(found, every[list(step.rows)], atol=5e-5)

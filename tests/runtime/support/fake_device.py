@@ -17,6 +17,7 @@ from wisp_plan.memory.buffers import MOST_ALTERNATIVES
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.models.model import Output
 from wisp_runtime.ops.cuda.device.driver import translate
 
 
@@ -144,7 +145,7 @@ class FakeModel:
     """The toy on the device: awaited tokens are looked up where the sampler left them."""
 
     def __init__(self, stream, sampler, toy):
-        self.stream, self.sampler, self.whole_step = stream, sampler, None
+        self.stream, self.sampler = stream, sampler
         self.toy = toy
         self.spec = self.toy.spec
         self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)
@@ -159,15 +160,15 @@ class FakeModel:
             known[awaited] = self.sampler.drawn[-1 - batch.tokens[awaited]]
             assert (known >= 0).all(), "a token that nobody drew"
             fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
-            logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache)
+            logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache).logits
 
         self.stream.ask(work)
-        return logits
+        return Output(logits)
 
 
 def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | None = None) -> DeviceRunner:
     """The real runner of a device, on a stream that runs late or at once."""
     stream = FakeStream(is_late=is_late)
     sampler = FakeSampler(stream, limits.max_running)
-    cache = toy_runner(limits.cache).cache
+    cache = toy_runner(limits.cache).forward_pass.cache
     return DeviceRunner(FakeModel(stream, sampler, toy or ToyModel()), cache, sampler, stream, limits)

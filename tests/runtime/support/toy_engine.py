@@ -30,6 +30,7 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.engine.transport.messages import Phase, Ready, Submit
 from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.models.model import Output
 
 VOCAB = 13
 EOS = 12
@@ -80,7 +81,7 @@ class ToyModel:
     )
     computed_tokens: int = 0
 
-    def forward(self, batch: Batch, cache: KVCache) -> np.ndarray:
+    def forward(self, batch: Batch, cache: KVCache) -> Output:
         self.computed_tokens += len(batch.tokens)
         tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
         live = batch.slots >= 0
@@ -98,7 +99,7 @@ class ToyModel:
             slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
             np.testing.assert_array_equal(positions[slots], places)
             logits[row, greedy_token(tokens[slots].tolist())] = 1.0
-        return logits
+        return Output(logits)
 
 
 def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
@@ -123,7 +124,7 @@ class TroubledRunner(CpuRunner):
 
     def __init__(self, trouble: str, sizes: CacheSizes) -> None:
         toy = toy_runner(sizes)
-        super().__init__(toy.model, toy.cache, toy.sample)
+        super().__init__(toy.forward_pass.model, toy.forward_pass.cache, toy.sample)
         self.trouble = trouble
 
     def forward(self, plan: Plan) -> CpuStep:

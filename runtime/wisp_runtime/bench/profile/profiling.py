@@ -79,8 +79,8 @@ def profile_whole_step(wanted: Wanted, step: Step) -> tuple[str, list[Piece], Su
         what was run, the pieces of the last step, and the engine; None if its decode steps are not so.
     """
     subject = open_subject(wanted)
-    whole = cast(Any, subject.runner).model.whole_step
-    path = subject.chosen.of(step.batch, step.batch * (step.context + _ROOM_TOKENS))
+    whole = cast(Any, subject.runner).forward_pass.persistent
+    path = subject.strategy.path_of(step.batch, step.batch * (step.context + _ROOM_TOKENS))
     if whole is None or path != "persistent":
         return None
     cast(Any, subject.runner).graphs.records = False

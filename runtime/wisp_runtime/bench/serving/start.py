@@ -16,7 +16,7 @@ from wisp_runtime.bench import nvml
 from wisp_runtime.bench.baselines.published import with_peer
 from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.serving.served import HOST, NAME, serve
-from wisp_runtime.engine.persistent.strategy import Chosen
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy
 
 _PROMPT = [17, 42, 7]
 
@@ -82,10 +82,14 @@ def row_maker(shape: str, device: str, state: Mapping[str, Any] | None = None) -
     """
     held = "bf16" if device == "cuda" else "float32"
     told = (state or {}).get("kernels")
-    chosen = Chosen.from_dict(told) if told else Chosen("general" if device == "cuda" else "reference")
+    strategy = (
+        DecodeStrategy.from_dict(told)
+        if told
+        else DecodeStrategy("general" if device == "cuda" else "reference")
+    )
 
     def make(metric: str, value: float, *, batch: int = 1, context: int = 0, **more: object) -> Row:
-        path = chosen.of(batch, batch * context)
+        path = strategy.path_of(batch, batch * context)
         return Row(metric, value, path, shape, held, held, batch, context, more=more)
 
     return make

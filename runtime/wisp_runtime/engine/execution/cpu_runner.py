@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
+from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.execution.sampler import draws, sampling_batch
 from wisp_runtime.engine.scheduling.plan import Draw, Plan
@@ -57,11 +58,10 @@ class CpuRunner:
     overlaps = False
 
     def __init__(self, model: Model, cache: KVCache, sample: Sample) -> None:
-        self.model = model
-        self.cache = cache
+        self.forward_pass = ForwardPass(model, cache)
         self.sample = sample
 
     def forward(self, plan: Plan) -> CpuStep:
         """Compute the chunks of ``plan``."""
-        batch = pack(plan, self.cache.block_tokens)
-        return CpuStep(plan, self.model.forward(batch, self.cache), self.sample)
+        batch = pack(plan, self.forward_pass.cache.block_tokens)
+        return CpuStep(plan, self.forward_pass(batch).logits, self.sample)

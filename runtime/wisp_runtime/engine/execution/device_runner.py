@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.sequence_cache import scratch_cache
 from wisp_runtime.engine.execution.batch_buckets import buckets
+from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.graphs import Graphs
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import draws
@@ -103,7 +104,7 @@ class DeviceRunner:
     def __init__(
         self, model: Model, cache: KVCache, sampler: Sampler, stream: Stream, limits: Limits
     ) -> None:
-        self.model, self.cache = model, cache
+        self.forward_pass = ForwardPass(model, cache)
         self.graphs = Graphs(stream)
         self._sampler, self._stream, self._limits = sampler, stream, limits
         with stream.translate_errors("allocating a step's inputs"):
@@ -120,8 +121,8 @@ class DeviceRunner:
         """
         assert self._last is None or self._last.launch_sampling is None, "the step before is not sampled yet"
         with self._stream.translate_errors("launching a step"):
-            whole = self.model.whole_step
-            staged = self._staging.stage(plan, whole.max_context_tokens if whole else None)
+            persistent = self.forward_pass.persistent
+            staged = self._staging.stage(plan, persistent.max_context_tokens if persistent else None)
             step = self._last = DeviceStep(plan, self._stream, staged.pinned.done)
             if staged.sampling is None:
                 logits = self._forward(staged)
@@ -147,15 +148,15 @@ class DeviceRunner:
     def _forward(self, step: StagedStep) -> Array:
         """Launch the forward pass alone; return its logits ``[R, V]``."""
         if step.bucket is None:
-            return self.model.forward(step.batch, self.cache)
+            return self.forward_pass(step.batch).logits
         key = ("forward", step.bucket, step.is_long)
-        return self.graphs.run(key, lambda: self.model.forward(step.batch, self.cache))
+        return self.graphs.run(key, lambda: self.forward_pass(step.batch).logits)
 
     def _forward_and_sample(self, step: StagedStep, sampling: StagedSampling) -> SampledArrays:
         """Launch the forward pass and the sampling, as one graph where the step only decodes."""
 
         def body() -> SampledArrays:
-            return self._sample(step, sampling, self.model.forward(step.batch, self.cache))
+            return self._sample(step, sampling, self.forward_pass(step.batch).logits)
 
         if step.bucket is None:
             return body()

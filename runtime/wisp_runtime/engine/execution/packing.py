@@ -136,6 +136,7 @@ def batch_of(arrays: Arrays, tables: Array, plan: Plan) -> Batch:
         block_tables=tables,
         query_starts_host=(0, *accumulate(chunk.tokens for chunk in plan)),
         context_lengths_host=tuple(chunk.start + chunk.tokens for chunk in plan),
+        kind=StepKind.DECODE if only_decodes(plan) else None,
     )
 
 

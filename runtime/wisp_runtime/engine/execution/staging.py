@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wisp_plan.memory.buffers import MOST_ALTERNATIVES
-from wisp_runtime.batch import Array, Batch, Sampled
+from wisp_runtime.batch import Array, Batch, Sampled, StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
@@ -211,7 +211,7 @@ class Staging:
         arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
         batch = batch_of(arrays, self._tables[: shape.sequences], plan)
         if bucket is None and self._limits.keeps_apart:
-            return replace(batch, is_prompt=True)
+            return replace(batch, kind=StepKind.PREFILL)
         if bucket is not None:
             # What is recorded holds for every context, as far as long steps are told from others.
             batch = self._decodes[bucket, is_long] = replace(

@@ -15,12 +15,11 @@ import numpy as np
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
-from wisp_runtime.layers.cache import KVCache
-from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import WholeStep
 
@@ -32,34 +31,32 @@ _SHORT_TOKENS = 67
 
 _STEP_TOKENS = 512
 """Of the prompts' steps: what they take of the workspace is taken anew by the largest step."""
-_LEAST_COSINE = 0.99
+_MIN_COSINE = 0.99
 """Of the logits of the two paths; bf16 alone leaves 0.999 of random weights."""
 _ARRAYS = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
 
 
-def differs(model: Model, step: WholeStep, cache: KVCache, ops: Ops, limits: Limits) -> str | None:
-    """Run prompts, then a token of each both ways, in every width; say by how much they differ if they do.
+def compare_logits(forward_pass: ForwardPass, kernel: WholeStep, ops: Ops, limits: Limits) -> str | None:
+    """Run prompts, then a token of each both ways, in every width; return the difference if it is too large.
 
     Args:
-        model: left with ``step`` as its whole step.
-        cache: whose blocks are overwritten.
+        forward_pass: model and cache; blocks of the cache are overwritten.
+        kernel: the persistent kernel of the model.
     """
-    sequences = list(_sequences(limits, min(step.max_sequences, limits.cache.pools[0].blocks)))
-    model.whole_step = None
+    model, cache = forward_pass.model, forward_pass.cache
+    sequences = list(_sequences(limits, min(kernel.max_sequences, limits.cache.pools[0].blocks)))
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
     for rows in sorted({min(width, len(sequences)) for width in _WIDTHS}):
         plan = tuple(Chunk.decode(one, one.prompt_tokens) for one in sequences[:rows])
         batch = _batch(ops, plan, limits.block_tokens)
-        model.whole_step = None
-        general = ops.to_host(model.forward(batch, cache)).astype(np.float64)
-        model.whole_step = step
-        assert step.takes(batch), "the trial would compare the general path with itself"
-        whole = ops.to_host(model.forward(batch, cache)).astype(np.float64)
+        assert kernel.takes(batch), "this is no step of the persistent kernel"
+        general = ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
+        whole = ops.to_host(kernel(batch, cache.keys, cache.values)).astype(np.float64)
         cosines = (general * whole).sum(axis=1)
         cosines /= np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)
         worst = int(cosines.argmin())
-        if not cosines[worst] >= _LEAST_COSINE:
+        if not cosines[worst] >= _MIN_COSINE:
             return (
                 f"a step of {rows} in one launch differs from the general path: cosine {cosines[worst]:.4f} "
                 f"after {plan[worst].start} tokens"

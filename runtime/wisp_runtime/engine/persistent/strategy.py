@@ -1,7 +1,9 @@
-"""How steps that only decode run on a GPU: in one launch each, if that gives what the general path gives.
+"""Selection of the decode strategy: a persistent kernel where it gives the logits of the general path.
 
-The model's own kernels are asked for, and then tried (:mod:`.decode_trial`) before the server says ready: a
-kernel that is wrong on this card, or a build that is not what it says, is found here and not in an answer.
+The persistent kernel of the model is looked up, and compared with the general path (:mod:`.self_test`) before
+the
+server is ready: a kernel that is wrong on this card, or a build that is stale, is found here and not in an
+    answer.
 """
 
 from __future__ import annotations
@@ -11,35 +13,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_plan.units import GIB
 from wisp_plan.weights.formats import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath
-from wisp_runtime.engine.persistent.self_test import differs
+from wisp_runtime.engine.execution.forward import ForwardPass
+from wisp_runtime.engine.persistent.self_test import compare_logits
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.device import Memory
 from wisp_runtime.ops.protocol.ops import Ops
+from wisp_runtime.ops.protocol.persistent import WholeStep
 
 _FASTER_UP_TO = 32
 """Sequences of a step; with 64 the general path takes 6.14 ms of an 8B on an H200, one launch 6.28."""
 
-_LEAST_WEIGHT_BYTES = GIB
+_MIN_WEIGHT_BYTES = GIB
 """SmolLM2-135M on an H200: one launch 0.70 ms of GPU time, the general path 0.66; Llama-3.2-3B 1.94 and 1.99
 as served."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The path of decode steps, as ``/state`` shows it.
+class DecodeStrategy:
+    """Kernels of decode steps, as ``/state`` shows them.
 
     Attributes:
         path: ``persistent`` is one launch a step, ``general`` a launch an op, ``reference`` the CPU.
-        why: why it is not persistent; empty if it is.
+        why: reason why it is not persistent; empty if it is.
         up_to: sequences of a persistent step; steps of more are general.
-        up_to_tokens: of all their contexts together; steps that read more are general. None: none are.
+        up_to_tokens: tokens of all their contexts together; steps that read more are general. None is no
+            limit.
         is_deterministic: whether every decode step is computed so, whatever its size.
     """
 
@@ -49,21 +53,21 @@ class Chosen:
     up_to_tokens: int | None = 0
     is_deterministic: bool = False
 
-    def of(self, sequences: int, context_tokens: int) -> str:
+    def path_of(self, sequences: int, context_tokens: int) -> str:
         """Return the path of a step that decodes ``sequences`` with so many tokens of context in all."""
         is_short = self.up_to_tokens is None or context_tokens <= self.up_to_tokens
         is_persistent = sequences <= self.up_to and is_short
         return "general" if self.path == "persistent" and not is_persistent else self.path
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Chosen:
-        """Read what :meth:`to_dict` wrote."""
+    def from_dict(cls, state: Mapping[str, Any]) -> DecodeStrategy:
+        """Read the result of :meth:`to_dict`."""
         return cls(
-            told["decodePath"],
-            told.get("why", ""),
-            told.get("upTo", 0),
-            told.get("upToTokens"),
-            told.get("deterministic", False),
+            state["decodePath"],
+            state.get("why", ""),
+            state.get("upTo", 0),
+            state.get("upToTokens"),
+            state.get("deterministic", False),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -75,43 +79,57 @@ class Chosen:
         return {"decodePath": self.path, "upTo": self.up_to, "upToTokens": self.up_to_tokens}
 
 
-def choose(
-    wanted: DecodePath, model: Model, cache: KVCache, ops: Ops, limits: Limits, memory: Memory
-) -> Chosen:
-    """Let ``model`` run decode steps in one launch if it can; blocks of ``cache`` are overwritten.
+def select_strategy(
+    requested: DecodePath, forward_pass: ForwardPass, ops: Ops, limits: Limits, memory: Memory
+) -> DecodeStrategy:
+    """Give ``forward_pass`` the persistent kernel of its model if there is a sound one.
 
     Args:
-        memory: of the device, before the model was loaded.
+        requested: path that the settings ask for.
+        forward_pass: model and cache, blocks of which are overwritten.
+        memory: memory of the device before the model was loaded.
 
     Raises:
-        ConfigError: deterministic mode, and there is no such step.
+        ConfigError: deterministic mode, and there is no such kernel.
     """
     if ops.device == "cpu":
-        return Chosen("reference", "the CPU computes op by op")
-    most = limits.max_running if limits.keeps_apart else min(limits.max_running, _FASTER_UP_TO)
-    why = _why_not(wanted, model.spec, limits, memory) or model.use_whole_steps(most)
-    step = model.whole_step
-    if why is None and step is not None:
-        best_up_to, step.max_context_tokens = step.max_context_tokens, sys.maxsize
-        if limits.keeps_apart and step.max_sequences < most:
-            why = f"a step has at most {step.max_sequences} sequences; lower --max-concurrent {most}"
-        why = why or differs(model, step, cache, ops, limits)
-        if not limits.keeps_apart:
-            step.max_context_tokens = best_up_to
+        return DecodeStrategy("reference", "the CPU computes op by op")
+    max_sequences = limits.max_running if limits.keeps_apart else min(limits.max_running, _FASTER_UP_TO)
+    model = forward_pass.model
+    kernel = _refusal(requested, model.spec, limits, memory) or load_persistent(model, ops, max_sequences)
+    if not isinstance(kernel, str):
+        best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
+        why = None
+        if limits.keeps_apart and kernel.max_sequences < max_sequences:
+            why = (
+                f"a step has at most {kernel.max_sequences} sequences; lower --max-concurrent {max_sequences}"
+            )
+        why = why or compare_logits(forward_pass, kernel, ops, limits)
         if why is None:
-            most_tokens = None if limits.keeps_apart else best_up_to
-            return Chosen("persistent", "", step.max_sequences, most_tokens, limits.keeps_apart)
+            forward_pass.persistent = kernel
+            if limits.keeps_apart:
+                return DecodeStrategy("persistent", "", kernel.max_sequences, None, is_deterministic=True)
+            kernel.max_context_tokens = best_up_to
+            return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
+        kernel = why
     if limits.keeps_apart:
-        raise ConfigError(f"--deterministic needs decode steps in one launch: {why}.")
-    model.whole_step = None
-    return Chosen("general", why or "")
+        raise ConfigError(f"--deterministic needs decode steps in one launch: {kernel}.")
+    return DecodeStrategy("general", kernel)
 
 
-def _why_not(wanted: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory) -> str | None:
+def load_persistent(model: Model, ops: Ops, max_sequences: int) -> WholeStep | str:
+    """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why there is none."""
+    layer = dense_layer(model.spec)
+    if layer is None:
+        return "its layers differ, or are no attention and gated MLP"
+    return ops.whole_step(model.spec, model.step_weights(), model.rope_table(layer.attention), max_sequences)
+
+
+def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory) -> str | None:
     others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
-    if wanted == "general":
+    if requested == "general":
         return "--decode-path general"
-    is_small = weight_bytes(spec, "bf16", "cuda").weights < _LEAST_WEIGHT_BYTES
+    is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
     if is_small and not limits.keeps_apart:
         return "the model is small: the barriers of one launch take longer than its kernels' edges"
     if limits.block_tokens % STEP_BLOCK_TOKENS:

@@ -12,7 +12,7 @@ import numpy as np
 
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch, StepKind
 from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
@@ -230,7 +230,9 @@ class CudaOps(Arenas):
             starts = np.asarray(batch.query_starts_host)
             counts = starts[1:] - starts[:-1]
             kinds = (
-                (False, True) if batch.is_prompt else (bool((counts == 1).any()), bool((counts > 1).any()))
+                (False, True)
+                if batch.kind is StepKind.PREFILL
+                else (bool((counts == 1).any()), bool((counts > 1).any()))
             )
             known = self._known = _Kinds(batch, *kinds)
         return known

@@ -95,10 +95,10 @@ def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
 def test_padding_writes_nothing_and_shifts_nobody():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     decoding(scheduler, runner, range(5))
-    before = runner.cache.keys.copy()
+    before = runner.forward_pass.cache.keys.copy()
     plan = scheduler.plan()
     run_step(runner, plan)
-    written = np.flatnonzero(runner.cache.keys != before)
+    written = np.flatnonzero(runner.forward_pass.cache.keys != before)
     slots = [chunk.sequence.cache.tables[0][chunk.start // 4] * 4 + chunk.start % 4 for chunk in plan]
     assert set(written) <= set(slots)
     assert len(runner._staging._decodes[8, False].tokens) == 8
@@ -109,7 +109,7 @@ def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
     runner.graphs.records = True
     decoding(scheduler, runner, range(5))
     tokens = sum(one.computed_tokens + 1 for one in scheduler.running)
-    runner.model.whole_step = SimpleNamespace(max_context_tokens=tokens + 12)
+    runner.forward_pass.persistent = SimpleNamespace(max_context_tokens=tokens + 12, takes=lambda _: False)
     seen = []
     for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
         plan = scheduler.plan()

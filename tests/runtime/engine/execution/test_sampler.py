@@ -9,6 +9,7 @@ from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit, TokenLogprobs
 from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.models.model import Output
 
 
 def chunk(samples=True, generated=(), **sampling):
@@ -81,8 +82,8 @@ class Scripted:
     def __init__(self, logits):
         self.logits = np.array(logits, np.float32)
 
-    def forward(self, batch: Batch, cache: KVCache) -> np.ndarray:
-        return self.logits
+    def forward(self, batch: Batch, cache: KVCache) -> Output:
+        return Output(self.logits)
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])

@@ -11,8 +11,10 @@ import pytest
 from test_decoder import OPS, make
 
 from wisp_plan.memory.cache import one_pool
-from wisp_runtime.engine.persistent import strategy
-from wisp_runtime.engine.persistent.strategy import choose
+from wisp_runtime.batch import StepKind
+from wisp_runtime.engine.execution.forward import ForwardPass
+from wisp_runtime.engine.persistent import strategy as strategies
+from wisp_runtime.engine.persistent.strategy import select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import allocate
@@ -31,8 +33,9 @@ class Gpu:
         return getattr(OPS, name)
 
 
-class Step:
-    """A whole step that computes as the model does, and then does ``wrong`` to the logits of a batch."""
+class Kernel:
+    """A persistent kernel that computes as the model does, and then does ``wrong`` to the logits of a
+    batch."""
 
     max_sequences, max_context_tokens = 32, 1 << 20
 
@@ -40,15 +43,12 @@ class Step:
         self.model, self.wrong, self.batches = model, wrong, []
 
     def takes(self, batch):
-        is_decode = len(batch.tokens) == len(batch.context_lengths) == len(batch.logit_rows)
-        return is_decode and sum(batch.context_lengths_host) <= self.max_context_tokens
+        return batch.kind is StepKind.DECODE and sum(batch.context_lengths_host) <= self.max_context_tokens
 
     def __call__(self, batch, keys, values):
         self.batches.append(batch)
-        self.model.whole_step = None
-        logits = self.model.forward(batch, SimpleNamespace(keys=keys, values=values, block_tokens=16))
-        self.model.whole_step = self
-        return self.wrong(logits, batch)
+        cache = SimpleNamespace(keys=keys, values=values, block_tokens=16)
+        return self.wrong(self.model.forward(batch, cache).logits, batch)
 
     @property
     def rows(self):
@@ -57,7 +57,7 @@ class Step:
 
 @pytest.fixture(autouse=True)
 def _any_model_is_large_enough(monkeypatch):
-    monkeypatch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 0)
+    monkeypatch.setattr(strategies, "_MIN_WEIGHT_BYTES", 0)
 
 
 def right(logits, batch):
@@ -68,29 +68,31 @@ def noisy(logits, batch):
     return logits + 5.0 * np.random.default_rng(1).standard_normal(logits.shape)
 
 
-def chosen(wrong=right, why=None, wanted="auto", memory=MEMORY, limits=LIMITS, best_up_to=1 << 20):
+def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMITS, best_up_to=1 << 20):
+    """The strategy, the forward pass that it is for, and the kernel that was tried."""
     model = make(max_context=LIMITS.max_context)
-    step = Step(model, wrong)
-    step.max_context_tokens = best_up_to
+    kernel = Kernel(model, wrong)
+    kernel.max_context_tokens = best_up_to
 
-    def use(max_sequences):
-        assert max_sequences == (limits.max_running if limits.keeps_apart else 32)  # of 40 that may run
-        step.max_sequences = min(step.max_sequences, max_sequences)
-        model.whole_step = None if why else step
-        return why
+    def whole_step(spec, weights, rope, max_sequences):
+        assert max_sequences == (limits.max_running if limits.keeps_apart else min(32, limits.max_running))
+        kernel.max_sequences = min(kernel.max_sequences, max_sequences)
+        return why or kernel
 
-    model.use_whole_steps = use
+    gpu = Gpu()
+    gpu.whole_step = whole_step
     cache = allocate(model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens)
-    return choose(wanted, model, cache, Gpu(), limits, memory), model, step
+    forward_pass = ForwardPass(model, cache)
+    return select_strategy(requested, forward_pass, gpu, limits, memory), forward_pass, kernel
 
 
 def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width():
-    found, model, step = chosen()
-    assert (found.path, found.up_to, found.why) == ("persistent", 32, "")
-    assert model.whole_step is step
-    assert step.rows == [1, 16, 32]
-    assert found.to_dict() == {"decodePath": "persistent", "upTo": 32, "upToTokens": 1 << 20}
-    assert [found.of(*step) for step in ((1, 9), (32, 1 << 20), (33, 40), (2, 2 << 20))] == [
+    strategy, forward_pass, kernel = selected()
+    assert (strategy.path, strategy.up_to, strategy.why) == ("persistent", 32, "")
+    assert forward_pass.persistent is kernel
+    assert kernel.rows == [1, 16, 32]
+    assert strategy.to_dict() == {"decodePath": "persistent", "upTo": 32, "upToTokens": 1 << 20}
+    assert [strategy.path_of(*step) for step in ((1, 9), (32, 1 << 20), (33, 40), (2, 2 << 20))] == [
         "persistent",
         "persistent",
         "general",
@@ -99,8 +101,8 @@ def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width()
 
 
 def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_attention_has():
-    _, _, step = chosen()
-    batch = step.batches[-1]
+    _, _, kernel = selected()
+    batch = kernel.batches[-1]
     contexts = batch.context_lengths_host
     assert contexts[0] > 1024
     assert len(set(contexts)) == 32
@@ -122,14 +124,10 @@ def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_a
 )
 def test_a_small_cache_is_tried_as_far_as_it_goes(limits, rows, longest):
     limits = replace(LIMITS, **limits)
-    model = make(max_context=LIMITS.max_context)
-    step = Step(model, right)
-    step.max_sequences = min(32, limits.max_running)
-    model.use_whole_steps = lambda _: setattr(model, "whole_step", step)
-    cache = allocate(model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=16)
-    assert choose("auto", model, cache, Gpu(), limits, MEMORY).path == "persistent"
-    assert step.rows == rows
-    assert max(step.batches[-1].context_lengths_host) == longest
+    strategy, _, kernel = selected(limits=limits)
+    assert strategy.path == "persistent"
+    assert kernel.rows == rows
+    assert max(kernel.batches[-1].context_lengths_host) == longest
 
 
 def first_part_alone(logits, batch):
@@ -147,39 +145,39 @@ def first_part_alone(logits, batch):
         ({"wrong": lambda logits, _: logits[::-1]}, "a step of 16 in one launch differs"),  # rows mixed up
         ({"wrong": first_part_alone}, "cosine -1.0000 after 1100 tokens"),
         ({"why": "not compiled"}, "not compiled"),
-        ({"wanted": "general"}, "--decode-path general"),
+        ({"requested": "general"}, "--decode-path general"),
         ({"limits": replace(LIMITS, cache=one_pool(256, 8))}, "KV blocks of 8 tokens"),
         ({"memory": Memory("cuda", "a GPU", 4 << 30, 10 << 30, 1 << 30)}, "another process uses the GPU"),
     ],
 )
 def test_anything_else_takes_the_general_path_and_says_why(settings, says):
-    found, model, _ = chosen(**settings)
-    assert found.path == "general"
-    assert says in found.why
-    assert model.whole_step is None
-    assert found.to_dict() == {"decodePath": "general", "why": found.why}
+    strategy, forward_pass, _ = selected(**settings)
+    assert strategy.path == "general"
+    assert says in strategy.why
+    assert forward_pass.persistent is None
+    assert strategy.to_dict() == {"decodePath": "general", "why": strategy.why}
 
 
 def test_a_small_model_takes_the_general_path(monkeypatch):
-    monkeypatch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 1 << 30)
-    assert chosen()[0].why.startswith("the model is small")
+    monkeypatch.setattr(strategies, "_MIN_WEIGHT_BYTES", 1 << 30)
+    assert selected()[0].why.startswith("the model is small")
 
 
 def test_a_step_is_tried_also_beyond_the_context_up_to_which_it_is_best():
-    found, _, step = chosen(best_up_to=500)
-    assert step.rows == [1, 16, 32]
-    assert (found.up_to_tokens, step.max_context_tokens) == (500, 500)
+    strategy, _, kernel = selected(best_up_to=500)
+    assert kernel.rows == [1, 16, 32]
+    assert (strategy.up_to_tokens, kernel.max_context_tokens) == (500, 500)
 
 
 DETERMINISTIC = replace(LIMITS, keeps_apart=True, max_concurrent=24)
 
 
 def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so():
-    found, _, step = chosen(limits=DETERMINISTIC, best_up_to=500)
-    assert step.rows == [1, 16, 24]
-    assert step.max_context_tokens == sys.maxsize
-    assert found.of(24, 1 << 40) == "persistent"
-    assert found.to_dict() == {"decodePath": "persistent", "deterministic": True, "upTo": 24}
+    strategy, _, kernel = selected(limits=DETERMINISTIC, best_up_to=500)
+    assert kernel.rows == [1, 16, 24]
+    assert kernel.max_context_tokens == sys.maxsize
+    assert strategy.path_of(24, 1 << 40) == "persistent"
+    assert strategy.to_dict() == {"decodePath": "persistent", "deterministic": True, "upTo": 24}
 
 
 @pytest.mark.parametrize(
@@ -195,9 +193,9 @@ def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so(
 )
 def test_in_deterministic_mode_there_is_no_other_path(settings, says):
     with pytest.raises(ConfigError, match=says):
-        chosen(**{"limits": DETERMINISTIC} | settings)
+        selected(**{"limits": DETERMINISTIC} | settings)
 
 
 def test_the_cpu_says_that_it_is_one():
-    found = choose("auto", make(), None, OPS, LIMITS, MEMORY)
-    assert (found.path, found.why) == ("reference", "the CPU computes op by op")
+    strategy = select_strategy("auto", ForwardPass(make(), None), OPS, LIMITS, MEMORY)
+    assert (strategy.path, strategy.why) == ("reference", "the CPU computes op by op")

@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from wisp_runtime.batch import StepKind
+from wisp_runtime.models.model import Output
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import fake_device_runner
 from test_engine_properties import MAX_CONTEXT, EngineMachine, limits, submits
@@ -42,12 +45,12 @@ class Provenance(ToyModel):
                     place = int(batch.block_tables[b, block]) * cache.block_tokens + offset
                     assert positions[place] == position - 1
                     before = int(marks[place])
-                of_row[n] = mark(batch.is_prompt, int(batch.tokens[n]), before)
+                of_row[n] = mark(batch.kind is StepKind.PREFILL, int(batch.tokens[n]), before)
                 marks[batch.slots[n]], positions[batch.slots[n]] = of_row[n], position
         logits = np.zeros((len(batch.logit_rows), VOCAB), np.float32)
         for row, n in enumerate(batch.logit_rows.tolist()):
             logits[row, of_row.get(n, 0) % VOCAB] = 1.0
-        return logits
+        return Output(logits)
 
 
 def answer(request, max_context):

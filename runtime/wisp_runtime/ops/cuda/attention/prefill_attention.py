@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wisp_runtime.batch import Array, Batch
+from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.attention.prefill_plan import OP, PORTABLE, WGMMA, Tiling, Variant, choose
@@ -135,7 +135,7 @@ class PrefillAttention:
         _, kv_heads, block_tokens, _ = keys.shape
         group = heads // kv_heads
         variant = choose(self._variants, head_size, self._device.shared_bytes)
-        least = 1 if batch.is_prompt else 2
+        least = 1 if batch.kind is StepKind.PREFILL else 2
         chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, least)
         if not chunks:
             return _Known(batch, question, variant, variant.rows[0], None)

@@ -15,7 +15,7 @@ import numpy as np
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.formats import weight_bytes
-from wisp_runtime.batch import Array, Batch
+from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
 from wisp_runtime.ops.cuda.device.checks import require_true
@@ -95,9 +95,9 @@ class DecodeStep:
     def takes(self, batch: Batch) -> bool:
         """Return whether ``batch`` is a decode step that this kernel runs."""
         rows = len(batch.tokens)
-        is_decode = rows == len(batch.context_lengths) == len(batch.logit_rows) and not batch.is_prompt
         tokens = sum(batch.context_lengths_host)
-        return is_decode and rows <= self.max_sequences and tokens <= self.max_context_tokens
+        fits = rows <= self.max_sequences and tokens <= self.max_context_tokens
+        return batch.kind is StepKind.DECODE and fits
 
     def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
