@@ -53,7 +53,12 @@ def decoding(runner: CpuRunner, batch: int, context: int, rounds: int) -> Callab
     room = context + rounds + 8
     blocks = batch * -(-room // BLOCK_TOKENS)
     limits = Limits(
-        one_pool(blocks, BLOCK_TOKENS), 512, batch, room, runner.forward_pass.model.spec.vocab, reuses_prefixes=False
+        one_pool(blocks, BLOCK_TOKENS),
+        512,
+        batch,
+        room,
+        runner.forward_pass.model.spec.vocab,
+        reuses_prefixes=False,
     )
     scheduler = Scheduler(limits)
     greedy = SamplingParams(temperature=0.0)
