@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wisp_plan.errors import SizeInvalid
+from wisp_plan.memory.buffers.persistent import BATCH_SIZES
 from wisp_plan.units import parse_size
 from wisp_runtime.errors import ConfigError
 
@@ -29,7 +30,7 @@ KVCacheDtype = Literal["auto", "bf16", "fp8"]
 DecodePath = Literal["auto", "general"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-STEP_SEQUENCES, STEP_BLOCK_TOKENS = 64, 16
+STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
 """Of decode steps in one launch: most sequences, and what tokens of a KV block must be a multiple of."""
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
 KERNELS_VARIABLE = "WISP_KERNELS"

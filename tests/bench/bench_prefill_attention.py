@@ -104,7 +104,9 @@ def measure(device: Device, rounds: int) -> list[dict[str, object]]:
     rows = []
     for tokens, prefix in CASES:
         case = Case(device, tokens, prefix)
-        runs = {name: case.ours(PrefillAttention(device, family)) for name, family in families.items()}
+        runs = {
+            name: case.ours(PrefillAttention(device, family, name=name)) for name, family in families.items()
+        }
         if beside := torchs(case):
             runs["torch"] = beside
         for name, run in runs.items():

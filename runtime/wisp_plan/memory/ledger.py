@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wisp_plan.memory.buffers import cpu_bytes, gpu_buffers
+from wisp_plan.memory.batch_buckets import buckets
+from wisp_plan.memory.buffers.cpu import cpu_bytes
+from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.spec.model import ModelSpec
@@ -161,16 +163,10 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     """Count the scratch memory of the largest step."""
     if options.device == "cpu":
         return cpu_bytes(spec, options.step)
-    return sum(gpu_buffers(spec, options.step).values())
+    return sum(buffer.size_bytes for buffer in gpu_buffers(spec, options.step))
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:
     """Estimate captured CUDA graphs: one per size of a decode step and kind of sampling."""
     kernels = len(spec.layers) * GRAPH_KERNELS_A_LAYER + GRAPH_KERNELS_BESIDE
-    return len(GRAPH_KINDS) * decode_sizes(max_concurrent) * kernels * GRAPH_NODE_BYTES
-
-
-def decode_sizes(max_concurrent: int) -> int:
-    """Count the sizes that decode steps are rounded up to (``batch_buckets.py`` lists them)."""
-    small = sum(size < max_concurrent for size in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128))
-    return small + max(0, -(-(max_concurrent - 128) // 64) - 1) + 1
+    return len(GRAPH_KINDS) * len(buckets(max_concurrent)) * kernels * GRAPH_NODE_BYTES

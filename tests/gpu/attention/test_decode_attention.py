@@ -6,6 +6,11 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
+from wisp_plan.memory.buffers.attention import (  # noqa: E402
+    DECODE_PARTIAL_ROWS,
+    decode_arrivals,
+    decode_attention,
+)
 from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
@@ -172,8 +177,12 @@ def test_the_order_of_arrival_does_not_change_a_bit(device, random):
     first = attend(device, case)
     for _ in range(5):
         assert np.array_equal(attend(device, case), first)
-    arrived = device.workspace.zeroed("decode_attention.arrived", (2 * 32,), np.uint32)
+    arrived = device.workspace.zeroed("decode_attention.arrivals", (2 * 32,), np.uint32)
     assert not cp.asnumpy(arrived).any()
+
+
+def buffers(sequences, heads, head_size):
+    return *decode_attention(DECODE_PARTIAL_ROWS, head_size), decode_arrivals(sequences, heads)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 40])
@@ -184,7 +193,7 @@ def test_one_graph_serves_all_lengths(device, random, batch):
     out, steps = full_nan((tokens, heads * size), BF16), on_device(case.batch)
     arrays = to_device(case.q), to_device(case.keys), to_device(case.values)
     attention = DecodeAttention(device)
-    attention.reserve(batch, heads, size)
+    device.workspace.reserve(buffers(batch, heads, size))
 
     def launch():
         attention(*arrays, steps, scale=size**-0.5, window=None, max_context=700, out=out)
@@ -218,7 +227,7 @@ def test_large_scores_do_not_overflow(device, random):
 def test_what_is_reserved_is_enough(device, random):
     own = replace(device, workspace=Workspace())
     attention = DecodeAttention(own)
-    attention.reserve(64, 8, 128)
+    own.workspace.reserve(buffers(64, 8, 128))
     own.workspace.seal()
     for batch, context in ((1, 700), (5, 700), (64, 30)):
         case = make(random, (8, 2, 128), 16, [context] * batch)

@@ -15,6 +15,12 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
+from wisp_plan.memory.buffers.attention import (  # noqa: E402
+    max_work_tiles,
+    prefill_partials,
+    prefill_tile,
+    work_tiles,
+)
 from wisp_runtime.batch import Batch, StepKind  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention  # noqa: E402
@@ -260,7 +266,11 @@ def test_a_step_of_decodes_launches_nothing(attend):
 def test_the_reserved_memory_is_enough(attend, device):
     fresh = replace(device, workspace=Workspace())
     attend = PrefillAttention(fresh, attend._variants)
-    attend.reserve(600, 9, *LLAMA)
+    heads, kv_heads, head_size = LLAMA
+    tile = prefill_tile(attend.tiles, head_size)
+    sizes = {"group": heads // kv_heads, "kv_heads": kv_heads, "sm_count": device.sms}
+    partials = prefill_partials(tile.rows * (tile.head_size + 2), device.sms)
+    fresh.workspace.reserve((work_tiles(max_work_tiles(600, 9, tile.rows, **sizes)), *partials))
     fresh.workspace.seal()
     check(attend, make([(16, 7900)], LLAMA))
     check(attend, make([(2, 100)] * 8 + [(584, 584)], LLAMA))

@@ -14,7 +14,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
-from wisp_plan.memory.buffers import gpu_buffers  # noqa: E402
+from wisp_plan.memory.buffers.gpu import gpu_buffers  # noqa: E402
 from wisp_plan.memory.ledger import compute_ledger  # noqa: E402
 from wisp_plan.presets import shape_spec  # noqa: E402
 from wisp_plan.units import GIB, MIB, format_size  # noqa: E402
@@ -153,9 +153,7 @@ def show(spec, ledger, device, predicted, told):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
     print(f"\npredicted {format_size(predicted)}, allocated {format_size(told['allocatedBytes'])}; {told}")
     assert compute_ledger(spec, ledger.options) == ledger
-    predictions, found = gpu_buffers(spec, ledger.options.step), dict[str, int]()
-    for row in device.gpu.workspace.report():
-        part = next((name for name in predictions if row["name"].startswith(name)), row["name"])
-        found[part] = found.get(part, 0) + row["bytes"]
-    for name in {**predictions, **found}:
-        print(f"  {name:24} predicted {predictions.get(name, 0):>14,}  allocated {found.get(name, 0):>14,}")
+    declared = {buffer.name: buffer.size_bytes for buffer in gpu_buffers(spec, ledger.options.step)}
+    allocated = {row["name"]: row["bytes"] for row in device.gpu.workspace.report()}
+    for name in {**declared, **allocated}:
+        print(f"  {name:28} declared {declared.get(name, 0):>14,}  allocated {allocated.get(name, 0):>14,}")

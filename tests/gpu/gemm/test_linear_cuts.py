@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from linear_cases import BF16, SIGMOID, SUMS, TOKENS, Case, as_bits, check, check_stable, few  # noqa: E402
 from linear_checks import check_chain  # noqa: E402
 
+from wisp_plan.memory.buffers.gemm import BLOCK_N  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.linear_plan import (  # noqa: E402
     TALL_TOKENS,
-    TILE_TOKENS,
     Plan,
     Work,
     plan,
@@ -36,7 +36,7 @@ def in_ranges(width, ranges, lanes):
     return planner
 
 
-@pytest.mark.parametrize("width", TILE_TOKENS)
+@pytest.mark.parametrize("width", BLOCK_N)
 @pytest.mark.parametrize(("ranges", "lanes"), [(1, 1), (7, 1), (132, 1), (13, 2), (66, 2)])
 def test_every_width_cut_in_every_way(device, width, ranges, lanes):
     tokens = width * lanes - 3
@@ -68,7 +68,7 @@ def in_pairs(width, row_tiles, blocks):
 
 @pytest.mark.parametrize(
     ("width", "row_tiles"),
-    [*((width, 2) for width in TILE_TOKENS if width >= 64), *((width, 3) for width in TALL_TOKENS)],
+    [*((width, 2) for width in BLOCK_N if width >= 64), *((width, 3) for width in TALL_TOKENS)],
 )
 @pytest.mark.parametrize("blocks", [4, 100])  # some tiles whole, none
 def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
@@ -131,7 +131,7 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
             check_biased_and_gated(linear, plain, gated, tokens)
 
 
-ALONE_AND_BESIDE = (1, *(width - spare for width in TILE_TOKENS for spare in (0, 3)), 257, 700)
+ALONE_AND_BESIDE = (1, *(width - spare for width in BLOCK_N for spare in (0, 3)), 257, 700)
 SHARED = 3000  # tokens: enough for whole tiles that share their copies
 
 
@@ -158,7 +158,7 @@ def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
 @pytest.mark.parametrize("tokens", [1, 40, 300])
 def test_few_ranges_and_whole_tiles_mix(device, tokens):
     def planner(work: Work, sms: int) -> Plan:
-        width = next((width for width in TILE_TOKENS if width >= work.tokens), 96)
+        width = next((width for width in BLOCK_N if width >= work.tokens), 96)
         token_tiles = -(-work.tokens // width)
         return Plan(work, width, min(8, token_tiles), 5 * token_tiles, 1, 11, 11)
 
@@ -185,7 +185,7 @@ def test_products_follow_each_other_without_waiting(device):
 def test_what_is_reserved_suffices(device):
     assert all(plan(Work(6144, 4096, tokens), device.sms).grid <= device.sms for tokens in TOKENS)
     linear = Linear(device)
-    linear.ensure(max(TOKENS))
+    linear.reserve(max(TOKENS))
     device.workspace.array("test.y", (max(TOKENS), 6144), BF16)
     reserved = device.workspace.bytes
     for outputs, inputs in ((6144, 4096), (576, 576)):

@@ -91,7 +91,7 @@ def test_products_follow_each_other_without_waiting(device):
 def test_what_is_reserved_suffices(device):
     case, linear = Case(device, 1000, 4096), PortableLinear(device)
     for most in (8, 80, max(TOKENS)):
-        linear.ensure(most)
+        linear.reserve(most)
         device.workspace.array("test.y", (max(TOKENS), 1000), BF16)
         reserved = device.workspace.bytes
         for count in (count for count in TOKENS if count <= most):

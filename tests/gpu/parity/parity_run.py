@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from parity_reference import Seen
 
+from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent.strategy import load_persistent
@@ -56,7 +57,8 @@ class Ours:
         assert isinstance(model, Decoder)
         persistent = None
         if ops.device == "cuda":
-            cast(Any, ops).reserve(model.spec, MOST_TOKENS, MOST_SEQUENCES)
+            step = StepSizes(MOST_TOKENS, MOST_SEQUENCES, model.spec.max_context, BLOCK_TOKENS)
+            cast(Any, ops).reserve(model.spec, step)
             kernel = load_persistent(
                 model, ops, MOST_SEQUENCES
             )  # decode steps are compared as they are served

@@ -19,6 +19,7 @@ from spec_changes import attention_of, changed
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from decode_batch import decode_batch
 
+from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -52,7 +53,7 @@ class Subject:
         self.model = random_model(spec, self.ops, 7)
         self.cache = allocate(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
-        self.ops.reserve(spec, 64, 64)
+        self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
         self.step = DecodeStep(
             device, spec, self.model.step_weights(), self.model.rope_table(attention_of(spec)), 64
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from spec_changes import changed
 
-from wisp_plan.memory.buffers import gpu_buffers
+from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.ledger import (
     CONTEXT_BYTES,
     LedgerOptions,
@@ -64,14 +64,16 @@ def test_a_gpu_holds_stacked_matrices_padded_to_blocks_of_64_and_aligned_vectors
 
 def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     spec, tokens = spec_of("llama-3-8b"), 512
-    buffers = gpu_buffers(spec, replace(CUDA, sm_count=132).step)
+    declared = gpu_buffers(spec, replace(CUDA, sm_count=132).step)
+    buffers = {buffer.name: buffer.size_bytes for buffer in declared}
+    assert len(buffers) == len(declared)
     assert buffers["residual"] == tokens * 4096 * 4
     assert buffers["normed"] == buffers["attention"] == buffers["output"] == tokens * 4096 * 2
     assert buffers["qkv"] == tokens * 6144 * 2
     assert buffers["swiglu"] == tokens * 14336 * 2
     assert buffers["rows"] == 32 * 4096 * 2
     assert buffers["logits"] == 32 * 128256 * 4
-    assert buffers["rotation"] == 8192 * 128 * 4
+    assert buffers["rope_table"] == 8192 * 128 * 4
     assert workspace_bytes(spec, replace(CUDA, sm_count=132)) == sum(buffers.values())
     assert 100 * MIB < sum(buffers.values()) < 150 * MIB
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
 
-from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -108,8 +108,8 @@ class FakeSampler:
         self.drawn = np.full(max_rows, -99, np.int32)
         self.is_sound = np.zeros(max_rows, np.uint8)
         self.logprobs = np.zeros(max_rows, np.float32)
-        self.top_ids = np.zeros((max_rows, MOST_ALTERNATIVES), np.int32)
-        self.top_logprobs = np.zeros((max_rows, MOST_ALTERNATIVES), np.float32)
+        self.top_ids = np.zeros((max_rows, MAX_ALTERNATIVES), np.int32)
+        self.top_logprobs = np.zeros((max_rows, MAX_ALTERNATIVES), np.float32)
 
     def host_view(self, memory):
         assert memory.shape == (self.parameter_bytes,)
@@ -131,8 +131,8 @@ class FakeSampler:
             self.drawn[:live] = toy_sample(logits[:live], sampling).tokens
             self.is_sound[:live] = 1
             self.logprobs[:live] = -self.drawn[:live]
-            self.top_ids[:live] = np.arange(MOST_ALTERNATIVES)
-            self.top_logprobs[:live] = -np.arange(MOST_ALTERNATIVES)
+            self.top_ids[:live] = np.arange(MAX_ALTERNATIVES)
+            self.top_logprobs[:live] = -np.arange(MAX_ALTERNATIVES)
 
         self.stream.ask(work)
         reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}

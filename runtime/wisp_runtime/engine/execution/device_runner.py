@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from wisp_plan.memory.batch_buckets import buckets
 from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.sequence_cache import scratch_cache
-from wisp_runtime.engine.execution.batch_buckets import buckets
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.graphs import Graphs
 from wisp_runtime.engine.execution.runner import run_step

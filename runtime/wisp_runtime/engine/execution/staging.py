@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_plan.memory.batch_buckets import bucket_for, buckets
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.batch import Array, Batch, Sampled, StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.blocks import blocks_for
-from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
 from wisp_runtime.engine.execution.packing import (
     Arrays,
     Shape,
@@ -41,7 +41,7 @@ from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
 from wisp_runtime.ops.protocol.stream import Stream
 
 _RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
-_RESULT_BYTES = 12 + 8 * MOST_ALTERNATIVES  # of a row
+_RESULT_BYTES = 12 + 8 * MAX_ALTERNATIVES  # of a row
 _ALIGNMENT_BYTES = 16
 
 
@@ -170,7 +170,7 @@ class Staging:
         self._parameters.fill(pinned.parameters, sampling)
         return StagedSampling(
             parameters=self._inputs[: self._parameters.parameter_bytes],
-            logprobs=-1 if sampling.logprobs < 0 else MOST_ALTERNATIVES,
+            logprobs=-1 if sampling.logprobs < 0 else MAX_ALTERNATIVES,
             greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
         )
 

@@ -47,8 +47,7 @@ class CudaDevice:
 
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate the buffers of a step, and make the sampler."""
-        self.ops.make_sampler(spec.vocab, step.max_sequences).reserve()
-        self.ops.reserve(spec, step.max_tokens, step.max_sequences)
+        self.ops.reserve(spec, step)
 
     def seal(self) -> None:
         """Allow no allocation from here on."""

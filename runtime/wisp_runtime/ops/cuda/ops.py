@@ -1,16 +1,17 @@
 """The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
 
 The names of buffers are chosen here, for all: two results that live at once have different names.
-:mod:`wisp_plan.memory.buffers` counts each; ``tests/gpu/engine/test_preflight.py`` compares the total.
+:mod:`wisp_plan.memory.buffers` declares each; nothing else is allocated once the workspace is sealed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.memory.buffers.gpu import op_buffers
+from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch, StepKind
 from wisp_runtime.errors import ConfigError, KernelsMissing
@@ -99,19 +100,12 @@ class CudaOps(Arenas):
         self.sampler = Sampler(self.device_state, vocab, max_rows)
         return self.sampler
 
-    def reserve(self, spec: ModelSpec, max_tokens: int, max_sequences: int) -> None:
-        """Allocate the scratch memory that depends on more of a step than its size; before the first step.
-
-        Args:
-            max_tokens, max_sequences: of a step.
-        """
-        attentions = spec.mixers(AttentionSpec)
-        width = max(spec.hidden, *(attention.query_size for attention in attentions))
-        self.device_state.workspace.array("rows", (max_sequences, width), BF16)
-        self._linear.ensure(max_tokens)
-        for one in attentions:
-            self._decode_attention.reserve(max_sequences, one.heads, one.head_size)
-            self._prefill_attention.reserve(max_tokens, max_sequences, one.heads, one.kv_heads, one.head_size)
+    def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
+        """Allocate the buffers of every op, and make the sampler."""
+        step = replace(step, sm_count=self.device_state.sms)
+        self.make_sampler(spec.vocab, step.max_sequences)
+        self._linear.reserve(step.max_tokens)
+        self.device_state.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
 
     def set_batch_invariant(self) -> None:
         """Cut no product and no attention along what it sums over; see ``Ops``.

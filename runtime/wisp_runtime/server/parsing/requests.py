@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.api.errors import unsupported
 
 MAX_STOPS = 16
@@ -122,7 +122,7 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
     # Refused unless they say what happens anyway.
     tools: Any = None
@@ -144,7 +144,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: list[str | list[int]]
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     # Refused unless they say what happens anyway.
     suffix: Any = None
     best_of: Any = None

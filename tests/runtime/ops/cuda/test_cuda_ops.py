@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from wisp_plan.memory.buffers import gpu_buffers
-from wisp_plan.memory.ledger import LedgerOptions
+from wisp_plan.memory.buffers.gpu import op_buffers
+from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -45,6 +45,13 @@ class FakeWorkspace:
             self.bytes[name] = address, needed
         return FakeArray(shape, dtype, address)
 
+    def view(self, buffer):
+        return self.array(buffer.name, buffer.shape, buffer.dtype)
+
+    def reserve(self, buffers):
+        for buffer in buffers:
+            self.view(buffer)
+
 
 @pytest.fixture
 def module(monkeypatch):
@@ -63,7 +70,7 @@ def module(monkeypatch):
 
 
 def fake_device():
-    return MagicMock(workspace=FakeWorkspace())
+    return MagicMock(workspace=FakeWorkspace(), sms=132, shared_bytes=232448, arch="sm_90a")
 
 
 @pytest.fixture
@@ -119,14 +126,15 @@ def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
     ] == [held, "gate_up_interleaved", "plain"]
 
 
-def test_rows_that_go_on_have_a_buffer_before_the_seal_as_large_as_the_ledger_counts(module, ops):
-    """Where each sequence has one token of the largest step, no step before the seal takes rows."""
-    spec, sequences = shape_spec("llama-3-8b"), 5
-    ops._decode_attention, ops._prefill_attention = MagicMock(), MagicMock()
-    ops.reserve(spec, sequences, sequences)
-    options = LedgerOptions("cuda", "bf16", "bf16", 1, 16, 8192, sequences, sequences)
+def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
+    """Where each sequence has one token of the largest step, no step before the seal gathers rows."""
+    spec, step = shape_spec("llama-3-8b"), StepSizes(5, 5, 8192, 16, sm_count=132)
+    ops.reserve(spec, step)
     workspace = ops.device_state.workspace
-    assert workspace.bytes["rows"][1] == gpu_buffers(spec, options.step)["rows"]
+    declared = {buffer.name: math.prod(buffer.shape) for buffer in op_buffers(spec, step)}
+    allocated = {name: size for name, (_, size) in workspace.bytes.items()}
+    assert allocated.keys() == declared.keys()
+    assert all(allocated[name] % declared[name] == 0 for name in declared)
     attention, rows = workspace.array("attention", (4, 4096), module.BF16), some_rows(workspace, 3)
     before = workspace.grown
     assert ops.gather_rows(attention, rows).shape == (3, 4096)

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from wisp_plan.memory.buffers.gemm import BLOCK_M, block_n
 from wisp_runtime.errors import ShapeError
 
 MODULES = ("arrays", "device", "kernels", "workspace", "driver", "packing", "linear", "portable_linear")
@@ -40,7 +41,11 @@ class FakeWorkspace:
             self.views[key] = FakeArray(shape, dtype, memory(sum(name.encode()) << 20))
         return self.views[key]
 
-    zeroed = array
+    def view(self, buffer):
+        return self.array(buffer.name, buffer.shape, np.dtype(buffer.dtype))
+
+    def reserve(self, buffers):
+        assert [self.view(buffer) for buffer in buffers]
 
 
 class FakeKernel:
@@ -176,10 +181,10 @@ def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, s
             found = portable.cut(work, sms)
             token_tiles, row_tiles, parts = found.grid
             assert token_tiles * found.tile_tokens >= tokens
-            assert row_tiles * plan.UNIT_ROWS >= rows
+            assert row_tiles * BLOCK_M >= rows
             assert 1 <= parts <= work.k_tiles
             assert found.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
-            reserved = next((width for width in plan.TILE_TOKENS if width >= tokens), plan.TILE_TOKENS[-1])
+            reserved = block_n(tokens)
             if parts > 1:
                 assert token_tiles * row_tiles <= 2 * sms, "more counters than there are"
                 blocks = token_tiles * row_tiles * parts

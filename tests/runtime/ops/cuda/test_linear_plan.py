@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from wisp_plan.memory.buffers.gemm import BLOCK_N
 from wisp_runtime.ops.cuda.gemm.linear_plan import (
     TALL_TOKENS,
-    TILE_TOKENS,
     Plan,
     Work,
     _candidates,
@@ -79,7 +79,7 @@ def test_numbers_stay_inside_the_kernels_integers(shape):
 
 
 @pytest.mark.parametrize(
-    ("width", "row_tiles"), [*((width, 2) for width in TILE_TOKENS), *((width, 3) for width in TALL_TOKENS)]
+    ("width", "row_tiles"), [*((width, 2) for width in BLOCK_N), *((width, 3) for width in TALL_TOKENS)]
 )
 def test_the_ring_is_deep_and_fits(width, row_tiles):
     depth = stages(width, H200_SHARED_BYTES, row_tiles)

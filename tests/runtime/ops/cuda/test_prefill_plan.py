@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from wisp_plan.memory.buffers.attention import max_work_tiles
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention.prefill_plan import (
     FIELDS,
@@ -14,7 +15,6 @@ from wisp_runtime.ops.cuda.attention.prefill_plan import (
     Tiling,
     choose,
     chunks_of,
-    most_items,
     plan,
     rows_of_tile,
 )
@@ -106,7 +106,7 @@ def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(pieces, parts):
 @pytest.mark.parametrize(("tokens", "sequences"), [(2, 1), (600, 9), (8192, 256)])
 @pytest.mark.parametrize(("group", "kv_heads"), [(1, 32), (4, 8), (7, 4), (8, 1)])
 def test_no_step_has_more_items_than_were_reserved(rows, tokens, sequences, group, kv_heads):
-    most = most_items(tokens, sequences, rows, group=group, kv_heads=kv_heads, workers=SMS)
+    most = max_work_tiles(tokens, sequences, rows, group=group, kv_heads=kv_heads, sm_count=SMS)
     random = np.random.default_rng(tokens)
     for count in {1, min(sequences, tokens // 2), min(3, sequences, tokens // 2)}:
         cuts = np.sort(random.choice(np.arange(1, tokens // 2), count - 1, replace=False)) * 2
@@ -147,9 +147,9 @@ def test_no_step_of_short_prompts_has_more_items_than_were_reserved(
     if not chunks:
         return
     tiling = Tiling(rows_of_tile(chunks, group, (64, rows)) if splits else rows, 128)
-    sizes = {"group": group, "kv_heads": kv_heads, "workers": SMS}
-    items = plan(chunks, tiling, window=ALL, splits=splits, **sizes)
-    assert len(items) <= most_items(tokens, sequences, rows, **sizes)
+    sizes = {"group": group, "kv_heads": kv_heads}
+    items = plan(chunks, tiling, window=ALL, splits=splits, workers=SMS, **sizes)
+    assert len(items) <= max_work_tiles(tokens, sequences, rows, sm_count=SMS, **sizes)
 
 
 @pytest.mark.parametrize(

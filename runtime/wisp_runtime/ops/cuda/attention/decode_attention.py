@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.memory.buffers.attention import DECODE_PARTIAL_ROWS, decode_arrivals, decode_attention
+from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
@@ -29,7 +31,6 @@ _PART_TOKENS = constants()["decode_part_tiles"] * _TILE_TOKENS
 _MOST_PARTS = constants()["decode_max_parts"]
 _NO_WINDOW = 2**31 - 1
 _BLOCKS_PER_SM = constants()["decode_blocks_per_sm"]
-_MOST_PART_ROWS = 16384
 
 
 class _Shape(ctypes.Structure):
@@ -52,7 +53,7 @@ class _Plan:
     block: int
     shared_bytes: int
     shape: _Shape
-    part_rows: int
+    buffers: tuple[Buffer, ...]  # partial results, their statistics and arrivals; empty if nothing is split
 
 
 class DecodeAttention:
@@ -67,11 +68,6 @@ class DecodeAttention:
         self._device = device
         self._wanted_blocks = blocks_per_sm * device.sms
         self._plans: dict[object, _Plan] = {}
-
-    def reserve(self, max_batch: int, query_heads: int, head_size: int) -> None:
-        """Allocate what sequences in several parts need, for batches of up to ``max_batch`` sequences."""
-        self._parts(_MOST_PART_ROWS, head_size)
-        self._arrived(max_batch, query_heads)
 
     def __call__(
         self,
@@ -110,9 +106,8 @@ class DecodeAttention:
             _check(q, keys, values, batch, window, out)
             plan = remember(self._plans, key, self._plan(q, keys, tables, scale, window, max_context))
         parts = stats = arrived = None
-        if plan.part_rows:
-            parts, stats = self._parts(plan.part_rows, q.shape[2])
-            arrived = self._arrived(len(tables), q.shape[1])
+        if plan.buffers:
+            parts, stats, arrived = (self._device.workspace.view(buffer) for buffer in plan.buffers)
         arrays = (
             q,
             keys,
@@ -126,16 +121,6 @@ class DecodeAttention:
             arrived,
         )
         plan.kernel.launch(plan.grid, plan.block, *arrays, plan.shape, shared_bytes=plan.shared_bytes)
-
-    def _parts(self, rows: int, head_size: int) -> tuple[Array, Array]:
-        array = self._device.workspace.array
-        return (
-            array(f"{_OP}.parts", (rows, head_size), np.float32),
-            array(f"{_OP}.stats", (rows, 2), np.float32),
-        )
-
-    def _arrived(self, batch: int, query_heads: int) -> Array:
-        return self._device.workspace.zeroed(f"{_OP}.arrived", (batch * query_heads,), np.uint32)
 
     def _plan(
         self, q: Array, keys: Array, tables: Array, scale: float, window: int | None, max_context: int
@@ -157,8 +142,12 @@ class DecodeAttention:
             32 * warps,
             shared_bytes=warps * _STAGES * 2 * _TILE_TOKENS * 2 * (entry + 8),
             shape=shape,
-            part_rows=min(2 * filling, parts) * heads if parts > batch else 0,
+            buffers=_buffers(min(2 * filling, parts) * heads, size, batch, heads) if parts > batch else (),
         )
+
+
+def _buffers(rows: int, head_size: int, batch: int, heads: int) -> tuple[Buffer, ...]:
+    return *decode_attention(rows, head_size), decode_arrivals(batch, heads)
 
 
 def grid_parts(batch: int, kv_heads: int, heads: int, seen: int, wanted_blocks: int) -> tuple[int, int]:
@@ -177,7 +166,7 @@ def grid_parts(batch: int, kv_heads: int, heads: int, seen: int, wanted_blocks: 
     Returns:
         ``(filling, parts)``: parts that fill the GPU, for each KV head, and the most there can be.
     """
-    filling = max(1, min(wanted_blocks // kv_heads, _MOST_PART_ROWS // (2 * heads)))
+    filling = max(1, min(wanted_blocks // kv_heads, DECODE_PARTIAL_ROWS // (2 * heads)))
     of_one = min(
         _MOST_PARTS, 1 + (seen - 1 + _TILE_TOKENS) // _PART_TOKENS
     )  # a window may begin within a tile

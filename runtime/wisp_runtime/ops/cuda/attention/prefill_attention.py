@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.memory.buffers.attention import PREFILL, PrefillTile, prefill_partials, work_tiles
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention import prefill_plan
@@ -53,17 +54,20 @@ class _Known:
 
 
 class PrefillAttention:
-    """Prefill attention on one GPU. One of each family at most: the plan lies in a buffer of its name.
+    """Prefill attention on one GPU.
 
     Args:
         device: the GPU.
         variants: the kernels to choose among; None takes Hopper's there, else the portable ones.
+        name: prefix of the buffers' names; two instances at a time need two.
     """
 
-    def __init__(self, device: Device, variants: Sequence[Variant] | None = None) -> None:
+    def __init__(
+        self, device: Device, variants: Sequence[Variant] | None = None, *, name: str = PREFILL
+    ) -> None:
         self._device = device
         self._variants = variants or (WGMMA if device.arch.startswith("sm_90") else PORTABLE)
-        self._name = self._variants[0].family  # of our buffers
+        self._name = name
         self._splits = True
         self._known: _Known | None = None
         self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
@@ -72,21 +76,10 @@ class PrefillAttention:
         """Let tiles of one size see all their KV tiles in order, whatever else is in a batch."""
         self._splits = False
 
-    def reserve(
-        self, max_step_tokens: int, max_sequences: int, heads: int, kv_heads: int, head_size: int
-    ) -> None:
-        """Allocate what the largest step needs; call before the workspace is sealed.
-
-        Args:
-            max_step_tokens: N at most.
-            max_sequences: B at most.
-            heads, kv_heads, head_size: Hq, Hkv, Dh.
-        """
-        variant = choose(self._variants, head_size, self._device.shared_bytes)
-        group, workers = heads // kv_heads, self._device.sms
-        sizes = {"group": group, "kv_heads": kv_heads, "workers": workers}
-        self._items(prefill_plan.most_items(max_step_tokens, max_sequences, variant.rows[-1], **sizes))
-        self._parts(variant)
+    @property
+    def tiles(self) -> tuple[PrefillTile, ...]:
+        """Return the largest tile of each head size, ascending: buffers are declared by them."""
+        return prefill_plan.largest_tiles(self._variants, self._device.shared_bytes)
 
     def __call__(
         self,
@@ -144,9 +137,9 @@ class PrefillAttention:
         sizes = {"group": group, "kv_heads": kv_heads, "workers": self._device.sms}
         tiling = Tiling(rows, variant.tokens)
         host = prefill_plan.plan(chunks, tiling, window=sees, splits=self._splits, **sizes)
-        items = self._items(len(host))
+        items = self._device.workspace.view(work_tiles(len(host), self._name))
         items.set(host, stream=self._device.stream)
-        parts, arrivals = self._parts(variant)
+        parts, arrivals = self._partials(variant)
         arguments = Arguments(
             block_tables=batch.block_tables.data.ptr,
             items=items.data.ptr,
@@ -194,17 +187,11 @@ class PrefillAttention:
             self._maps[key] = (tensor_map_2d(rows[0], unit, _PANEL), tensor_map_2d(rows[1], unit, _PANEL))
         return self._maps[key]
 
-    def _items(self, count: int) -> Array:
-        return self._device.workspace.array(f"{self._name}_items", (count, prefill_plan.FIELDS), np.int32)
-
-    def _parts(self, variant: Variant) -> tuple[Array, Array]:
-        """Return room for the parts of split tiles, at most one a multiprocessor, and their counters."""
-        sms, workspace = self._device.sms, self._device.workspace
-        floats = max(variant.rows) * (variant.head_size + 2)
-        return (
-            workspace.array(f"{self._name}_parts", (sms, floats), np.float32),
-            workspace.zeroed(f"{self._name}_arrivals", (sms,), np.uint32),
-        )
+    def _partials(self, variant: Variant) -> tuple[Array, Array]:
+        """Return the partial results of split tiles, at most one an SM, and their arrival counters."""
+        elements = max(variant.rows) * (variant.head_size + 2)
+        partials, arrivals = prefill_partials(elements, self._device.sms, self._name)
+        return self._device.workspace.view(partials), self._device.workspace.view(arrivals)
 
 
 def _reciprocal(divisor: int) -> int:

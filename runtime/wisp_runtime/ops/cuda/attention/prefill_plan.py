@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.memory.buffers.attention import HOPPER_PREFILL_TILES, WORK_TILE_FIELDS, PrefillTile
 from wisp_runtime.errors import ShapeError
 
 Items = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 OP = "prefill_attention"
-FIELDS = 8
+FIELDS = WORK_TILE_FIELDS
 """Of an item: sequence, first query, queries, context, first row, KV tiles from, to, part | parts << 16."""
 
 _WORTH_SPLITTING_TOKENS = 256
@@ -87,10 +88,19 @@ PORTABLE = (
     *(Variant(False, size, (64, 128), 64) for size in (64, 80, 96, 128)),
     *(Variant(False, size, (64,), 32) for size in (192, 256)),
 )
-WGMMA = (
-    *(Variant(True, size, (64, 128), 128) for size in (64, 128)),
-    *(Variant(True, size, (64, 128), 64) for size in (192, 256)),
+WGMMA = tuple(
+    Variant(True, size, (64, rows), 128 if size <= 128 else 64) for size, rows in HOPPER_PREFILL_TILES
 )
+
+
+def largest_tiles(variants: Sequence[Variant], shared_bytes: int) -> tuple[PrefillTile, ...]:
+    """Return the largest tile of each of ``variants`` that fits ``shared_bytes`` of shared memory."""
+    fitting = ((variant, _fitting(variant, shared_bytes)) for variant in variants)
+    return tuple(PrefillTile(variant.head_size, rows[-1]) for variant, rows in fitting if rows)
+
+
+def _fitting(variant: Variant, shared_bytes: int) -> tuple[int, ...]:
+    return tuple(rows for rows in variant.rows if variant.shared_bytes(rows) <= shared_bytes)
 
 
 def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Variant:
@@ -100,10 +110,8 @@ def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Va
         ShapeError: none does.
     """
     for variant in variants:
-        if variant.head_size >= head_size:
-            fitting = tuple(rows for rows in variant.rows if variant.shared_bytes(rows) <= shared_bytes)
-            if fitting:
-                return replace(variant, rows=fitting)
+        if variant.head_size >= head_size and (fitting := _fitting(variant, shared_bytes)):
+            return replace(variant, rows=fitting)
     raise ShapeError(
         f"heads of {head_size} with {shared_bytes} bytes of shared memory: there is no prefill kernel"
     )
@@ -161,15 +169,6 @@ def plan(
     if not splits or (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
         return whole
     return _split(whole, -(-lengths // limit))
-
-
-def most_items(tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, workers: int) -> int:
-    """Return how many items a step of ``tokens`` in at most ``sequences`` can have, in tiles of ``rows``.
-
-    Every chunk may end with a tile that is not full, and in deterministic mode a chunk may be a single token.
-    Where few rows suffice, a chunk is one tile of those.
-    """
-    return max(tokens * group // rows + min(sequences, tokens), workers // kv_heads, 1)
 
 
 def _tiles(chunk: Chunk, tiling: Tiling, group: int, window: int) -> Any:

@@ -15,7 +15,9 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
+BF16 = np.dtype(ml_dtypes.bfloat16)  # which gives NumPy the name "bfloat16"
+
+
 _NAN_BYTE = 0xFF
 """Every bf16 and float32 made of this byte is NaN; every signed integer is -1."""
 

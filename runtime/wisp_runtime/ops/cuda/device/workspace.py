@@ -1,24 +1,27 @@
 """Scratch memory of a step: buffers with names, each allocated once, none after :meth:`Workspace.seal`.
 
-Before the seal a buffer that must grow is replaced, so views of it are stale: ask again each step, which
-costs a dictionary's look-up. CUDA graphs hold pointers, so they are captured after the seal.
+An op's buffers are declared in :mod:`wisp_plan.memory.buffers`, which the ledger counts too.
+:meth:`Workspace.reserve` allocates them; a step sees the part of each that it needs. Before the seal a buffer
+that must grow is replaced, so views of it are stale: take them anew each step, which costs a dictionary's
+look-up. CUDA graphs hold pointers, so they are captured after the seal.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
 import numpy as np
 
+from wisp_plan.memory.buffers.buffer import ALIGNMENT_BYTES, Buffer
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WorkspaceExhausted
 from wisp_runtime.ops.cuda.device.driver import translate
 
-_ALIGNMENT_BYTES = 256
-_MOST_VIEWS = 8192  # shapes differ with the tokens of a step; past this many the cache of views starts anew
+_MAX_VIEWS = 8192  # shapes differ with the tokens of a step; past this many the cache of views starts anew
 
 
 @dataclass(slots=True)
@@ -39,6 +42,21 @@ class Workspace:
     def bytes(self) -> int:
         """Bytes of all buffers."""
         return sum(buffer.memory.nbytes for buffer in self._buffers.values())
+
+    def reserve(self, buffers: Iterable[Buffer]) -> None:
+        """Allocate ``buffers``, each as it is declared.
+
+        Raises:
+            GpuOutOfMemory: there is less memory than they need.
+        """
+        for buffer in buffers:
+            self.view(buffer)
+
+    def view(self, buffer: Buffer) -> Array:
+        """Return a declared buffer, whole: ``[buffer.shape]`` of ``buffer.dtype``."""
+        name, shape, dtype = buffer.name, buffer.shape, buffer.dtype
+        view = self._views.get((name, shape, dtype))
+        return self._view(name, shape, dtype, buffer.is_zeroed) if view is None else view
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return buffer ``name`` as an array ``shape`` of ``dtype``; what is in it is what was left there.
@@ -75,9 +93,9 @@ class Workspace:
         if buffer is None or buffer.memory.nbytes < needed_bytes:
             buffer = self._grow(name, needed_bytes, is_zeroed)
         assert buffer.is_zeroed == is_zeroed, f"{name} is asked for both as array and as zeroed"
-        if len(self._views) >= _MOST_VIEWS:
+        if len(self._views) >= _MAX_VIEWS:
             self._views.clear()
-        view = cp.ndarray(shape, dtype, memptr=buffer.memory.data)
+        view = cp.ndarray(shape, np.dtype(dtype), memptr=buffer.memory.data)
         self._views[name, shape, dtype] = view
         return view
 
@@ -86,9 +104,9 @@ class Workspace:
             had = self._buffers[name].memory.nbytes if name in self._buffers else 0
             raise WorkspaceExhausted(
                 f"the workspace's buffer {name} has {had} bytes, a step wants {needed_bytes}. Nothing is "
-                "allocated after start-up: run the largest step before the seal. This is a bug of ours."
+                "allocated after start-up: declare it in wisp_plan/memory/buffers. This is a bug of ours."
             )
-        size_bytes = -(-max(needed_bytes, 1) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        size_bytes = -(-max(needed_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         with translate(f"allocating {size_bytes} bytes for the workspace's buffer {name}"):
             cp.cuda.get_current_stream().synchronize()  # kernels may still use what is replaced
             self._forget(name)

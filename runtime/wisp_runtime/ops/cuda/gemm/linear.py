@@ -10,6 +10,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.memory.buffers import gemm as buffers
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
@@ -21,8 +22,6 @@ from wisp_runtime.ops.cuda.gemm.linear_heads import HeadArguments
 from wisp_runtime.ops.cuda.gemm.linear_plan import (
     MULTICAST_TOKENS,
     STEP_COLUMNS,
-    TILE_TOKENS,
-    UNIT_ROWS,
     Plan,
     Work,
     plan,
@@ -32,8 +31,7 @@ from wisp_runtime.ops.cuda.gemm.linear_plan import (
 )
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 
-_FLOAT32, _UINT32 = np.dtype(np.float32), np.dtype(np.uint32)
-_PARTS, _ARRIVALS = "linear.parts", "linear.arrivals"
+_FLOAT32 = np.dtype(np.float32)
 _WARPGROUP, _NARROW_LOADERS = 128, 64  # threads: linear.cuh's kLinearThreads
 
 
@@ -85,15 +83,14 @@ class Linear:
         self._heads = HeadArguments()
         self._maps: dict[Any, Any] = {}
         self._checked: dict[Any, bool] = {}
-        self._parts_shape = (0,)
+        self._max_tokens = 0
+        self._partials, self._arrivals = buffers.split_k(1, device.sms)
 
-    def ensure(self, max_tokens: int) -> None:
-        """Reserve what products of up to ``max_tokens`` tokens need of the workspace, before it is sealed."""
-        width = next((width for width in TILE_TOKENS if width >= max_tokens), TILE_TOKENS[-1])
-        # Two parts a block: of the tile that it begins, of the tile that it goes on with.
-        elements = self._device.sms * 2 * UNIT_ROWS * width
-        self._parts_shape = (max(elements, *self._parts_shape),)
-        self._scratch()
+    def reserve(self, max_tokens: int) -> None:
+        """Allocate the buffers of split-K tiles for GEMMs of up to ``max_tokens`` tokens."""
+        self._max_tokens = max(self._max_tokens, buffers.block_n(max_tokens))
+        self._partials, self._arrivals = buffers.split_k(self._max_tokens, self._device.sms)
+        self._workspace.reserve((self._partials, self._arrivals))
 
     def __call__(self, x: Array, weight: PackedMatrix, bias: Array | None = None, *, out_name: str) -> Array:
         """Return ``x W^T + bias``, summed in float32 and rounded once.
@@ -186,9 +183,9 @@ class Linear:
         *more: Any,
     ) -> Array:
         out = self._workspace.array(out_name, (len(x), columns), dtype)
-        if min(len(x), TILE_TOKENS[-1]) > self._parts_shape[0] // (self._device.sms * 2 * UNIT_ROWS):
-            self.ensure(len(x))
-        parts, arrivals = self._scratch()
+        if min(len(x), buffers.BLOCK_N[-1]) > self._max_tokens:
+            self.reserve(len(x))
+        parts, arrivals = self._workspace.view(self._partials), self._workspace.view(self._arrivals)
         source, storage = x.data, weight.storage.data.ptr
         added = 0 if bias is None else bias.data.ptr
         matrix = op, storage, added, weight.outputs, weight.inputs, weight.permutation
@@ -215,15 +212,11 @@ class Linear:
         )
         return out
 
-    def _scratch(self) -> tuple[Array, Array]:
-        parts = self._workspace.array(_PARTS, self._parts_shape, _FLOAT32)
-        return parts, self._workspace.zeroed(_ARRIVALS, (self._device.sms * 2,), _UINT32)
-
     def _launch(
         self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array
     ) -> Launch:
         chosen = self._planner(Work(weight.outputs, weight.inputs, len(x)), self._device.sms)
-        assert not chosen.is_cut or chosen.grid * 2 * UNIT_ROWS * chosen.tile_tokens <= parts.size
+        assert not chosen.is_cut or chosen.grid * 2 * buffers.BLOCK_M * chosen.tile_tokens <= parts.size
         tile = width, height = chosen.tile_tokens, chosen.row_tiles
         ring = stages(width, self._shared_bytes, height)
         enough = 1 if width <= NARROW and height == 2 else 2  # a stage goes back when the next one is there

@@ -6,7 +6,7 @@ whatever tiles they fall into (stream-K, Osama et al. 2023, arXiv:2301.03598). O
 pairs of blocks, half of K each, that add their sums on the chip. ``linear_schedule.cuh`` walks what is
 planned here; :func:`walk` is its twin.
 
-These mirror the kernels, and change with them: TILE_TOKENS and TALL_TOKENS (LINEAR_ENTRIES in
+These mirror the kernels, and change with them: BLOCK_N and TALL_TOKENS (LINEAR_ENTRIES in
 ``linear.cuh``), and the buffers of :func:`staging_bytes` (kBuffers and kChunk in ``linear_epilogue.cuh``).
 """
 
@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from wisp_plan.memory.buffers.gemm import BLOCK_M, BLOCK_N, block_n
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear_cost import NARROW, estimate_us
 
-UNIT_ROWS = 128  # of a tile that may be cut: two packed row tiles
 ROW_TILE = 64
 STEP_COLUMNS = 64
-TILE_TOKENS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
-"""Tokens of a tile: each has its entries in ``linear*.cu``."""
 TALL_TOKENS = (64, 128, 160, 192)
 """Tokens of a tall tile, of three row tiles."""
 MULTICAST_TOKENS = constants("hopper")["gemm_multicast_tokens"]
@@ -139,7 +137,7 @@ def stage_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
 
 def staging_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
     """Return the bytes in which results are transposed: the most that an epilogue wants."""
-    buffers = 4 if tile_tokens == TILE_TOKENS[-1] else 2  # linear_epilogue.cuh's kBuffers
+    buffers = 4 if tile_tokens == BLOCK_N[-1] else 2  # linear_epilogue.cuh's kBuffers
     return buffers * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
 
 
@@ -165,7 +163,7 @@ def plan(work: Work, sms: int) -> Plan:
 @lru_cache(maxsize=8192)
 def whole_plan(work: Work, sms: int) -> Plan:
     """Return a plan that cuts nothing: a row's sums run over K in order, however many tokens there are."""
-    width = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
+    width = block_n(work.tokens)
     return _shared(_whole(work, width, 2, sms))
 
 
@@ -184,8 +182,8 @@ def _shared(plan: Plan) -> Plan:
 
 
 def _candidates(work: Work, sms: int) -> Iterator[Plan]:
-    enough = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
-    for width in TILE_TOKENS:
+    enough = block_n(work.tokens)
+    for width in BLOCK_N:
         token_tiles = -(-work.tokens // width)
         if width != enough and not (_NARROWEST_OF_MANY <= width < enough and _gains_by_many(work, sms)):
             continue
@@ -200,7 +198,7 @@ def _candidates(work: Work, sms: int) -> Iterator[Plan]:
 
 def _gains_by_many(work: Work, sms: int) -> bool:
     """Whether several tiles of tokens may be better than one that holds all: they read the weights again."""
-    return work.tokens > TILE_TOKENS[-1] or (work.tokens > _MOST_IN_ONE and -(-work.rows // UNIT_ROWS) <= sms)
+    return work.tokens > BLOCK_N[-1] or (work.tokens > _MOST_IN_ONE and -(-work.rows // BLOCK_M) <= sms)
 
 
 def _whole(work: Work, width: int, row_tiles: int, sms: int) -> Plan:
@@ -213,7 +211,7 @@ def _whole(work: Work, width: int, row_tiles: int, sms: int) -> Plan:
 def _cuts(work: Work, width: int, lanes: int, sms: int) -> Iterator[Plan]:
     """Leave all tiles whole, or as many as fill all blocks in turn; cut the lines of the rest."""
     token_tiles = -(-work.tokens // width)
-    tiles, blocks = -(-work.rows // UNIT_ROWS) * token_tiles, sms // lanes * lanes
+    tiles, blocks = -(-work.rows // BLOCK_M) * token_tiles, sms // lanes * lanes
     for whole in {tiles, tiles // blocks * blocks}:
         for ranges in _ranges((tiles - whole) // lanes, work.k_tiles, blocks // lanes):
             grid = max(ranges * lanes, min(whole, blocks))

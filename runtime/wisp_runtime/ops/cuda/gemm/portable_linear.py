@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.memory.buffers.gemm import BLOCK_M
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear import Launch, Linear
-from wisp_runtime.ops.cuda.gemm.linear_plan import UNIT_ROWS, Work
+from wisp_runtime.ops.cuda.gemm.linear_plan import Work
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 
 TILE_TOKENS = (8, 16, 32, 64, 128)
@@ -46,10 +47,10 @@ def cut(work: Work, sms: int) -> Cut:
     stages = 4 if width <= 64 else 3  # linear_mma.cuh's kStages
     # The workspace has two parts a multiprocessor, and may have them 96 tokens wide where 128 are a tile.
     blocks = sms * (2 if width <= 64 else 1)
-    token_tiles, row_tiles = -(-work.tokens // width), -(-work.rows // UNIT_ROWS)
+    token_tiles, row_tiles = -(-work.tokens // width), -(-work.rows // BLOCK_M)
     most = 16 if width <= 32 else 8  # the last block of a tile reads the parts of all
     parts = min(blocks // (token_tiles * row_tiles), work.k_tiles // _LEAST_STEPS, most)
-    shared_bytes = stages * (UNIT_ROWS + width) * _STEP_BYTES
+    shared_bytes = stages * (BLOCK_M + width) * _STEP_BYTES
     return Cut(width, (token_tiles, row_tiles, max(1, parts)), shared_bytes)
 
 
@@ -78,7 +79,7 @@ class PortableLinear(Linear):
         work = Work(weight.outputs, weight.inputs, len(x))
         chosen = cut(work, self._device.sms)
         token_tiles, row_tiles, count = chosen.grid
-        needed = token_tiles * row_tiles * count * UNIT_ROWS * chosen.tile_tokens
+        needed = token_tiles * row_tiles * count * BLOCK_M * chosen.tile_tokens
         assert count == 1 or needed <= parts.size
         return Launch(
             kernel=self._device.kernels.get(op, f"{op}_mma_n{chosen.tile_tokens}"),

@@ -12,6 +12,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.memory.buffers.persistent import exchanged
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.formats import weight_bytes
@@ -32,7 +33,6 @@ from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     WIDTHS,
     Arguments,
     fixed_by,
-    passed_between,
 )
 from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.protocol.attention import RopeTable
@@ -152,8 +152,8 @@ class DecodeStep:
 
     def _fixed(self) -> Arguments:
         """Fill in what every step has alike, and allocate what passes between blocks."""
-        workspace, between = self._device.workspace, passed_between(self._spec, self._widths[-1])
-        made = {name: workspace.zeroed(f"step.{name}", *as_what) for name, as_what in between.items()}
+        workspace, between = self._device.workspace, exchanged(self._spec, self._widths[-1])
+        made = {buffer.name.removeprefix("step."): workspace.view(buffer) for buffer in between}
         self._between = made  # kept: another model's step may replace them in the workspace
         weights, rotation = self._weights, self._rotation
         fixed = {

@@ -9,15 +9,13 @@ import ctypes
 import math
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 (gives NumPy the name bfloat16)
 import numpy as np
 
+from wisp_plan.memory.buffers.persistent import BATCH_SIZES, MAX_BLOCKS, exchanged
 from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 
-WIDTHS = (8, 16, 32, 64)
-"""Sequences that the kernels take."""
-
-MOST_BLOCKS, MOST_PARTS, MARKS = 160, 16, 2048
+WIDTHS, MOST_BLOCKS, MARKS = BATCH_SIZES, MAX_BLOCKS, 2048
 THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
 
 WAITED = {
@@ -75,20 +73,9 @@ def passed_between(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtyp
     Args:
         rows: sequences of the widest kernel.
     """
-    attention, ffn, _ = require_dense(spec)
-    width, keys = attention.query_size, attention.kv_size
-    bf16, f32, u32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.uint32)
-    return {
-        "raw": ((2 * rows, width + 2 * keys), f32),
-        "y": ((rows, spec.hidden), bf16),
-        "attended": ((rows, width), bf16),
-        "gated": ((rows, ffn.inner), bf16),
-        "squares": ((rows, MOST_BLOCKS), f32),
-        "parts": ((MOST_PARTS * rows, width), f32),
-        "stats": ((MOST_PARTS * rows, attention.heads, 2), f32),
-        "arrived": ((rows * attention.kv_heads,), u32),
-        "counters": ((3,), u32),
-    }
+    require_dense(spec)
+    declared = {buffer.name.removeprefix("step."): buffer for buffer in exchanged(spec, rows)}
+    return {name: (buffer.shape, np.dtype(buffer.dtype)) for name, buffer in declared.items()}
 
 
 def fixed_by(spec: ModelSpec) -> dict[str, int | float]:

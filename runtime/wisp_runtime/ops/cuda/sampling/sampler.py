@@ -14,7 +14,15 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from wisp_plan.memory.buffers import MOST_ALTERNATIVES
+from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.buffers.sampling import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    MAX_ALTERNATIVES,
+    ROW_BYTES,
+    max_entries,
+    sampling_rows,
+)
 from wisp_runtime.batch import Array, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
@@ -24,9 +32,6 @@ from wisp_runtime.ops.cuda.device.manifest import constants
 MOST_TOKENS = 1 << constants()["sampling_token_bits"]
 _THREADS = constants()["sampling_threads"]  # all kernels but the last; a thread takes four tokens at a time
 _LAST_THREADS = 128
-_BINS, _CANDIDATES = constants()["sampling_bins"], constants()["sampling_candidates"]
-_ENTRIES_A_ROW = 4096
-_HEADER_BYTES = 64
 _ROW = np.dtype(
     [
         *(("temperature", "f4"), ("top_k", "i4"), ("top_p", "f4"), ("min_p", "f4")),
@@ -35,8 +40,8 @@ _ROW = np.dtype(
         *(("mask_row", "i4"), ("reserved", "i4")),
     ]
 )
+assert _ROW.itemsize == ROW_BYTES, "a row of parameters is as long as the ledger counts"
 _PLAIN = _ROW.names[:8] if _ROW.names else ()  # those that SamplingBatch has under the same names
-_ENTRY_BYTES = 8  # token id, and how often it was generated or its bias
 
 
 class _Arena(ctypes.Structure):
@@ -94,13 +99,13 @@ class _Plan:
 class _Mailbox:
     """A device array that some steps write, through page-locked memory used in turn."""
 
-    def __init__(self, device: Device, name: str, size_bytes: int) -> None:
-        self.device, self.name, self.size_bytes = device, name, size_bytes
+    def __init__(self, device: Device, buffer: Buffer) -> None:
+        self.device, self.buffer, self.size_bytes = device, buffer, buffer.shape[0]
         self._halves: list[tuple[Array, Any]] = []
 
     def array(self) -> Array:
         """Return the device's memory, ``[size_bytes]`` uint8."""
-        return self.device.workspace.array(self.name, (self.size_bytes,), np.uint8)
+        return self.device.workspace.view(self.buffer)
 
     def host(self, size_bytes: int) -> Array:
         """Return ``[size_bytes]`` uint8 of host memory whose last copy is over; :meth:`send` copies it."""
@@ -141,11 +146,13 @@ class Sampler:
     def __init__(self, device: Device, vocab: int, max_rows: int, *, entries: int | None = None) -> None:
         require_true(0 < vocab <= MOST_TOKENS, f"sampling: V is {vocab}, must be 1..{MOST_TOKENS}")
         self.vocab, self.max_rows = vocab, max_rows
-        self.parameter_bytes = _HEADER_BYTES + max_rows * _ROW.itemsize
+        self.parameter_bytes = HEADER_BYTES + max_rows * _ROW.itemsize
         self._device, self._mask_words = device, -(-vocab // 32)
-        capacity = max_rows * min(2 * vocab, _ENTRIES_A_ROW) if entries is None else entries
-        self._entries = _Mailbox(device, "sampling.entries", capacity * _ENTRY_BYTES)
-        self._masks = _Mailbox(device, "sampling.masks", max_rows * self._mask_words * 4)
+        capacity = max_entries(vocab, max_rows) if entries is None else entries
+        buffers = sampling_rows(vocab, max_rows, capacity, device.sms)
+        self._buffers = {buffer.name.removeprefix("sampling."): buffer for buffer in buffers}
+        self._entries = _Mailbox(device, self._buffers["entries"])
+        self._masks = _Mailbox(device, self._buffers["masks"])
         self._best, self._bins, self._draw, self._logprobs = (
             device.kernels.get(f"sample_{name}") for name in ("best", "bins", "draw", "logprobs")
         )
@@ -154,15 +161,15 @@ class Sampler:
     @property
     def drawn(self) -> Array:
         """Return ``[max_rows]`` int32: the tokens of the last launch."""
-        return self._device.workspace.array("sampling.tokens", (self.max_rows,), np.int32)
+        return self._device.workspace.view(self._buffers["tokens"])
 
     def reserve(self) -> None:
         """Allocate all that any launch needs: before the workspace is sealed."""
-        self._arena()
+        self._device.workspace.reserve(self._buffers.values())
 
     def host_view(self, memory: Array) -> HostParameters:
         """See ``[parameter_bytes]`` uint8 of host memory as parameters."""
-        rows = memory[_HEADER_BYTES : self.parameter_bytes].view(_ROW)
+        rows = memory[HEADER_BYTES : self.parameter_bytes].view(_ROW)
         return HostParameters(memory[:4].view(np.int32), {name: rows[name] for name in _ROW.names or ()})
 
     def fill(self, view: HostParameters, sampling: SamplingBatch) -> None:
@@ -202,7 +209,7 @@ class Sampler:
             logits: ``[rows, V]`` float32; left as they are.
             rows: R, those of padding included.
             parameters: ``[parameter_bytes]`` uint8 of the device, 16-byte aligned, as :meth:`fill` wrote it.
-            logprobs: alternatives to report, at most ``MOST_ALTERNATIVES``; -1 computes no log-probabilities.
+            logprobs: alternatives to report, at most ``MAX_ALTERNATIVES``; -1 computes no log-probabilities.
             greedy: every row's temperature is 0, as the caller knows; saves two kernels that do nothing.
 
         Raises:
@@ -224,11 +231,11 @@ class Sampler:
 
     def _send_entries(self, sampling: SamplingBatch) -> None:
         counted = len(sampling.count_ids)
-        size = (counted + len(sampling.bias_ids)) * _ENTRY_BYTES
+        size = (counted + len(sampling.bias_ids)) * ENTRY_BYTES
         if size > self._entries.size_bytes:
             raise ShapeError(
-                f"sampling: {size // _ENTRY_BYTES} penalties and biases in a step, there is room for "
-                f"{self._entries.size_bytes // _ENTRY_BYTES}. Make the sampler with more entries."
+                f"sampling: {size // ENTRY_BYTES} penalties and biases in a step, there is room for "
+                f"{self._entries.size_bytes // ENTRY_BYTES}. Make the sampler with more entries."
             )
         entries = self._entries.host(size).view(np.int32).reshape(-1, 2)
         entries[:counted, 0], entries[:counted, 1] = sampling.count_ids, sampling.counts
@@ -240,8 +247,8 @@ class Sampler:
         require("sampling", "parameters", parameters, (self.parameter_bytes,), np.uint8)
         require_true(0 < rows <= self.max_rows, f"sampling: {rows} rows, must be 1..{self.max_rows}")
         require_true(
-            -1 <= logprobs <= MOST_ALTERNATIVES,
-            f"sampling: {logprobs} alternatives, must be -1..{MOST_ALTERNATIVES}",
+            -1 <= logprobs <= MAX_ALTERNATIVES,
+            f"sampling: {logprobs} alternatives, must be -1..{MAX_ALTERNATIVES}",
         )
         tasks = rows if logprobs < 0 else 2 * rows
         most = -(-self.vocab // (4 * _THREADS))  # a block has a group of four tokens for each thread
@@ -261,28 +268,9 @@ class Sampler:
         return _Plan(self._arena(), (blocks, tasks), np.int32(rows), np.int32(logprobs), out)
 
     def _arena(self) -> _Arena:
-        workspace, rows = self._device.workspace, self.max_rows
-        tasks = 2 * rows
-        shapes: tuple[tuple[str, tuple[int, ...], type], ...] = (
-            ("adjusted", (rows, self.vocab), np.float32),
-            ("best", (tasks,), np.uint64),
-            ("partials", (max(tasks, 2 * self._device.sms),), np.uint64),
-            ("masses", (tasks, _BINS), np.uint64),
-            ("totals", (tasks,), np.uint64),
-            ("candidates", (tasks, _CANDIDATES), np.uint64),
-            ("counts", (tasks, _BINS), np.uint32),
-            ("found", (tasks,), np.uint32),
-            ("tokens", (rows,), np.int32),
-            ("is_sound", (rows,), np.uint8),
-            ("logprobs", (rows,), np.float32),
-            ("top_ids", (rows, MOST_ALTERNATIVES), np.int32),
-            ("top_logprobs", (rows, MOST_ALTERNATIVES), np.float32),
-        )
-        arrays = {name: workspace.array(f"sampling.{name}", shape, kind) for name, shape, kind in shapes}
-        arrays["arrived"] = workspace.zeroed("sampling.arrived", (tasks,), np.uint32)
-        arrays["entries"], arrays["masks"] = self._entries.array(), self._masks.array()
+        arrays = {name: self._device.workspace.view(buffer) for name, buffer in self._buffers.items()}
         addresses = {name: array.data.ptr for name, array in arrays.items()}
-        return _Arena(**addresses, vocab=self.vocab, max_rows=rows)
+        return _Arena(**addresses, vocab=self.vocab, max_rows=self.max_rows)
 
 
 def _page_locked(size_bytes: int) -> tuple[Array, Any]:

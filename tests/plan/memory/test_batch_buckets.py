@@ -1,6 +1,6 @@
 import pytest
 
-from wisp_runtime.engine.execution.batch_buckets import bucket_for, buckets
+from wisp_plan.memory.batch_buckets import bucket_for, buckets
 
 
 @pytest.mark.parametrize(

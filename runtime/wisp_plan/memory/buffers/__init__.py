@@ -1,0 +1,1 @@
+"""Buffers of a step, each declared once: ops allocate what the ledger counts."""

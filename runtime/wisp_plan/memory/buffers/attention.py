@@ -1,0 +1,110 @@
+"""Buffers of attention: its result, partial results of split sequences, and the prefill's work tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.buffers.widths import widest
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec
+
+DECODE_PARTIAL_ROWS = 16384
+"""Partial results of decode attention, one a query head of a part of a sequence."""
+
+PREFILL = "prefill_attention"
+
+WORK_TILE_FIELDS = 8
+"""Numbers of a prefill work tile, int32 each."""
+
+
+class PrefillTile(NamedTuple):
+    """Tile of a prefill kernel: the widest head that it takes, and its rows (token, query head)."""
+
+    head_size: int
+    rows: int
+
+
+HOPPER_PREFILL_TILES = tuple(PrefillTile(head_size, 128) for head_size in (64, 128, 192, 256))
+
+
+def attention(
+    spec: ModelSpec, step: StepSizes, prefill_tiles: Sequence[PrefillTile] = HOPPER_PREFILL_TILES
+) -> tuple[Buffer, ...]:
+    """Return the result ``[N, Hq Dh]`` and the buffers of decode and prefill attention."""
+    return (
+        Buffer("attention", (step.max_tokens, widest(spec, "query_size")), "bfloat16"),
+        *decode_attention(DECODE_PARTIAL_ROWS, widest(spec, "head_size")),
+        decode_arrivals(step.max_sequences, widest(spec, "heads")),
+        *prefill_attention(spec, step, prefill_tiles),
+    )
+
+
+def decode_attention(rows: int, head_size: int) -> tuple[Buffer, Buffer]:
+    """Return ``rows`` partial results of split sequences, and the maximum and sum of each."""
+    return (
+        Buffer("decode_attention.partials", (rows, head_size), "float32"),
+        Buffer("decode_attention.stats", (rows, 2), "float32"),
+    )
+
+
+def decode_arrivals(sequences: int, heads: int) -> Buffer:
+    """Return an arrival counter for each query head of each sequence."""
+    return Buffer("decode_attention.arrivals", (sequences * heads,), "uint32", is_zeroed=True)
+
+
+def prefill_attention(
+    spec: ModelSpec, step: StepSizes, tiles: Sequence[PrefillTile] = HOPPER_PREFILL_TILES
+) -> tuple[Buffer, ...]:
+    """Return the work tiles of the largest step, and the partial results of split ones.
+
+    Args:
+        tiles: the kernels' tiles, ascending by head size.
+    """
+    mixers = spec.mixers(AttentionSpec)
+    if not mixers:
+        return ()
+    chosen = [prefill_tile(tiles, mixer.head_size) for mixer in mixers]
+    counts = (
+        max_work_tiles(
+            *(step.max_tokens, step.max_sequences, tile.rows),
+            group=mixer.heads // mixer.kv_heads,
+            kv_heads=mixer.kv_heads,
+            sm_count=step.sm_count,
+        )
+        for mixer, tile in zip(mixers, chosen, strict=True)
+    )
+    elements = max(tile.rows * (tile.head_size + 2) for tile in chosen)
+    return work_tiles(max(counts)), *prefill_partials(elements, step.sm_count)
+
+
+def prefill_tile(tiles: Sequence[PrefillTile], head_size: int) -> PrefillTile:
+    """Return the narrowest of ``tiles`` that holds ``head_size``; of wider heads, a tile as wide."""
+    fitting = (tile for tile in tiles if tile.head_size >= head_size)
+    return next(fitting, PrefillTile(head_size, tiles[-1].rows))
+
+
+def max_work_tiles(
+    tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, sm_count: int
+) -> int:
+    """Return how many work tiles of ``rows`` a step of ``tokens`` in at most ``sequences`` can have.
+
+    Every chunk may end with a tile that is not full, and in deterministic mode a chunk may be a single token.
+    Where few rows suffice, a chunk is one tile of those.
+    """
+    return max(tokens * group // rows + min(sequences, tokens), sm_count // kv_heads, 1)
+
+
+def work_tiles(count: int, name: str = PREFILL) -> Buffer:
+    """Return the list of a step's work tiles; ``name`` begins the buffer's."""
+    return Buffer(f"{name}.work_tiles", (count, WORK_TILE_FIELDS), "int32")
+
+
+def prefill_partials(elements: int, sm_count: int, name: str = PREFILL) -> tuple[Buffer, Buffer]:
+    """Return a partial result of ``elements`` for each SM, with its arrival counter."""
+    return (
+        Buffer(f"{name}.partials", (sm_count, elements), "float32"),
+        Buffer(f"{name}.arrivals", (sm_count,), "uint32", is_zeroed=True),
+    )

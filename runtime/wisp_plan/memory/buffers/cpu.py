@@ -1,0 +1,37 @@
+"""Estimate of the arrays that a step on the CPU holds at the same time."""
+
+from __future__ import annotations
+
+from wisp_plan.memory.buffers.inputs import rope_table
+from wisp_plan.memory.buffers.widths import widest, widest_ffn
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.model import ModelSpec
+
+MAX_SCORES = 8 << 20
+"""Attention scores that the CPU computes at once; the mask and temporaries take as much again."""
+
+_FLOAT32_BYTES = 4
+
+
+def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
+    """Count the arrays that live at the same time in the CPU's largest step."""
+    queries, keys = widest(spec, "query_size"), widest(spec, "kv_size")
+    # Of a token: the residual, its norm, and the wider of attention and MLP.
+    width = 2 * spec.hidden + max(2 * queries + 2 * keys, 3 * widest_ffn(spec))
+    activations = step.max_tokens * width * _FLOAT32_BYTES
+    # Logits, and a copy that sampling sorts; a token's bitmask is one bit of V.
+    sampling = step.max_sequences * (2 * spec.vocab * _FLOAT32_BYTES + spec.vocab // 8)
+    tables = step.max_sequences * -(-step.max_context // step.block_tokens) * 4
+    return activations + sampling + tables + _rope_bytes(spec) + _attention_bytes(spec, step)
+
+
+def _rope_bytes(spec: ModelSpec) -> int:
+    return rope_table(spec).size_bytes
+
+
+def _attention_bytes(spec: ModelSpec, step: StepSizes) -> int:
+    """Count float32 scores and one context's keys and values."""
+    context, heads = step.max_context, widest(spec, "heads")
+    queries = min(step.max_tokens, max(1, MAX_SCORES // max(1, heads * context)))
+    scores = queries * heads * context
+    return 2 * scores * _FLOAT32_BYTES + 2 * context * widest(spec, "kv_size") * _FLOAT32_BYTES

@@ -1,0 +1,44 @@
+"""Buffers of GEMMs: a result for each role, and the partial results of split-K tiles."""
+
+from __future__ import annotations
+
+from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.buffers.widths import widest, widest_ffn
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.model import ModelSpec
+
+BLOCK_M = 128
+"""Weight rows of a tile that may be split along K."""
+
+BLOCK_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+"""Tokens of a tile: each has its kernels."""
+
+
+def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
+    """Return the results of a layer's GEMMs, the logits, and the buffers of split-K tiles."""
+    tokens = step.max_tokens
+    qkv = widest(spec, "query_size") + 2 * widest(spec, "kv_size")
+    return (
+        Buffer("qkv", (tokens, qkv), "bfloat16"),
+        Buffer("output", (tokens, spec.hidden), "bfloat16"),
+        Buffer("swiglu", (tokens, widest_ffn(spec)), "bfloat16"),
+        Buffer("logits", (step.max_sequences, spec.vocab), "float32"),
+        *split_k(tokens, step.sm_count),
+    )
+
+
+def split_k(max_tokens: int, sm_count: int) -> tuple[Buffer, Buffer]:
+    """Return two float32 tiles for each SM, as wide as the widest tile, and their arrival counters.
+
+    An SM has one thread block, whose range of K steps ends at most one split tile and begins one.
+    """
+    tiles = 2 * sm_count
+    return (
+        Buffer("linear.partials", (tiles * BLOCK_M * block_n(max_tokens),), "float32"),
+        Buffer("linear.arrivals", (tiles,), "uint32", is_zeroed=True),
+    )
+
+
+def block_n(tokens: int) -> int:
+    """Return the narrowest tile that holds ``tokens``, or the widest."""
+    return next((width for width in BLOCK_N if width >= tokens), BLOCK_N[-1])

@@ -1,0 +1,49 @@
+"""Sizes of buffers that CUDA sources, or the layout of a step's inputs, state as well."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wisp_plan.memory.buffers import attention, persistent, sampling
+from wisp_plan.memory.buffers.inputs import inputs
+from wisp_plan.memory.step import StepSizes
+from wisp_runtime.engine.execution.packing import Shape, size_bytes
+from wisp_runtime.engine.execution.sampler import MOST_COUNTED
+from wisp_runtime.ops.cuda.attention import prefill_plan
+from wisp_runtime.ops.cuda.device import manifest
+from wisp_runtime.ops.protocol.persistent import StepLayer
+from wisp_runtime.server.parsing.requests import MAX_BIASES
+
+KERNELS = Path(__file__).parents[4] / "kernels"
+
+
+def test_the_persistent_kernel_has_as_many_blocks_and_partial_results():
+    header = (KERNELS / "hopper/persistent/decode_step_model.cuh").read_text()
+    for constant, value in (("kMostParts", persistent.MAX_PARTIALS), ("kMostBlocks", persistent.MAX_BLOCKS)):
+        assert f"constexpr int {constant} = {value};" in header
+    assert len(fields(StepLayer)) == persistent.LAYER_POINTERS
+
+
+def test_sampling_kernels_have_as_many_bins_and_candidates():
+    shared = manifest.constants()
+    assert (shared["sampling_bins"], shared["sampling_candidates"]) == (sampling.BINS, sampling.CANDIDATES)
+
+
+def test_a_row_never_counts_and_biases_more_tokens_than_its_entries():
+    assert sampling.ENTRIES_A_ROW >= MOST_COUNTED + MAX_BIASES
+
+
+def test_prefill_tiles_that_the_ledger_counts_fit_a_hopper():
+    assert prefill_plan.largest_tiles(prefill_plan.WGMMA, 232448) == attention.HOPPER_PREFILL_TILES
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(512, 32), (64, 1), (8192, 256)])
+def test_the_inputs_of_a_step_take_what_is_declared(tokens, rows):
+    declared = sum(buffer.size_bytes for buffer in inputs(StepSizes(tokens, rows, 8192, 16)))
+    parameters = sampling.HEADER_BYTES + rows * sampling.ROW_BYTES
+    real = parameters + size_bytes(Shape(tokens, rows, rows)) + rows * 512 * np.dtype(np.int32).itemsize
+    assert 0 <= declared - real <= 512
