@@ -1,7 +1,7 @@
 """Errors of the control plane, as one tree.
 
     WispError
-    ├── InvalidModel      an InferenceModel says something that cannot be done: every problem, with its path
+    ├── InvalidModel      an InferenceModel that breaks the API: every problem, with its path
     ├── ManifestError     files that hold no valid InferenceModels: every problem, with its line
     ├── SourceError       config.json or the safetensors headers of a model could not be read
     ├── cluster: access.api_server.ApiError, access.writer.NotLeading, config.BadSetting
@@ -9,7 +9,7 @@
     │   machine.ports.PortTaken, machine.hardware.NoGpu, gateway.process.GatewayFailed: `wisp up` cannot start
     └── cli: gateway_client.GatewayUnreachable, gateway_client.RequestRefused, commands.demo.DemoFailed
 
-Every message says what, where, and what to do.
+Every message names the problem, its place, and the remedy.
 """
 
 from __future__ import annotations

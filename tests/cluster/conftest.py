@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(
                     pytest.mark.skip(reason="needs KUBECONFIG and -m cluster (make test-cluster)")
                 )
-    # The operator of a release looks after the whole cluster, so what brings its own operator goes first.
+    # The operator of a release serves the complete cluster, so tests with their own operator go first.
     items.sort(key=lambda item: "release" in getattr(item, "fixturenames", ()))
 
 

@@ -1,7 +1,7 @@
 """Durations (``90s``, ``1h30m``) and sizes (``24Gi``) as the API writes them.
 
 Both stay the text the user wrote, so that what is parsed can be shown and compared with the CRD,
-and know their value: ``Duration("90s").seconds``, ``Quantity("24Gi").bytes``.
+and carry their value: ``Duration("90s").seconds``, ``Quantity("24Gi").bytes``.
 """
 
 from __future__ import annotations

@@ -114,16 +114,16 @@ def _kernels() -> Iterator[Check]:
     command = [program, "kernels", "list", "--device", "0", "--json"]
     environment = config.inherited_environment() | config.kernels_environment()
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, timeout=KERNELS_TIMEOUT_S, env=environment, check=False
         )
-        if asked.returncode:
-            said = (asked.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix(
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix(
                 "wisp-runtime: "
             )
-            yield Check("kernels", "warn", said, "models need the CPU, or do as it says")
+            yield Check("kernels", "warn", reason, "models need the CPU, or do as it says")
         else:
-            yield kernels_of(json.loads(asked.stdout), environment["WISP_KERNELS"])
+            yield kernels_of(json.loads(done.stdout), environment["WISP_KERNELS"])
     except (OSError, subprocess.SubprocessError, ValueError):
         yield Check("kernels", "warn", "not known", f"run it to see why: {' '.join(command)}")
 
@@ -226,12 +226,12 @@ def _kubectl(*arguments: str) -> str:
     """Return the output of kubectl, or nothing if it fails or takes too long."""
     command = ["kubectl", *arguments, f"--request-timeout={OUTSIDE_TIMEOUT_S:.0f}s"]
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, timeout=OUTSIDE_TIMEOUT_S + 2, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return asked.stdout
+    return done.stdout
 
 
 def _belongs(requirement: str, extra: str) -> bool:

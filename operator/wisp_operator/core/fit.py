@@ -25,8 +25,8 @@ class FitReport:
     """Content of ``status.fit``: the verdict and the numbers behind it.
 
     Attributes:
-        verdict: DoesNotFit speaks of memory, Unsupported of a model that no memory would help; Unknown if the
-            model's files or the GPU's memory could not be learnt.
+        verdict: DoesNotFit for lack of memory, Unsupported if no memory would help; Unknown if the model's
+            files or the GPU's memory could not be read.
         message: one sentence; with DoesNotFit and Unsupported it ends in the remedy.
         headroom_bytes: bytes beyond the minimum that serves; negative: bytes missing.
         gpu: name of the checked device, e.g. ``L4`` or ``CPU``.

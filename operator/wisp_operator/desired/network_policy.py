@@ -1,6 +1,6 @@
 """The NetworkPolicy of a model: allowed callers of its pods, and addresses that they may reach.
 
-A model without API keys is open to its own namespace, as its Service says; one with keys is reached
+A model without API keys is open to its own namespace, like its Service; one with keys is reached
 through the gateway alone, which checks them.
 """
 

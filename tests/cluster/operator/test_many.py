@@ -90,12 +90,12 @@ def test_a_spec_changed_at_any_moment_converges(operator, namespace, moment):
 
 
 def test_prefetch_makes_one_job_and_removes_it_with_the_setting(operator, namespace):
-    wish = {"model": {"uri": "hf://acme/none"}, "cache": {"type": "PVC", "prefetch": True}}
-    apply(model("chat", **wish), namespace=namespace)
+    spec = {"model": {"uri": "hf://acme/none"}, "cache": {"type": "PVC", "prefetch": True}}
+    apply(model("chat", **spec), namespace=namespace)
     job = until(lambda: get("jobs", namespace=namespace))[0]
     assert job["spec"]["template"]["spec"]["containers"][0]["args"][:2] == ["pull", "hf://acme/none"]
     assert get("pvc", "chat-cache", namespace)["spec"]["accessModes"] == ["ReadWriteOnce"]
-    apply(model("chat", model=wish["model"], cache={"type": "PVC"}), namespace=namespace)
+    apply(model("chat", model=spec["model"], cache={"type": "PVC"}), namespace=namespace)
     until(lambda: get("jobs", namespace=namespace) == [])
     assert get("pvc", "chat-cache", namespace)  # what was paid for stays
 

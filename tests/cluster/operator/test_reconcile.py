@@ -66,7 +66,7 @@ def test_a_cluster_at_rest_is_left_alone(operator, namespace):
     kubectl("annotate", "imodel", "chat-0", "-n", namespace, "note=seen")  # an event that means nothing
     time.sleep(2)
     before = versions(namespace)
-    kubectl("label", "nodes", "--all", "note=seen", "--overwrite")  # every model is looked at again
+    kubectl("label", "nodes", "--all", "note=seen", "--overwrite")  # every model is reconciled again
     time.sleep(3)
     kubectl("label", "nodes", "--all", "note-")
     time.sleep(3)

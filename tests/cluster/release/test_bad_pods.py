@@ -39,7 +39,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def hub(clients):
-    """A hub inside the cluster, where the release's operator looks."""
+    """A hub inside the cluster, the one of the release's operator."""
     pod = client_pod("hub", ["python3", "/scripts/hub.py"], labels={"app": "hub"}, port=8000)
     spec = {"selector": {"app": "hub"}, "ports": [{"port": 80, "targetPort": 8000}]}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec}

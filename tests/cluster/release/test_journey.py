@@ -47,15 +47,15 @@ def test_from_an_empty_cluster_to_a_first_answer(release, example, record):
     assert table[0].split() == ["NAME", "READY", "REPLICAS", "STATE", "REASON", "FIT", "COLD", "AGE"]
     assert table[1].split()[:6] == ["smollm2", "True", "1", "Ready", "Serving", "Fits"]
     until(lambda: set(status("smollm2", example)["coldStart"]["phases"]) == PHASES)
-    told = status("smollm2", example)
-    assert told["fit"]["weightsBytes"] > 200 << 20
-    assert 0 < told["coldStart"]["lastSeconds"] < took_s + 1
-    assert told["url"] == f"http://wisp-gateway.wisp-system.svc/{example}/smollm2/v1"
+    current = status("smollm2", example)
+    assert current["fit"]["weightsBytes"] > 200 << 20
+    assert 0 < current["coldStart"]["lastSeconds"] < took_s + 1
+    assert current["url"] == f"http://wisp-gateway.wisp-system.svc/{example}/smollm2/v1"
     print(f"first answer after {took_s:.1f} s: {said!r}")
     print("\n".join(table))
-    print(json.dumps(told["coldStart"]))
+    print(json.dumps(current["coldStart"]))
     record(
-        "journey", install_s=round(release.took_s, 1), first_answer_s=round(took_s, 2), **told["coldStart"]
+        "journey", install_s=round(release.took_s, 1), first_answer_s=round(took_s, 2), **current["coldStart"]
     )
 
 
@@ -67,8 +67,8 @@ def has_cold(text):
 
 @pytest.mark.model
 def test_an_idle_model_leaves_no_pod_and_its_next_client_gets_heartbeats(example, record):
-    wish = {"spec": {"scaling": {"idleAfter": "2s"}, "coldStart": {"heartbeat": "300ms"}}}
-    kubectl("patch", "imodel", "smollm2", "-n", example, "--type=merge", "-p", json.dumps(wish))
+    patch = {"spec": {"scaling": {"idleAfter": "2s"}, "coldStart": {"heartbeat": "300ms"}}}
+    kubectl("patch", "imodel", "smollm2", "-n", example, "--type=merge", "-p", json.dumps(patch))
     until(lambda: status("smollm2", example)["state"] == "Asleep", seconds=60)
     until(lambda: get("pods", namespace=example) == [], seconds=60)
     assert status("smollm2", example)["replicas"] == 0

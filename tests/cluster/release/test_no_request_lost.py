@@ -122,8 +122,8 @@ def test_no_request_is_lost_from_zero_to_three_and_back(namespace, load):
 def test_no_request_is_lost_while_a_changed_spec_rolls_out(warm, load):
     with load(warm):
         before = {pod["metadata"]["uid"] for pod in pods(warm)}
-        wish = {"spec": {"runtime": {"maxConcurrent": 7}}}
-        kubectl("patch", "imodel", warm, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(wish))
+        patch = {"spec": {"runtime": {"maxConcurrent": 7}}}
+        kubectl("patch", "imodel", warm, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
         until(
             lambda: ready(warm) == len(pods(warm)) == 1 and not before & {uid(pod) for pod in pods(warm)},
             seconds=60,

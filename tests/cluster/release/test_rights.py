@@ -105,15 +105,15 @@ def rights(account, namespace="default"):
 
 def review(account, namespace):
     """All that an account may do, as the API server itself reports it."""
-    wish = {
+    review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": namespace},
     }
     command = ("create", "--validate=false", "-f", "-", "-o", "json", "--as", account)
-    told = kubectl(*command, stdin=yaml.safe_dump(wish))
+    answer = kubectl(*command, stdin=yaml.safe_dump(review))
     found = {}
-    for rule in json.loads(told)["status"]["resourceRules"]:
+    for rule in json.loads(answer)["status"]["resourceRules"]:
         for kind in (
             f"{name}.{group}" if group else name for group in rule["apiGroups"] for name in rule["resources"]
         ):

@@ -86,10 +86,10 @@ def test_a_model_in_an_image_is_mounted_and_answers(image):
 
 def test_a_model_of_a_hub_is_fetched_with_the_token_of_its_secret(hub):
     endpoint = {"env": [{"name": "HF_ENDPOINT", "value": hub}]}
-    wish = {"runtime": endpoint, "cache": {"type": "None"}, "replicas": 1}
+    fields = {"runtime": endpoint, "cache": {"type": "None"}, "replicas": 1}
     apply(
-        model("open", model={"uri": "hf://acme/tiny", "secretRef": {"name": "hub"}}, **wish),
-        model("closed", model={"uri": "hf://acme/tiny"}, **wish),
+        model("open", model={"uri": "hf://acme/tiny", "secretRef": {"name": "hub"}}, **fields),
+        model("closed", model={"uri": "hf://acme/tiny"}, **fields),
         namespace=NAMESPACE,
     )
     until(lambda: status("open", NAMESPACE).get("state") == "Ready", seconds=60)

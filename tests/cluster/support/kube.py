@@ -115,8 +115,8 @@ class OperatorProcess:
 
     def ask(self, key, waiting=1, running=0, gateway="gateway-1"):
         """Say as a gateway would that requests wait; the HTTP status."""
-        told = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
-        body = json.dumps({"gateway": gateway, "models": {key: told}}).encode()
+        demand = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
+        body = json.dumps({"gateway": gateway, "models": {key: demand}}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/demand", body, headers)
         try:

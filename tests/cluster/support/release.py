@@ -1,7 +1,7 @@
 """The chart installed with Helm, and requests to it from inside the cluster.
 
 Fixtures for conftest.py. One release serves every test that asks for it; those tests run after all others,
-since an operator looks after the whole cluster. With ``KEEP=1`` a release that is there is taken as it is,
+since an operator serves the complete cluster. With ``KEEP=1`` a release that is there is taken as it is,
 and left.
 """
 

@@ -29,8 +29,8 @@ def event(**body):
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
-def says(*pieces):
-    deltas = [event(choices=[{"index": 0, "delta": {"content": piece}}]) for piece in pieces]
+def says(*texts):
+    deltas = [event(choices=[{"index": 0, "delta": {"content": text}}]) for text in texts]
     return b": waking\n\n" + b"".join(deltas) + b"data: [DONE]\n\n"
 
 

@@ -21,8 +21,8 @@ GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
 
 
-def found(look):
-    return list(look())
+def found(check):
+    return list(check())
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_ledger_bar_is_precise_to_an_eighth_of_a_cell(share, text):
 )
 def test_words_are_not_cut_at_the_edge_of_the_terminal(texts, shown):
     wrapper = Wrapper(20)
-    assert screen("".join(wrapper.feed(piece) for piece in texts)) == shown
+    assert screen("".join(wrapper.feed(text) for text in texts)) == shown
 
 
 def screen(text):
@@ -195,14 +195,16 @@ def test_an_unknown_model_is_reported_with_the_nearest_one():
     assert unknown_model_message("gpt", rows_here).startswith("no model 'gpt' here. wisp get lists")
 
 
-def drawn(*models, width=100, events=("an event",), **options):
+def rendered(*models, width=100, events=("an event",), **options):
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table.render(rows.read({"models": models}), "http://127.0.0.1:9", {}, events, **options))
     return console.file.getvalue()
 
 
 def test_the_live_table_shows_every_model_and_what_to_type_next():
-    text = drawn(model("a"), model("b", state="Failed", message="needs 17.1 GiB, the L4 has 14.8 GiB free"))
+    text = rendered(
+        model("a"), model("b", state="Failed", message="needs 17.1 GiB, the L4 has 14.8 GiB free")
+    )
     assert "○ asleep" in text
     assert "needs 17.1 GiB, the L4" in text
     assert "wisp chat a --url http://127.0.0.1:9" in text
@@ -211,18 +213,18 @@ def test_the_live_table_shows_every_model_and_what_to_type_next():
 
 
 def test_the_live_table_names_namespaces_only_where_there_are_several():
-    assert "default/a" not in drawn(model("a"), model("b"))
-    assert "x/a" in drawn(model("a", "x"), model("a", "y"))
+    assert "default/a" not in rendered(model("a"), model("b"))
+    assert "x/a" in rendered(model("a", "x"), model("a", "y"))
 
 
 def test_the_live_table_proposes_nothing_that_cannot_answer():
-    assert "wisp chat" not in drawn(model("a", state="Failed"))
-    assert "wisp chat" not in drawn(model("a"), notice="stopping")
+    assert "wisp chat" not in rendered(model("a", state="Failed"))
+    assert "wisp chat" not in rendered(model("a"), notice="stopping")
 
 
 def test_a_failure_and_the_last_events_are_shown_in_full():
     message = "needs 17.1 GiB, the L4 has 14.8 GiB free; fits with maxContext 8192, or with quantization fp8"
     event = f"12:00:00 {'x' * 90} did you mean count?"
-    text = drawn(model("a", state="Failed", message=message), width=60, events=[event])
+    text = rendered(model("a", state="Failed", message=message), width=60, events=[event])
     assert message in " ".join(text.split())
     assert text.rstrip().endswith("did you mean count?")

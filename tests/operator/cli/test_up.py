@@ -275,7 +275,7 @@ def is_gateway(process, mark):
         command = (process / "cmdline").read_bytes()
         return (
             mark.encode() in (process / "environ").read_bytes()
-            and b"reaper" not in command
+            and b"subreaper" not in command
             and b"wisp-gateway" in command
         )
     except OSError:

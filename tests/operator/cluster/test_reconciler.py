@@ -126,7 +126,7 @@ class World:
 
 def test_the_first_reconcile_makes_the_children_and_one_status():
     world = World()
-    assert world.reconcile() is None  # nothing to wait for: an event will tell
+    assert world.reconcile() is None  # nothing to wait for: an event follows
     assert world.writes == ["Deployment", "Service", "NetworkPolicy"]
     assert len(world.statuses) == 1
     assert world.status["state"] == "Asleep"

@@ -44,7 +44,7 @@ def stored(desired, **changes):
         (service(), stored(service()), False),  # what the server filled in is not ours to undo
         (service(), stored(service(), type="NodePort"), True),  # somebody changed what we said
         (service(), stored(service(), ports=[]), True),
-        (service(), stored(service(externalName="x")), True),  # we no longer say it: only the digest tells
+        (service(), stored(service(externalName="x")), True),  # we no longer set it: only the digest differs
         (service(), service(), True),  # never ours
     ],
 )
@@ -224,12 +224,12 @@ def run_queue(scenario, reconcile, workers=2):
 
 
 def test_a_model_is_never_reconciled_twice_at_once_and_a_change_meanwhile_is_not_lost():
-    looks, busy = [], set()
+    reconciled, busy = [], set()
 
     async def reconcile(key):
         assert key not in busy
         busy.add(key)
-        looks.append(key)
+        reconciled.append(key)
         await asyncio.sleep(0.02)
         busy.discard(key)
 
@@ -242,15 +242,15 @@ def test_a_model_is_never_reconciled_twice_at_once_and_a_change_meanwhile_is_not
         await asyncio.sleep(0.08)
 
     run_queue(scenario, reconcile)
-    assert looks == ["a/chat"] * 2
+    assert reconciled == ["a/chat"] * 2
 
 
 def test_a_reconcile_that_fails_is_tried_again_and_others_go_on(caplog):
-    looks = []
+    reconciled = []
 
     async def reconcile(key):
-        looks.append(key)
-        if key == "bad" and looks.count("bad") < 2:
+        reconciled.append(key)
+        if key == "bad" and reconciled.count("bad") < 2:
             raise ApiError("PATCH x", 500, "", "no")
 
     async def scenario(queue):
@@ -259,20 +259,20 @@ def test_a_reconcile_that_fails_is_tried_again_and_others_go_on(caplog):
         await asyncio.sleep(0.7)
 
     run_queue(scenario, reconcile)
-    assert (looks.count("bad"), looks.count("good")) == (2, 1)
+    assert (reconciled.count("bad"), reconciled.count("good")) == (2, 1)
     assert "again in 0.5 s" in caplog.text
 
 
 def test_a_reconcile_may_ask_for_the_next_one():
-    looks = []
+    reconciled = []
 
     async def reconcile(key):
-        looks.append(key)
-        return 0.02 if len(looks) < 3 else None
+        reconciled.append(key)
+        return 0.02 if len(reconciled) < 3 else None
 
     async def scenario(queue):
         queue.add("a/chat")
         await asyncio.sleep(0.15)
 
     run_queue(scenario, reconcile)
-    assert len(looks) == 3
+    assert len(reconciled) == 3

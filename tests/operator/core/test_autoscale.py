@@ -233,7 +233,7 @@ demands = st.builds(
     st.none() | st.floats(0, 5000),
     st.lists(st.integers(0, 300), max_size=40),
 )
-facts_of_any_kind = st.builds(
+any_observation = st.builds(
     lambda found, demand, crashes, ago: Observation(
         tuple(found), demand, crashes, crashed(ago) if crashes else None
     ),
@@ -244,7 +244,7 @@ facts_of_any_kind = st.builds(
 )
 
 
-@given(scalings, facts_of_any_kind)
+@given(scalings, any_observation)
 def test_never_above_max_and_never_below_min_unless_pods_crash(scaling, observation):
     fields = replace(spec(), scaling=scaling)
     decision = decide(fields, observation, NOW)
@@ -255,14 +255,14 @@ def test_never_above_max_and_never_below_min_unless_pods_crash(scaling, observat
     assert decide(replace(fields, suspend=True), observation, NOW).replicas == 0
 
 
-@given(scalings, facts_of_any_kind)
+@given(scalings, any_observation)
 def test_a_request_always_has_a_pod_on_its_way_unless_pods_crash(scaling, observation):
     decision = decide(replace(spec(), scaling=scaling), observation, NOW)
     if observation.demand.waiting + observation.demand.running and decision.why != "CrashBackOff":
         assert decision.replicas >= 1
 
 
-@given(scalings, facts_of_any_kind)
+@given(scalings, any_observation)
 def test_a_model_that_was_never_ready_keeps_its_pods_up_to_max(scaling, observation):
     live = observation.live
     if live and not observation.crashes and all(pod.ready_since is None for pod in live):
@@ -270,7 +270,7 @@ def test_a_model_that_was_never_ready_keeps_its_pods_up_to_max(scaling, observat
         assert decision.replicas >= min(len(live), scaling.max)
 
 
-@given(scalings, facts_of_any_kind)
+@given(scalings, any_observation)
 def test_deciding_twice_on_the_same_observation_decides_the_same(scaling, observation):
     fields = replace(spec(), scaling=scaling)
     assert decide(fields, observation, NOW) == decide(fields, observation, NOW)

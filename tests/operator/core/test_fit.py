@@ -160,8 +160,8 @@ def test_a_folder_suffices_to_check_the_fit(folder):
 
 
 def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
-    wish = model(f"file://{folder}", runtime={"maxConcurrent": 1024})
-    report = fit.check(wish, LocalFolder(folder), fit.Device("cuda", "L4", 540 << 20))
+    wanted = model(f"file://{folder}", runtime={"maxConcurrent": 1024})
+    report = fit.check(wanted, LocalFolder(folder), fit.Device("cuda", "L4", 540 << 20))
     assert report.verdict == "DoesNotFit"
     assert report.message.startswith("Needs ")
     assert "the L4 has 540.0 MiB free; fits with" in report.message
@@ -184,8 +184,8 @@ def test_a_model_that_cannot_run_says_why(folder, change, verdict, words):
 
 
 def test_a_context_that_the_model_never_had_does_not_fit(folder):
-    wish = model(f"file://{folder}", runtime={"maxContext": 4096})
-    report = fit.check(wish, LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    wanted = model(f"file://{folder}", runtime={"maxContext": 4096})
+    report = fit.check(wanted, LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "DoesNotFit"
     assert "maxContext (--max-context) is 4096" in report.message
 
@@ -198,15 +198,15 @@ def test_a_truncated_checkpoint_is_not_known_to_fit(folder):
 
 
 def test_a_missing_folder_says_which(tmp_path):
-    wish = model(f"file://{tmp_path}/none")
-    report = fit.check(wish, files_of(wish.spec.model), fit.Device("cpu", "this machine", 1 << 30))
+    wanted = model(f"file://{tmp_path}/none")
+    report = fit.check(wanted, files_of(wanted.spec.model), fit.Device("cpu", "this machine", 1 << 30))
     assert report.verdict == "Unknown"  # the pod will say so too, and is the one to know
     assert f"{tmp_path}/none is not there" in report.message
 
 
 def test_an_operator_in_a_pod_does_not_read_its_own_folders_for_a_nodes(folder):
-    wish = model(f"file://{folder}")
-    assert files_of(wish.spec.model, sees_node=False) is None
+    wanted = model(f"file://{folder}")
+    assert files_of(wanted.spec.model, sees_node=False) is None
 
 
 def test_only_headers_are_read_from_a_hub(hub):

@@ -310,7 +310,7 @@ any_pod = st.builds(
     st.sampled_from(["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"]),
     st.booleans(),
 )
-any_facts = st.builds(
+any_observation = st.builds(
     lambda pods, demand, failure, crashes, fit: Observation(
         tuple(pods), demand, crashes if failure else 0, failure, fit
     ),
@@ -325,7 +325,7 @@ any_model = st.sampled_from(
 )
 
 
-@given(any_model, any_facts)
+@given(any_model, any_observation)
 def test_every_status_is_one_that_the_crd_allows(found, observation):
     status = summary(observation, found)
     assert [shown.type for shown in status.conditions] == KINDS
@@ -335,7 +335,7 @@ def test_every_status_is_one_that_the_crd_allows(found, observation):
     assert set(written) <= set(STATUS_SCHEMA["properties"])
 
 
-@given(any_model, any_facts)
+@given(any_model, any_observation)
 def test_the_state_and_the_conditions_never_contradict_each_other(found, observation):
     status = summary(observation, found)
     is_ready = status.condition("Ready").status == "True"

@@ -58,9 +58,9 @@ def test_a_model_that_fails_to_reconcile_is_logged_once_and_the_others_go_on(cap
 
     entries = asyncio.run(run())
     assert [entry["name"] for entry in entries] == ["whole"]
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert "default/broken stays as it is" in told
-    assert "no such thing" in told
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "default/broken stays as it is" in message
+    assert "no such thing" in message
 
 
 @pytest.mark.parametrize("after", [["b"], ["b", "c"], []])
@@ -125,9 +125,9 @@ def test_a_pod_that_ends_is_logged_once(failure, says, caplog):
     with caplog.at_level(logging.WARNING):
         exit_log.log_new("default/chat", [EndedPod()])
         exit_log.log_new("default/chat", [EndedPod()])
-    (told,) = caplog.messages
-    assert told.startswith(f"pod chat-1 {says}")
-    assert told.endswith("; starting again; log: /run/chat-1.log")
+    (message,) = caplog.messages
+    assert message.startswith(f"pod chat-1 {says}")
+    assert message.endswith("; starting again; log: /run/chat-1.log")
 
 
 def test_a_message_that_refers_to_a_log_gets_its_path():

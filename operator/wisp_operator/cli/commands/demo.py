@@ -1,7 +1,6 @@
 """``wisp demo``: the whole of Wisp in half a minute, on a real model and no GPU.
 
-A small model is fetched once, served from zero as :mod:`.up` does it, asked, and watched until it is at zero
-again.
+A small model is fetched once, served from zero as by :mod:`.up`, asked a question, and back at zero after it.
 """
 
 from __future__ import annotations

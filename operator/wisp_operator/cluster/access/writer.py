@@ -34,7 +34,7 @@ class ClusterWriter:
         self._api, self._metrics, self._may_write = api, metrics, may_write
 
     async def apply(self, manifest: Mapping[str, Any]) -> Json:
-        """Make an object hold what ``manifest`` says, whoever wrote those fields before.
+        """Apply ``manifest`` server-side; fields of other managers are taken over.
 
         Raises:
             NotLeading: another replica leads now.

@@ -89,7 +89,7 @@ def _index(handlers: kopf.OperatorRegistry, kind: str) -> None:
         document.setdefault("apiVersion", KINDS[kind].version)
         metadata = document["metadata"]
         own = f"{metadata.get('namespace', '')}/{metadata['name']}"
-        # Pods are asked for by model, everything else by its own name.
+        # Pods are indexed by model, everything else by its own name.
         return {model_key(kind, document) if kind == "Pod" else own: trimmed(document)}
 
     kopf.index(*KINDS[kind].selector, id=kind, registry=handlers)(index)
