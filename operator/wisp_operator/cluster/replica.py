@@ -58,7 +58,7 @@ class Replica:
         """Work until SIGTERM or SIGINT, or until a part ends that must not.
 
         Raises:
-            ApiError: the API server cannot be asked at all.
+            ApiError: the API server cannot be reached at all.
         """
         stop = asyncio.Event()
         _stop_on_signals(stop)

@@ -1,4 +1,4 @@
-"""Work queue of models: each is reconciled once at a time, and once more if it changed meanwhile."""
+"""Work queue of models: each is reconciled by one worker at a time, and again if it changed meanwhile."""
 
 from __future__ import annotations
 

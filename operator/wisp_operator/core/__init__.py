@@ -1,1 +1,1 @@
-"""Rules shared by both clusters: what was observed of a model in, its pods and its status out."""
+"""Rules shared by both clusters: a model's observation in, its pods and its status out."""

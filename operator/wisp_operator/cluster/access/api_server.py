@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 class ApiError(WispError):
-    """The API server refused a request, or could not be asked (``code`` 0)."""
+    """The API server refused a request, or could not be reached (``code`` 0)."""
 
     def __init__(self, what: str, code: int, reason: str, message: str) -> None:
         self.code, self.reason, self.message = code, reason, message

@@ -1,1 +1,1 @@
-"""State of the cluster: watches, caches, nodes, pods, and what is known of one model."""
+"""State of the cluster: watches, caches, nodes, pods, and the history of one model."""

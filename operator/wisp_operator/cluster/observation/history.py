@@ -53,7 +53,7 @@ class ClusterHistory(ModelHistory):
     def restore(
         cls, model: InferenceModel, status: Mapping[str, Any], pods: Sequence[Pod], now: float
     ) -> ClusterHistory:
-        """Begin with the status that an earlier leader wrote."""
+        """Restore the history from the status that an earlier leader wrote."""
         history = cls(uid=model.uid, generation=model.generation, conditions=_conditions(status))
         history.written, history.written_at = status, now
         if status.get("observedGeneration") != model.generation:
