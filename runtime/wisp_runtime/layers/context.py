@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.comm.none import NO_COMM
+from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.rotary import RopeTables
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
@@ -20,6 +22,7 @@ class LayerContext:
         model: its spec.
         index: position of the layer.
         ropes: cos/sin tables, shared by layers of equal embeddings.
+        comm: the ranks that share the model.
     """
 
     ops: Ops
@@ -27,6 +30,7 @@ class LayerContext:
     model: ModelSpec
     index: int
     ropes: RopeTables
+    comm: Comm = NO_COMM
 
     @property
     def prefix(self) -> str:

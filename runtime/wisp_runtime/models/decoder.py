@@ -8,6 +8,8 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
+from wisp_runtime.comm.none import NO_COMM
+from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import mlp_parameters
@@ -35,6 +37,7 @@ class Layer:
     """One layer: a mixer and a feed-forward block, each with the norm before it; either may be absent."""
 
     def __init__(self, context: LayerContext, spec: LayerSpec) -> None:
+        self._all_reduce = context.comm.all_reduce
         self._mixer: Mixer | None = None
         self._ffn: Ffn | None = None
         if spec.mixer is not None:
@@ -57,9 +60,9 @@ class Layer:
         With ``rows`` ``[R]``, all that comes after the mixer is computed for those alone: ``[R, D]``.
         """
         if self._mixer is not None:
-            x = self._mixer(self._input_norm(x, residual), batch, cache, rows)
+            x = self._all_reduce(self._mixer(self._input_norm(x, residual), batch, cache, rows))
         if self._ffn is not None:
-            x = self._ffn(self._mlp_norm(x, residual, rows))
+            x = self._all_reduce(self._ffn(self._mlp_norm(x, residual, rows)))
         assert x is not None, "a layer without mixer and ffn"
         return x
 
@@ -75,15 +78,16 @@ class Decoder:
         spec: its dimensions and layers.
         weights: holds what :meth:`parameters` lists.
         ops: the device.
+        comm: the ranks that share the model; each has heads and inner sizes of its own in ``spec``.
     """
 
-    def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops, comm: Comm = NO_COMM) -> None:
         self.spec = spec
         self._ops, self._weights = ops, weights
         self._embeddings = weights["embeddings.weight"]
         self._ropes = RopeTables(ops, spec.max_context)
         self._layers = [
-            Layer(LayerContext(ops, weights, spec, index, self._ropes), layer)
+            Layer(LayerContext(ops, weights, spec, index, self._ropes, comm), layer)
             for index, layer in enumerate(spec.layers)
         ]
         self._norm = RMSNorm(ops, weights, "norm", spec.final_norm.eps)

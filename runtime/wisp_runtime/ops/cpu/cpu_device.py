@@ -5,6 +5,7 @@ from __future__ import annotations
 from wisp_plan.hardware.host import available_bytes
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.protocol.device import Memory
 
@@ -18,6 +19,7 @@ class CpuDevice:
 
     stream = None
     sampler = None
+    comm = NO_COMM
 
     def __init__(self, threads: int | None = None) -> None:
         self.ops = CpuOps(threads)

@@ -6,6 +6,7 @@ import cupy as cp
 
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.ops.cuda import requirements
 from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.cuda.device.device import Device
@@ -22,6 +23,8 @@ class CudaDevice:
     Args:
         ops: the ops of an open GPU.
     """
+
+    comm = NO_COMM
 
     def __init__(self, ops: CudaOps) -> None:
         self.ops, self.gpu = ops, ops.device_state

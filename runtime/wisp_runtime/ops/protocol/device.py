@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.sampling import Sampler
 from wisp_runtime.ops.protocol.stream import Stream
@@ -52,6 +53,11 @@ class Device(Protocol):
     @property
     def sampler(self) -> Sampler | None:
         """Return the sampler on the stream, once :meth:`reserve` has made it; None without a stream."""
+        ...
+
+    @property
+    def comm(self) -> Comm:
+        """Return the ranks that share the model."""
         ...
 
     def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
