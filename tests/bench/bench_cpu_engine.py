@@ -94,9 +94,9 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     spec, ops = read_spec(folder), open_device("cpu", threads=threads).ops
     arenas = []
     allocate = ops.weight_arena
-    ops.weight_arena = lambda elements: arenas.append(allocate(elements)) or arenas[-1]
+    ops.weight_arena = lambda size_bytes: arenas.append(allocate(size_bytes)) or arenas[-1]
     model = load_model(folder, spec, ops)
-    (arena,) = arenas
+    arena = arenas[0].view(np.float32)
     shape = (
         len(spec.layers),
         8 * 1100 // BLOCK_TOKENS,

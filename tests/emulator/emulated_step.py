@@ -21,6 +21,7 @@ from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     CLUSTER,
+    LAYER_WEIGHTS,
     THREADS,
     WIDTHS,
     Arguments,
@@ -28,7 +29,7 @@ from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     passed_between,
 )
 from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
-from wisp_runtime.ops.protocol.upload import qkv_permutation
+from wisp_runtime.ops.protocol.row_permutation import fused_permutation
 from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16
@@ -73,34 +74,32 @@ class EmulatedStep:
 
     def _weights(self) -> dict[str, int]:
         spec, attention = self.spec, attention_of(self.spec)
-        weights, rotation = self.model.step_weights(), self.model.rope_table(attention)
-        permutation = qkv_permutation(attention.head_size, rotates_all=True, is_normed=attention.has_qk_norm)
-        permutations = {"qkv": permutation, "gate_up": "gate_up_interleaved"}
+        weights, rotation = self.model.weights, self.model.rope_table(attention)
 
         def matrix(packed, permutation="plain"):
             plain = packed.tiles.transpose(0, 2, 1).reshape(-1, packed.tiles.shape[1])[: packed.outputs]
             return self._pointer(pack(plain.astype(BF16), permutation))
 
         def vector(values, permutation="plain"):
-            if values is None:
-                return 0
             placed = np.zeros(len(values), BF16)
             placed[permuted_rows(len(values), permutation)] = values
             return self._pointer(placed)
 
+        def held(name):
+            declared = weights.specs.get(name)
+            if declared is None:
+                return 0
+            return (matrix if declared.is_matrix else vector)(weights[name], fused_permutation(declared.rows))
+
         table = [
-            [
-                (matrix if i < 4 else vector)(part, permutations.get(name.removesuffix("_bias"), "plain"))
-                for i, (name, part) in enumerate(zip(layer.__slots__, layer.in_order(), strict=True))
-            ]
-            for layer in weights.layers
+            [held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(len(spec.layers))
         ]
-        embeddings = matrix(weights.embeddings)
+        embeddings = held("embeddings.weight")
         return {
             "layers": self._pointer(np.array(table, np.uint64)),
             "embeddings": embeddings,
-            "head": embeddings if spec.ties_embeddings else matrix(weights.head),
-            "final_norm": vector(weights.norm),
+            "head": embeddings if spec.ties_embeddings else held("head.weight"),
+            "final_norm": held("norm.weight"),
             "cosines": self._pointer(np.ascontiguousarray(rotation.cosines)),
             "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
             "known_positions": len(rotation.cosines),

@@ -106,3 +106,11 @@ def stacked(*tensors: tuple[str, Shape]) -> tuple[WeightSource, ...]:
         sources.append(WeightSource(tensor, shape, tuple(map(range, shape)), at))
         first += shape[0]
     return tuple(sources)
+
+
+def flat_index(shape: Shape, at: Shape) -> int:
+    """Return the row-major position of index ``at`` in an array of ``shape``."""
+    flat = 0
+    for extent, index in zip(shape, at, strict=True):
+        flat = flat * extent + index
+    return flat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec
@@ -12,25 +12,15 @@ from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.layers.context import LayerContext
-from wisp_runtime.layers.ffn.dense import mlp_parameters
-from wisp_runtime.layers.mixers.attention import attention_parameters
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
 from wisp_runtime.layers.rotary import RopeTables
 from wisp_runtime.models.model import Output
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights
-from wisp_runtime.weights.arena import Parameter, Part, Weights
+from wisp_runtime.weights.arena import Weights
 
 Probe = Callable[[int, Array], None]
-
-_STEP_NAMES = (
-    *("qkv.weight", "output.weight", "gate_up.weight", "down.weight"),
-    *("qkv.bias", "output.bias", "gate_up.bias", "down.bias"),
-    *("input_norm.weight", "mlp_norm.weight", "q_norm.weight", "k_norm.weight"),
-)
-"""Of a layer, in the order of :class:`StepLayer`."""
 
 
 class Layer:
@@ -74,16 +64,19 @@ def _norm(context: LayerContext, name: str, norms: NormSpec) -> RMSNorm:
 class Decoder:
     """A decoder-only model of any layers that :mod:`wisp_runtime.layers.registry` has code for.
 
+    Attributes:
+        weights: weights by name.
+
     Args:
         spec: its dimensions and layers.
-        weights: holds what :meth:`parameters` lists.
+        weights: the weights that :func:`wisp_plan.weights.declaration.declare` lists.
         ops: the device.
         comm: the ranks that share the model; each has heads and inner sizes of its own in ``spec``.
     """
 
     def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops, comm: Comm = NO_COMM) -> None:
         self.spec = spec
-        self._ops, self._weights = ops, weights
+        self._ops, self.weights = ops, weights
         self._embeddings = weights["embeddings.weight"]
         self._ropes = RopeTables(ops, spec.max_context)
         self._layers = [
@@ -121,37 +114,7 @@ class Decoder:
         """Return the cos/sin tables of an attention layer."""
         return self._ropes.of(attention)
 
-    def step_weights(self) -> StepWeights:
-        """Return the weights for a device that runs a whole step at once."""
-        weights, layers = self._weights, range(len(self.spec.layers))
-        return StepWeights(
-            self._embeddings,
-            self._head,
-            weights["norm.weight"],
-            [StepLayer(*(weights.get(f"layers.{i}.{name}") for name in _STEP_NAMES)) for i in layers],
-        )
-
     def _show(self, probe: Probe | None, layer: int, x: Array | None, residual: Array) -> None:
         if probe is not None:
             stream = self._ops.to_host(residual)
             probe(layer, stream.copy() if x is None else stream + self._ops.to_host(x))
-
-    @staticmethod
-    def parameters(spec: ModelSpec) -> Iterator[Parameter]:
-        """List the weights in the order in which a step reads them."""
-        embeddings = (Part("model.embed_tokens.weight", spec.vocab),)
-        yield Parameter("embeddings.weight", (spec.vocab, spec.hidden), embeddings)
-        for layer in range(len(spec.layers)):
-            source = f"model.layers.{layer}"
-            yield _norm_parameter(spec, f"layers.{layer}.input_norm", f"{source}.input_layernorm")
-            yield from attention_parameters(spec, layer)
-            yield _norm_parameter(spec, f"layers.{layer}.mlp_norm", f"{source}.post_attention_layernorm")
-            yield from mlp_parameters(spec, layer)
-        yield _norm_parameter(spec, "norm", "model.norm")
-        if not spec.ties_embeddings:
-            head = (Part("lm_head.weight", spec.vocab),)
-            yield Parameter("head.weight", (spec.vocab, spec.hidden), head)
-
-
-def _norm_parameter(spec: ModelSpec, name: str, source: str) -> Parameter:
-    return Parameter(f"{name}.weight", (spec.hidden,), (Part(f"{source}.weight", spec.hidden),))

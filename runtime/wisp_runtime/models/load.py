@@ -13,13 +13,17 @@ from wisp_plan.checkpoint.directory import read_config, read_directory
 from wisp_plan.checkpoint.index import Inventory
 from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.weights.declaration import declare, shard
+from wisp_plan.weights.stored import as_stored
 from wisp_plan.weights.tensors import check_tensors
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.model import Model
 from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
-from wisp_runtime.weights.reader import Files, OnProgress, WeightReader, plan
+from wisp_runtime.weights.chunks import plan
+from wisp_runtime.weights.reader import Files, OnProgress, WeightReader
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -45,11 +49,13 @@ class Checkpoint:
         path: the folder.
         spec: the model's dimensions.
         inventory: its tensors.
+        weights: the weights that are read from them, in their stored formats.
     """
 
     path: Path
     spec: ModelSpec
     inventory: Inventory
+    weights: tuple[WeightSpec, ...]
 
     def load(self, ops: Ops, on_progress: OnProgress | None = None, *, is_direct: bool = False) -> Model:
         """Read the weights into a model on the device of ``ops``.
@@ -65,27 +71,28 @@ class Checkpoint:
             GpuOutOfMemory: the weights did not fit after all: something else took memory meanwhile.
             RuntimeFailure: what else the device reports.
         """
-        family = model_class(self.spec)
-        weights = Weights(ops, family.parameters(self.spec))
-        wanted = [self.inventory.by_name[name] for name in weights.tensors]
-        uploader = ops.uploader(sum(tensor.size_bytes for tensor in wanted))
-        chunks = plan(wanted, uploader.chunk_bytes)
-        names = dict.fromkeys(tensor.file for tensor in wanted)
+        tensors = self.inventory.by_name
+        weights = Weights(ops, self.weights)
+        wanted = {source.tensor: tensors[source.tensor] for spec in self.weights for source in spec.sources}
+        uploader = ops.uploader(sum(tensor.size_bytes for tensor in wanted.values()))
+        chunks = plan(self.weights, wanted, uploader.chunk_bytes)
+        names = dict.fromkeys(tensor.file for tensor in wanted.values())
         with (
             Files(self.path, names, is_direct=is_direct) as files,
-            WeightReader(files, chunks, weights, uploader) as feed,
+            WeightReader(files, chunks, weights, uploader) as reader,
         ):
-            model = family(self.spec, weights, ops)
-            feed.wait(on_progress or _ignore)
+            model = model_class(self.spec)(self.spec, weights, ops)
+            reader.wait(on_progress or _ignore)
         return model
 
 
-def open_checkpoint(path: Path, spec: ModelSpec) -> Checkpoint:
+def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 1) -> Checkpoint:
     """Read and check the headers of the checkpoint in ``path``; needs no device.
 
     Args:
         path: a folder with safetensors files.
-        spec: what :func:`read_spec` found there.
+        spec: dimensions that :func:`read_spec` read there.
+        rank, ranks: index of this GPU among those that share the weights, and their number.
 
     Raises:
         ModelNotFound: there is no checkpoint in the folder.
@@ -96,13 +103,14 @@ def open_checkpoint(path: Path, spec: ModelSpec) -> Checkpoint:
     try:
         inventory = read_directory(path)
         check_tensors(spec, inventory.by_name)
+        weights = as_stored(shard(declare(spec), rank, ranks), inventory.by_name)
     except CheckpointMissing as error:
         raise ModelNotFound(error.message) from error
     except PlanError as error:
         raise WeightsUnreadable(f"{path}: {error.message}") from error
     except OSError as error:
         raise WeightsUnreadable(f"{path}: reading the headers failed: {error.strerror}.") from error
-    return Checkpoint(path, spec, inventory)
+    return Checkpoint(path, spec, inventory, weights)
 
 
 def load_model(path: Path, spec: ModelSpec, ops: Ops, on_progress: OnProgress | None = None) -> Model:
@@ -119,10 +127,10 @@ def random_model(spec: ModelSpec, ops: Ops, seed: int = 0) -> Model:
         ModelUnsupported: no code for the family.
         GpuOutOfMemory: the weights do not fit.
     """
-    family = model_class(spec)
-    weights = Weights(ops, family.parameters(spec))
+    decoder = model_class(spec)
+    weights = Weights(ops, declare(spec))
     weights.randomize(seed)
-    return family(spec, weights, ops)
+    return decoder(spec, weights, ops)
 
 
 def _ignore(_done: int, _total: int) -> None:

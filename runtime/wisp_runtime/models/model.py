@@ -10,7 +10,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.ops.protocol.attention import RopeTable
-from wisp_runtime.ops.protocol.persistent import StepWeights
+from wisp_runtime.ops.protocol.weights import NamedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ class Model(Protocol):
         """Run one step: write the K and V of its tokens to ``cache`` and return logits."""
         ...
 
-    def step_weights(self) -> StepWeights:
-        """Return the weights for a kernel that computes all layers in one launch."""
+    @property
+    def weights(self) -> NamedWeights:
+        """Return the weights by name, for a kernel that computes all layers in one launch."""
         ...
 
     def rope_table(self, attention: AttentionSpec) -> RopeTable:

@@ -15,20 +15,23 @@ pytestmark = pytest.mark.gpu
 from safetensors.numpy import save_file  # noqa: E402
 
 from wisp_plan.families.config import parse_config  # noqa: E402
+from wisp_plan.spec.weight import WeightSpec  # noqa: E402
+from wisp_plan.weights.declaration import declare  # noqa: E402
 from wisp_plan.weights.formats import weight_bytes  # noqa: E402
 from wisp_plan.weights.tensors import expected_tensors  # noqa: E402
 from wisp_runtime.errors import GpuOutOfMemory, ShapeError, WeightsUnreadable  # noqa: E402
 from wisp_runtime.models.load import open_checkpoint  # noqa: E402
-from wisp_runtime.models.registry import model_class  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.weights import copy_engine  # noqa: E402
 from wisp_runtime.ops.cuda.weights.packing import unpack_rows  # noqa: E402
+from wisp_runtime.ops.protocol.row_permutation import fused_permutation  # noqa: E402
 from wisp_runtime.ops.reference.packing import pack, permuted_rows  # noqa: E402
 from wisp_runtime.weights.arena import Weights  # noqa: E402
-from wisp_runtime.weights.reader import Files, WeightReader, plan  # noqa: E402
+from wisp_runtime.weights.chunks import plan  # noqa: E402
+from wisp_runtime.weights.reader import Files, WeightReader  # noqa: E402
 
 ODD = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -91,30 +94,29 @@ def write(folder, config, dtype):
 
 def load(folder, spec, ops, told=lambda *_: None, *, is_direct=False):
     """Bring a checkpoint's tensors into weights, without a model around them."""
-    weights = Weights(ops, model_class(spec).parameters(spec))
-    inventory = open_checkpoint(folder, spec).inventory
-    wanted = [inventory.by_name[name] for name in weights.tensors]
-    uploader = ops.uploader(sum(one.size_bytes for one in wanted))
-    chunks = plan(wanted, uploader.chunk_bytes)
+    checkpoint = open_checkpoint(folder, spec)
+    weights = Weights(ops, checkpoint.weights)
+    uploader = ops.uploader(checkpoint.inventory.tensor_bytes)
+    chunks = plan(checkpoint.weights, checkpoint.inventory.by_name, uploader.chunk_bytes)
     with (
-        Files(folder, {one.file for one in wanted}, is_direct=is_direct) as files,
-        WeightReader(files, chunks, weights, uploader) as feed,
+        Files(folder, checkpoint.inventory.files, is_direct=is_direct) as files,
+        WeightReader(files, chunks, weights, uploader) as reader,
     ):
-        feed.wait(told)
+        reader.wait(told)
     return weights
 
 
 def assert_equal(weights, spec, tensors):
     """Compare every parameter, padding included, with the tensors that it is made of."""
-    for one in model_class(spec).parameters(spec):
-        stacked = np.concatenate([tensors[part.tensor] for part in one.parts]).astype(BF16)
-        weight = weights[one.name]
-        if len(one.shape) == 2:
-            found, expected = to_host(weight.storage), pack(stacked.view(np.uint16), one.permutation)
+    for weight in declare(spec):
+        stacked = np.concatenate([tensors[source.tensor] for source in weight.sources]).astype(BF16)
+        held, permutation = weights[weight.name], fused_permutation(weight.rows)
+        if weight.is_matrix:
+            found, expected = to_host(held.storage), pack(stacked.view(np.uint16), permutation)
         else:
-            found, expected = to_host(weight), np.empty(one.shape, np.uint16)
-            expected[permuted_rows(len(stacked), one.permutation)] = stacked.view(np.uint16)
-        assert np.array_equal(found.view(np.uint16), expected), one.name
+            found, expected = to_host(held), np.empty(weight.shape, np.uint16)
+            expected[permuted_rows(len(stacked), permutation)] = stacked.view(np.uint16)
+        assert np.array_equal(found.view(np.uint16), expected), weight.name
 
 
 @pytest.fixture
@@ -200,9 +202,10 @@ def test_running_out_of_memory_is_named_and_leaves_the_gpu_usable(device, ops, t
     assert_equal(load(tmp_path, spec, ops), spec, tensors)
 
 
-def test_a_matrix_that_cannot_be_packed_is_refused(ops):
-    with pytest.raises(ShapeError, match="is packed into 4096 numbers"):
-        ops.matrix(ops.weight_arena(4095), 8, 8)
+def test_storage_of_another_size_is_refused(ops):
+    weight = WeightSpec("w", (8, 8), (), "projection")
+    with pytest.raises(ShapeError, match="w takes 8192 bytes of the arena, not 8190"):
+        ops.weight(weight, ops.weight_arena(8190))
 
 
 @pytest.mark.parametrize("config", [ODD, LARGE, BY_HEADS], ids=["odd", "large", "by heads"])
@@ -210,17 +213,18 @@ def test_random_weights_are_the_cpus_to_the_bit(ops, config):
     spec = spec_of(config)
     if config is LARGE:
         spec = replace(spec, vocab=3001)  # enough, and the CPU is slow
-    on_gpu, on_cpu = (Weights(one, model_class(spec).parameters(spec)) for one in (ops, CpuOps()))
+    on_gpu, on_cpu = (Weights(one, declare(spec)) for one in (ops, CpuOps()))
     on_gpu.randomize(7)
     on_cpu.randomize(7)
-    for one in model_class(spec).parameters(spec):
-        if len(one.shape) == 2:
-            rows = reference.embedding(np.arange(one.shape[0]), on_cpu[one.name])
-            found, expected = to_host(on_gpu[one.name].storage), pack(rows.astype(BF16), one.permutation)
+    for weight in declare(spec):
+        name, permutation = weight.name, fused_permutation(weight.rows)
+        if weight.is_matrix:
+            rows = reference.embedding(np.arange(weight.shape[0]), on_cpu[name])
+            found, expected = to_host(on_gpu[name].storage), pack(rows.astype(BF16), permutation)
         else:
-            found, expected = to_host(on_gpu[one.name]), np.empty(one.shape, BF16)
-            expected[permuted_rows(one.shape[0], one.permutation)] = on_cpu[one.name].astype(BF16)
-        assert np.array_equal(found.view(np.uint16), expected.view(np.uint16)), one.name
+            found, expected = to_host(on_gpu[name]), np.empty(weight.shape, BF16)
+            expected[permuted_rows(weight.shape[0], permutation)] = on_cpu[name].astype(BF16)
+        assert np.array_equal(found.view(np.uint16), expected.view(np.uint16)), name
 
 
 def test_sixteen_gigabytes_of_random_weights_take_less_than_a_second(device, ops):
@@ -232,7 +236,7 @@ def test_sixteen_gigabytes_of_random_weights_take_less_than_a_second(device, ops
     if device.free_bytes() < 18 << 30:
         pytest.skip("the GPU has less than 18 GiB free")
     began_s = time.monotonic()
-    weights = Weights(ops, model_class(spec).parameters(spec))
+    weights = Weights(ops, declare(spec))
     weights.randomize(1)
     took_s = time.monotonic() - began_s
     print(f"{weights.arena.nbytes / 1e9:.1f} GB of random weights in {took_s:.3f} s")

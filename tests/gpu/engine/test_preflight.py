@@ -97,7 +97,7 @@ wild = np.uint64(0x7F0000000000)
 kernel.launch((1,), 256, wild, np.int32(64), np.int32(0), np.uint64(1), np.float32(1), np.float32(0))
 seen = []
 for attempt in (
-    lambda: uploader.upload(destination, lambda buffer: buffer[:128]),
+    lambda: uploader.upload(destination, 128, lambda buffer: buffer[:128]),
     uploader.finish,
     lambda: ops.weight_arena(64),
     lambda: memory_of(device),

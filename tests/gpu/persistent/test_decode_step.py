@@ -55,7 +55,7 @@ class Subject:
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
         self.step = DecodeStep(
-            device, spec, self.model.step_weights(), self.model.rope_table(attention_of(spec)), 64
+            device, spec, self.model.weights, self.model.rope_table(attention_of(spec)), 64
         )
 
     def batch(self, contexts, seed=1, blocks=None):

@@ -16,6 +16,7 @@ from spec_changes import attention_of, changed
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import dense_decoder
 from wisp_plan.spec.rope import RopeSpec
+from wisp_plan.weights.declaration import declare
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.layers.cache import KVCache
@@ -51,15 +52,14 @@ PLAIN = dense_decoder(
 
 def make(**switches):
     spec = changed(PLAIN, **switches)
-    family = model_class(spec)
-    parameters, random = list(family.parameters(spec)), np.random.default_rng(6)
-    weights = Weights(OPS, parameters)
-    for parameter in parameters:
-        for part in parameter.parts:
-            values = random.standard_normal((part.rows, *parameter.shape[1:])).astype(np.float32)
-            place = weights.place(part.tensor, 0, part.rows, "F32")
-            OPS.store(place, values * np.float32(0.2 if values.ndim == 2 else 1))
-    return family(spec, weights, OPS)
+    declared, random = declare(spec), np.random.default_rng(6)
+    weights = Weights(OPS, declared)
+    for weight in declared:
+        for source in weight.sources:
+            values = random.standard_normal(source.shape).astype(np.float32)
+            destination = weights.destination(weight.name, source.at, source.shape, "F32")
+            OPS.store(destination, values * np.float32(0.2 if values.ndim == 2 else 1))
+    return model_class(spec)(spec, weights, OPS)
 
 
 def run(model, pieces, cache):

@@ -22,9 +22,13 @@ def random(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
+def empty_matrix(ops, outputs, inputs):
+    return ops.matrix(np.zeros(ops.matrix_elements(outputs, inputs), np.float32), outputs, inputs)
+
+
 def packed(ops: CpuOps, rows: np.ndarray):
     """Store ``rows`` ``[out, in]`` the way the backend wants them."""
-    weight = ops.matrix(ops.weight_arena(ops.matrix_elements(*rows.shape)), *rows.shape)
+    weight = empty_matrix(ops, *rows.shape)
     ops.store_rows(weight, 0, rows)
     return weight
 
@@ -59,7 +63,7 @@ def test_a_lone_row_may_be_computed_twice_and_comes_back_once(threads, has_bias,
 @pytest.mark.parametrize("cuts", [(0, 96), (0, 32, 96), (0, 5, 37, 96), (0, 64, 70, 96)])
 def test_a_matrix_stored_in_parts_is_the_one_stored_whole(cuts):
     rows = random(96, 24)
-    weight = OPS.matrix(OPS.weight_arena(OPS.matrix_elements(96, 24)), 96, 24)
+    weight = empty_matrix(OPS, 96, 24)
     for first, last in pairwise(cuts):
         OPS.store_rows(weight, first, rows[first:last])
     np.testing.assert_array_equal(weight.tiles, packed(OPS, rows).tiles)

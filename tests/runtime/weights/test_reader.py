@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import random
 from pathlib import Path
 
@@ -12,58 +12,32 @@ import pytest
 from safetensors.numpy import save_file
 from spec_changes import changed
 
+from wisp_plan.checkpoint.directory import read_file
 from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.checkpoint.index import combine
 from wisp_plan.families.config import parse_config
+from wisp_plan.spec.weight import WeightSpec, stacked
+from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.formats import weight_bytes
-from wisp_plan.weights.layout import packed_elements, padded
+from wisp_plan.weights.layout import held_elements, padded
 from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ShapeError, WeightsUnreadable
-from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
-from wisp_runtime.ops.protocol.upload import (
-    PAGE_BYTES,
-    SLACK_BYTES,
-    STORED,
-    WeightDestination,
-    page_aligned,
-    permuted_row,
-)
+from wisp_runtime.ops.protocol.row_permutation import fused_permutation, permuted_row
+from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, WeightDestination, page_aligned
 from wisp_runtime.weights.arena import Weights
-from wisp_runtime.weights.reader import Files, ReadChunk, WeightReader, plan
+from wisp_runtime.weights.chunks import plan
+from wisp_runtime.weights.reader import Files, WeightReader
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def tensor(name, start, shape, file="a", dtype="BF16"):
-    size = int(np.prod(shape)) * STORED[dtype].itemsize
-    return TensorInfo(name, dtype, shape, start, start + size, file)
-
-
-def test_pieces_come_in_the_order_of_the_files_and_cover_every_row_once():
-    tensors = [
-        tensor("late", 4000, (200, 16)),  # 32 bytes a row
-        tensor("other", 0, (3, 8), file="b"),
-        tensor("vector", 96, (1000,)),
-        tensor("early", 0, (3, 16)),
-    ]
-    chunks = plan(tensors, 4200)  # 131 rows of "late": two blocks of 64
-    assert [(chunk.tensor.name, chunk.first, chunk.rows) for chunk in chunks] == [
-        ("early", 0, 3),
-        ("vector", 0, 1000),
-        ("late", 0, 128),
-        ("late", 128, 72),
-        ("other", 0, 3),
-    ]
-    assert [chunk.start for chunk in chunks] == [0, 96, 4000, 4000 + 128 * 32, 0]
-    assert sum(chunk.size_bytes for chunk in chunks) == sum(one.size_bytes for one in tensors)
-
-
-@pytest.mark.parametrize(("chunk_bytes", "rows"), [(4096, 64), (4095, 63), (64, 1), (10, 1), (1 << 20, 100)])
-def test_a_piece_holds_blocks_of_64_rows_or_what_fits(chunk_bytes, rows):
-    chunks = plan([tensor("wide", 0, (100, 32))], chunk_bytes)
-    assert chunks[0].rows == rows
-    assert sum(chunk.rows for chunk in chunks) == 100
+def chunk_of(name, start, shape):
+    """Return the read of a whole BF16 tensor of file ``a``."""
+    info = TensorInfo(name, "BF16", shape, start, start + 2 * int(np.prod(shape)), "a")
+    weight = WeightSpec(name, shape, stacked((name, shape)), "norm")
+    return plan([weight], {name: info}, 1 << 20)[0]
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
@@ -71,21 +45,20 @@ def test_a_piece_holds_blocks_of_64_rows_or_what_fits(chunk_bytes, rows):
 def test_a_piece_is_read_whole_wherever_it_lies(tmp_path, is_direct, start, size):
     data = np.random.default_rng(start).integers(0, 256, 60_000).astype(np.uint8)
     (tmp_path / "a").write_bytes(data.tobytes())
-    info = TensorInfo("w", "BF16", (1, size // 2), start, start + size, "a")
     buffer = page_aligned(np.zeros(size + SLACK_BYTES + PAGE_BYTES, np.uint8))
     try:
         files = Files(tmp_path, ["a"], is_direct=is_direct)
     except WeightsUnreadable:
         pytest.skip("this file system has no O_DIRECT")
     with files:
-        rows = files.read(ReadChunk(info, 0, 1), buffer)
+        rows = files.read(chunk_of("w", start, (size // 2,)), buffer)
     np.testing.assert_array_equal(rows, data[start : start + size])
     assert rows.base is not None  # a part of the buffer, no copy
 
 
 def test_a_file_that_ends_early_is_named_with_its_tensor(tmp_path):
     (tmp_path / "a").write_bytes(bytes(100))
-    chunk = plan([tensor("model.norm.weight", 40, (100,))], 1 << 20)[0]
+    chunk = chunk_of("model.norm.weight", 40, (100,))
     with (
         Files(tmp_path, ["a"]) as files,
         pytest.raises(WeightsUnreadable, match=r"a: ended while model\.norm"),
@@ -97,7 +70,7 @@ def test_a_file_that_cannot_be_opened_or_read_is_named(tmp_path):
     with pytest.raises(WeightsUnreadable, match="gone: cannot be opened: No such file"):
         Files(tmp_path, ["gone"])
     (tmp_path / "a").mkdir()
-    chunk = plan([tensor("w", 0, (100,))], 1 << 20)[0]
+    chunk = chunk_of("w", 0, (100,))
     with (
         Files(tmp_path, ["a"]) as files,
         pytest.raises(WeightsUnreadable, match="reading w failed: Is a dir"),
@@ -167,17 +140,17 @@ class LateCopyEngine:
 class PlayedGpu(CpuOps):
     chunk_bytes = 3000
 
-    def matrix_elements(self, outputs, inputs):
-        return packed_elements(outputs, inputs)
+    def weight_bytes(self, weight):
+        return 2 * held_elements(weight)
 
-    def weight_arena(self, elements):
-        return np.zeros(elements, BF16)
+    def weight(self, weight, storage):
+        held = storage.view(BF16)
+        if not weight.is_matrix:
+            return held[: math.prod(weight.shape)]
+        return Packed(held, *weight.shape, self.row_permutation(weight))
 
-    def row_permutation(self, permutation):
-        return permutation
-
-    def matrix(self, storage, outputs, inputs, permutation="plain"):
-        return Packed(storage, outputs, inputs, permutation)
+    def row_permutation(self, weight):
+        return fused_permutation(weight.rows)
 
     def uploader(self, total_bytes):
         return PipelinedUploader(LateCopyEngine(3, self.chunk_bytes), threads=5, chunk_bytes=self.chunk_bytes)
@@ -200,55 +173,51 @@ SPEC = changed(parse_config(CONFIG), has_bias=True, has_output_bias=True, has_qk
 
 
 def checkpoint(folder, spec, dtype):
-    """Write two shards of random numbers; return them, and where each lies."""
+    """Write two shards of random numbers; return them, and the headers' entries by name."""
     numbers = np.random.default_rng(5)
     tensors = {one.name: numbers.standard_normal(one.shape).astype(dtype) for one in expected_tensors(spec)}
     names = list(tensors)
     random.Random(1).shuffle(names)
-    infos = []
-    for file, some in (("a.safetensors", names[::2]), ("b.safetensors", names[1::2])):
+    files = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, some in files.items():
         save_file({name: tensors[name] for name in some}, folder / file)
-        raw = (folder / file).read_bytes()
-        length = int.from_bytes(raw[:8], "little")
-        for name, entry in json.loads(raw[8 : 8 + length]).items():
-            start, end = (8 + length + offset for offset in entry["data_offsets"])
-            infos.append(TensorInfo(name, entry["dtype"], tuple(entry["shape"]), start, end, file))
-    return tensors, infos
+    return tensors, combine(read_file(folder / file).headers[0] for file in files).by_name
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
 def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_direct):
     tensors, infos = checkpoint(tmp_path, SPEC, dtype)
-    ops, parameters = PlayedGpu(threads=1), list(model_class(SPEC).parameters(SPEC))
-    weights = Weights(ops, parameters)
+    ops, declared = PlayedGpu(threads=1), declare(SPEC)
+    weights = Weights(ops, declared)
     uploader, told = ops.uploader(0), []
-    chunks = plan(infos, uploader.chunk_bytes)
+    chunks = plan(declared, infos, uploader.chunk_bytes)
     try:
         files = Files(tmp_path, ["a.safetensors", "b.safetensors"], is_direct=is_direct)
     except WeightsUnreadable:
         pytest.skip("this file system has no O_DIRECT")
     uploader._engine.buffers = [page_aligned(np.zeros(3000 + 3 * PAGE_BYTES, np.uint8)) for _ in range(3)]
-    with files, WeightReader(files, chunks, weights, uploader) as feed:
-        feed.wait(lambda *now: told.append(now))
+    with files, WeightReader(files, chunks, weights, uploader) as reader:
+        reader.wait(lambda *now: told.append(now))
     assert uploader._engine.is_closed
-    total = sum(info.size_bytes for info in infos)
+    total = sum(info.size_bytes for info in infos.values())
     assert (told[0], told[-1]) == ((0, total), (total, total))
-    for one in parameters:
-        stacked = np.concatenate([tensors[part.tensor].astype(BF16) for part in one.parts]).astype(np.float32)
-        found = weights[one.name]
-        if stacked.ndim == 1:
-            found = found[permuted_row(np.arange(len(stacked)), len(stacked), one.permutation)]
-        found = found.rows() if isinstance(found, Packed) else found.astype(np.float32)
-        np.testing.assert_array_equal(found, stacked, err_msg=one.name)
+    for weight in declared:
+        stacked = np.concatenate([tensors[source.tensor] for source in weight.sources]).astype(BF16)
+        held = weights[weight.name]
+        if isinstance(held, Packed):
+            rows = held.rows()
+        else:
+            rows = held[permuted_row(np.arange(len(stacked)), len(stacked), ops.row_permutation(weight))]
+        assert np.array_equal(rows.astype(np.float32), stacked.astype(np.float32)), weight.name
 
 
 @pytest.mark.parametrize("switches", [{}, {"ties_embeddings": False}, {"has_qkv_bias": False, "inner": 128}])
 def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
     spec = changed(SPEC, **switches)
-    weights = Weights(PlayedGpu(threads=1), model_class(spec).parameters(spec))
+    weights = Weights(PlayedGpu(threads=1), declare(spec))
     assert weights.arena.nbytes == weight_bytes(spec, "bf16", "cuda").weights
-    starts = [weights[one.name] for one in model_class(spec).parameters(spec) if len(one.shape) == 1]
+    starts = [weights[weight.name] for weight in declare(spec) if not weight.is_matrix]
     assert all((start.ctypes.data - weights.arena.ctypes.data) % 128 == 0 for start in starts)
 
 
@@ -259,11 +228,11 @@ class BrokenCopyEngine(LateCopyEngine):
 
 def test_a_device_that_fails_ends_the_load_and_the_tensor_is_noted(tmp_path):
     _, infos = checkpoint(tmp_path, SPEC, BF16)
-    weights = Weights(PlayedGpu(threads=1), model_class(SPEC).parameters(SPEC))
+    weights = Weights(PlayedGpu(threads=1), declare(SPEC))
     uploader = PipelinedUploader(BrokenCopyEngine(2, 3000), threads=4, chunk_bytes=3000)
-    chunks = plan(infos, 3000)
+    chunks = plan(declare(SPEC), infos, 3000)
     with (
-        Files(tmp_path, {info.file for info in infos}) as files,
+        Files(tmp_path, {info.file for info in infos.values()}) as files,
         pytest.raises(WeightsUnreadable, match="the GPU is gone") as caught,
         WeightReader(files, chunks, weights, uploader) as feed,
     ):
@@ -274,13 +243,13 @@ def test_a_device_that_fails_ends_the_load_and_the_tensor_is_noted(tmp_path):
 def test_more_rows_than_a_buffer_holds_are_refused():
     uploader = PipelinedUploader(LateCopyEngine(1, 100), threads=1, chunk_bytes=100)
     with pytest.raises(ShapeError, match="a buffer has 100"):
-        uploader.upload(WeightDestination(None, "plain", 0, (51,), "BF16"), lambda buffer: buffer)
+        uploader.upload(WeightDestination(None, "plain", 0, (51,), "BF16"), 102, lambda buffer: buffer)
 
 
 def test_random_weights_do_not_depend_on_how_they_are_cut(monkeypatch):
     def tiles():
         ops = CpuOps(threads=1)
-        weights = Weights(ops, model_class(SPEC).parameters(SPEC))
+        weights = Weights(ops, declare(SPEC))
         weights.randomize(7)
         return weights
 

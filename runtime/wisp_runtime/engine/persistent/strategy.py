@@ -122,7 +122,7 @@ def load_persistent(model: Model, ops: Ops, max_sequences: int) -> WholeStep | s
     layer = dense_layer(model.spec)
     if layer is None:
         return "its layers differ, or are no attention and gated MLP"
-    return ops.whole_step(model.spec, model.step_weights(), model.rope_table(layer.attention), max_sequences)
+    return ops.whole_step(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
 
 
 def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory) -> str | None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
@@ -19,8 +22,10 @@ from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
-from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
-from wisp_runtime.ops.protocol.upload import HostUploader, RowPermutation, WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.weights import NamedWeights
 from wisp_runtime.ops.reference import Decode
 
 _ALIGNMENT_BYTES = 64
@@ -34,6 +39,11 @@ class _Known:
     batch: Batch
     question: tuple[object, ...]
     lone: dict[int, Decode]
+
+
+def _dtype(weight: WeightSpec) -> np.dtype[Any]:
+    """Return the dtype in which a weight is held; quantized formats are dequantized as they are read."""
+    return STORED[weight.dtype or "F32"]
 
 
 class CpuOps:
@@ -58,25 +68,37 @@ class CpuOps:
         tiles, _, width = packed_shape(outputs, inputs)
         return tiles * inputs * width
 
-    def weight_arena(self, elements: int) -> Array:
-        """Allocate ``[elements]`` float32 zeros that start at a multiple of 64 bytes."""
-        spare = _ALIGNMENT_BYTES // 4
-        raw = np.zeros(elements + spare, np.float32)
-        start = -raw.ctypes.data % _ALIGNMENT_BYTES // 4
-        return raw[start : start + elements]
+    def weight_bytes(self, weight: WeightSpec) -> int:
+        """Return the bytes of a weight in float32, or of its own dtype; matrices are packed."""
+        itemsize = _dtype(weight).itemsize
+        *leading, outputs, inputs = (1, 1, *weight.shape)
+        elements = self.matrix_elements(outputs, inputs) if weight.is_matrix else outputs * inputs
+        return padded(math.prod(leading) * elements * itemsize, ALIGNMENT_ELEMENTS * 4)
 
-    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:  # noqa: ARG002 (a GPU's business)
+    def weight_arena(self, size_bytes: int) -> Array:
+        """Allocate ``[size_bytes]`` uint8 zeros that start at a multiple of 64 bytes."""
+        raw = np.zeros(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT_BYTES
+        return raw[start : start + size_bytes]
+
+    def weight(self, weight: WeightSpec, storage: Array) -> Array | PackedMatrix | tuple[PackedMatrix, ...]:
+        """See ``storage`` as the tiles of a matrix, as those of several, or as an array."""
+        checks.same_shape(weight.name, storage, (self.weight_bytes(weight),))
+        held = storage.view(_dtype(weight))
+        if not weight.is_matrix:
+            return held[: math.prod(weight.shape)].reshape(weight.shape)
+        *leading, outputs, inputs = weight.shape
+        size = self.matrix_elements(outputs, inputs)
+        parts = held[: math.prod(leading) * size].reshape(-1, size)
+        matrices = tuple(self.matrix(part, outputs, inputs) for part in parts)
+        return matrices if leading else matrices[0]
+
+    def row_permutation(self, weight: WeightSpec) -> RowPermutation:  # noqa: ARG002 (a GPU's business)
         """Rows are never permuted."""
         return "plain"
 
-    def matrix(
-        self,
-        storage: Array,
-        outputs: int,
-        inputs: int,
-        permutation: RowPermutation = "plain",  # noqa: ARG002 (a GPU's business)
-    ) -> PackedMatrix:
-        """See ``storage`` as the tiles of a matrix; rows are never permuted."""
+    def matrix(self, storage: Array, outputs: int, inputs: int) -> PackedMatrix:
+        """See ``storage``, ``[matrix_elements(outputs, inputs)]`` float32, as the tiles of a matrix."""
         checks.same_shape("matrix storage", storage, (self.matrix_elements(outputs, inputs),))
         return PackedMatrix(storage.reshape(packed_shape(outputs, inputs)), outputs)
 
@@ -88,16 +110,17 @@ class CpuOps:
         reference.store_rows(weight, first, reference.widen(rows))
 
     def store_vector(self, weight: Array, first: int, values: Array) -> None:
-        """Write ``values`` ``[R]``, float32, float16 or bf16, into ``weight`` from ``first`` on."""
+        """Write ``values`` ``[R]`` into ``weight`` from ``first`` on, in its dtype."""
         checks.same_shape("weight part", weight[first : first + len(values)], values.shape)
-        weight[first : first + len(values)] = reference.widen(values)
+        weight[first : first + len(values)] = values
 
     def uploader(self, total_bytes: int) -> WeightUploader:  # noqa: ARG002 (a GPU's business)
         """Return an uploader that widens rows to float32 in the threads that read them."""
         return HostUploader(self.store)
 
     def store(self, destination: WeightDestination, rows: Array) -> None:
-        """Write ``rows`` of the destination's shape, float32, float16 or bf16, at the destination."""
+        """Write ``rows`` of the destination's shape at the destination, dequantized where it says how."""
+        rows = rows if destination.decode is None else destination.decode(rows)
         store = self.store_rows if rows.ndim == 2 else self.store_vector
         store(destination.weight, destination.first, rows)
 
@@ -241,7 +264,7 @@ class CpuOps:
     def whole_step(
         self,
         spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
-        weights: StepWeights,  # noqa: ARG002
+        weights: NamedWeights,  # noqa: ARG002
         rotation: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
     ) -> WholeStep | str:

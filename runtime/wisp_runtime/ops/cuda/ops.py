@@ -32,8 +32,9 @@ from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
-from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
-from wisp_runtime.ops.protocol.upload import interleaved_head_size
+from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
+from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
@@ -205,7 +206,7 @@ class CudaOps(Arenas):
         return out
 
     def whole_step(
-        self, spec: ModelSpec, weights: StepWeights, rotation: RopeTable, max_sequences: int
+        self, spec: ModelSpec, weights: NamedWeights, rotation: RopeTable, max_sequences: int
     ) -> WholeStep | str:
         """See :class:`.decode_step.DecodeStep`; the reason where that is refused."""
         device = self.device_state

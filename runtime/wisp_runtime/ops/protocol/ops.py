@@ -8,9 +8,9 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.ops.protocol.attention import AttentionOps, RopeTable
 from wisp_runtime.ops.protocol.elementwise import ElementwiseOps
 from wisp_runtime.ops.protocol.gemm import GemmOps
-from wisp_runtime.ops.protocol.persistent import StepWeights, WholeStep
+from wisp_runtime.ops.protocol.persistent import WholeStep
 from wisp_runtime.ops.protocol.sampling import SamplingOps
-from wisp_runtime.ops.protocol.weights import WeightOps
+from wisp_runtime.ops.protocol.weights import NamedWeights, WeightOps
 
 
 class Ops(GemmOps, AttentionOps, ElementwiseOps, SamplingOps, WeightOps, Protocol):
@@ -35,7 +35,7 @@ class Ops(GemmOps, AttentionOps, ElementwiseOps, SamplingOps, WeightOps, Protoco
         ...
 
     def whole_step(
-        self, spec: ModelSpec, weights: StepWeights, rope: RopeTable, max_sequences: int
+        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
     ) -> WholeStep | str:
         """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none."""
         ...

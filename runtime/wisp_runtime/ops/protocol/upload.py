@@ -6,20 +6,15 @@ stores the rows, for several threads at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 
 from wisp_runtime.batch import Array
-
-RowPermutation = Literal[
-    "plain", "gate_up_interleaved", "rope_interleaved_128", "rope_interleaved_192", "rope_interleaved_256"
-]
-"""Permutation of a weight's rows on a GPU: :func:`permuted_row` (``kernels/README.md`` says why)."""
+from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 
 Fill = Callable[[Array], Array]
 """``fill(buffer)``: write rows into a buffer ``[bytes]`` uint8 and return the part of it that holds them."""
@@ -32,8 +27,13 @@ STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "I32": np.dtype(np.int32),
 }
-"""NumPy's dtypes of the stored ones that we can compute with, by safetensors' names."""
+"""NumPy's dtypes of stored tensors, by safetensors' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,12 @@ class WeightDestination:
     """Rows of a weight, and their dtype in the checkpoint.
 
     Attributes:
-        weight: the device's matrix or vector.
+        weight: the device's matrix, or the flat array of another weight.
         permutation: the weight's row permutation on this device.
-        first: index of the first row; rows of stacked tensors are counted top to bottom, before permutation.
-        shape: ``(R, in)`` for rows of a matrix, ``(R,)`` for a part of a vector.
+        first: index of the first row, or element; rows are counted top to bottom, before permutation.
+        shape: ``(R, in)`` for rows of a matrix, ``(R,)`` for elements of an array.
         dtype: dtype in the checkpoint, by safetensors' name.
+        decode: dequantization of the rows to float32 ``[R, in]``, for a device that cannot hold their format.
     """
 
     weight: Any
@@ -53,54 +54,7 @@ class WeightDestination:
     first: int
     shape: tuple[int, ...]
     dtype: str
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the rows as they are stored."""
-        return math.prod(self.shape) * STORED[self.dtype].itemsize
-
-
-def interleaved_head_size(permutation: RowPermutation) -> int:
-    """Return the head size of a permutation that interleaves the halves of heads for RoPE, else 0."""
-    return (
-        int(permutation.removeprefix("rope_interleaved_"))
-        if permutation.startswith("rope_interleaved_")
-        else 0
-    )
-
-
-def qkv_permutation(head_size: int, *, rotates_all: bool, is_normed: bool) -> RowPermutation:
-    """Return the row permutation of Q, K and V for which a GEMM can apply RoPE itself.
-
-    All of a head rotates, none is normed. Heads of 64 fit a row tile as they are; other sizes need half a
-    head to be a multiple of 32 rows.
-    """
-    if is_normed or not rotates_all:
-        return "plain"
-    by_heads: dict[int, RowPermutation] = {
-        128: "rope_interleaved_128",
-        192: "rope_interleaved_192",
-        256: "rope_interleaved_256",
-    }
-    return by_heads.get(head_size, "plain")
-
-
-def permuted_row(row: Any, rows: int, permutation: RowPermutation) -> Any:
-    """Return the position of row ``row`` (an integer, or an array of them) of ``rows`` stacked rows.
-
-    ``gate_up_interleaved``: eight rows of gate, the first half, and the matching eight rows of up alternate.
-    ``rope_interleaved_<Dh>``: in each head of Dh rows, 32 of its first half and the 32 that rotate with them
-    alternate; so Dh / 2 is a multiple of 32.
-    """
-    if permutation == "plain":
-        return row
-    if permutation == "gate_up_interleaved":
-        half, row = divmod(row, rows // 2)
-        return row // 8 * 16 + half * 8 + row % 8
-    size = interleaved_head_size(permutation)
-    assert size % 64 == 0, f"{permutation}: half a head is no multiple of 32 rows"
-    half, channel = divmod(row % size, size // 2)
-    return row - row % size + channel // 32 * 64 + half * 32 + channel % 32
+    decode: Callable[[Array], Array] | None = None
 
 
 class WeightUploader(Protocol):
@@ -108,16 +62,16 @@ class WeightUploader(Protocol):
 
     Attributes:
         threads: number of threads that are worth reading with.
-        chunk_bytes: maximum bytes of rows a call.
+        chunk_bytes: maximum bytes of a read.
     """
 
     threads: int
     chunk_bytes: int
 
-    def upload(self, destination: WeightDestination, fill: Fill) -> None:
+    def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """Lend ``fill`` a buffer (it waits for a free one) and store its rows at ``destination``.
 
-        The buffer begins at a page and has ``SLACK_BYTES`` more than the rows. What ``fill`` raises is
+        The buffer begins at a page and has ``SLACK_BYTES`` more than ``read_bytes``. What ``fill`` raises is
         raised.
         """
         ...
@@ -140,9 +94,9 @@ class HostUploader:
     def __init__(self, store: Callable[[WeightDestination, Array], None]) -> None:
         self._store = store
 
-    def upload(self, destination: WeightDestination, fill: Fill) -> None:
+    def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """See :meth:`WeightUploader.upload`."""
-        rows = fill(page_aligned(np.empty(destination.size_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8)))
+        rows = fill(page_aligned(np.empty(read_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8)))
         self._store(destination, rows.view(STORED[destination.dtype]).reshape(destination.shape))
 
     def finish(self) -> None:

@@ -1,33 +1,48 @@
-"""Storage of weights on a device: the arena, matrices in it, and uploads into them."""
+"""Storage of weights on a device: the arena in bytes, weights in it, and uploads into them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from wisp_plan.spec.weight import WeightSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.gemm import Matrix
-from wisp_runtime.ops.protocol.upload import RowPermutation, WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.upload import WeightDestination, WeightUploader
+
+HeldWeight = Any  # an Array, a Matrix, or a tuple of matrices of a weight [E, out, in]
+
+
+class NamedWeights(Protocol):
+    """Weights of a model by their names."""
+
+    def __getitem__(self, name: str) -> HeldWeight: ...
+
+    def get(self, name: str) -> HeldWeight | None:
+        """Return a weight, or None when the model has none of that name."""
+        ...
 
 
 class WeightOps(Protocol):
     """Memory for weights and the KV cache."""
 
-    def matrix_elements(self, outputs: int, inputs: int) -> int:
-        """Return how many elements a stored ``[outputs, inputs]`` matrix takes, padding included."""
+    def weight_bytes(self, weight: WeightSpec) -> int:
+        """Return the bytes of a weight in the arena, its padding and the next one's alignment included.
+
+        Raises:
+            KernelsMissing: the device can neither compute with the weight's format nor dequantize it.
+        """
         ...
 
-    def weight_arena(self, elements: int) -> Array:
-        """Allocate ``[elements]`` for all weights at once, zeroed, its start aligned to 128 bytes or more."""
+    def weight_arena(self, size_bytes: int) -> Array:
+        """Allocate ``[size_bytes]`` uint8 for all weights at once, zeroed and aligned."""
         ...
 
-    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:
-        """Return the permutation of rows that may be held in ``permutation``: that one, or plain."""
+    def weight(self, weight: WeightSpec, storage: Array) -> HeldWeight:
+        """Return the weight that lies in ``storage``, ``[weight_bytes(weight)]`` of the arena."""
         ...
 
-    def matrix(
-        self, storage: Array, outputs: int, inputs: int, permutation: RowPermutation = "plain"
-    ) -> Matrix:
-        """Make ``storage``, ``[matrix_elements(outputs, inputs)]`` of the arena, a matrix."""
+    def row_permutation(self, weight: WeightSpec) -> RowPermutation:
+        """Return the permutation in which this device holds the weight's rows."""
         ...
 
     def uploader(self, total_bytes: int) -> WeightUploader:

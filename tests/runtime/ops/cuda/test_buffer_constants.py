@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from wisp_runtime.engine.execution.packing import Shape, size_bytes
 from wisp_runtime.engine.execution.sampler import MOST_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
-from wisp_runtime.ops.protocol.persistent import StepLayer
+from wisp_runtime.ops.cuda.persistent.decode_step_arguments import LAYER_WEIGHTS
 from wisp_runtime.server.parsing.requests import MAX_BIASES
 
 KERNELS = Path(__file__).parents[4] / "kernels"
@@ -25,7 +24,7 @@ def test_the_persistent_kernel_has_as_many_blocks_and_partial_results():
     header = (KERNELS / "hopper/persistent/decode_step_model.cuh").read_text()
     for constant, value in (("kMostParts", persistent.MAX_PARTIALS), ("kMostBlocks", persistent.MAX_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
-    assert len(fields(StepLayer)) == persistent.LAYER_POINTERS
+    assert len(LAYER_WEIGHTS) == persistent.LAYER_POINTERS
 
 
 def test_sampling_kernels_have_as_many_bins_and_candidates():

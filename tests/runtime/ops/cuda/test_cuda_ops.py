@@ -13,6 +13,7 @@ import pytest
 from wisp_plan.memory.buffers.gpu import op_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
+from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSpec
 from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.gemm import linear_plan
@@ -121,9 +122,9 @@ def test_a_product_turns_its_rows_where_it_can(ops):
 @pytest.mark.parametrize(("rotates", "held"), [(True, "rope_interleaved_128"), (False, "plain")])
 def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
     ops = module.CudaOps(fake_device(), MagicMock(rotates=rotates))
-    assert [
-        ops.row_permutation(wanted) for wanted in ("rope_interleaved_128", "gate_up_interleaved", "plain")
-    ] == [held, "gate_up_interleaved", "plain"]
+    structures = (RotaryRows(128), GateUpRows(), None)
+    weights = [WeightSpec("w", (256, 8), (), "projection", rows=rows) for rows in structures]
+    assert [ops.row_permutation(weight) for weight in weights] == [held, "gate_up_interleaved", "plain"]
 
 
 def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):

@@ -11,25 +11,30 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.units import format_size
-from wisp_plan.weights.layout import packed_elements
+from wisp_plan.weights.layout import held_elements, packed_elements
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
+from wisp_runtime.errors import KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.upload import (
+from wisp_runtime.ops.protocol.row_permutation import (
     RowPermutation,
-    WeightDestination,
-    WeightUploader,
+    fused_permutation,
     interleaved_head_size,
 )
+from wisp_runtime.ops.protocol.upload import STORED, WeightDestination, WeightUploader
 from wisp_runtime.ops.reference.random import random_scale
 
 _FILL_THREADS = 256
 _FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
+
+
+def _dtype(weight: WeightSpec) -> np.dtype[Any]:
+    return BF16 if weight.dtype is None else STORED[weight.dtype]
 
 
 class Arenas:
@@ -43,31 +48,47 @@ class Arenas:
     def __init__(self, device: Device, *, fuses_rope: bool) -> None:
         self._device, self._fuses_rope = device, fuses_rope
 
-    def row_permutation(self, permutation: RowPermutation) -> RowPermutation:
-        """Return ``permutation``, or plain where GEMMs do not apply RoPE."""
+    def row_permutation(self, weight: WeightSpec) -> RowPermutation:
+        """Return the permutation that the GEMM of a weight reads; plain where it does not apply RoPE."""
+        permutation = fused_permutation(weight.rows)
         is_rope = interleaved_head_size(permutation) > 0
         return "plain" if is_rope and not self._fuses_rope else permutation
 
-    def matrix_elements(self, outputs: int, inputs: int) -> int:
-        """Return the elements of a packed matrix, the padding of its edges included."""
-        return packed_elements(outputs, inputs)
+    def weight_bytes(self, weight: WeightSpec) -> int:
+        """Return the bytes of a weight in bf16, or of its own dtype; matrices are packed."""
+        if weight.format != "bf16":
+            raise KernelsMissing(
+                f"no kernels for weights in {weight.format} ({weight.name}). Serve the unquantized model."
+            )
+        return held_elements(weight) * _dtype(weight).itemsize
 
-    def weight_arena(self, elements: int) -> Array:
-        """Allocate ``[elements]`` bf16, and have the device's stream clear them."""
-        arena = allocate((elements,), BF16, "the weights")
+    def weight_arena(self, size_bytes: int) -> Array:
+        """Allocate ``[size_bytes]`` uint8, and have the device's stream clear them."""
+        arena = allocate((size_bytes,), np.dtype(np.uint8), "the weights")
         with translate("clearing the memory of the weights"):
             arena.data.memset_async(0, arena.nbytes, self._device.stream)
         return arena
 
-    def matrix(
-        self, storage: Array, outputs: int, inputs: int, permutation: RowPermutation = "plain"
-    ) -> PackedMatrix:
-        """See ``storage`` as a packed matrix."""
-        if storage.shape != (packed_elements(outputs, inputs),):
-            raise ShapeError(
-                f"[{outputs}, {inputs}] is packed into {packed_elements(outputs, inputs)} numbers"
+    def weight(self, weight: WeightSpec, storage: Array) -> Array | PackedMatrix | tuple[PackedMatrix, ...]:
+        """See ``storage`` as a packed matrix, as several, or as an array."""
+        size_bytes = self.weight_bytes(weight)
+        if storage.nbytes != size_bytes:
+            raise ShapeError(f"{weight.name} takes {size_bytes} bytes of the arena, not {storage.nbytes}")
+        dtype = _dtype(weight)
+        if not weight.is_matrix:
+            return cp.ndarray(weight.shape, dtype, storage.data)
+        *leading, outputs, inputs = weight.shape
+        count, permutation = packed_elements(outputs, inputs), self.row_permutation(weight)
+        matrices = tuple(
+            PackedMatrix(
+                cp.ndarray((count,), dtype, storage.data + index * count * dtype.itemsize),
+                outputs,
+                inputs,
+                permutation,
             )
-        return PackedMatrix(storage, outputs, inputs, permutation)
+            for index in range(math.prod(leading))
+        )
+        return matrices if leading else matrices[0]
 
     def kv_arena(self, shape: tuple[int, ...]) -> Array:
         """Allocate keys or values in bf16. What is in them may be NaN: attention never lets it through."""

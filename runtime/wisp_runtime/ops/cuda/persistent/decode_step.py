@@ -25,6 +25,7 @@ from wisp_runtime.ops.cuda.device.driver import WITNESSES
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
     CLUSTER,
+    LAYER_WEIGHTS,
     MARKS,
     MOST_BLOCKS,
     SHARED_BYTES,
@@ -36,7 +37,7 @@ from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
 )
 from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, step_model, why_not
 from wisp_runtime.ops.protocol.attention import RopeTable
-from wisp_runtime.ops.protocol.persistent import StepLayer, StepWeights
+from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
 _OP = "decode_step"
 _MOST_CACHE_PART = 0.4
@@ -65,7 +66,7 @@ class DecodeStep:
     """
 
     def __init__(
-        self, device: Device, spec: ModelSpec, weights: StepWeights, rotation: RopeTable, max_sequences: int
+        self, device: Device, spec: ModelSpec, weights: NamedWeights, rotation: RopeTable, max_sequences: int
     ) -> None:
         self.drawn: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
@@ -83,7 +84,7 @@ class DecodeStep:
         if refusal:
             raise KernelsMissing(f"no decode step in one launch: {refusal}.")
         self.max_context_tokens = _most_context_tokens(spec)
-        self._layers = _layer_table(weights.layers)
+        self._layers = _layer_table(weights, len(spec.layers))
         self.report = cp.cuda.alloc_pinned_memory(16)
         self._report_host = np.frombuffer(self.report, np.int32, 4)
         self._report_host[:] = 0
@@ -156,11 +157,12 @@ class DecodeStep:
         made = {buffer.name.removeprefix("step."): workspace.view(buffer) for buffer in between}
         self._between = made  # kept: another model's step may replace them in the workspace
         weights, rotation = self._weights, self._rotation
+        embeddings = weights["embeddings.weight"].storage
         fixed = {
             "layers": self._layers,
-            "embeddings": weights.embeddings.storage,
-            "head": weights.head.storage,
-            "final_norm": weights.norm,
+            "embeddings": embeddings,
+            "head": embeddings if self._spec.ties_embeddings else weights["head.weight"].storage,
+            "final_norm": weights["norm.weight"],
             "cosines": rotation.cosines,
             "sines": rotation.sines,
         }
@@ -195,11 +197,12 @@ def _clusters(kernel: Kernel) -> int:
     return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=CLUSTER)
 
 
-def _layer_table(layers: list[StepLayer]) -> Array:
+def _layer_table(weights: NamedWeights, layers: int) -> Array:
     """Return the pointers of each layer's weights, ``[L, 12]``, as ``Layer`` of ``decode_step_model.cuh``."""
+    held = ([weights.get(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(layers))
+    return to_device(np.array([list(map(_pointer, row)) for row in held], np.uint64))
 
-    def pointer(one: Any) -> int:
-        return 0 if one is None else int(getattr(one, "storage", one).data.ptr)
 
-    table = [[pointer(one) for one in layer.in_order()] for layer in layers]
-    return to_device(np.array(table, np.uint64))
+def _pointer(weight: HeldWeight) -> int:
+    storage = getattr(weight, "storage", weight)
+    return 0 if storage is None else int(storage.data.ptr)

@@ -37,6 +37,22 @@ _POINTERS = (
     *("stats", "arrived", "logits", "tokens", "drawn", "positions", "contexts", "tables", "slots"),
     *("cosines", "sines", "keys", "values", "counters", "report", "trace"),
 )
+LAYER_WEIGHTS = (
+    "qkv.weight",
+    "output.weight",
+    "gate_up.weight",
+    "down.weight",
+    "qkv.bias",
+    "output.bias",
+    "gate_up.bias",
+    "down.bias",
+    "input_norm.weight",
+    "mlp_norm.weight",
+    "q_norm.weight",
+    "k_norm.weight",
+)
+"""Weights of a layer in the order of ``Layer`` of ``decode_step_model.cuh``; null where there is none."""
+
 _COUNTS = (
     *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
     *("known_positions", "window"),

@@ -5,10 +5,11 @@ Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build
 
 from __future__ import annotations
 
+from wisp_plan.families.hugging_face import rotary_rows
 from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS, require_dense
-from wisp_runtime.ops.protocol.upload import interleaved_head_size, qkv_permutation
+from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
 
 MOST_SEQUENCES = WIDTHS[-1]
 """Of a step."""
@@ -29,10 +30,7 @@ _MOST_HEADS_A_GROUP = 8
 def step_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
     attention, ffn, _ = require_dense(spec)
-    rotates_all = attention.rotary_size == attention.head_size
-    permutation = qkv_permutation(
-        attention.head_size, rotates_all=rotates_all, is_normed=attention.has_qk_norm
-    )
+    permutation = fused_permutation(rotary_rows(attention))
     return {
         "hidden": spec.hidden,
         "mlp": ffn.inner,

@@ -20,13 +20,8 @@ from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.weights.packing import pack_rows
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
-from wisp_runtime.ops.protocol.upload import (
-    SLACK_BYTES,
-    STORED,
-    WeightDestination,
-    interleaved_head_size,
-    permuted_row,
-)
+from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size, permuted_row
+from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, WeightDestination
 
 CHUNK_BYTES = 8 << 20
 _SLOT_BYTES = CHUNK_BYTES + SLACK_BYTES
@@ -108,7 +103,8 @@ class CudaCopyEngine:
 
     def _send_vector(self, slot: _Slot, buffer: Array, rows: Array, destination: WeightDestination) -> None:
         """Round here, in the buffer, and copy straight to the arena: vectors are few and small."""
-        values = rows.view(STORED[destination.dtype]).astype(BF16)
+        held = destination.weight.dtype
+        values = rows.view(STORED[destination.dtype]).astype(held)
         if size := interleaved_head_size(
             destination.permutation
         ):  # whole heads: a vector is never cut in chunks
@@ -121,7 +117,7 @@ class CudaCopyEngine:
             first = permuted_row(destination.first, len(destination.weight), "gate_up_interleaved")
             self._copy_eights(target + first * BF16.itemsize, rounded)
         else:
-            self._copy(target + destination.first * BF16.itemsize, rounded)
+            self._copy(target + destination.first * held.itemsize, rounded)
         slot.copied.record(self._stream)
 
     def _copy(self, target: int, source: Array) -> None:

@@ -55,12 +55,10 @@ class PipelinedUploader:
         for slot in range(len(engine.buffers)):
             self._free.put(slot)
 
-    def upload(self, destination: WeightDestination, fill: Fill) -> None:
+    def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """See :meth:`.upload.WeightUploader.upload`."""
-        if destination.size_bytes > self.chunk_bytes:
-            raise ShapeError(
-                f"{destination.size_bytes} bytes of rows at once; a buffer has {self.chunk_bytes}"
-            )
+        if read_bytes > self.chunk_bytes:
+            raise ShapeError(f"{read_bytes} bytes of rows at once; a buffer has {self.chunk_bytes}")
         slot = self._free.get()
         try:
             self._engine.wait(slot)
