@@ -23,6 +23,11 @@ def register(name: str, factory: DeviceFactory) -> None:
     _FACTORIES[name] = factory
 
 
+def unregister(name: str) -> None:
+    """Forget the device ``name``."""
+    del _FACTORIES[name]
+
+
 def start_context(device: str) -> ContextPrefetch | None:
     """Start making the context of a GPU, if ``device`` may mean one: it takes longer than anything else."""
     return context_prefetch.ContextPrefetch() if device in ("auto", "cuda") else None

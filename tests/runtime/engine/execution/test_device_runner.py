@@ -20,6 +20,7 @@ from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Sub
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import FakeStream, fake_device_runner
+from mock_device import CUDARuntimeError
 from toy_engine import EOS, VOCAB, answer
 
 LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
@@ -162,13 +163,6 @@ def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
         steps.append(runner.forward(alone.plan()))
     assert [draw.token for draw in steps[-1].sampled_tokens()] == answer(requests[-1], 64)
     assert scheduler.is_idle
-
-
-class CUDARuntimeError(RuntimeError):
-    status = 700
-
-
-CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 
 
 @contextmanager
