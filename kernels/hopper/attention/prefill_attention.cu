@@ -1,24 +1,24 @@
 // prefill_attention.cu: out = softmax(scale q K^T) V over the paged cache, for chunks of more than one token.
 //
 //   q : [N, Hq, Dh] bf16, strided rows     out : [N, Hq * Dh] bf16, strided rows     N tokens, Hq query heads
-//   keys, values : tensor maps of [P * Hkv * Tb, Dh] bf16, boxes of unit x 64     items : int32, see prefill_work.cuh
-//   math : bf16 products, float32 sums and softmax; weights rounded to bf16 for the second product
+//   keys, values : tensor maps of [P * Hkv * Tb, Dh] bf16, boxes of unit x 64
+//   work tiles : int32, see prefill_work_tile.cuh
+//   math : bf16 operands, float32 sums and softmax; weights rounded to bf16 for the second matrix product
 //   grid : (at most one a multiprocessor, 1, 1)    block : (128 + 2 * rows of a tile, 1, 1)
 //   shared : Tile::kSharedBytes
 //   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows, unit a power of two, 8 or more,
-//          that divides Tb and 128 tokens (64 from Dh 129 on) (ops/cuda/attention/prefill_attention.py)
-//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
+//          that divides Tb and 128 tokens (64 from Dh 129 on) (ops/cuda/attention/prefill_attention.py checks)
+//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, mean 4e-3
 //
-// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608): a warp brings pages by the bulk copy engine, warpgroups
-// multiply by wgmma and take turns, softmax runs beside the multiplication. Persistent. The portable kernels are here
-// too, so that one can be compared with the other.
+// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608): producer warps copy KV blocks by TMA, two warpgroups alternate
+// at wgmma, softmax overlaps the multiplication. Persistent. The portable kernels are here too, for comparison.
 #include "../../portable/attention/prefill_attention.cu"
+#include "prefill_compute.cuh"
 #include "sync/pdl.cuh"
-#include "prefill_attention_compute.cuh"
 
 namespace hopper {
 
-constexpr int kCopyRegisters = 40, kComputeRegisters = 232;  // of a thread, when two warpgroups compute
+constexpr int kCopyRegisters = 40, kComputeRegisters = 232;  // of a thread, with two consumer warpgroups
 
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
@@ -29,8 +29,8 @@ __device__ __forceinline__ void prefill_attention(const PrefillArguments& a, con
                                                   const TensorMap& values, int unit) {
   using Shape = Tile<kDh, kGroups>;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const Memory<Shape> memory(shared);
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the same for all lanes, and the compiler knows
+  const SmemLayout<Shape> memory(shared);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // uniform for the compiler
   pdl_launch_dependents();
   if (threadIdx.x == 0) {
     memory.init_barriers();

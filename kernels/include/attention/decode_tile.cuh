@@ -1,18 +1,18 @@
-// decode_tile.cuh: one warp, one tile of 16 tokens: scores, softmax against what came before, sums of V.
+// decode_tile.cuh: attention of one warp over one tile of 16 tokens: scores, online softmax, sums of V.
 //
-// Both products are transposed, so that tokens and channels fill the 16 rows of m16n8k16 and query heads its 8 columns:
-// S^T = K q^T, O^T = V^T P^T. The heads of a KV head come in octets. Where K and V lie in shared memory is Rows'
-// business: key(i) and value(i) are the addresses of the lane's row for ldmatrix, 16 channels a step.
+// Both matrix products are transposed, so that tokens and channels fill the 16 rows of m16n8k16 and query heads its 8
+// columns: S^T = K q^T, O^T = V^T P^T. The heads of a KV head come in octets. `Rows` locates K and V in shared memory:
+// key(i) and value(i) are the addresses of the lane's row for ldmatrix, 16 channels a step.
 #pragma once
 
 #include "math/bf16.cuh"
 #include "math/reduce.cuh"
 #include "mma/warp_mma.cuh"
 
-constexpr int kTileTokens = WISP_DECODE_TILE_TOKENS; // of a tile: what a warp multiplies at once
-constexpr float kLowest = -1e30f;  // below every score
+constexpr int kTileTokens = WISP_DECODE_TILE_TOKENS;  // of a tile, which a warp multiplies at once
+constexpr float kLowest = -1e30f;                     // below every score
 
-// What a warp has gathered for the heads 2 pair and 2 pair + 1 of each 8.
+// Softmax state of a warp for the heads 2 pair and 2 pair + 1 of each 8.
 template <int kSize, int kOctets>
 struct Gathered {
   float sums[kOctets][kSize / 16][4] = {};  // O^T, times 2^highest
@@ -27,20 +27,20 @@ struct Gathered {
 template <int kSize, int kOctets>
 using Queries = uint32_t[kOctets][kSize / 16][2];
 
-__device__ __forceinline__ float sum(const float (&parts)[1][4], int i) {
-  return parts[0][i];
+__device__ __forceinline__ float sum(const float (&halves)[1][4], int i) {
+  return halves[0][i];
 }
-__device__ __forceinline__ float sum(const float (&parts)[2][4], int i) {
-  return parts[0][i] + parts[1][i];
+__device__ __forceinline__ float sum(const float (&halves)[2][4], int i) {
+  return halves[0][i] + halves[1][i];
 }
 
-// One tile: scores, their softmax against what came before, and the sums of V.
+// Attend to one tile: scores, softmax update, and the sums of V.
 template <int kSize, int kOctets, class Rows, class Seen>
 __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows& rows, int tile,
                                        const Queries<kSize, kOctets>& queries, float scale, const Seen& seen) {
   const int lane = threadIdx.x % 32;
 
-  // 1. S^T: [16 tokens, 8 heads] of each octet, in two sums that do not wait for each other.
+  // 1. S^T: [16 tokens, 8 heads] of each octet, in two independent sums.
   constexpr int kSums = 2 / kOctets;
   float scores[kOctets][kSums][4] = {};
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
     for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(scores[octet][i % kSums], k, queries[octet][i]);
   }
 
-  // 2. Softmax over tokens, which lie across lanes of equal `pair`; P^T becomes the B operand.
+  // 2. Softmax over tokens, which are spread over lanes of equal `pair`; P^T becomes the B operand.
   const bool sees_low = seen.has(tile * kTileTokens + lane / 4),
              sees_high = seen.has(tile * kTileTokens + lane / 4 + 8);
   uint32_t weights[kOctets][2];

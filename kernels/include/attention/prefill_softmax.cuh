@@ -1,14 +1,14 @@
-// prefill_softmax.cuh: the softmax of prefill attention, a KV tile at a time, in the fragments of the tensor cores.
+// prefill_softmax.cuh: online softmax of prefill attention, a KV tile at a time, on tensor-core fragments.
 //
 // A warp has 16 rows. Its lane has rows l / 4 and l / 4 + 8 (h = 0, 1) of them; scores[4 g + 2 h + e] is column
-// 8 g + 2 (l % 4) + e of the tile. mma.sync and wgmma leave their sums so.
+// 8 g + 2 (l % 4) + e of the tile, which is the accumulator layout of mma.sync and wgmma.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include "math/bf16.cuh"
 
-constexpr float kHidden = -INFINITY;
+constexpr float kMasked = -INFINITY;
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -16,19 +16,19 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// A maximum times the scale, by which weights are measured; zero before there is a score. The product is rounded by
-// itself: contracted with the subtraction that follows, a maximum that stays would give a factor that is not 1, and a
-// row's bits would depend on the tiles of which it sees nothing, hence on where its prompt is cut.
+// Return the maximum times the scale, which weights are relative to; zero before there is a score. It is rounded by
+// itself: contracted with the subtraction that follows, an unchanged maximum would give a factor that is not 1, and a
+// row's bits would depend on tiles that are masked for it, hence on how its prompt is chunked.
 __device__ __forceinline__ float softmax_zero(float peak, float log2_scale) {
-  return peak == kHidden ? 0.f : __fmul_rn(peak, log2_scale);
+  return peak == kMasked ? 0.f : __fmul_rn(peak, log2_scale);
 }
 
-// What weights relative to the maximum `most` are multiplied by to be relative to `zero`.
-__device__ __forceinline__ float softmax_factor(float most, float log2_scale, float zero) {
-  return exp2_fast(__fmul_rn(most, log2_scale) - zero);
+// Return the factor that turns weights relative to `maximum` into weights relative to `zero`.
+__device__ __forceinline__ float softmax_factor(float maximum, float log2_scale, float zero) {
+  return exp2_fast(__fmul_rn(maximum, log2_scale) - zero);
 }
 
-// The most of the four lanes that share a row.
+// Maximum over the four lanes that share a row.
 __device__ __forceinline__ float row_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
@@ -41,12 +41,12 @@ __device__ __forceinline__ float row_sum(float value) {
 
 // Running maximum and sum of a lane's two rows (Milakov & Gimelshein 2018, arXiv:1805.02867).
 struct PrefillSoftmax {
-  int position[2];  // of the lane's rows
+  int position[2];  // positions of the lane's rows
   int first, last;  // positions of the warp's first and last row
   int window;
   float log2_scale;
-  float most[2] = {kHidden, kHidden};  // score, not scaled
-  float sum[2] = {0.f, 0.f};           // of this lane's columns only, until finish()
+  float maximum[2] = {kMasked, kMasked};  // score, not scaled
+  float sum[2] = {0.f, 0.f};              // of this lane's columns only, until finish()
 
   // `row` is the warp's first, of `rows` (a PrefillRows).
   template <class Rows>
@@ -58,11 +58,13 @@ struct PrefillSoftmax {
     last = rows.position(row + 15);
   }
 
-  // Whether some row of the warp does not see all of `tokens` tokens from `token` on.
-  __device__ bool hides(int token, int tokens) const { return token + tokens - 1 > first || token <= last - window; }
+  // Return whether some row of the warp does not attend to all `tokens` tokens from `token` on.
+  __device__ bool needs_mask(int token, int tokens) const {
+    return token + tokens - 1 > first || token <= last - window;
+  }
 
   template <int kCount>
-  __device__ void hide(float (&scores)[kCount], int token) const {
+  __device__ void mask(float (&scores)[kCount], int token) const {
     const int column = token + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -71,24 +73,24 @@ struct PrefillSoftmax {
       for (int g = 0; g < kCount / 4; g++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          if (8 * g + e > high || 8 * g + e <= low) scores[4 * g + 2 * h + e] = kHidden;
+          if (8 * g + e > high || 8 * g + e <= low) scores[4 * g + 2 * h + e] = kMasked;
         }
       }
     }
   }
 
-  // Scores become weights relative to the new maximum; `factor` is what older weights must be multiplied by.
+  // Turn scores into weights relative to the new maximum; `factor` rescales older weights.
   template <int kCount>
   __device__ void update(float (&scores)[kCount], float (&factor)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float peak = most[h];
+      float peak = maximum[h];
 #pragma unroll
       for (int g = 0; g < kCount / 4; g++) peak = fmaxf(peak, fmaxf(scores[4 * g + 2 * h], scores[4 * g + 2 * h + 1]));
       peak = row_max(peak);
       const float zero = softmax_zero(peak, log2_scale);
-      factor[h] = softmax_factor(most[h], log2_scale, zero);
-      most[h] = peak;
+      factor[h] = softmax_factor(maximum[h], log2_scale, zero);
+      maximum[h] = peak;
       float added = 0.f;
 #pragma unroll
       for (int g = 0; g < kCount / 4; g++) {
@@ -103,14 +105,14 @@ struct PrefillSoftmax {
     }
   }
 
-  // After the last tile: the sums over whole rows.
+  // After the last tile: sum over complete rows.
   __device__ void finish() {
 #pragma unroll
     for (int h = 0; h < 2; h++) sum[h] = row_sum(sum[h]);
   }
 };
 
-// Weights as the A operand of the next product: words 4 k to 4 k + 3 are columns 16 k to 16 k + 15.
+// Pack weights as the A operand of the next matrix product: words 4 k to 4 k + 3 are columns 16 k to 16 k + 15.
 template <int kCount>
 __device__ __forceinline__ void pack_weights(uint32_t (&packed)[kCount / 2], const float (&weights)[kCount]) {
 #pragma unroll

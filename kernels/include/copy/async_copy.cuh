@@ -1,4 +1,4 @@
-// async_copy.cuh: copies from global to shared memory that run while the thread goes on (sm_80 and newer).
+// async_copy.cuh: asynchronous copies from global to shared memory, cp.async (sm_80 and newer).
 #pragma once
 
 #include <cstdint>

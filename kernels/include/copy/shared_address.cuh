@@ -1,4 +1,4 @@
-// shared_address.cuh: pointers to shared memory as the 32-bit addresses that copies, barriers and ldmatrix take.
+// shared_address.cuh: pointers to shared memory as 32-bit addresses, for copies, barriers and ldmatrix.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,16 @@
 // tma.cuh: bulk copies from global to shared memory, counted in bytes on an mbarrier (sm_90 and above).
 //
-// One thread asks, the copy engine does. Shared addresses, barriers included, are 32-bit (shared_address).
+// One thread issues a copy, the copy engine executes it. Shared addresses, barriers included, are 32-bit
+// (shared_address).
 #pragma once
 
 #include <cstdint>
 
-// How long L2 shall keep what passes through it: createpolicy's encodings, as CUTLASS has them.
+// L2 eviction policies: createpolicy's encodings, as in CUTLASS.
 constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
 
-// `bytes` of contiguous memory; both addresses and the size are multiples of 16.
+// Copy `bytes` of contiguous memory; both addresses and the size are multiples of 16.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                           uint64_t eviction) {
   asm volatile(
@@ -19,8 +20,8 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_
       : "memory");
 }
 
-// A box of a tensor map (a __grid_constant__ CUtensorMap) from element column, row on. Outside the map: zeros, whose
-// bytes count too. With the 128-byte swizzle `to` is a multiple of 1,024.
+// Copy a box of a tensor map (a __grid_constant__ CUtensorMap) from element column, row on. Outside the map: zeros,
+// whose bytes count too. With the 128-byte swizzle `to` is a multiple of 1,024.
 __device__ __forceinline__ void tma_load_2d(uint32_t to, const void* map, int column, int row, uint32_t barrier,
                                             uint64_t eviction) {
   asm volatile(
@@ -30,7 +31,7 @@ __device__ __forceinline__ void tma_load_2d(uint32_t to, const void* map, int co
       : "memory");
 }
 
-// The same into the same place of both blocks of a cluster, counted on the barrier of each.
+// The same to the same offset in both blocks of a cluster (multicast), counted on the barrier of each.
 __device__ __forceinline__ void tma_load_2d_both(uint32_t to, const void* map, int column, int row, uint32_t barrier,
                                                  uint64_t eviction) {
   asm volatile(
@@ -45,8 +46,7 @@ __device__ __forceinline__ void tma_prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Between ordinary accesses and those of the copy engine or the tensor cores to the same memory, by each thread that
-// made the ordinary ones; in shared memory only.
+// Order this thread's ordinary shared-memory accesses before those of the copy engine or the tensor cores.
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

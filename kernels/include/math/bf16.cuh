@@ -1,4 +1,4 @@
-// bf16.cuh: eight bf16 at a time: 16-byte loads and stores, and the way to float32 and back.
+// bf16.cuh: 16-byte loads and stores of eight bf16, and conversion to float32 and back.
 //
 // bf16 is the upper half of a float32: widening is exact, narrowing rounds to nearest even.
 #pragma once

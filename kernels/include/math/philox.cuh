@@ -1,7 +1,7 @@
 // philox.cuh: counter-based random numbers, the same bits on every device for the same counter and key.
 //
-// Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x32-10; the twin is
-// ops/reference/philox.py.
+// Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x32-10; the reference
+// implementation is ops/reference/philox.py.
 #pragma once
 
 #include <cstdint>

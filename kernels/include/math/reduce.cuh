@@ -22,12 +22,12 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// Every thread gets the sum over the block. `parts` holds 32 floats of shared memory, unused by anything else until
-// the next barrier; the block is a multiple of 32 threads. One barrier.
-__device__ __forceinline__ float block_sum(float value, float* parts) {
+// Every thread gets the sum over the block. `scratch` holds 32 floats of shared memory, free until the next
+// barrier; the block is a multiple of 32 threads. One barrier.
+__device__ __forceinline__ float block_sum(float value, float* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   value = warp_sum(value);
-  if (lane == 0) parts[warp] = value;
+  if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  return warp_sum(lane < warps ? parts[lane] : 0.f);
+  return warp_sum(lane < warps ? scratch[lane] : 0.f);
 }

@@ -1,4 +1,4 @@
-// warp_mma.cuh: a warp's tensor core product m16n8k16 of bf16, and how its operands come from shared memory (sm_80).
+// warp_mma.cuh: mma.sync m16n8k16 of bf16 by one warp, and ldmatrix for its operands (sm_80).
 //
 // With group = lane / 4 and pair = lane % 4, a lane holds
 //   A [16 x 16]: rows group, group + 8, group, group + 8; columns 2 pair (+1), the last two words 8 further
@@ -33,7 +33,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint
                : "memory");
 }
 
-// Transpose an 8 x 8 matrix of 16-bit elements that lies across the warp as load_matrices leaves it.
+// Transpose an 8 x 8 matrix of 16-bit elements in the register layout of load_matrices.
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t row) {
   uint32_t column;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));

@@ -1,4 +1,4 @@
-// wgmma.cuh: the tensor cores of Hopper, a warpgroup (four warps) at a time (sm_90a).
+// wgmma.cuh: wgmma, the warpgroup (four warps) matrix multiply of Hopper (sm_90a).
 //
 //   D[64 x N] += A[64 x 16] B[16 x N], bf16 in, float32 sums in registers.
 //
@@ -70,7 +70,7 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[
 #define WGMMA_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_D16(i) WGMMA_D4(i), WGMMA_D4(i + 4), WGMMA_D4(i + 8), WGMMA_D4(i + 12)
 
-// N, the names of the sums, the names of what may follow them, the registers.
+// N, operand names of the sums, operand names after them, the registers.
 #define WGMMA_SHAPE(N, NAMES, P0, P1, P2, P3, P4, P5, ...)                                                             \
   template <>                                                                                                          \
   struct Wgmma<N> {                                                                                                    \

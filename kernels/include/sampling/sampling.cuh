@@ -1,18 +1,19 @@
-// sampling.cuh: what the sampling kernels share: their memory, the rows' parameters, and reductions of a block.
+// sampling.cuh: memory, row parameters and block reductions of the sampling kernels.
 //
-// Kernels run in this order: sample_best, sample_bins, sample_draw, sample_logprobs. Each has C blocks a row, grid
-// (C, rows); a row's last block to arrive finishes it. Where log-probabilities are wanted, rows of the grid come
-// twice: first the R rows that draw, then the same R as reports of the raw logits ("task" is either).
+// Kernels run in this order: sample_argmax, sample_histogram, sample_token, sample_logprobs. Each has C blocks a row,
+// grid (C, rows); a row's last block to arrive finishes it. With log-probabilities the grid has the rows twice: first
+// the R rows to sample, then the same R as reports of the raw logits (a "task" is either).
 #pragma once
+#include "sampling/logit_order.cuh"
 #include "sync/pdl.cuh"
-#include "sampling/radix.cuh"
 
 constexpr int kThreads = WISP_SAMPLING_THREADS, kWarps = kThreads / 32;
-constexpr int kCandidates = WISP_SAMPLING_CANDIDATES;  // what one block sorts; a search that leaves more goes the long way
+// Candidates that one block sorts; more take the slow path over the whole row.
+constexpr int kCandidates = WISP_SAMPLING_CANDIDATES;
 
 // The parameters of a step: a header, then max_rows rows. ops/cuda/sampling/sampler.py has the same 64 bytes of each.
 struct Header {
-  int live;  // rows that count; those after them are padding
+  int live;  // valid rows; those after them are padding
   int reserved[15];
 };
 
@@ -29,35 +30,35 @@ struct Row {
 
 struct Entry {
   int token;
-  int value;  // how often it was generated, or the bits of its float32 bias
+  int value;  // count of its occurrences, or the bits of its float32 bias
 };
 
 // Device memory of one sampler, by value; ops/cuda/sampling/sampler.py fills it. T tasks, at most 2 * max_rows.
 struct Arena {
-  const Entry* entries;   // penalties and biases of all rows
-  const uint32_t* masks;  // [max_rows, ceil(V / 32)], bit set = token allowed
-  float* adjusted;        // [max_rows, V]: rows with penalties, bias or a mask, after those
-  u64* best;              // [T] rank of the best logit
-  u64* partials;          // [blocks] what each block of a row found
-  u64* masses;            // [T, kBins] sums of weights
-  u64* totals;            // [T] sum of all weights, reports only
-  u64* candidates;        // [T, kCandidates] ranks
-  uint32_t* counts;       // [T, kBins]
-  uint32_t* found;        // [T] candidates found, which may be more than there is room for
-  uint32_t* arrived;      // [T] blocks that are done; zero between kernels
-  int* tokens;            // [max_rows]
-  uint8_t* is_sound;      // [max_rows]
-  float* logprobs;        // [max_rows]
-  int* top_ids;           // [R, K], K = min(report, V)
-  float* top_logprobs;    // [R, K]
+  const Entry* entries;       // penalties and biases of all rows
+  const uint32_t* masks;      // [max_rows, ceil(V / 32)], bit set = token allowed
+  float* adjusted;            // [max_rows, V]: rows with penalties, bias or a mask, after those
+  u64* argmax;                // [T] rank of the best logit
+  u64* partials;              // [blocks] result of each block of a row
+  u64* masses;                // [T, kBins] sums of weights
+  u64* totals;                // [T] sum of all weights, reports only
+  u64* candidates;            // [T, kCandidates] ranks
+  uint32_t* counts;           // [T, kBins]
+  uint32_t* candidate_count;  // [T] may exceed kCandidates, whose rest is not stored
+  uint32_t* arrived;          // [T] finished blocks; zero between kernels
+  int* tokens;                // [max_rows]
+  uint8_t* is_sound;          // [max_rows]
+  float* logprobs;            // [max_rows]
+  int* top_ids;               // [R, K], K = min(report, V)
+  float* top_logprobs;        // [R, K]
   int vocab, max_rows;
 };
 
-// What a block works on: one row, to draw from or to report on.
+// The work of a block: one row, to sample from or to report on.
 struct Task {
   Row row;
-  const float* logits;      // [V], the raw ones
-  int index, place, vocab;  // row of the results, row of the arena's [T] arrays
+  const float* logits;     // [V], the raw ones
+  int index, task, vocab;  // row of the results, row of the arena's [T] arrays
   bool is_report;
 
   __device__ bool is_penalised() const {
@@ -69,31 +70,31 @@ struct Task {
   }
   __device__ bool by_count() const { return is_report ? row.top_k > 0 : 0 < row.top_k && row.top_k < vocab; }
   __device__ bool by_mass() const { return row.top_p < 1; }
-  __device__ bool draws() const { return is_report || row.temperature != 0; }
-  __device__ bool is_cut() const { return by_count() || by_mass(); }
-  // Masked tokens take no part in drawing, but a report lists them last. Ids past V only fill the last four.
-  __device__ bool holds(float x, int token) const { return is_report ? token < vocab : x > -INFINITY; }
+  __device__ bool samples() const { return is_report || row.temperature != 0; }
+  __device__ bool has_threshold() const { return by_count() || by_mass(); }
+  // Masked tokens are excluded from sampling, but a report lists them last. Ids past V pad the last group of four.
+  __device__ bool includes(float x, int token) const { return is_report ? token < vocab : x > -INFINITY; }
 };
 
-// Read the block's task and the rank of its best logit (for kernels after sample_best); false for padding rows. All
-// loads are in flight together. `report`: best tokens to list, or -1 for no reports.
+// Read the block's task and the rank of its best logit (for kernels after sample_argmax); false for padding rows. All
+// loads are in flight at once. `report`: best tokens to list, or -1 for no reports.
 __device__ __forceinline__ bool read_task(Task& task, u64& best, const Arena& arena, const float* logits,
                                           const uint8_t* parameters, int report) {
   const int rows = report < 0 ? gridDim.y : gridDim.y / 2;
-  task.place = blockIdx.y;
-  task.is_report = task.place >= rows;
-  task.index = task.is_report ? task.place - rows : task.place;
+  task.task = blockIdx.y;
+  task.is_report = task.task >= rows;
+  task.index = task.is_report ? task.task - rows : task.task;
   task.vocab = arena.vocab;
   task.logits = logits + int64_t(task.index) * arena.vocab;
   const int live = __ldcg(&reinterpret_cast<const Header*>(parameters)->live);
   union {
     Row row;
-    uint4 parts[sizeof(Row) / 16];
+    uint4 words[sizeof(Row) / 16];
   };
   const uint4* from = reinterpret_cast<const uint4*>(parameters + sizeof(Header)) + task.index * (sizeof(Row) / 16);
 #pragma unroll
-  for (int i = 0; i < sizeof(Row) / 16; i++) parts[i] = __ldcg(from + i);
-  best = __ldcg(arena.best + task.place);
+  for (int i = 0; i < sizeof(Row) / 16; i++) words[i] = __ldcg(from + i);
+  best = __ldcg(arena.argmax + task.task);
   task.row = row;
   if (task.is_report) task.row = {1, min(report, arena.vocab), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 0};
   return task.index < live;
@@ -126,20 +127,20 @@ __device__ __forceinline__ Slice slice_of(int vocab) {
   return {min(int(blockIdx.x) * share, groups), min(int(blockIdx.x + 1) * share, groups)};
 }
 
-// A thread's way through the groups of a slice, one in kThreads. The first load is on its way once this is made.
-struct Walk {
+// Iterate over a thread's groups of a slice, one in kThreads. The constructor starts the first load.
+struct GroupIterator {
   const float* row;
   int group, end, vocab;
   Four four;
 
-  __device__ Walk(const float* row, Slice slice, int vocab)
+  __device__ GroupIterator(const float* row, Slice slice, int vocab)
       : row(row), group(slice.begin + int(threadIdx.x)), end(slice.end), vocab(vocab), four{} {
     if (group < end) four = load_four(row, group, vocab);
   }
 
-  // Call visit(group, four) for each group, the next one's load in flight.
+  // Call visit(group, four) for each group, with the next one's load in flight.
   template <class Visit>
-  __device__ void each(Visit visit) {
+  __device__ void for_each(Visit visit) {
     for (; group < end; group += kThreads) {
       const Four now = four;
       if (group + kThreads < end) four = load_four(row, group + kThreads, vocab);
@@ -167,7 +168,7 @@ __device__ __forceinline__ u64 warp_sum(u64 value) {
 __device__ __forceinline__ u64 block_max(u64 value) {
   __shared__ u64 warps[kWarps];
   value = warp_max(value);
-  __syncthreads();  // the last call's readers are done
+  __syncthreads();  // all threads have read the last call's result
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
   return warp_max(threadIdx.x % 32 < kWarps ? warps[threadIdx.x % 32] : 0);
@@ -178,7 +179,7 @@ template <int kValues>
 __device__ __forceinline__ void block_sums_before(u64 (&values)[kValues], u64 (&totals)[kValues]) {
   __shared__ u64 warps[kValues][kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  __syncthreads();  // the last call's readers are done
+  __syncthreads();  // all threads have read the last call's result
 #pragma unroll
   for (int v = 0; v < kValues; v++) {
     u64 through = values[v];
@@ -210,26 +211,26 @@ __device__ __forceinline__ void add_shared(u64* sum, u64 value) {
   if (high) atomicAdd(words + 1, high);
 }
 
-// Leave this block's result; true in the row's last block to come, which then sees what all others wrote.
-__device__ __forceinline__ bool is_last_block(const Arena& arena, const Task& task, u64 mine) {
+// Store this block's result; return true in the row's last block to arrive, to which all others' stores are visible.
+__device__ __forceinline__ bool is_last_block(const Arena& arena, const Task& task, u64 result) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    arena.partials[blockIdx.y * gridDim.x + blockIdx.x] = mine;
+    arena.partials[blockIdx.y * gridDim.x + blockIdx.x] = result;
     __threadfence();
-    is_last = atomicAdd(arena.arrived + task.place, 1u) == gridDim.x - 1;
-    if (is_last) arena.arrived[task.place] = 0;
+    is_last = atomicAdd(arena.arrived + task.task, 1u) == gridDim.x - 1;
+    if (is_last) arena.arrived[task.task] = 0;
     __threadfence();
   }
   __syncthreads();
   return is_last;
 }
 
-// Return the best of what the row's blocks left.
-__device__ __forceinline__ u64 best_partial(const Arena& arena) {
+// Return the maximum of the results of the row's blocks.
+__device__ __forceinline__ u64 max_partial(const Arena& arena) {
   u64 best = 0;
-  for (int part = threadIdx.x; part < gridDim.x; part += kThreads) {
-    const u64 other = __ldcg(arena.partials + blockIdx.y * gridDim.x + part);
+  for (int block = threadIdx.x; block < gridDim.x; block += kThreads) {
+    const u64 other = __ldcg(arena.partials + blockIdx.y * gridDim.x + block);
     best = best > other ? best : other;
   }
   return block_max(best);

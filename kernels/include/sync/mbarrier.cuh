@@ -1,8 +1,8 @@
 // mbarrier.cuh: barriers in shared memory that count arrivals and the bytes of bulk copies (sm_90 and above).
 //
-// A phase ends when all arrivals are in and every byte that was announced has landed; then the next one begins. Who
-// waits names the parity of a phase: the first has parity 0. Waiting for parity 1 on a fresh barrier returns at once,
-// which is how a producer finds an empty ring empty. A thread must see every phase: parity cannot tell two apart.
+// A phase ends when all arrivals are in and every expected byte has arrived; then the next one begins. A
+// wait names the parity of a phase: the first has parity 0. Waiting for parity 1 on a fresh barrier returns at once,
+// so a producer finds an empty pipeline empty. A thread must observe every phase: parity distinguishes only neighbours.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// By the thread that initialised, before the block's barrier: the copy engine shall see the barriers too.
+// Called by the initializing thread before the block's barrier: makes the mbarriers visible to the copy engine.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrive, and announce bytes that copies will bring in this phase.
+// Arrive, and add the bytes that copies will deliver in this phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

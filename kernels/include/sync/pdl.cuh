@@ -1,6 +1,6 @@
 // pdl.cuh: programmatic dependent launch, so that a kernel's start overlaps the end of the one before it.
 //
-// The house rule: a kernel calls pdl_launch_dependents() as soon as it runs, and pdl_wait() before it reads or writes
+// The rule here: a kernel calls pdl_launch_dependents() as soon as it runs, and pdl_wait() before it reads or writes
 // any global memory other than weights and a step's inputs (those that the host uploads before the step's first
 // kernel). Every thread that touches global memory waits. Below sm_90 both do nothing.
 #pragma once

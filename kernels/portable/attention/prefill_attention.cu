@@ -1,18 +1,19 @@
 // prefill_attention.cu: out = softmax(scale q K^T) V over the paged cache, for chunks of more than one token.
 //
 //   q : [N, Hq, Dh] bf16, strided rows     out : [N, Hq * Dh] bf16, strided rows     N tokens, Hq query heads
-//   keys, values : [P, Hkv, Tb, Dh] bf16, this step's tokens included     items : int32, see prefill_work.cuh
-//   math : bf16 products, float32 sums and softmax; weights rounded to bf16 for the second product
-//   grid : (items * Hkv, 1, 1)    block : (2 * rows of a tile, 1, 1)    shared : PrefillTile::kSharedBytes
-//   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows (ops/cuda/attention/prefill_attention.py)
-//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, 4e-3 in the mean
+//   keys, values : [P, Hkv, Tb, Dh] bf16, this step's tokens included     work tiles : int32, see prefill_work_tile.cuh
+//   math : bf16 operands, float32 sums and softmax; weights rounded to bf16 for the second matrix product
+//   grid : (work tiles * Hkv, 1, 1)    block : (2 * rows of a tile, 1, 1)    shared : PrefillTile::kSharedBytes
+//   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows
+//          (ops/cuda/attention/prefill_attention.py checks)
+//   check: tests/gpu/attention/test_prefill_attention.py against float32, error 1.5e-2 of a row's norm, mean 4e-3
 //
-// FlashAttention-2 (Dao 2023, arXiv:2307.08691): a warp has 16 rows; K and V tiles come by cp.async while the tile
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691): a warp has 16 rows; cp.async copies K and V tiles while the tile
 // before is computed.
-#include "copy/async_copy.cuh"
-#include "sync/pdl.cuh"
 #include "attention/prefill_output.cuh"
+#include "copy/async_copy.cuh"
 #include "mma/warp_mma.cuh"
+#include "sync/pdl.cuh"
 
 namespace portable {
 
@@ -23,7 +24,7 @@ struct PrefillTile {
   static constexpr int kTokens = kDh > 128 ? 32 : 64;  // of a KV tile
   static constexpr int kThreads = 2 * kRows;
   static constexpr int kChunks = kDh / 8;  // of 16 bytes in a row
-  // Eight rows' chunks of one column lie in different banks: swizzled where eight chunks fit, else a spare chunk a row.
+  // Against bank conflicts a row is swizzled where it has a multiple of eight chunks, else padded by one.
   static constexpr bool kSwizzled = kChunks % 8 == 0;
   static constexpr int kRowBytes = (kSwizzled ? kChunks : kChunks + 1) * 16;
   static constexpr int kKvBytes = kTokens * kRowBytes;
@@ -35,12 +36,12 @@ struct PrefillTile {
   }
 };
 
-// What one thread copies of each KV tile.
+// Share of one thread in the copies of each KV tile.
 template <class Tile>
 struct KvCopies {
   const PrefillRows& rows;
   int lowest;
-  int cache_row[Tile::kCopies];  // of the tile located last; -1: zeros
+  int cache_row[Tile::kCopies];  // for the tile located last; -1: zeros
 
   __device__ explicit KvCopies(const PrefillRows& r) : rows(r), lowest(r.lowest()) {}
 
@@ -55,7 +56,7 @@ struct KvCopies {
   __device__ void copy(const bf16* cache, uint32_t to) const {
 #pragma unroll
     for (int i = 0; i < Tile::kCopies; i++) {
-      const int piece = threadIdx.x + i * Tile::kThreads, row = piece / Tile::kChunks, chunk = piece % Tile::kChunks;
+      const int index = threadIdx.x + i * Tile::kThreads, row = index / Tile::kChunks, chunk = index % Tile::kChunks;
       if (row >= Tile::kTokens) continue;
       const bool has = cache_row[i] >= 0 && chunk * 8 < rows.a.head_size;
       const long long from = has ? static_cast<long long>(cache_row[i]) * rows.a.head_size + chunk * 8 : 0;
@@ -119,29 +120,29 @@ __device__ __forceinline__ void prefill_attention(const PrefillArguments& a) {
   pdl_launch_dependents();
   pdl_wait();
   const PrefillRows rows(a, blockIdx.x);
-  const int row = threadIdx.x / 32 * 16;  // the warp's first
+  const int row = threadIdx.x / 32 * 16;  // the warp's first row
   const uint32_t queries = shared_address(shared);
   const uint32_t keys = queries + kRows * Tile::kRowBytes, values = keys + 2 * Tile::kKvBytes;
 
-  // 1. Groups of copies, always in this order: Q and the first K, V, K, V, ...
+  // 1. Copy groups, always in this order: Q and the first K, V, K, V, ...
   KvCopies<Tile> kv(rows);
   copy_queries<Tile>(rows, queries);
-  kv.locate(rows.item.kv_begin);
+  kv.locate(rows.work_tile.kv_begin);
   kv.copy(a.keys, keys);
   copies_commit();
   kv.copy(a.values, values);
   copies_commit();
-  kv.locate(rows.item.kv_begin + 1);
+  kv.locate(rows.work_tile.kv_begin + 1);
 
   PrefillSoftmax softmax(rows, row);
   float o[kDh / 2] = {};
 #pragma unroll 1
-  for (int tile = rows.item.kv_begin; tile < rows.item.kv_end; tile++) {
-    const int stage = (tile - rows.item.kv_begin) % 2 * Tile::kKvBytes, next = Tile::kKvBytes - stage;
-    const bool more = tile + 1 < rows.item.kv_end;
+  for (int tile = rows.work_tile.kv_begin; tile < rows.work_tile.kv_end; tile++) {
+    const int stage = (tile - rows.work_tile.kv_begin) % 2 * Tile::kKvBytes, next = Tile::kKvBytes - stage;
+    const bool more = tile + 1 < rows.work_tile.kv_end;
     float scores[Tile::kTokens / 2], factor[2];
 
-    // 2. Scores, once K is there for all threads. All are done with the K before, whose place the next one takes.
+    // 2. Scores, once K has arrived for all threads. All are done with the K before, whose stage the next one takes.
     copies_wait<1>();
     __syncthreads();
     if (more) kv.copy(a.keys, keys + next);
@@ -149,11 +150,11 @@ __device__ __forceinline__ void prefill_attention(const PrefillArguments& a) {
     multiply_keys<Tile>(scores, queries, row, keys + stage);
 
     // 3. Softmax.
-    if (softmax.hides(tile * Tile::kTokens, Tile::kTokens)) softmax.hide(scores, tile * Tile::kTokens);
+    if (softmax.needs_mask(tile * Tile::kTokens, Tile::kTokens)) softmax.mask(scores, tile * Tile::kTokens);
     softmax.update(scores, factor);
     scale_rows(o, factor);
 
-    // 4. Weighted values, once V is there for all threads.
+    // 4. Weighted values, once V has arrived for all threads.
     copies_wait<1>();
     __syncthreads();
     if (more) {
@@ -164,14 +165,14 @@ __device__ __forceinline__ void prefill_attention(const PrefillArguments& a) {
     multiply_values<Tile>(o, scores, values + stage);
   }
 
-  // 5. To the output, or beside the other parts of these rows.
+  // 5. Store the output, or combine with the other splits of these rows.
   softmax.finish();
-  if (rows.parts() == 1) {
+  if (rows.splits() == 1) {
     store_rows<kDh>(rows, row, o, softmax);
   } else {
-    store_part<kDh, kRows>(a.parts + static_cast<long long>(blockIdx.x) * kPrefillPartFloats<kDh, kRows>, row, o,
-                           softmax);
-    join_parts<kDh, kRows, Tile::kThreads>(rows, blockIdx.x, threadIdx.x, [] { __syncthreads(); });
+    store_partial<kDh, kRows>(a.partials + static_cast<long long>(blockIdx.x) * kPrefillPartialFloats<kDh, kRows>, row,
+                              o, softmax);
+    combine_partials<kDh, kRows, Tile::kThreads>(rows, blockIdx.x, threadIdx.x, [] { __syncthreads(); });
   }
 }
 

@@ -1,31 +1,29 @@
-// rope_write_kv.cu: rotate q and k by their positions, k and v to the paged cache; before that QK-norm, if there is
-// one.
+// rope_write_kv.cu: optional QK-norm and RoPE on q and k; k and v to the paged cache.
 //
 //   qkv : [N, (Hq + 2 Hkv) * Dh] bf16, row-major: q, k, v; q is overwritten, k and v are only read
 //   q_norm, k_norm : [Dh] bf16 or null     cosines, sines : [S, R / 2] float32     positions : [N] int32
 //   slots : [N] int64, block * Tb + offset; -1 writes nothing     keys, values : [P, Hkv, Tb, Dh] bf16
-//   math : float32, rounded once on store; channel i of the first R turns with channel i + R / 2
+//   math : float32, rounded once on store; RoPE pairs channel i of the first R with channel i + R / 2
 //   grid : (ceil(N * (Hq + 2 Hkv) * lanes / 128), 1, 1)    block : (128, 1, 1)    shared : none
-//          `lanes` threads of one warp hold a head, each two chunks: a pair that turns together, or two that stay
+//          `lanes` threads of one warp hold a head, each two chunks: a RoPE pair, or two past R
 //   needs: Dh % 8 == 0, Dh <= 256, R <= Dh; R % 16 == 0 (rope_write_kv, 16-byte accesses) or R % 8 == 0
 //          (rope_write_kv_narrow, 8-byte); `lanes` divides 32; 16-byte aligned arrays, fewer than 2^31 slots
-//          (ops/cuda/attention/rope.py checks). A position past the table takes the last row, so that nothing is read out of
-//          bounds
+//          (ops/cuda/attention/rope.py checks). Positions are clamped to the table
 //   check: tests/gpu/attention/test_rope_write_kv.py against ops/reference, max |err| 1 bf16 ulp, v equal to the bit
 #include "math/bf16.cuh"
-#include "sync/pdl.cuh"
 #include "math/reduce.cuh"
+#include "sync/pdl.cuh"
 
 constexpr int kThreads = WISP_ROPE_THREADS;
 
 // By value, as ops/cuda/attention/rope.py fills it.
 struct Shape {
   int tokens, query_heads, kv_heads, head_size;
-  int rotated;       // R
+  int rotary_size;   // R
   int positions;     // S
   int block_tokens;  // Tb
   int lanes;         // threads a head: the power of two that holds half of its chunks, rounded up
-  int by_heads;      // whether a head's channels lie as rows of the order heads_<Dh>; then R = Dh, Dh % 64 == 0
+  int interleaved;   // whether a head's channels are interleaved as rope_interleaved_<Dh>; then R = Dh, Dh % 64 == 0
   float eps;
 };
 
@@ -52,14 +50,14 @@ __device__ __forceinline__ void store(bf16* to, const float (&from)[kVec]) {
 template <int kVec>
 struct Pair {
   int first, second;  // channels at which they start
-  bool has_first, has_second, turns;
+  bool has_first, has_second, is_rotary;
   float a[kVec] = {}, b[kVec] = {};
 
   __device__ __forceinline__ Pair(int unit, const Shape& shape, bool exists) {
-    const int pairs = shape.rotated / (2 * kVec);
-    turns = unit < pairs;
-    first = (turns ? unit : 2 * unit) * kVec;  // past the pairs: chunks 2 pairs + 2 (unit - pairs), and the next
-    second = (turns ? unit + pairs : 2 * unit + 1) * kVec;
+    const int pairs = shape.rotary_size / (2 * kVec);
+    is_rotary = unit < pairs;
+    first = (is_rotary ? unit : 2 * unit) * kVec;  // past the pairs: chunks 2 pairs + 2 (unit - pairs), and the next
+    second = (is_rotary ? unit + pairs : 2 * unit + 1) * kVec;
     has_first = exists && first < shape.head_size;
     has_second = exists && second < shape.head_size;
   }
@@ -69,11 +67,11 @@ struct Pair {
     if (has_second) load<kVec>(head + second, b);
   }
 
-  // Of a product's row: 32 channels of the head's first half and the 32 that turn with them may alternate.
-  __device__ __forceinline__ void load_product(const bf16* head, bool by_heads) {
-    const int from = by_heads ? first / 32 * 64 + first % 32 : first;
+  // Load from a row of the QKV GEMM, in which the head's halves may be interleaved by 32 channels.
+  __device__ __forceinline__ void load_interleaved(const bf16* head, bool interleaved) {
+    const int from = interleaved ? first / 32 * 64 + first % 32 : first;
     if (has_first) load<kVec>(head + from, a);
-    if (has_second) load<kVec>(head + (by_heads ? from + 32 : second), b);
+    if (has_second) load<kVec>(head + (interleaved ? from + 32 : second), b);
   }
 
   __device__ __forceinline__ void store_to(bf16* head) const {
@@ -93,16 +91,16 @@ struct Pair {
     for (int i = 0; i < kVec; i++) a[i] *= inverse * weights.a[i], b[i] *= inverse * weights.b[i];
   }
 
-  __device__ __forceinline__ void turn(const float* cosines, const float* sines) {
+  __device__ __forceinline__ void rotate(const float* cosines, const float* sines) {
 #pragma unroll
     for (int i = 0; i < kVec; i += 4) {
       const float4 c = *reinterpret_cast<const float4*>(cosines + first + i);
       const float4 s = *reinterpret_cast<const float4*>(sines + first + i);
-      turn_one(i, c.x, s.x), turn_one(i + 1, c.y, s.y), turn_one(i + 2, c.z, s.z), turn_one(i + 3, c.w, s.w);
+      rotate_one(i, c.x, s.x), rotate_one(i + 1, c.y, s.y), rotate_one(i + 2, c.z, s.z), rotate_one(i + 3, c.w, s.w);
     }
   }
 
-  __device__ __forceinline__ void turn_one(int i, float c, float s) {
+  __device__ __forceinline__ void rotate_one(int i, float c, float s) {
     const float x = a[i], y = b[i];
     a[i] = x * c - y * s;
     b[i] = y * c + x * s;
@@ -113,29 +111,29 @@ template <int kVec>
 __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* k_norm, const float* cosines,
                                      const float* sines, const int* positions, const int64_t* slots, bf16* keys,
                                      bf16* values, const Shape& shape) {
-  // 1. Whose head this is.
+  // 1. The head of this thread.
   pdl_launch_dependents();
-  const int heads = shape.query_heads + 2 * shape.kv_heads, rotated_heads = heads - shape.kv_heads;
-  const int index = blockIdx.x * kThreads + threadIdx.x, item = index / shape.lanes, unit = index % shape.lanes;
-  const int token = item / heads, head = item - token * heads;
-  const bool is_query = head < shape.query_heads, is_value = head >= rotated_heads;
+  const int heads = shape.query_heads + 2 * shape.kv_heads, rotary_heads = heads - shape.kv_heads;
+  const int index = blockIdx.x * kThreads + threadIdx.x, row = index / shape.lanes, unit = index % shape.lanes;
+  const int token = row / heads, head = row - token * heads;
+  const bool is_query = head < shape.query_heads, is_value = head >= rotary_heads;
   const bf16* norm = is_value ? nullptr : is_query ? q_norm : k_norm;
   Pair<kVec> mine(unit, shape, token < shape.tokens), weights(unit, shape, norm != nullptr);
   weights.load_from(norm);
   const float share = 1.f / static_cast<float>(shape.head_size);
   pdl_wait();
 
-  // 2. The head, and where its token stands.
-  bf16* source = qkv + static_cast<int64_t>(item) * shape.head_size;
+  // 2. Load the head, its position and its slot.
+  bf16* source = qkv + static_cast<int64_t>(row) * shape.head_size;
   int position = 0, slot = -1;
   if (mine.has_first) {
     position = min(max(positions[token], 0), shape.positions - 1);
     slot = static_cast<int>(slots[token]);
   }
-  mine.load_product(source, shape.by_heads);
+  mine.load_interleaved(source, shape.interleaved);
   __syncwarp();  // q is stored where other lanes of its head have loaded
 
-  // 3. QK-norm; lanes of other heads join in the shuffles.
+  // 3. QK-norm; lanes of other heads take part in the shuffles.
   if (q_norm != nullptr || k_norm != nullptr) {
     float sum = mine.squares();
     for (int distance = shape.lanes / 2; distance > 0; distance /= 2) {
@@ -145,18 +143,18 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
     if (norm != nullptr) mine.scale(weights, inverse);
   }
 
-  // 4. Rotation, then q to its place, k and v to theirs.
-  if (mine.turns && mine.has_first && !is_value) {
-    const int64_t row = static_cast<int64_t>(position) * (shape.rotated / 2);
-    mine.turn(cosines + row, sines + row);
+  // 4. RoPE, then store q in row_index, k and v in the cache.
+  if (mine.is_rotary && mine.has_first && !is_value) {
+    const int64_t row = static_cast<int64_t>(position) * (shape.rotary_size / 2);
+    mine.rotate(cosines + row, sines + row);
   }
   if (is_query) {
     mine.store_to(source);
   } else if (slot >= 0) {
     const int block = slot / shape.block_tokens, offset = slot - block * shape.block_tokens;
-    const int kv_head = head - (is_value ? rotated_heads : shape.query_heads);
-    const int64_t place = (static_cast<int64_t>(block) * shape.kv_heads + kv_head) * shape.block_tokens + offset;
-    mine.store_to((is_value ? values : keys) + place * shape.head_size);
+    const int kv_head = head - (is_value ? rotary_heads : shape.query_heads);
+    const int64_t row_index = (static_cast<int64_t>(block) * shape.kv_heads + kv_head) * shape.block_tokens + offset;
+    mine.store_to((is_value ? values : keys) + row_index * shape.head_size);
   }
 }
 

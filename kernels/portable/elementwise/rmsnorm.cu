@@ -1,10 +1,10 @@
-// rmsnorm.cu: y = x / rms(x) * weight, one row per block.
+// rmsnorm.cu: y = x / rms(x) * weight, one row a block.
 //
 //   x : [N, D] float32, row-major     weight : [D] bf16     y : [N, D] bf16
 //   math : float32, rounded once on store; rms(x) = sqrt(mean of squares + eps)
 //   grid : (N, 1, 1)    block : (D / 8 / chunks, up to a multiple of 32, at most 512)    shared : 128 B, a float a warp
 //   needs: D % 8 == 0; D <= 4096 (rmsnorm), 8192 (rmsnorm_2), 16384 (rmsnorm_4): chunks of 8 columns a thread;
-//          16-byte aligned arrays, y apart from x (ops/cuda/elementwise/norms.py checks)
+//          16-byte aligned arrays, y must not overlap x (ops/cuda/elementwise/norms.py checks)
 //   check: tests/gpu/elementwise/test_norms.py against ops/reference/dense.py, max |err| 1 bf16 ulp
 #include "rmsnorm.cuh"
 

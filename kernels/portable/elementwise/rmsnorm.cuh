@@ -1,19 +1,19 @@
-// rmsnorm.cuh: one row's norm by one thread block, the row in registers: what rmsnorm.cu and add_rmsnorm.cu share.
+// rmsnorm.cuh: RMSNorm of one row by one thread block, the row in registers; rmsnorm.cu and add_rmsnorm.cu share it.
 #pragma once
 
 #include "math/bf16.cuh"
-#include "sync/pdl.cuh"
 #include "math/reduce.cuh"
+#include "sync/pdl.cuh"
 
 constexpr int kNormThreads = WISP_NORM_THREADS;  // at most; kNormThreads * kChunks * 8 columns
 
 // y[blockIdx.x] = r / rms(r) * weight, where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
-// blockIdx.x). kAdds: x[blockIdx.x] is added into that row before. A thread holds kChunks chunks of 8 columns; all its
-// loads are under way at once, because a few rows cost nothing but latency.
+// blockIdx.x). kAdds: x[blockIdx.x] is first added to that row. A thread holds kChunks chunks of 8 columns; all its
+// loads are in flight at once, because a few rows cost latency alone.
 template <int kChunks, bool kAdds>
 __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, const bf16* weight, const int64_t* rows,
                                             bf16* y, int columns, float eps) {
-  __shared__ float parts[32];
+  __shared__ float scratch[32];
   pdl_launch_dependents();
   auto column = [](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x) * kBf16Vec; };
 
@@ -27,14 +27,14 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
   pdl_wait();
 
   // 2. The row.
-  const int64_t place = blockIdx.x, row = rows == nullptr ? place : rows[place];
+  const int64_t index = blockIdx.x, row = rows == nullptr ? index : rows[index];
   float values[kChunks][8] = {};
   uint4 added[kChunks] = {};
 #pragma unroll
   for (int i = 0; i < kChunks; i++) {
     if (column(i) >= columns) continue;
     load8(residual + row * columns + column(i), values[i]);
-    if constexpr (kAdds) added[i] = load16(x + place * columns + column(i));
+    if constexpr (kAdds) added[i] = load16(x + index * columns + column(i));
   }
 
   // 3. The sum, and the sum of its squares.
@@ -51,7 +51,7 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
 #pragma unroll
     for (int j = 0; j < 8; j++) squares = fmaf(values[i][j], values[i][j], squares);
   }
-  const float inverse = rsqrtf(block_sum(squares, parts) * share + eps);
+  const float inverse = rsqrtf(block_sum(squares, scratch) * share + eps);
 
   // 4. The norm.
 #pragma unroll
@@ -61,6 +61,6 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
     unpack8(scale[i], scales);
 #pragma unroll
     for (int j = 0; j < 8; j++) values[i][j] *= inverse * scales[j];
-    store8(y + place * columns + column(i), values[i]);
+    store8(y + index * columns + column(i), values[i]);
   }
 }

@@ -1,56 +1,57 @@
-// linear_mma.cuh: a product of packed weights and tokens on mma.sync, for any GPU from sm_80 on: linear.cu and its kin.
+// linear_mma.cuh: GEMM of tiled weights and tokens on mma.sync, for any GPU from sm_80 on; linear*.cu instantiate it.
 //
-// A thread block has 128 weight rows (the 16 rows of m16n8k16) and kTokens tokens (its 8 columns). K comes in steps of
-// 64 through a ring of cp.async copies: weights as they are packed, 128-byte swizzle included, tokens swizzled alike,
-// so that ldmatrix meets no bank twice. Where tiles are few, K is cut into parts, and the last block to come adds them.
+// A thread block has 128 weight rows (the 16 rows of m16n8k16) and kTokens tokens (its 8 columns). K advances in steps
+// of 64 through a cp.async pipeline: weights as they are stored, 128-byte swizzle included, tokens swizzled alike, so
+// that ldmatrix has no bank conflicts. Where tiles are few, K is split (split-K), and the last block to arrive adds the
+// partial sums.
 #pragma once
 
 #include "copy/async_copy.cuh"
 #include "math/bf16.cuh"
-#include "sync/pdl.cuh"
 #include "mma/warp_mma.cuh"
+#include "sync/pdl.cuh"
 
 namespace portable {
 
 enum class Store { kPlain, kGated, kFloat32 };
 
-// ops/cuda/gemm/portable_linear.py has the same.
-struct LinearArguments {
+// By value, as ops/cuda/gemm/portable_linear.py fills it.
+struct GemmArgs {
   const unsigned char* weight;
-  const bf16* bias;  // of the packed rows, or null
+  const bf16* bias;  // [rows] in the weight's row order, or null
   void* out;
-  float4* parts;       // [tiles, parts of a tile, sums of a thread / 4, kLinearThreads]
+  float4* partials;    // [tiles, splits of a tile, sums of a thread / 4, kGemmThreads]
   unsigned* arrivals;  // [tiles], zero before and after
   long long x_stride;  // elements
   int rows, inputs, tokens;
 };
 
-constexpr int kLinearThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
-constexpr int kBlockRows = 64, kStepBytes = 128, kBlockBytes = kBlockRows * kStepBytes;  // of packed weights
+constexpr int kGemmThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
+constexpr int kBlockRows = 64, kStepBytes = 128, kBlockBytes = kBlockRows * kStepBytes;  // of the tiled layout
 
 template <int kTileTokens>
-struct LinearTile {
+struct TileShape {
   static constexpr int kTokens = kTileTokens;
   static constexpr int kStages = kTokens > 64 ? 3 : 4;
   static constexpr int kStageBytes = (kTileRows + kTokens) * kStepBytes;
-  // Of a warp: tokens, and rows; eight warps cover the tile.
+  // Tokens and rows of a warp; eight warps cover the tile.
   static constexpr int kWarpTokens = kTokens < 32 ? kTokens : 32;
   static constexpr int kWarpsAcross = kTokens / kWarpTokens;
   static constexpr int kWarpRows = 16 * kWarpsAcross;
   static constexpr int kM = kWarpRows / 16, kN = kWarpTokens / 8;
 };
 
-// Where a block and its threads stand. Token tiles are blockIdx.x, row tiles blockIdx.y, parts of K blockIdx.z.
+// The tile of one block and its threads' share. Token tiles are blockIdx.x, row tiles blockIdx.y, K-ranges blockIdx.z.
 template <class Tile>
-struct LinearWork {
-  const LinearArguments& a;
-  int lane, warp_row, warp_token;  // of the warp, in the tile
-  int first, steps, k_tiles;       // of this part of K; of all
-  const unsigned char* weights;    // what this thread copies next
+struct CtaTile {
+  const GemmArgs& a;
+  int lane, warp_row, warp_token;  // the warp's first row and token in the tile
+  int first, steps, k_tiles;       // first step and number of steps of this K-range; steps of all K
+  const unsigned char* weights;    // next source of this thread's copies
   const bf16* tokens;
-  int column;  // of `tokens`
+  int column;  // column of `tokens`
 
-  __device__ LinearWork(const bf16* x, const LinearArguments& a) : a(a) {
+  __device__ CtaTile(const bf16* x, const GemmArgs& a) : a(a) {
     const int warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows, warp_token = warp % Tile::kWarpsAcross * Tile::kWarpTokens;
@@ -61,15 +62,17 @@ struct LinearWork {
     tokens = x + (blockIdx.x * Tile::kTokens + threadIdx.x / 8) * a.x_stride + column;
   }
 
-  // The first step of a part of K.
-  __device__ int begin(int part) const { return static_cast<int>(static_cast<long long>(k_tiles) * part / gridDim.z); }
+  // First step of a K-range.
+  __device__ int begin(int range) const {
+    return static_cast<int>(static_cast<long long>(k_tiles) * range / gridDim.z);
+  }
 
-  // Bring the weights of the next step: two packed blocks, the second of which may not be there.
+  // Copy the weights of the next step: two 64-row blocks; the second may be past the last row.
   __device__ void copy_weights(uint32_t stage) {
     const bool has_second = (blockIdx.y * 2 + 1) * kBlockRows < a.rows;
     const unsigned char* second = weights + static_cast<long long>(k_tiles) * kBlockBytes;
 #pragma unroll
-    for (int at = 0; at < kBlockBytes; at += kLinearThreads * 16) {
+    for (int at = 0; at < kBlockBytes; at += kGemmThreads * 16) {
       const uint32_t to = stage + threadIdx.x * 16 + at;
       copy16_async(to, weights + at, true);
       copy16_async(to + kBlockBytes, has_second ? second + at : weights, has_second);
@@ -77,9 +80,9 @@ struct LinearWork {
     weights += kBlockBytes;
   }
 
-  // Bring the tokens of the next step, zeros outside: what lies there may be NaN.
+  // Copy the tokens of the next step, zeros outside: memory there may hold NaN.
   __device__ void copy_tokens(uint32_t stage) {
-    constexpr int kRows = kLinearThreads / 8;
+    constexpr int kRows = kGemmThreads / 8;
     const int row = threadIdx.x / 8, left = a.tokens - blockIdx.x * Tile::kTokens;
     const uint32_t to = stage + (kTileRows + row) * kStepBytes + (threadIdx.x % 8 ^ row % 8) * 16;
 #pragma unroll
@@ -95,7 +98,7 @@ struct LinearWork {
   // sums += the warp's rows times its tokens, of one step.
   __device__ void multiply(float (&sums)[Tile::kM][Tile::kN][4], uint32_t stage) const {
     const uint32_t rows = stage + (warp_row + lane % 16) * kStepBytes;
-    // Of 8 tokens the upper lanes name the same ones again.
+    // With 8 tokens the upper lanes address the same ones again.
     const int token = warp_token + (lane / 16 * 8 + lane % 8) % Tile::kWarpTokens;
     const uint32_t tokens = stage + (kTileRows + token) * kStepBytes;
 #pragma unroll
@@ -118,20 +121,20 @@ struct LinearWork {
     }
   }
 
-  // Leave the sums of this part and count in. True in the last block to come: it then has the sums of all parts, added
-  // in the order of K, the same bits whoever is last.
-  __device__ bool join(float (&sums)[Tile::kM][Tile::kN][4]) const {
+  // Store the partial sums of this K-range and arrive. Returns true in the last block, which then has the sums over all
+  // of K, added in the order of K: the same bits whichever block is last.
+  __device__ bool combine(float (&sums)[Tile::kM][Tile::kN][4]) const {
     constexpr int kVectors = Tile::kM * Tile::kN;
-    const int tile = blockIdx.y * gridDim.x + blockIdx.x, parts = gridDim.z;
-    float4* first = a.parts + static_cast<size_t>(tile) * parts * kVectors * kLinearThreads + threadIdx.x;
+    const int tile = blockIdx.y * gridDim.x + blockIdx.x, splits = gridDim.z;
+    float4* first = a.partials + static_cast<size_t>(tile) * splits * kVectors * kGemmThreads + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kVectors; i++) {
       const float* s = sums[i / Tile::kN][i % Tile::kN];
-      __stcg(first + (blockIdx.z * kVectors + i) * kLinearThreads, make_float4(s[0], s[1], s[2], s[3]));
+      __stcg(first + (blockIdx.z * kVectors + i) * kGemmThreads, make_float4(s[0], s[1], s[2], s[3]));
     }
     __threadfence();
     __syncthreads();
-    if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(a.arrivals + tile, 1) == parts - 1)) return false;
+    if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(a.arrivals + tile, 1) == splits - 1)) return false;
     __threadfence();
     if (threadIdx.x == 0) a.arrivals[tile] = 0;
 #pragma unroll
@@ -140,11 +143,11 @@ struct LinearWork {
       s[0] = s[1] = s[2] = s[3] = 0.f;
     }
 #pragma unroll(kVectors < 4 ? 4 : 1)
-    for (int part = 0; part < parts; part++) {
+    for (int split = 0; split < splits; split++) {
 #pragma unroll
       for (int i = 0; i < kVectors; i++) {
         float* s = sums[i / Tile::kN][i % Tile::kN];
-        const float4 v = __ldcg(first + (part * kVectors + i) * kLinearThreads);
+        const float4 v = __ldcg(first + (split * kVectors + i) * kGemmThreads);
         s[0] += v.x, s[1] += v.y, s[2] += v.z, s[3] += v.w;
       }
     }
@@ -184,54 +187,54 @@ struct LinearWork {
 };
 
 template <int kTokens, Store kStore>
-__device__ __forceinline__ void linear(const bf16* x, const LinearArguments& a) {
-  using Tile = LinearTile<kTokens>;
+__device__ __forceinline__ void linear(const bf16* x, const GemmArgs& a) {
+  using Tile = TileShape<kTokens>;
   constexpr int kAhead = Tile::kStages - 1;
   extern __shared__ __align__(128) unsigned char shared[];
   pdl_launch_dependents();
-  LinearWork<Tile> work(x, a);
+  CtaTile<Tile> tile(x, a);
   const uint32_t ring = shared_address(shared);
 
-  // 1. Fill the ring. Weights are nobody's result; tokens are that of the kernel before. A group of copies a step.
+  // 1. Fill the pipeline. Weights depend on no kernel; tokens are the result of the one before. A copy group a step.
 #pragma unroll
   for (int i = 0; i < kAhead; i++) {
-    if (i < work.steps) work.copy_weights(ring + i * Tile::kStageBytes);
+    if (i < tile.steps) tile.copy_weights(ring + i * Tile::kStageBytes);
   }
   pdl_wait();
 #pragma unroll
   for (int i = 0; i < kAhead; i++) {
-    if (i < work.steps) work.copy_tokens(ring + i * Tile::kStageBytes);
+    if (i < tile.steps) tile.copy_tokens(ring + i * Tile::kStageBytes);
     copies_commit();
   }
 
-  // 2. Once a step is there for all threads, all are done with the one before it, whose place is filled again.
+  // 2. Once a step has arrived for all threads, all are done with the one before it, whose stage is refilled.
   float sums[Tile::kM][Tile::kN][4] = {};
   uint32_t full = 0, empty = kAhead * Tile::kStageBytes;
 #pragma unroll 1
-  for (int step = 0; step < work.steps; step++) {
+  for (int step = 0; step < tile.steps; step++) {
     copies_wait<kAhead - 1>();
     __syncthreads();
-    if (step + kAhead < work.steps) {
-      work.copy_weights(ring + empty);
-      work.copy_tokens(ring + empty);
+    if (step + kAhead < tile.steps) {
+      tile.copy_weights(ring + empty);
+      tile.copy_tokens(ring + empty);
     }
     copies_commit();
-    work.multiply(sums, ring + full);
+    tile.multiply(sums, ring + full);
     empty = full;
     full = full + Tile::kStageBytes == Tile::kStages * Tile::kStageBytes ? 0 : full + Tile::kStageBytes;
   }
 
-  // 3. To the output, or to the other parts of this tile.
-  if (gridDim.z > 1 && !work.join(sums)) return;
-  work.template store<kStore>(sums);
+  // 3. Store the output, or combine with the other K-ranges of this tile.
+  if (gridDim.z > 1 && !tile.combine(sums)) return;
+  tile.template store<kStore>(sums);
 }
 
 }  // namespace portable
 
-#define LINEAR_MMA(name, tokens, store)                                                          \
-  extern "C" __global__ void __launch_bounds__(portable::kLinearThreads, 2)                      \
-      name##_mma_n##tokens(const bf16* x, const __grid_constant__ portable::LinearArguments a) { \
-    portable::linear<tokens, portable::Store::store>(x, a);                                      \
+#define LINEAR_MMA(name, tokens, store)                                                   \
+  extern "C" __global__ void __launch_bounds__(portable::kGemmThreads, 2)                 \
+      name##_mma_n##tokens(const bf16* x, const __grid_constant__ portable::GemmArgs a) { \
+    portable::linear<tokens, portable::Store::store>(x, a);                               \
   }
 #define LINEAR_MMA_ENTRIES(name, store) \
   LINEAR_MMA(name, 8, store)            \

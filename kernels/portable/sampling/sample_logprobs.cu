@@ -1,7 +1,7 @@
-// sample_logprobs.cu: the log-probability, by the raw logits, of the token that each row chose.
+// sample_logprobs.cu: log-probability, by the raw logits, of each row's sampled token.
 //
 //   out  : logprobs; NaN, and so the report's list, where the row's best logit is NaN or infinite
-//   math : float64, rounded once; the sum of exponentials is sample_bins's
+//   math : float64, rounded once; the sum of exponentials comes from sample_histogram
 //   grid : (ceil(R / 128), 1, 1)    block : (128, 1, 1)    shared : 0
 //   needs: the other three before it, with 2 R tasks
 //   check: tests/gpu/sampling/test_sampling.py against ops/reference/sampling.py, max |err| 2e-6 of the largest
@@ -13,7 +13,7 @@ extern "C" __global__ void sample_logprobs(const Arena arena, const float* logit
   pdl_wait();
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= min(rows, __ldcg(&reinterpret_cast<const Header*>(parameters)->live))) return;
-  const u64 best = __ldcg(arena.best + rows + row);
+  const u64 best = __ldcg(arena.argmax + rows + row);
   if (!is_finite(best)) {
     arena.logprobs[row] = NAN;
     const int listed = min(report, arena.vocab);

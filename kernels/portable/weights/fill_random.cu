@@ -1,17 +1,17 @@
-// fill_random.cu: w[i] = bf16(mean + scale * r(i)): random weights without a checkpoint, in the packed order.
+// fill_random.cu: w[i] = bf16(mean + scale * r(i)): random weights without a checkpoint, in the tiled layout.
 //
-//   weight : a packed matrix [rows, columns] bf16; of fill_random_vector a vector [count] bf16
+//   weight : a tiled matrix [rows, columns] bf16; for fill_random_vector a vector [count] bf16
 //   r(i)   : signed half word i % 8 of philox((i / 8, 0, 0, 0), key). i counts row by row, in the order of the
 //            checkpoint: all rows of gate, then all of up; a head's channels one after the other
-//   math   : float32, product and sum each rounded, then rounded to bf16; padding is written as 0
-//   grid   : (padded rows * padded columns / 2048, 1, 1), of a vector (ceil(count / 2048), 1, 1)
+//   math   : float32, multiplication and addition each rounded, then rounded to bf16; padding is written as 0
+//   grid   : (padded rows * padded columns / 2048, 1, 1), for a vector (ceil(count / 2048), 1, 1)
 //   block  : (256, 1, 1)    shared : none
 //   needs  : columns % 8 == 0, rows whole heads or a multiple of 16, 16-byte aligned weight, less than 2^35 numbers
 //            (ops/cuda/device/arena.py checks)
 //   check  : tests/gpu/engine/test_loading.py against ops/reference/random.py, equal to the bit
 #include "math/bf16.cuh"
-#include "sync/pdl.cuh"
 #include "math/philox.cuh"
+#include "sync/pdl.cuh"
 
 constexpr int kThreads = 256;
 constexpr int kBlockRows = 64;
@@ -32,13 +32,13 @@ __device__ __forceinline__ uint4 random8(uint32_t group, unsigned long long key,
   return pack8(values);
 }
 
-// Which of `count` things stands at place `place`. `order`: 0 plain; 1 where groups of eight of both halves alternate;
-// else the rows of a head, in which groups of 32 of both halves do.
-__device__ __forceinline__ int stacked_row(int place, int count, int order) {
-  if (order == 0) return place;
-  if (order == 1) return place / 16 * 8 + place % 8 + (place % 16 < 8 ? 0 : count / 2);
-  const int within = place % order;
-  return place - within + within / 64 * 32 + within % 32 + (within % 64 < 32 ? 0 : order / 2);
+// Return the checkpoint's row that lies at `index` of `count`. `order`: 0 plain; 1 halves interleaved by eight; else
+// the size of a head, its halves interleaved by 32.
+__device__ __forceinline__ int stacked_row(int index, int count, int order) {
+  if (order == 0) return index;
+  if (order == 1) return index / 16 * 8 + index % 8 + (index % 16 < 8 ? 0 : count / 2);
+  const int within = index % order;
+  return index - within + within / 64 * 32 + within % 32 + (within % 64 < 32 ? 0 : order / 2);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -46,9 +46,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   pdl_launch_dependents();
   pdl_wait();
 
-  // 1. Which eight columns of which row this thread's 16 bytes hold: blocks of 64 x 64, chunks swizzled in a row.
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int block = static_cast<int>(place / kChunksABlock), within = static_cast<int>(place % kChunksABlock);
+  // 1. The row and the eight columns of this thread's 16 bytes: blocks of 64 x 64, chunks swizzled in a row.
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int block = static_cast<int>(index / kChunksABlock), within = static_cast<int>(index % kChunksABlock);
   const int tiles = (columns + 63) / 64;
   const int block_row = within / kBlockChunks;
   const int row = block / tiles * kBlockRows + block_row;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const uint32_t group = static_cast<uint32_t>(stacked) * (columns / kBf16Vec) + chunk;
     values = random8(group, key, scale, mean);
   }
-  store16(weight + place * kBf16Vec, values);
+  store16(weight + index * kBf16Vec, values);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)

@@ -1,13 +1,13 @@
-// pack.cu: bring rows of a checkpoint's matrix into the order in which products stream it, and back.
+// pack.cu: convert rows of a checkpoint's matrix to the tiled, 128B-swizzled layout that GEMMs read, and back.
 //
 //   rows   : [R, in] bf16, float16 or float32 (by entry), row-major     in : columns
-//   packed : the whole matrix, blocks of 64 rows x 64 columns, 8,192 bytes each, row tile by row tile; in a block row r
-//            has 128 bytes, its 16-byte chunk c at place c ^ (r % 8)
+//   packed : the complete matrix, blocks of 64 rows x 64 columns, 8,192 bytes each, row tile by row tile; in a block
+//            row r has 128 bytes, its 16-byte chunk c at index c ^ (r % 8)
 //   math   : rounded once to bf16, to nearest even
 //   grid   : (ceil(k_tiles / 4), ceil(R / 32), 1)    block : (256, 1, 1)    shared : none
-//   needs  : in % 8 == 0, 16-byte aligned rows, first + R inside the matrix (ops/cuda/weights/packing.py checks); columns past
-//            `in` are not written: the arena is zeroed. The next kernel may stream weights before this one has ended:
-//            synchronise after packing
+//   needs  : in % 8 == 0, 16-byte aligned rows, first + R inside the matrix (ops/cuda/weights/packing.py checks);
+//            columns past `in` are not written: the arena is zeroed. The next kernel may stream weights before this one
+//            has ended: synchronize after packing
 //   check  : tests/gpu/gemm/test_pack.py against ops/reference/packing.py, exact
 #include <cuda_fp16.h>
 
@@ -16,10 +16,10 @@
 
 constexpr int kThreads = WISP_PACK_THREADS, kChunks = 8, kRows = kThreads / kChunks;
 constexpr int kTilesAtOnce = WISP_PACK_TILES;
-constexpr int kBlockChunks = 64 * kChunks;  // of a packed block
+constexpr int kBlockChunks = 64 * kChunks;  // of a block of the layout
 
-// `order`: 0 plain; 1 gate, 2 up: half of a gate_up matrix, eight rows of gate, eight of up, and so on; else the rows
-// of a head, whose first half alternates with its second by 32.
+// `order`: 0 plain; 1 gate, 2 up: one half of a gate_up matrix, interleaved by eight rows; else the rows of a head, its
+// halves interleaved by 32.
 __device__ __forceinline__ int packed_row(int row, int order) {
   if (order == 0) return row;
   if (order <= 2) return row / 8 * 16 + row % 8 + (order == 2 ? 8 : 0);
@@ -50,12 +50,12 @@ __device__ __forceinline__ uint4 load_rounded(const __half* from) {
   return pack8(values);
 }
 
-// The places of this thread: one chunk of one row in kTilesAtOnce neighbouring blocks.
-struct Places {
-  int row, column, count;  // in rows [R, in]: the first column, and how many blocks on it goes
-  size_t packed;           // in chunks
+// The chunks of this thread: one chunk of one row in kTilesAtOnce neighbouring blocks.
+struct Chunks {
+  int row, column, count;  // in rows [R, in]: the first column, and the number of blocks
+  size_t packed;           // offset in chunks
 
-  __device__ Places(int rows, int first, int columns, int k_tiles, int order) {
+  __device__ Chunks(int rows, int first, int columns, int k_tiles, int order) {
     const int chunk = threadIdx.x % kChunks, k = blockIdx.x * kTilesAtOnce;
     row = blockIdx.y * kRows + threadIdx.x / kChunks;
     column = k * 64 + chunk * 8;
@@ -66,7 +66,7 @@ struct Places {
 };
 
 template <class Source>
-__device__ __forceinline__ void pack(const Source* source, uint4* packed, const Places& at, int columns) {
+__device__ __forceinline__ void pack(const Source* source, uint4* packed, const Chunks& at, int columns) {
   const Source* from = source + static_cast<size_t>(at.row) * columns + at.column;
   uint4 values[kTilesAtOnce];
   pdl_wait();
@@ -84,18 +84,18 @@ __device__ __forceinline__ void pack(const Source* source, uint4* packed, const 
   extern "C" __global__ void __launch_bounds__(kThreads)                                                    \
       name(const Source* source, uint4* packed, int rows, int first, int columns, int k_tiles, int order) { \
     pdl_launch_dependents();                                                                                \
-    pack(source, packed, Places(rows, first, columns, k_tiles, order), columns);                            \
+    pack(source, packed, Chunks(rows, first, columns, k_tiles, order), columns);                            \
   }
 
 PACK_ENTRY(pack_bf16, bf16)
 PACK_ENTRY(pack_f16, __half)
 PACK_ENTRY(pack_f32, float)
 
-// The other way: rows [first, first + R) of one order as row-major bf16.
+// Read rows [first, first + R) of one order as row-major bf16.
 extern "C" __global__ void __launch_bounds__(kThreads)
     unpack(const uint4* packed, bf16* out, int rows, int first, int columns, int k_tiles, int order) {
   pdl_launch_dependents();
-  const Places at(rows, first, columns, k_tiles, order);
+  const Chunks at(rows, first, columns, k_tiles, order);
   bf16* to = out + static_cast<size_t>(at.row) * columns + at.column;
   pdl_wait();
 #pragma unroll

@@ -38,8 +38,8 @@ from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
-    *("rope_write_kv", "decode_attention", "prefill_attention", "take_rows"),
-    *("sample_best", "sample_bins", "sample_draw", "sample_logprobs"),
+    *("rope_write_kv", "decode_attention", "prefill_attention", "gather_rows"),
+    *("sample_argmax", "sample_histogram", "sample_token", "sample_logprobs"),
 )
 """The ops that every model needs."""
 _NEEDED_WHERE_PRODUCTS_ROTATE = ("linear_rotary",)

@@ -77,7 +77,7 @@ def test_a_row_tile_has_both_halves_of_what_turns_together(size):
     assert sorted(places) == list(range(heads * size))
     for head in range(heads):
         first, second = (places[head * size + half * size // 2 :][: size // 2] for half in range(2))
-        assert np.array_equal(second, first + 32)  # what linear_rotary.cuh looks for
+        assert np.array_equal(second, first + 32)  # what rotary_epilogue.cuh expects
         assert np.array_equal(first // 64, head * size // 64 + np.arange(size // 2) // 32)
 
 

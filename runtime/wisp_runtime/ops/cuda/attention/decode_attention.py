@@ -27,14 +27,14 @@ _SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; other
 _OCTET, _WIDEST_GROUP = 8, 16
 _TILE_TOKENS = constants()["decode_tile_tokens"]
 _STAGES = constants()["decode_stages"]
-_PART_TOKENS = constants()["decode_part_tiles"] * _TILE_TOKENS
-_MOST_PARTS = constants()["decode_max_parts"]
+_PART_TOKENS = constants()["decode_min_split_tiles"] * _TILE_TOKENS
+_MOST_PARTS = constants()["decode_max_splits"]
 _NO_WINDOW = 2**31 - 1
 _BLOCKS_PER_SM = constants()["decode_blocks_per_sm"]
 
 
 class _Shape(ctypes.Structure):
-    """``Shape`` of decode_work.cuh."""
+    """``Shape`` of decode_scheduler.cuh."""
 
     _fields_ = (
         ("q_stride", ctypes.c_int64),

@@ -28,7 +28,7 @@ _PANEL = 64  # columns of a box of the copy engine
 
 
 class Arguments(ctypes.Structure):
-    """``PrefillArguments`` of ``kernels/include/prefill_work.cuh``."""
+    """``PrefillArguments`` of ``kernels/include/attention/prefill_work_tile.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "out", "keys", "values", "block_tables")),
@@ -195,7 +195,7 @@ class PrefillAttention:
 
 
 def _reciprocal(divisor: int) -> int:
-    """Return ``ceil(2^32 / divisor)``, 0 for 1, as ``divide`` of ``prefill_work.cuh`` wants it."""
+    """Return ``ceil(2^32 / divisor)``, 0 for 1, as ``divide`` of ``prefill_work_tile.cuh`` wants it."""
     return -(-(1 << 32) // divisor) % (1 << 32)
 
 

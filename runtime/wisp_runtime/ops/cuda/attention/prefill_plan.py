@@ -1,8 +1,8 @@
-"""Choose a kernel for prefill attention, and cut a batch into its work items. Pure: NumPy on the host.
+"""Choose a kernel for prefill attention, and split a batch into its work tiles. Pure: NumPy on the host.
 
-A row is a (token, query head) pair of one KV head, so a chunk of n tokens has n * group rows. An item is a
-tile of rows and the KV tiles that they see, for every KV head. ``kernels/include/prefill_work.cuh`` reads
-what is made here.
+A row is a (token, query head) pair of one KV head, so a chunk of n tokens has n * group rows. A work tile is
+a tile of rows and the KV tiles that they attend to, for every KV head: ``PrefillWorkTile`` of
+``kernels/include/attention/prefill_work_tile.cuh``.
 """
 
 from __future__ import annotations

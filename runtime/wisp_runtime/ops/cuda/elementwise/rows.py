@@ -32,7 +32,7 @@ class GatherRows:
     """
 
     def __init__(self, device: Device) -> None:
-        self._kernel = device.kernels.get("take_rows")
+        self._kernel = device.kernels.get("gather_rows")
         self._workspace = device.workspace
         self._plans: dict[object, _Plan] = {}
 

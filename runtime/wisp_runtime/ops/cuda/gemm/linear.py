@@ -36,7 +36,7 @@ _WARPGROUP, _NARROW_LOADERS = 128, 64  # threads: linear.cuh's kLinearThreads
 
 
 class _Arguments(ctypes.Structure):
-    """``LinearArgs`` of ``linear_schedule.cuh``."""
+    """``GemmArgs`` of ``tile_scheduler.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "parts", "arrivals")),

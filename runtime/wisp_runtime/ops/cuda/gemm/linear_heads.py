@@ -15,7 +15,7 @@ _OP = "linear_rotary"
 
 
 class Arguments(ctypes.Structure):
-    """``RotaryArgs`` of ``linear_rotary.cuh``."""
+    """``RotaryArgs`` of ``rotary_epilogue.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("cosines", "sines", "positions", "slots", "keys", "values")),

@@ -3,11 +3,11 @@
 A tile is 128 weight rows, or 192 of a tall one, by ``tile_tokens`` tokens. Some tiles are computed whole, by
 one block each in turn; the steps (64 columns of K) of the others lie on lines that are cut into equal ranges,
 whatever tiles they fall into (stream-K, Osama et al. 2023, arXiv:2301.03598). Or the last tiles are shared by
-pairs of blocks, half of K each, that add their sums on the chip. ``linear_schedule.cuh`` walks what is
+pairs of blocks, half of K each, that add their sums on the chip. ``tile_scheduler.cuh`` walks what is
 planned here; :func:`walk` is its twin.
 
 These mirror the kernels, and change with them: BLOCK_N and TALL_TOKENS (LINEAR_ENTRIES in
-``linear.cuh``), and the buffers of :func:`staging_bytes` (kBuffers and kChunk in ``linear_epilogue.cuh``).
+``linear.cuh``), and the buffers of :func:`staging_bytes` (kBuffers and kChunk in ``epilogue.cuh``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a product is cut; the numbers of ``LinearArgs`` in ``linear_schedule.cuh``.
+    """How a product is cut; the numbers of ``GemmArgs`` in ``tile_scheduler.cuh``.
 
     Attributes:
         work: the product.
@@ -137,7 +137,7 @@ def stage_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
 
 def staging_bytes(tile_tokens: int, row_tiles: int = 2) -> int:
     """Return the bytes in which results are transposed: the most that an epilogue wants."""
-    buffers = 4 if tile_tokens == BLOCK_N[-1] else 2  # linear_epilogue.cuh's kBuffers
+    buffers = 4 if tile_tokens == BLOCK_N[-1] else 2  # epilogue.cuh's kBuffers
     return buffers * row_tiles * min(tile_tokens, 32) * ROW_TILE * 2
 
 

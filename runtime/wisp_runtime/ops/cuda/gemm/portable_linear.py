@@ -55,7 +55,7 @@ def cut(work: Work, sms: int) -> Cut:
 
 
 class _Arguments(ctypes.Structure):
-    """``LinearArguments`` of ``linear_mma.cuh``."""
+    """``GemmArgs`` of ``linear_mma.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "parts", "arrivals")),

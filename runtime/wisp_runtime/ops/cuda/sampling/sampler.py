@@ -153,8 +153,8 @@ class Sampler:
         self._buffers = {buffer.name.removeprefix("sampling."): buffer for buffer in buffers}
         self._entries = _Mailbox(device, self._buffers["entries"])
         self._masks = _Mailbox(device, self._buffers["masks"])
-        self._best, self._bins, self._draw, self._logprobs = (
-            device.kernels.get(f"sample_{name}") for name in ("best", "bins", "draw", "logprobs")
+        self._argmax, self._histogram, self._token, self._logprobs = (
+            device.kernels.get(f"sample_{name}") for name in ("argmax", "histogram", "token", "logprobs")
         )
         self._plans: dict[object, _Plan] = {}
 
@@ -220,10 +220,10 @@ class Sampler:
         if plan is None:
             plan = remember(self._plans, key, self._plan(logits, rows, parameters, logprobs))
         arguments = plan.arena, logits, parameters, plan.report
-        self._best.launch(plan.grid, _THREADS, *arguments)
+        self._argmax.launch(plan.grid, _THREADS, *arguments)
         if logprobs >= 0 or not greedy:
-            self._bins.launch(plan.grid, _THREADS, *arguments)
-            self._draw.launch(plan.grid, _THREADS, *arguments)
+            self._histogram.launch(plan.grid, _THREADS, *arguments)
+            self._token.launch(plan.grid, _THREADS, *arguments)
         if logprobs >= 0:
             grid = (-(-rows // _LAST_THREADS),)
             self._logprobs.launch(grid, _LAST_THREADS, plan.arena, logits, parameters, plan.rows, plan.report)

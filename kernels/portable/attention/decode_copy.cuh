@@ -1,32 +1,32 @@
-// decode_attention.cuh: how one warp of decode_attention.cu brings tiles of K and V into its ring.
+// decode_copy.cuh: copy tiles of K and V to shared memory, for one warp of decode_attention.cu.
 #pragma once
 
-#include "copy/async_copy.cuh"
-#include "math/bf16.cuh"
 #include "attention/decode_tile.cuh"
-#include "decode_work.cuh"
+#include "copy/async_copy.cuh"
+#include "decode_scheduler.cuh"
+#include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kStages = WISP_DECODE_STAGES;  // tiles under way, a warp
-constexpr int kBlocks = WISP_DECODE_BLOCKS_PER_SM;  // of a multiprocessor, as far as shared memory goes
+constexpr int kStages = WISP_DECODE_STAGES;         // tiles in flight, a warp
+constexpr int kBlocks = WISP_DECODE_BLOCKS_PER_SM;  // of a multiprocessor, if shared memory suffices
 
 template <int kSize>
-struct Layout {
+struct SmemLayout {
   static constexpr int kWarps = kSize > 128 ? 2 : 4;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kRow = kSize + 8;  // elements: rows 16 bytes apart modulo 128, so that no two share banks
+  static constexpr int kRow = kSize + 8;  // elements: rows 16 bytes apart modulo 128, against bank conflicts
   static constexpr int kRowBytes = kRow * 2;
   static constexpr int kTileBytes = kTileTokens * kRowBytes;  // of K, and again of V
   static constexpr int kStageBytes = 2 * kTileBytes;
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr int kPartRow = kSize + 4;  // floats of a head's sum in shared memory; banks again
+  static constexpr int kHeadRow = kSize + 4;  // floats of a head's sums in shared memory, padded against bank conflicts
 };
 
-// Where 8 tokens of a tile lie, which are always within one KV block.
-struct Half {
+// Address of 8 tokens of a tile, which are always within one KV block.
+struct HalfTile {
   int block, offset;
 
-  __device__ __forceinline__ Half(unsigned token, const int* table, const Shape& shape) {
+  __device__ __forceinline__ HalfTile(unsigned token, const int* table, const Shape& shape) {
     const unsigned index = __umulhi(token, shape.reciprocal);
     offset = token - index * shape.block_tokens;
     block = table[min(index, shape.table_width - 1u)];
@@ -38,39 +38,39 @@ struct Half {
   }
 };
 
-struct Tile {
+struct KvTile {
   int number;
-  Half low, high;
+  HalfTile low, high;
 
-  __device__ __forceinline__ Tile(int number, const int* table, const Shape& shape)
+  __device__ __forceinline__ KvTile(int number, const int* table, const Shape& shape)
       : number(number), low(number * kTileTokens, table, shape), high(number * kTileTokens + 8, table, shape) {}
 };
 
-// Start the copies of a tile's K and V into one stage of the warp's ring. What the query does not see, and channels
-// past Dh, become zeros: whatever lies there, NaN too, is not read. A tile is whole where there is neither.
-template <int kSize, bool kIsWhole>
-__device__ __forceinline__ void copy_tile(uint32_t stage, const Tile& tile, const bf16* keys, const bf16* values,
-                                          const Shape& shape, const Seen& seen) {
-  using L = Layout<kSize>;
+// Start the copies of a tile's K and V into one stage of the warp's pipeline. Tokens that the query does not attend to
+// and channels past Dh become zeros: their memory, which may hold NaN, is not read. A tile is full if it has neither.
+template <int kSize, bool kIsFull>
+__device__ __forceinline__ void copy_tile(uint32_t stage, const KvTile& tile, const bf16* keys, const bf16* values,
+                                          const Shape& shape, const VisibleRange& visible) {
+  using L = SmemLayout<kSize>;
   constexpr int kChunks = kSize / kBf16Vec, kRows = kChunks > 16 ? 1 : kChunks > 8 ? 2 : 4;  // rows in one instruction
   const int lane = threadIdx.x % 32, lane_row = lane / kChunks, channel = lane % kChunks * kBf16Vec;
   if (lane_row >= kRows) return;
-  const int size = kIsWhole ? kSize : shape.head_size, place = lane_row * size + channel;
-  const int64_t low = tile.low.start(shape) + place, high = tile.high.start(shape) + place;
+  const int size = kIsFull ? kSize : shape.head_size, offset = lane_row * size + channel;
+  const int64_t low = tile.low.start(shape) + offset, high = tile.high.start(shape) + offset;
   const bf16* const from[4] = {keys + low, keys + high, values + low, values + high};
   const uint32_t to = stage + lane_row * L::kRowBytes + channel * 2;
 #pragma unroll
   for (int row = 0; row < kTileTokens; row += kRows) {
-    const bool exists = kIsWhole || (seen.has(tile.number * kTileTokens + row + lane_row) && channel < size);
+    const bool exists = kIsFull || (visible.has(tile.number * kTileTokens + row + lane_row) && channel < size);
     copy16_async_of_line(to + row * L::kRowBytes, from[row / 8] + row % 8 * size, exists);
     copy16_async_of_line(to + row * L::kRowBytes + L::kTileBytes, from[2 + row / 8] + row % 8 * size, exists);
   }
 }
 
-// Where the lane's rows of a tile lie in a stage, for step i over channels: 16 channels of K, or of V.
+// Addresses of the lane's rows of a tile in a stage, for step i over channels: 16 channels of K, or of V.
 template <int kSize>
 struct PaddedRows {
-  using L = Layout<kSize>;
+  using L = SmemLayout<kSize>;
   uint32_t keys, values;
 
   __device__ __forceinline__ explicit PaddedRows(uint32_t stage) {

@@ -1,17 +1,17 @@
-// prefill_attention_compute.cuh: the warpgroups of prefill attention that multiply.
+// prefill_compute.cuh: consumer warpgroups of prefill attention.
 //
 // The scores of a tile are computed while the tensor cores also add the weighted values of the tile before; the softmax
-// of the new scores runs beside that second product (Shah et al. 2024, arXiv:2407.08608, section 3.2).
+// of the new scores overlaps that second product (Shah et al. 2024, arXiv:2407.08608, section 3.2).
 #pragma once
 
-#include "prefill_attention_copy.cuh"
 #include "attention/prefill_output.cuh"
 #include "mma/wgmma.cuh"
+#include "prefill_copy.cuh"
 
 namespace hopper {
 
 // clang-format off
-// d = A B, both in shared memory: wgmma_ss without the old sums.
+// d = A B, both in shared memory: wgmma_ss that overwrites d.
 #define FIRST_D4(i) "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3])
 #define FIRST_D16(i) FIRST_D4(i), FIRST_D4(i + 4), FIRST_D4(i + 8), FIRST_D4(i + 12)
 __device__ __forceinline__ void wgmma_first(float (&d)[32], uint64_t a, uint64_t b) {
@@ -38,29 +38,29 @@ __device__ __forceinline__ void store_zeros16(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// The same for all lanes, as descriptors are; told so, the compiler keeps it in uniform registers.
+// Broadcast a descriptor, equal in all lanes, so that the compiler keeps it in uniform registers.
 __device__ __forceinline__ uint64_t uniform(uint64_t descriptor) {
   const uint32_t low = __shfl_sync(0xffffffffu, static_cast<uint32_t>(descriptor), 0);
   return descriptor >> 32 << 32 | low;
 }
 
-// The descriptor of what lies `bytes` further on: the address is its low bits, in units of 16.
+// Advance a descriptor by `bytes`: the address is its low bits, in units of 16.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + bytes / 16);
 }
 
-// One warpgroup, on one item.
+// One warpgroup on one work tile.
 template <class Tile>
-struct Group {
+struct ConsumerWarpgroup {
   static constexpr int kTokens = Tile::kTokens, kDh = Tile::kDh;
   const PrefillRows& rows;
-  const Memory<Tile>& memory;
+  const SmemLayout<Tile>& memory;
   int group;
   PrefillSoftmax softmax;
   float o[kDh / 2];
   uint32_t weights[kTokens / 4];  // of the tile before, packed
 
-  __device__ Group(const PrefillRows& r, const Memory<Tile>& m, int g)
+  __device__ ConsumerWarpgroup(const PrefillRows& r, const SmemLayout<Tile>& m, int g)
       : rows(r), memory(m), group(g), softmax(r, row()) {
 #pragma unroll
     for (int i = 0; i < kDh / 2; i++) o[i] = 0.f;
@@ -69,7 +69,7 @@ struct Group {
   // The warp's first row of the tile.
   __device__ int row() const { return 64 * group + threadIdx.x / 32 % 4 * 16; }
 
-  // A warp is done with a stage of a ring.
+  // Release a stage of a pipeline, for one warp.
   __device__ static void release(uint32_t empty) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
   }
@@ -105,13 +105,13 @@ struct Group {
     wgmma_commit();
   }
 
-  __device__ void weigh(float (&scores)[kTokens / 2], int tile, float (&factor)[2]) {
-    if (softmax.hides(tile * kTokens, kTokens)) softmax.hide(scores, tile * kTokens);
+  __device__ void apply_softmax(float (&scores)[kTokens / 2], int tile, float (&factor)[2]) {
+    if (softmax.needs_mask(tile * kTokens, kTokens)) softmax.mask(scores, tile * kTokens);
     softmax.update(scores, factor);
   }
 
-  // Tokens that no row sees may be anything, and their weight 0 times NaN is NaN: V's rows from `begin` to `end` of the
-  // tile become zero. Every warpgroup clears for itself, so that none waits for another.
+  // Masked tokens may hold NaN, and their weight 0 times NaN is NaN: zero V's rows from `begin` to `end` of the tile.
+  // Every warpgroup clears for itself, so that none waits for another.
   __device__ void clear_values(uint32_t values, int begin, int end) const {
     constexpr int kChunks = Tile::kPanels * 8;
     for (int i = begin * kChunks + threadIdx.x % kGroupThreads; i < end * kChunks; i += kGroupThreads) {
@@ -122,47 +122,47 @@ struct Group {
     named_sync(kGroupBarrier + group, kGroupThreads);
   }
 
-  // Wait for the turn of this warpgroup at the tensor cores, and give the turn to the other.
-  __device__ void take_turn() const {
-    if (Tile::kTurns) named_sync(kTurnBarrier + group, Tile::kComputeThreads);
+  // Alternate with the other warpgroup at the tensor cores.
+  __device__ void acquire_tensor_cores() const {
+    if (Tile::kAlternates) named_sync(kAlternateBarrier + group, Tile::kComputeThreads);
   }
-  __device__ void pass_turn() const {
-    if (Tile::kTurns) named_arrive(kTurnBarrier + (group ^ 1), Tile::kComputeThreads);
+  __device__ void release_tensor_cores() const {
+    if (Tile::kAlternates) named_arrive(kAlternateBarrier + (group ^ 1), Tile::kComputeThreads);
   }
 
-  __device__ void run(uint32_t queries, uint32_t queries_empty, Place<Tile::kStages>& key,
-                      Place<Tile::kStages>& value) {
-    const int begin = rows.item.kv_begin, end = rows.item.kv_end;
+  __device__ void run(uint32_t queries, uint32_t queries_empty, PipelineState<Tile::kStages>& key,
+                      PipelineState<Tile::kStages>& value) {
+    const int begin = rows.work_tile.kv_begin, end = rows.work_tile.kv_end;
     float scores[kTokens / 2], factor[2];
 
-    // 1. The first tile: scores and weights.
+    // 1. First tile: scores and weights.
     mbarrier_wait(memory.keys_full(key.stage), key.parity);
     multiply_keys(scores, queries, memory.keys(key.stage));
     wgmma_wait<0>();
     wgmma_registers(scores);
     release(memory.keys_empty(key.stage));
     key.advance();
-    weigh(scores, begin, factor);
+    apply_softmax(scores, begin, factor);
     pack_weights(weights, scores);
     if (begin * kTokens < rows.lowest()) {
       mbarrier_wait(memory.values_full(value.stage), value.parity);
       clear_values(memory.values(value.stage), 0, rows.lowest() - begin * kTokens);
     }
 
-    // 2. Every further tile: its scores, and beside its softmax the values of the tile before.
+    // 2. Each further tile: its scores, then its softmax while the values of the tile before are added.
 #pragma unroll 1
     for (int tile = begin + 1; tile < end; tile++) {
       mbarrier_wait(memory.keys_full(key.stage), key.parity);
-      take_turn();
+      acquire_tensor_cores();
       multiply_keys(scores, queries, memory.keys(key.stage));
       mbarrier_wait(memory.values_full(value.stage), value.parity);
       multiply_values(memory.values(value.stage));
-      pass_turn();
+      release_tensor_cores();
       wgmma_wait<1>();
       wgmma_registers(scores);
       release(memory.keys_empty(key.stage));
       key.advance();
-      weigh(scores, tile, factor);
+      apply_softmax(scores, tile, factor);
       wgmma_wait<0>();
       wgmma_registers(o);
       release(memory.values_empty(value.stage));
@@ -172,7 +172,7 @@ struct Group {
     }
     release(queries_empty);
 
-    // 3. The values of the last tile.
+    // 3. Values of the last tile.
     mbarrier_wait(memory.values_full(value.stage), value.parity);
     if (end * kTokens > rows.context()) {
       clear_values(memory.values(value.stage), rows.context() - (end - 1) * kTokens, kTokens);
@@ -186,17 +186,17 @@ struct Group {
   }
 };
 
-// A warpgroup that computes; `group` counts them.
+// Loop of consumer warpgroup `group`.
 template <class Tile>
-__device__ void compute(const PrefillArguments& a, const Memory<Tile>& memory, int group) {
-  Place<Tile::kStages> key, value;
-  Place<Tile::kBuffers> query;
-  if (Tile::kTurns && group == 1) named_arrive(kTurnBarrier, Tile::kComputeThreads);  // the first turn is group 0's
+__device__ void compute(const PrefillArguments& a, const SmemLayout<Tile>& memory, int group) {
+  PipelineState<Tile::kStages> key, value;
+  PipelineState<Tile::kBuffers> query;
+  if (Tile::kAlternates && group == 1) named_arrive(kAlternateBarrier, Tile::kComputeThreads);  // group 0 begins
 #pragma unroll 1
-  for (int round = 0; nth_work(round) < a.work; round++) {
-    const int work = nth_work(round);
+  for (int round = 0; nth_work_tile(round) < a.work_count; round++) {
+    const int work = nth_work_tile(round);
     const PrefillRows rows(a, work);
-    Group<Tile> mine(rows, memory, group);
+    ConsumerWarpgroup<Tile> mine(rows, memory, group);
     mbarrier_wait(memory.queries_full(query.stage), query.parity);
     if (round == 0) {
       copy_query_rows<Tile>(rows, memory.queries(0), 64 * group, 64, threadIdx.x % kGroupThreads, kGroupThreads);
@@ -204,12 +204,12 @@ __device__ void compute(const PrefillArguments& a, const Memory<Tile>& memory, i
     }
     mine.run(memory.queries(query.stage), memory.queries_empty(query.stage), key, value);
     query.advance();
-    if (rows.parts() == 1) {
+    if (rows.splits() == 1) {
       store_rows<Tile::kDh>(rows, mine.row(), mine.o, mine.softmax);
     } else {
-      float* part = a.parts + static_cast<long long>(work) * kPrefillPartFloats<Tile::kDh, Tile::kRows>;
-      store_part<Tile::kDh, Tile::kRows>(part, mine.row(), mine.o, mine.softmax);
-      join_parts<Tile::kDh, Tile::kRows, Tile::kComputeThreads>(
+      float* partial = a.partials + static_cast<long long>(work) * kPrefillPartialFloats<Tile::kDh, Tile::kRows>;
+      store_partial<Tile::kDh, Tile::kRows>(partial, mine.row(), mine.o, mine.softmax);
+      combine_partials<Tile::kDh, Tile::kRows, Tile::kComputeThreads>(
           rows, work, threadIdx.x - kGroupThreads, [] { named_sync(kComputeBarrier, Tile::kComputeThreads); });
     }
   }

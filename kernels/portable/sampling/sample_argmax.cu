@@ -1,8 +1,8 @@
-// sample_best.cu: adjust each row of logits and find its best token, which is the answer where nothing is drawn.
+// sample_argmax.cu: apply penalties, bias and mask to each row of logits and find its argmax, the token of greedy rows.
 //
-//   logits : [R, V] float32, left as they are     parameters : Header, then max_rows x Row
-//   report : best tokens that each row lists with log-probabilities, -1 for none of that
-//   out  : tokens, is_sound, best rank of each task; clears what sample_bins adds into
+//   logits : [R, V] float32, not modified     parameters : Header, then max_rows x Row
+//   report : number of best tokens that each row lists with log-probabilities, or -1
+//   out  : tokens, is_sound, argmax rank of each task; clears the histogram
 //   math : float32, penalties in float64 rounded once; exact, whatever C
 //   grid : (C, R, 1), or (C, 2 R, 1) with reports    block : (512, 1, 1)    shared : 128 B
 //   needs: V <= 262144; ids inside V and unique in a row's penalties (ops/cuda/sampling/sampler.py checks)
@@ -36,11 +36,11 @@ __device__ __forceinline__ void adjust(const Arena& arena, const Task& task, Sli
   __syncthreads();
 }
 
-// Zero what the next kernels add into, each block its share of the bins.
+// Zero the histogram that the next kernel adds to, each block its share of the bins.
 __device__ __forceinline__ void clear(const Arena& arena, const Task& task) {
-  if (blockIdx.x == 0 && threadIdx.x == 0) arena.found[task.place] = 0, arena.totals[task.place] = 0;
-  if (!task.is_cut()) return;
-  const int64_t first = int64_t(task.place) * kBins;
+  if (blockIdx.x == 0 && threadIdx.x == 0) arena.candidate_count[task.task] = 0, arena.totals[task.task] = 0;
+  if (!task.has_threshold()) return;
+  const int64_t first = int64_t(task.task) * kBins;
   for (int bin = blockIdx.x * kThreads + threadIdx.x; bin < kBins; bin += gridDim.x * kThreads) {
     if (task.by_count()) arena.counts[first + bin] = 0;
     if (task.by_mass()) arena.masses[first + bin] = 0;
@@ -48,22 +48,22 @@ __device__ __forceinline__ void clear(const Arena& arena, const Task& task) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2)
-    sample_best(const Arena arena, const float* logits, const uint8_t* parameters, int report) {
+    sample_argmax(const Arena arena, const float* logits, const uint8_t* parameters, int report) {
   pdl_launch_dependents();
   pdl_wait();
   Task task;
-  u64 best;  // not there yet
+  u64 best;  // undefined before this kernel
   if (!read_task(task, best, arena, logits, parameters, report)) return;
 
-  // 1. Prepare: the adjusted copy where the row needs one, and zeroed bins where it will be cut.
+  // 1. Prepare: the adjusted copy where the row needs one, and zeroed bins where it has a threshold.
   const Slice slice = slice_of(task.vocab);
   if (task.is_adjusted()) adjust(arena, task, slice);
-  if (task.draws()) clear(arena, task);
+  if (task.samples()) clear(arena, task);
 
   // 2. The best of this slice. A thread's ids ascend, so the first among equals stays.
   uint32_t best_order = 0;
   int best_token = 0;
-  Walk(task.source(arena), slice, task.vocab).each([&](int group, const Four& four) {
+  GroupIterator(task.source(arena), slice, task.vocab).for_each([&](int group, const Four& four) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const uint32_t order = order_bits(four.x[j]);
@@ -72,11 +72,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   });
   best = block_max(best_order ? rank_of(best_order, best_token) : 0);
 
-  // 3. The last block to come has the best of all.
+  // 3. The last block to arrive has the best of all.
   if (!is_last_block(arena, task, best)) return;
-  best = best_partial(arena);
+  best = max_partial(arena);
   if (threadIdx.x != 0) return;
-  arena.best[task.place] = best;
+  arena.argmax[task.task] = best;
   if (task.is_report) return;
   const int token = token_of(best);
   arena.tokens[task.index] = token;

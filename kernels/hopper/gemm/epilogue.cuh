@@ -1,11 +1,11 @@
-// linear_epilogue.cuh: from the sums of a warpgroup, [64 weight rows, kTokens] in registers, to rows of the output.
+// epilogue.cuh: move the sums of a warpgroup, [64 weight rows, kTokens] in registers, to rows of the output.
 //
-// A thread has two neighbouring tokens of a weight row; the output wants neighbouring rows of a token. bf16 is
-// transposed in shared memory, 32 tokens at a time (stmatrix.trans), so that eight lanes store 128 contiguous bytes.
-// float32 needs no transposing: eight lanes have eight neighbouring rows already, a sector of 32 bytes.
+// A thread has two neighbouring tokens of a weight row; the output has neighbouring rows of a token. bf16 is transposed
+// in shared memory, 32 tokens at a time (stmatrix.trans), so that eight lanes store 128 contiguous bytes. float32 needs
+// no transposing: eight lanes have eight neighbouring rows already, a sector of 32 bytes.
 #pragma once
 
-#include "linear_parts.cuh"
+#include "split_k.cuh"
 
 // Store kCount 8 x 8 matrices of bf16, transposed: lane 8 m + i gives the address of matrix m's column i.
 template <int kCount>
@@ -28,11 +28,11 @@ __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.f + __expf(-x));
 }
 
-// Where piece `piece` (16 bytes) of token `token` lies in a buffer, so that neither stmatrix nor the reads of 16 bytes
-// meet a bank twice.
-template <int kPieces>
-__device__ __forceinline__ uint32_t transposed_place(int token, int piece) {
-  return (token * kPieces + (piece ^ (kPieces == 4 ? token / 2 % 4 : token % 8))) * 16;
+// Return the offset of 16-byte vector `vector` of a token in a buffer: stmatrix and the 16-byte reads are free of bank
+// conflicts.
+template <int kVectors>
+__device__ __forceinline__ uint32_t transposed_offset(int token, int vector) {
+  return (token * kVectors + (vector ^ (kVectors == 4 ? token / 2 % 4 : token % 8))) * 16;
 }
 
 __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
@@ -44,20 +44,20 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   return v;
 }
 
-// bf16 output, through shared memory. `Out` says what a row is and where its tokens go (RowsOut below, RotaryOut
-// of linear_rotary.cuh). A tile is taken when its sums are there, and put chunk by chunk, maybe beside the next one's
-// products.
+// bf16 output, through shared memory. `Out` defines a row and the destination of its tokens (RowsOut below, RotaryOut
+// of rotary_epilogue.cuh). A tile is accepted when its sums are complete and stored chunk by chunk, which may overlap
+// the multiplications of the next.
 template <int kTokens, class Out>
 struct Bf16Epilogue {
-  using More = typename Out::More;
+  using Extra = typename Out::Extra;
   static constexpr bool kHasBias = true, kGated = Out::kGated;
   static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens that are transposed at a time
   static constexpr int kChunks = kTokens / kChunk;
-  static constexpr int kPieces = kGated ? 4 : 8;  // 16-byte pieces of a token of a warpgroup's output
-  static constexpr int kBufferBytes = kChunk * kPieces * 16;
+  static constexpr int kVectors = kGated ? 4 : 8;  // of 16 bytes, for a token of a warpgroup's output
+  static constexpr int kBufferBytes = kChunk * kVectors * 16;
   static constexpr int kWords = kGated ? kTokens / 8 : kTokens / 4;  // of a thread: two neighbouring tokens each
   static constexpr int kChunkWords = kWords / kChunks;
-  // Chunks that wait in shared memory where registers are few, and the buffers of a warpgroup, which are used in turn.
+  // Chunks that are kept in shared memory where registers are few, and the buffers of a warpgroup, used alternately.
   static constexpr int kParked = kTokens == 256 && !kGated ? 4 : 0, kBuffers = kParked > 0 ? kParked : 2;
 
   uint32_t words[kWords - kParked * kChunkWords];  // of the chunks that are not parked
@@ -66,13 +66,13 @@ struct Bf16Epilogue {
 
   __device__ Bf16Epilogue(uint32_t staging, int warpgroup) : buffers(staging + warpgroup * kBuffers * kBufferBytes) {}
 
-  // Take the sums of a row tile. The whole warpgroup calls, as for all that follows.
-  __device__ __forceinline__ void take(const float (&sums)[kTokens / 2], const float (&bias)[2], int row_tile,
-                                       int first_token, int last_token, int warpgroup) {
-    column = row_tile * kPieces * 8;
+  // Accept the sums of a row tile. Called by the whole warpgroup, like all below.
+  __device__ __forceinline__ void accept(const float (&sums)[kTokens / 2], const float (&bias)[2], int row_tile,
+                                         int first_token, int last_token, int warpgroup) {
+    column = row_tile * kVectors * 8;
     token = first_token;
     end = last_token;
-    warpgroup_sync(warpgroup);  // everybody has stored the last chunks of the tile before
+    warpgroup_sync(warpgroup);  // all threads have stored the last chunks of the tile before
 #pragma unroll
     for (int chunk = 0; chunk < kParked; chunk++) {
       uint32_t parked[kChunkWords];
@@ -84,9 +84,9 @@ struct Bf16Epilogue {
     for (int i = kParked * kChunkWords; i < kWords; i++) words[i - kParked * kChunkWords] = word(sums, bias, i);
   }
 
-  // Store chunk `chunk` of what was taken; all of them, in order. A buffer is written again only after the barrier of a
-  // chunk between.
-  __device__ __forceinline__ void put(int chunk, const LinearArgs& args, const More& more, int warpgroup) {
+  // Store chunk `chunk` of the accepted tile; chunks are stored in order. A buffer is written again only after the
+  // barrier of a chunk between.
+  __device__ __forceinline__ void store_chunk(int chunk, const GemmArgs& args, const Extra& more, int warpgroup) {
     if (token + chunk * kChunk >= end) return;
     const uint32_t buffer = buffers + chunk % kBuffers * kBufferBytes;
 #pragma unroll
@@ -102,7 +102,7 @@ struct Bf16Epilogue {
   }
 
  private:
-  // Word i of this thread: gated, of group i of eight tokens; else of group i / 2, weight row r or r + 8.
+  // Word i of this thread: if gated, for group i of eight tokens; else for group i / 2, weight row r or r + 8.
   __device__ static uint32_t word(const float (&sums)[kTokens / 2], const float (&bias)[2], int i) {
     if constexpr (kGated) {
       const float* s = sums + i * 4;
@@ -112,7 +112,7 @@ struct Bf16Epilogue {
     }
   }
 
-  // Put the words of a chunk into a buffer.
+  // Write the words of a chunk to a buffer, transposed.
   __device__ static void stage(const uint32_t (&chunk)[kChunkWords], uint32_t buffer) {
     constexpr int kBatch = kChunkWords < 4 ? kChunkWords : 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -123,29 +123,29 @@ struct Bf16Epilogue {
       for (int j = 0; j < kBatch; j++) matrices[j] = chunk[batch + j];
       const int matrix = batch + lane / 8 % kBatch;
       const int row = (kGated ? matrix : matrix / 2) * 8 + lane % 8;
-      stmatrix_transposed<kBatch>(buffer + transposed_place<kPieces>(row, kGated ? warp : warp * 2 + matrix % 2),
+      stmatrix_transposed<kBatch>(buffer + transposed_offset<kVectors>(row, kGated ? warp : warp * 2 + matrix % 2),
                                   matrices);
     }
   }
 };
 
-// Rows of the output as the weight's rows lie. Gated: row r of each 16 is a gate, row r + 8 the value it gates, and 64
-// rows give 32 columns.
+// Output rows in the order of the weight's rows. Gated: row r of each 16 is a gate, row r + 8 its up value, and 64 rows
+// give 32 columns.
 template <bool kIsGated>
 struct RowsOut {
-  struct More {};
+  struct Extra {};
   static constexpr bool kGated = kIsGated;
-  static constexpr int kPieces = kGated ? 4 : 8;
+  static constexpr int kVectors = kGated ? 4 : 8;
 
   template <int kChunk>
-  __device__ static void store(const LinearArgs& args, const More&, uint32_t buffer, int column, int token, int end) {
+  __device__ static void store(const GemmArgs& args, const Extra&, uint32_t buffer, int column, int token, int end) {
     bf16* out = static_cast<bf16*>(args.out);
 #pragma unroll
-    for (int at = threadIdx.x % 128; at < kChunk * kPieces; at += 128) {
-      const int row = at / kPieces, piece = at % kPieces, left = args.out_columns - (column + piece * 8);
+    for (int at = threadIdx.x % 128; at < kChunk * kVectors; at += 128) {
+      const int row = at / kVectors, vector = at % kVectors, left = args.out_columns - (column + vector * 8);
       if (token + row >= end || left <= 0) continue;
-      const uint32_t from = buffer + transposed_place<kPieces>(row, piece);
-      bf16* to = out + static_cast<size_t>(token + row) * args.out_columns + column + piece * 8;
+      const uint32_t from = buffer + transposed_offset<kVectors>(row, vector);
+      bf16* to = out + static_cast<size_t>(token + row) * args.out_columns + column + vector * 8;
       if (kGated || args.out_columns % 8 == 0) {
         store16(to, load_shared16(from));
       } else {  // rows of the output are not aligned
@@ -163,7 +163,7 @@ struct RowsOut {
 // float32 output, straight from the registers.
 template <int kTokens>
 struct Float32Epilogue {
-  struct More {};
+  struct Extra {};
   static constexpr bool kHasBias = false;
   static constexpr int kChunks = 1;
 
@@ -172,8 +172,8 @@ struct Float32Epilogue {
 
   __device__ Float32Epilogue(uint32_t, int) {}
 
-  __device__ __forceinline__ void take(const float (&tile)[kTokens / 2], const float (&)[2], int tile_of_rows,
-                                       int first_token, int last_token, int) {
+  __device__ __forceinline__ void accept(const float (&tile)[kTokens / 2], const float (&)[2], int tile_of_rows,
+                                         int first_token, int last_token, int) {
     row_tile = tile_of_rows;
     token = first_token;
     end = last_token;
@@ -181,7 +181,7 @@ struct Float32Epilogue {
     for (int i = 0; i < kTokens / 2; i++) sums[i] = tile[i];
   }
 
-  __device__ __forceinline__ void put(int, const LinearArgs& args, const More&, int) {
+  __device__ __forceinline__ void store_chunk(int, const GemmArgs& args, const Extra&, int) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int column = row_tile * 64 + warp * 16 + lane / 4, first = token + lane % 4 * 2;
     float* out = static_cast<float*>(args.out) + static_cast<size_t>(first) * args.out_columns + column;

@@ -1,20 +1,20 @@
-// prefill_attention_tile.cuh: how a thread block of Hopper's prefill attention is laid out, in threads and in memory.
+// prefill_layout.cuh: warp roles and shared-memory layout of a thread block of Hopper's prefill attention.
 //
 // Warpgroup 0 copies: its first warp K, the second V, the others Q. The other kGroups warpgroups compute, 64 rows each.
-// They meet at mbarriers: a ring of K tiles, one of V tiles, one of Q tiles; `full` when copied, `empty` when used.
+// mbarriers connect them, in pipelines of K, V and Q tiles; `full` when copied, `empty` when used.
 #pragma once
 
+#include "attention/prefill_work_tile.cuh"
 #include "sync/mbarrier.cuh"
-#include "attention/prefill_work.cuh"
 
 namespace hopper {
 
 constexpr int kGroupThreads = 128;  // of a warpgroup
-constexpr int kQueryThreads = 64;   // that copy Q
-constexpr int kPanel = 64;          // columns of 128 bytes, what the 128-byte swizzle spans
+constexpr int kQueryThreads = 64;   // threads that copy Q
+constexpr int kPanel = 64;          // columns (128 bytes) of a swizzled panel
 
 // Barriers for some of the block's threads; 0 is __syncthreads.
-enum NamedBarrier { kGroupBarrier = 1, kTurnBarrier = 4, kComputeBarrier = 7 };
+enum NamedBarrier { kGroupBarrier = 1, kAlternateBarrier = 4, kComputeBarrier = 7 };
 
 __device__ __forceinline__ void named_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -29,11 +29,11 @@ struct Tile {
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kTokens = kDh <= 128 ? 128 : 64;  // of a KV tile
   static constexpr int kPanels = kDh / kPanel;
-  static constexpr int kStages = kGroups == 1 || kDh == 64 ? 3 : 2;  // of the rings of K and V
-  static constexpr int kBuffers = kDh <= 128 ? 2 : 1;                // of the ring of Q
+  static constexpr int kStages = kGroups == 1 || kDh == 64 ? 3 : 2;  // of the pipelines of K and V
+  static constexpr int kBuffers = kDh <= 128 ? 2 : 1;                // of the pipeline of Q
   static constexpr int kThreads = kGroupThreads * (1 + kGroups), kComputeThreads = kGroupThreads * kGroups;
-  // Two warpgroups take turns at the tensor cores, so that one multiplies while the other has its softmax.
-  static constexpr bool kTurns = kGroups == 2 && kDh <= 128;
+  // Two warpgroups alternate at the tensor cores, so that one multiplies during the other's softmax.
+  static constexpr bool kAlternates = kGroups == 2 && kDh <= 128;
 
   // In shared memory every tile is a row of panels; a panel is rows of 128 bytes, swizzled.
   static constexpr int kQueryPanelBytes = kRows * 128, kQueryBytes = kPanels * kQueryPanelBytes;
@@ -43,9 +43,9 @@ struct Tile {
   static constexpr int kSharedBytes = 1024 + kBarriers + 8 * (4 * kStages + 2 * kBuffers);
 };
 
-// The place in a ring: the stage, and the parity of the phase that its `full` barrier is in.
+// Position in a pipeline: the stage, and the parity of its `full` barrier's phase.
 template <int kStages>
-struct Place {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   __device__ void advance() {
@@ -54,11 +54,11 @@ struct Place {
 };
 
 template <class Tile>
-struct Memory {
+struct SmemLayout {
   uint32_t base;
 
-  // Shared memory starts at a multiple of 1,024, as the swizzle wants it.
-  __device__ explicit Memory(const unsigned char* shared) : base((shared_address(shared) + 1023) / 1024 * 1024) {}
+  // Shared memory starts at a multiple of 1,024, as the swizzle requires.
+  __device__ explicit SmemLayout(const unsigned char* shared) : base((shared_address(shared) + 1023) / 1024 * 1024) {}
 
   __device__ uint32_t queries(int buffer) const { return base + buffer * Tile::kQueryBytes; }
   __device__ uint32_t keys(int stage) const { return base + Tile::kKeys + stage * Tile::kKvBytes; }
@@ -71,7 +71,7 @@ struct Memory {
   __device__ uint32_t queries_full(int buffer) const { return barrier(4 * Tile::kStages + buffer); }
   __device__ uint32_t queries_empty(int buffer) const { return barrier(4 * Tile::kStages + Tile::kBuffers + buffer); }
 
-  // By one thread. Every warp that computes says for itself that it is done.
+  // Called by one thread. Every consumer warp arrives for itself.
   __device__ void init_barriers() const {
     for (int i = 0; i < Tile::kStages; i++) {
       mbarrier_init(keys_full(i), 1);
@@ -90,11 +90,11 @@ struct Memory {
   __device__ uint32_t barrier(int index) const { return base + Tile::kBarriers + 8 * index; }
 };
 
-// The work of this thread block, in order: longest first, to and fro over the blocks so that all get about as much.
-// Returns the round-th, or what is not below a.work: then there is no more.
-__device__ __forceinline__ int nth_work(int round) {
-  const int place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  return round * gridDim.x + place;
+// Work tiles are dealt to thread blocks longest first, in alternating direction, so that all get about as much. Returns
+// this block's for a round; there are no more if it is not below a.work_count.
+__device__ __forceinline__ int nth_work_tile(int round) {
+  const int index = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  return round * gridDim.x + index;
 }
 
 }  // namespace hopper
