@@ -1,14 +1,14 @@
-"""Every error the plan raises on purpose.
+"""Errors that the plan raises on purpose.
 
-PlanError                   message: what, where, and what to do
+PlanError                   ``message`` names the error, its place and the remedy
 ├── ConfigInvalid           config.json: a key is missing, mistyped or impossible; ``key`` names it
-│   ├── ConfigMissing       there is none, or it cannot be opened
-│   └── UnknownArchitecture a model we have no code for
-├── CheckpointInvalid       the weights cannot be used as they lie there
+│   ├── ConfigMissing       no config.json, or it cannot be opened
+│   └── UnknownArchitecture a model without code here
+├── CheckpointInvalid       the weights cannot be used as they are
 │   ├── CheckpointMissing   no safetensors file, or an index names one that is not there
 │   ├── HeaderInvalid       a safetensors header or index that contradicts the format or itself
 │   ├── FileTruncated       the file ends early; ``missing_bytes`` says by how much
-│   └── TensorsMismatch     whole, but not the tensors that this model needs
+│   └── TensorsMismatch     complete, but not the tensors that this model needs
 ├── CannotShard             weights that do not split over as many GPUs
 ├── RequestInvalid          a fit request that no amount of memory would satisfy
 ├── SizeInvalid             text that is not a number of bytes
@@ -22,7 +22,7 @@ from typing import Self
 
 
 class PlanError(ValueError):
-    """Something about a model, its files or a request that cannot be; ``message`` says what to do."""
+    """An impossible model, file or request; ``message`` names the remedy."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class PlanError(ValueError):
 class ConfigInvalid(PlanError):
     """A key of ``config.json`` is missing, mistyped or impossible; ``key`` names it.
 
-    What :func:`.config.parse_config` raises begins with ``config.json``; who knows where that is says so.
+    Messages of :func:`.families.config.parse_config` begin with ``config.json``; :meth:`at` adds its folder.
     """
 
     def __init__(self, message: str, *, key: str = "") -> None:
@@ -40,7 +40,7 @@ class ConfigInvalid(PlanError):
         self.key = key
 
     def at(self, where: str) -> Self:
-        """The same error of the ``config.json`` that lies ``where``: a folder, or a URI."""
+        """Return the same error with the location of ``config.json``: a folder, or a URI."""
         return type(self)(f"{where.rstrip('/')}/{self.message}", key=self.key)
 
 
@@ -49,11 +49,11 @@ class ConfigMissing(ConfigInvalid):
 
 
 class UnknownArchitecture(ConfigInvalid):
-    """A model we have no code for."""
+    """A model without code here."""
 
 
 class CheckpointInvalid(PlanError):
-    """The weights cannot be used as they lie there."""
+    """The weights cannot be used as they are."""
 
 
 class CheckpointMissing(CheckpointInvalid):
@@ -73,7 +73,7 @@ class FileTruncated(CheckpointInvalid):
 
 
 class TensorsMismatch(CheckpointInvalid):
-    """The checkpoint is whole, but lacks tensors that the model needs or has them in other shapes."""
+    """The checkpoint is complete, but lacks tensors that the model needs or has them in other shapes."""
 
 
 class CannotShard(PlanError):

@@ -1,7 +1,7 @@
 """Published models by name, each as the ``config.json`` its authors published.
 
-For measuring at a real model's size without its weights (``wisp-runtime bench --shape llama-3-8b``). Kept are
-the keys that decide sizes and arithmetic; nothing here is a list of what Wisp can run.
+For benchmarks at a real model's size without its weights (``wisp-runtime bench --shape llama-3-8b``). Only
+keys that determine sizes and arithmetic are kept; this is no list of supported models.
 
 Sources: ``config.json`` of meta-llama/Meta-Llama-3-8B, Llama-3.2-1B and -3B; Qwen/Qwen3-0.6B to -14B,
 Qwen2.5-0.5B and -7B; mistralai/Mistral-7B-v0.1; HuggingFaceTB/SmolLM2-135M, -360M and -1.7B.
@@ -33,7 +33,7 @@ def shape_config(name: str) -> Config:
 
 
 def shape_spec(name: str) -> ModelSpec:
-    """Name every dimension of a named shape.
+    """Return the model spec of a named shape.
 
     Raises:
         UnknownShape: no shape has that name.
@@ -162,7 +162,7 @@ SHAPES: MappingProxyType[str, Config] = MappingProxyType(
         "smollm2-135m": _smollm2((576, 30, 1536), (9, 3, 64), 100000.0),
         "smollm2-360m": _smollm2((960, 32, 2560), (15, 5, 64), 100000.0),
         "smollm2-1.7b": _smollm2((2048, 24, 8192), (32, 32, 64), 130000.0),
-        # Nobody's model: two layers, for trying a command where a real shape would take minutes.
+        # Two layers, for trying a command where a published shape would take minutes.
         "toy": _llama3(
             (64, 2, 128, 512), (4, 2, 16), max_position_embeddings=1024, eos_token_id=1, bos_token_id=0
         ),

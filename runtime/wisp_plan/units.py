@@ -18,7 +18,7 @@ _WRITTEN = (("TiB", 1 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 
 
 def parse_size(text: str) -> int:
-    """Read an amount of bytes, rounded down to whole ones.
+    """Read an amount of bytes, rounded down to an integer.
 
     Args:
         text: a number with an optional unit; without one it is bytes. Units are not case-sensitive.

@@ -27,7 +27,7 @@ def read_config(folder: Path) -> ModelSpec:
 
     Raises:
         ConfigMissing: it is not there or cannot be opened.
-        ConfigInvalid: it is not JSON, or describes what we cannot run.
+        ConfigInvalid: it is not JSON, or describes an unsupported model.
     """
     path = folder / "config.json"
     try:

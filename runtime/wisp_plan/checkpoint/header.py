@@ -1,7 +1,7 @@
-"""Parse the header of a safetensors file: which tensors it has, and where their bytes lie.
+"""Parse the header of a safetensors file: its tensors and the ranges of their bytes.
 
-Pure: bytes in, dataclasses out. Every claim of the header is checked against the format, against the
-other tensors and, where it is known, against the length of the file, so that a reader may trust it.
+Pure: bytes in, dataclasses out. Every entry of the header is checked against the format, against the
+other tensors and, where it is known, against the length of the file.
 
 The format: 8 bytes little-endian length, that much JSON, then the tensors without a gap.
 Source: https://github.com/huggingface/safetensors#format
@@ -19,7 +19,7 @@ from wisp_plan.units import format_size
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
-"""The bound of the reference implementation; a longer header is refused unread."""
+"""Limit of the reference implementation; a longer header is refused unread."""
 MAX_DIMENSIONS = 16
 
 DTYPE_BITS = {
@@ -50,14 +50,14 @@ DTYPE_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor at rest.
+    """A tensor in a file.
 
     Attributes:
-        name: e.g. ``model.layers.0.mlp.up_proj.weight``.
-        dtype: as safetensors names it, e.g. ``BF16``.
+        name: tensor name, e.g. ``model.layers.0.mlp.up_proj.weight``.
+        dtype: safetensors' name of the dtype, e.g. ``BF16``.
         shape: row-major; empty for a scalar.
-        start, end: its bytes are ``file[start:end]``, counted from the file's first byte.
-        file: the file's name, without its folder.
+        start, end: byte range ``file[start:end]``, counted from the file's first byte.
+        file: file name, without its folder.
     """
 
     name: str
@@ -74,19 +74,19 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds; 1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one safetensors file says of itself.
+    """Header of one safetensors file.
 
     Attributes:
-        file: its name, without its folder.
-        tensors: in the order of their bytes.
-        file_bytes: how long the file must be.
-        metadata: free text of whoever wrote it.
+        file: file name, without its folder.
+        tensors: tensors in the order of their bytes.
+        file_bytes: required length of the file.
+        metadata: free text of the writer.
     """
 
     file: str
@@ -96,7 +96,7 @@ class Header:
 
 
 def parse_header_length(prefix: bytes, file: str) -> int:
-    """Read how many bytes of JSON follow the first 8 bytes.
+    """Read the length of the JSON from the first 8 bytes.
 
     Raises:
         FileTruncated: fewer than 8 bytes.
@@ -118,13 +118,13 @@ def parse_header(text: bytes, file: str, file_bytes: int | None = None) -> Heade
     """Parse and check the JSON of a header.
 
     Args:
-        text: the JSON, as long as :func:`parse_header_length` said.
-        file: its name, for the result and for messages.
-        file_bytes: how long the file is, or None when that is not known.
+        text: the JSON, of the length that :func:`parse_header_length` returned.
+        file: file name, for the result and for messages.
+        file_bytes: length of the file, or None when unknown.
 
     Raises:
-        HeaderInvalid: it contradicts the format or itself, or the file is longer than it says.
-        FileTruncated: the file is shorter than it says.
+        HeaderInvalid: it contradicts the format or itself, or the file is too long.
+        FileTruncated: the file is too short.
     """
     entries = parse_object(text, f"{file}: its header")
     metadata = _metadata(entries.pop("__metadata__", {}), file)
@@ -140,7 +140,7 @@ def parse_header(text: bytes, file: str, file_bytes: int | None = None) -> Heade
 
 
 def check_length(file: str, *, expected: int, actual: int) -> None:
-    """Compare a file's length with what its header says.
+    """Compare a file's length with its header.
 
     Raises:
         FileTruncated: too short. HeaderInvalid: too long.
@@ -189,7 +189,7 @@ def _is_counts(value: object) -> TypeGuard[list[int]]:
 
 
 def _check_gapless(tensors: list[TensorInfo], data_start: int, file: str) -> int:
-    """Check that each tensor starts where the one before it ends; return where the last ends."""
+    """Check that each tensor starts at the end of the one before it; return the end of the last."""
     position = data_start
     for tensor in tensors:
         if tensor.start != position:

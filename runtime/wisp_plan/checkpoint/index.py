@@ -1,7 +1,7 @@
-"""Say which tensors a checkpoint has, over one file or many, from the files' first bytes alone.
+"""Tensors of a checkpoint, in one file or many, read from the files' headers alone.
 
-Bytes come from a ``read(offset, length) -> bytes`` that the caller provides, so that the same code serves
-a local file (:mod:`.checkpoint`), an HTTP range request, and a test. No network, no array library.
+Bytes come from the caller's ``read(offset, length) -> bytes``, so that the same code serves a local file
+(:mod:`.directory`), an HTTP range request, and a test. No network, no array library.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from wisp_plan.errors import CheckpointMissing, FileTruncated, HeaderInvalid
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 FIRST_READ_BYTES = 256 << 10
-"""Read at once before the header's length is known: one round trip suffices for most files."""
+"""Bytes of the first read, before the header's length is known: one round trip suffices for most files."""
 
 ReadBytes = Callable[[int, int], bytes]
-"""``read(offset, length)``: that many bytes of a file, fewer only at its end."""
+"""``read(offset, length)``: ``length`` bytes of a file, fewer only at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A safetensors file that can be read in parts.
+    """A safetensors file that can be read in ranges.
 
     Attributes:
-        read: gives bytes of it.
-        file_bytes: its length, or None when that is not known (then it cannot be checked).
+        read: reader of a byte range.
+        file_bytes: length of the file, or None when unknown (then it is not checked).
     """
 
     read: ReadBytes
@@ -41,7 +41,7 @@ class Inventory:
     """The tensors of a checkpoint.
 
     Attributes:
-        headers: one per file, in the order of the files' names.
+        headers: header of each file, in the order of the files' names.
     """
 
     headers: tuple[Header, ...]
@@ -58,17 +58,17 @@ class Inventory:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all tensors as they are stored."""
+        """Bytes of all tensors in the files."""
         return sum(tensor.size_bytes for tensor in self)
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of all files, headers included: what a download fetches."""
+        """Bytes of all files, headers included."""
         return sum(header.file_bytes for header in self.headers)
 
     @property
     def elements(self) -> int:
-        """Numbers in all tensors: the parameter count, where nothing is stored twice."""
+        """Elements of all tensors: the parameter count, unless tensors are stored twice."""
         return sum(tensor.elements for tensor in self)
 
     def __iter__(self) -> Iterator[TensorInfo]:
@@ -101,14 +101,14 @@ def read_source(source: Source, file: str = SINGLE_FILE) -> Header:
 
 
 def read_inventory(open_file: Callable[[str], Source], index: bytes | None = None) -> Inventory:
-    """Read the headers of a whole checkpoint.
+    """Read the headers of a checkpoint.
 
     Args:
-        open_file: gives a file of the checkpoint by its name; raises FileNotFoundError when there is none.
+        open_file: opener of a file by its name; raises FileNotFoundError when there is none.
         index: contents of ``model.safetensors.index.json``; None for a checkpoint of one file.
 
     Raises:
-        CheckpointMissing: a file is not there.
+        CheckpointMissing: a file is missing.
         HeaderInvalid, FileTruncated: a file or the index is damaged, or they contradict each other.
     """
     if index is None:
@@ -150,11 +150,11 @@ def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -
     """Make one inventory of several files.
 
     Args:
-        headers: of the files.
-        expected: the file of each tensor, as the index says, when there is one.
+        headers: headers of the files.
+        expected: file of each tensor according to the index, when there is one.
 
     Raises:
-        HeaderInvalid: a tensor lies in two files, or not in the one that the index names.
+        HeaderInvalid: a tensor is in two files, or not in the one that the index names.
     """
     found: dict[str, str] = {}
     headers = tuple(headers)

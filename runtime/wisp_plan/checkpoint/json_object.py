@@ -1,4 +1,4 @@
-"""Parse a JSON object that a stranger wrote: strictly, and with errors that can be printed."""
+"""Parse an untrusted JSON object: strictly, and with printable errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def parse_object(text: bytes, name: str) -> dict[str, object]:
     """Parse UTF-8 JSON whose outermost value is an object.
 
     Args:
-        name: what ``text`` is, as messages begin: ``model.safetensors: its header``.
+        name: start of messages, e.g. ``model.safetensors: its header``.
 
     Raises:
         HeaderInvalid: not JSON, not an object, a key twice, or text that is no Unicode.
@@ -27,7 +27,7 @@ def parse_object(text: bytes, name: str) -> dict[str, object]:
 
 
 def shorten(value: object) -> str:
-    """Show any value in at most 100 characters that can be printed."""
+    """Show any value in at most 100 printable characters."""
     shown = value if isinstance(value, str) else repr(value)
     printable = shown[:97].encode("utf-8", "backslashreplace").decode()
     return printable if len(shown) <= 97 else printable + "..."
@@ -40,6 +40,6 @@ def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
             raise ValueError(f"'{shorten(key)}' appears twice")
         for text in (key, value):
             if isinstance(text, str):
-                text.encode()  # JSON can spell half a surrogate pair, which no one can print
+                text.encode()  # JSON can spell half a surrogate pair, which cannot be printed
         result[key] = value
     return result

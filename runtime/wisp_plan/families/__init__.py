@@ -1,1 +1,1 @@
-"""Readers of `config.json`: one model family's keys and defaults into a `ModelSpec`."""
+"""Readers of `config.json`: a model family's keys and defaults into a `ModelSpec`."""

@@ -1,6 +1,6 @@
 """Turn a Hugging Face ``config.json`` into a :class:`~wisp_plan.spec.model.ModelSpec`.
 
-Pure: a mapping in, a frozen dataclass out; what cannot run is refused here, before a byte of weights is read.
+Pure: a mapping in, a frozen dataclass out; unsupported models are refused here, before weights are read.
 Each family translates its own architecture; a new family is a file beside them and its name in ``_FAMILIES``.
 Defaults for absent keys are those of the ``Config`` classes of transformers 5.
 """
@@ -24,14 +24,14 @@ SUPPORTED_ARCHITECTURES = tuple(TRANSLATORS)
 
 
 def parse_config(config: Mapping[str, object]) -> ModelSpec:
-    """Name every dimension of the model that ``config`` describes.
+    """Return the spec of the model that ``config`` describes.
 
     Args:
-        config: ``config.json``, parsed.
+        config: parsed ``config.json``.
 
     Raises:
-        UnknownArchitecture: none of ``architectures`` is one we run.
-        ConfigInvalid: a key is missing, mistyped, impossible, or asks for what we cannot run.
+        UnknownArchitecture: none of ``architectures`` is supported.
+        ConfigInvalid: a key is missing, mistyped, impossible, or not supported.
     """
     if not isinstance(config, Mapping):
         raise ConfigInvalid(f"config.json holds a {type(config).__name__}; expected an object. {REMEDY}")

@@ -20,7 +20,7 @@ ReadWindow = Callable[[ConfigReader, int, int], int | None]
 
 
 def no_window(_reader: ConfigReader, _layers: int, _max_context: int) -> int | None:
-    """Every layer sees the whole context."""
+    """Return None: every layer attends to the full context."""
     return None
 
 

@@ -1,6 +1,6 @@
 """Read typed keys out of a ``config.json``, naming key, value and remedy when one is wrong.
 
-Knows JSON types and ranges, and nothing about models: :mod:`.config` does.
+Checks JSON types and ranges; :mod:`.config` gives the keys their meaning.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ConfigReader:
     A key that is absent or null takes the default; without a default it is an error.
 
     Args:
-        values: the object.
-        path: what error messages put before a key, e.g. ``rope_scaling.``.
+        values: the JSON object.
+        path: prefix of keys in error messages, e.g. ``rope_scaling.``.
     """
 
     def __init__(self, values: Mapping[str, object], path: str = "") -> None:
@@ -29,11 +29,11 @@ class ConfigReader:
         self.path = path
 
     def has(self, key: str) -> bool:
-        """Say whether ``key`` is there, null or not."""
+        """Return whether ``key`` is there, null or not."""
         return key in self.values
 
     def bad(self, key: str, wanted: str) -> ConfigInvalid:
-        """Make the error for a value that is not what was ``wanted``."""
+        """Make the error for a value other than ``wanted``."""
         name = self.path + key
         if self.values.get(key, _MISSING) is _MISSING:
             return ConfigInvalid(f"config.json: {name} is missing; expected {wanted}. {REMEDY}", key=name)

@@ -16,10 +16,10 @@ SUPPORTED = ("default", "linear", "llama3")
 
 
 def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
-    """Name the rotary embedding of a model with heads of ``head_size`` channels.
+    """Return the rotary embedding of a model with heads of ``head_size`` channels.
 
     Raises:
-        ConfigInvalid: a kind we cannot run (yarn, dynamic, longrope, ...), or an impossible number.
+        ConfigInvalid: an unsupported kind (yarn, dynamic, longrope, ...), or an impossible number.
     """
     section = config.section("rope_parameters") or config.section("rope_scaling")
     scaling = section or ConfigReader({}, "rope_scaling.")

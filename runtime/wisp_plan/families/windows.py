@@ -1,4 +1,4 @@
-"""Sliding windows: the keys that say which layers look back a limited distance only."""
+"""Sliding windows: keys of the layers that attend to a limited distance only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_qwen_window(reader: ConfigReader, layers: int, max_context: int) -> int
 
 
 def window_of_all_layers(reader: ConfigReader, window: int | None, max_context: int) -> int | None:
-    """Return the window of every layer, or None when none can ever be short of the context."""
+    """Return the window of every layer, or None when it is no shorter than the context."""
     kinds = reader.values.get("layer_types")
     if kinds is not None:
         if not isinstance(kinds, list) or not kinds or any(kind not in _KINDS for kind in kinds):

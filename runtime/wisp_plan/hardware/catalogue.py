@@ -1,7 +1,7 @@
-"""Every GPU that we know by name: memory, compute capability, kernel folder.
+"""Known GPUs by name: memory, compute capability, kernel folder.
 
-Memory is what the driver reports (``nvidia-smi``'s total, MiB, ECC as it is set at delivery), which is less
-than the data sheet says for cards whose ECC bits live in the same memory.
+Memory is the driver's number (``nvidia-smi``'s total, MiB, ECC as it is set at delivery), which is less than
+the data sheet's for cards whose ECC bits are in the same memory.
 
 Sources: https://thundergolfer.com/blog/nvidia-gpu-memory-capacity (T4, L4, A10, L40S, A100, H100, H200); for
 the others, ``nvidia-smi`` tables that their owners published, several of each; the A30 follows the A100, of
@@ -25,9 +25,9 @@ _BLACKWELL, _BLACKWELL_ULTRA, _BLACKWELL_RTX = (10, 0), (10, 3), (12, 0)
 Support = Literal["runs", "untried", "refused"]
 
 TRIED = ("hopper",)
-"""Kernel folders of which a card has run models."""
+"""Kernel folders with a card that has run models."""
 COMPILED = ("ampere", "ada")
-"""Those whose kernels are compiled for cards that have run none."""
+"""Kernel folders compiled for cards that have run no model yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Card:
     """A GPU model.
 
     Attributes:
-        name: ours, short, e.g. ``A100-80GB``.
-        memory_mib: all of its memory, as the driver reports it, in MiB.
+        name: short name, e.g. ``A100-80GB``.
+        memory_mib: total memory that the driver reports, in MiB.
         capability: CUDA compute capability, (major, minor).
-        hardware: the folder under ``kernels/`` whose sources are compiled for it.
-        driver_names: as ``nvidia-smi`` names it.
-        aliases: what else people write.
+        hardware: folder under ``kernels/`` with its sources.
+        driver_names: names that ``nvidia-smi`` reports.
+        aliases: other common spellings.
         is_datacenter: whether it is sold for servers; only such cards are proposed to users.
     """
 
@@ -54,7 +54,7 @@ class Card:
 
     @property
     def memory_bytes(self) -> int:
-        """All of its memory in bytes."""
+        """Total memory in bytes."""
         return self.memory_mib * MIB
 
     @property

@@ -1,6 +1,6 @@
-"""Find a GPU by the name people, drivers and Kubernetes node labels give it.
+"""Look up a GPU by the name that people, drivers and Kubernetes node labels use.
 
-The catalogue itself, with its sources, is :mod:`.gpu_catalogue`. Pure: nothing here asks a driver.
+The data, with its sources, is :mod:`.catalogue`. Pure: no driver is queried.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 MAJOR_LABEL, MINOR_LABEL = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
 DEFAULT_FRACTION = 0.9
-"""Share of a card's memory that a model may use, as ``--memory-fraction``'s default."""
+"""Share of a card's memory that a model may use: the default of ``--memory-fraction``."""
 
 DRIVER_BYTES = 640 * MIB
-"""What the driver keeps of what it reports: on an H200, CUDA sees 143155 of ``nvidia-smi``'s 143771 MiB."""
+"""Memory that the driver reserves: on an H200, CUDA reports 143155 of ``nvidia-smi``'s 143771 MiB."""
 
 _VENDOR = re.compile(r"^(nvidia|tesla|quadro|geforce)+")
 _SLICE = re.compile(r"-MIG-[0-9a-z.+]+$", re.IGNORECASE)
@@ -50,7 +50,7 @@ def card_of_labels(labels: Mapping[str, str]) -> Card:
     is not in the catalogue is usable.
 
     Raises:
-        UnknownCard: the labels do not say enough.
+        UnknownCard: the labels are not sufficient.
     """
     product = labels.get(PRODUCT_LABEL, "")
     memory_mib, capability = _memory_mib(labels), _capability(labels)
@@ -69,14 +69,14 @@ def card_of_labels(labels: Mapping[str, str]) -> Card:
 
 
 def usable_bytes(card: Card, fraction: float = DEFAULT_FRACTION) -> int:
-    """Return how much of a card that nobody else uses a model may take, CUDA's own context included."""
+    """Return the bytes of an otherwise idle card that a model may use, CUDA's context included."""
     return int((card.memory_bytes - DRIVER_BYTES) * fraction)
 
 
 def smallest_card(needed_bytes: int, fraction: float = DEFAULT_FRACTION) -> Card | None:
-    """Return the smallest data-centre card that computes in bf16 and has ``needed_bytes`` usable, or None.
+    """Return the smallest data-centre card with bf16 and ``needed_bytes`` usable, or None.
 
-    Of cards that differ by less than a GiB it is the one that the catalogue lists first.
+    Among cards that differ by less than a GiB, the first of the catalogue is returned.
     """
     fitting = [
         card
@@ -115,14 +115,14 @@ def _suggestion(name: str) -> str:
 
 
 def describe(card: Card) -> str:
-    """Say in one line what a card is: ``L4: 22.5 GiB, ada, compute capability 8.9``."""
+    """Describe a card in one line: ``L4: 22.5 GiB, ada, compute capability 8.9``."""
     major, minor = card.capability
     memory = format_size(card.memory_bytes)
     return f"{card.name}: {memory}, {card.hardware}, compute capability {major}.{minor}"
 
 
 def _index() -> dict[str, Card]:
-    """Map every normalised name to its card; two cards never share one (tests/plan/hardware/test_gpus.py)."""
+    """Map each normalised name to its card; names are unique (tests/plan/hardware/test_gpus.py)."""
     return {_key(name): card for card in CARDS for name in (card.name, *card.driver_names, *card.aliases)}
 
 

@@ -1,6 +1,6 @@
-"""How much memory this process may still take on the host: the machine's, or less if its cgroup says so.
+"""Host memory available to this process: the machine's, or the cgroup's if that is less.
 
-Asked by a runtime before it reads weights and by ``wisp up`` before it starts one, so that both say the same.
+Read by a runtime before it loads weights and by ``wisp up`` before it starts one, so that both agree.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the least of what the machine and each cgroup around this process have left.
+    """Return the minimum of the memory left in the machine and in each cgroup of this process.
 
-    Memory that only caches files counts as available: the kernel drops it when asked for more.
+    The page cache counts as available: the kernel drops it under pressure.
 
     Args:
-        root: where ``proc`` and ``sys`` are; another than ``/`` in tests.
+        root: parent folder of ``proc`` and ``sys``; another than ``/`` in tests.
     """
     return min(_machine_bytes(root), *_cgroups_bytes(root), 1 << 62)
 
@@ -29,7 +29,7 @@ def _machine_bytes(root: Path) -> int:
 
 
 def _cgroups_bytes(root: Path) -> Iterator[int]:
-    """Yield what each limited cgroup from this process's own up to the topmost has left."""
+    """Yield the memory left in each limited cgroup, from this process's own up to the root."""
     for hierarchy, limit, usage, cache in (
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -37,7 +37,7 @@ def _cgroups_bytes(root: Path) -> Iterator[int]:
         top = root / hierarchy
         own = top / _own_path(root, "" if limit == "memory.max" else "memory")
         for folder in (own, *own.parents):
-            # In a container the path of /proc is the host's and need not exist below what is mounted.
+            # In a container the path of /proc is the host's and may not exist in the mounted hierarchy.
             if folder.is_relative_to(top) and (folder / limit).is_file():
                 limited = (folder / limit).read_text().strip()
                 if limited != "max":

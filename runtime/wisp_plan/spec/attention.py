@@ -41,9 +41,9 @@ class AttentionSpec:
 
     @property
     def rotary_size(self) -> int:
-        """Channels of a head that rotate."""
+        """Channels of a head that RoPE is applied to."""
         return self.rope.rotary_size or self.head_size
 
     def cache(self) -> PagedKV:
-        """Return what the layer keeps of a sequence: keys and values of every token that is still seen."""
+        """Return the layer's cache of a sequence: keys and values of every token in the window."""
         return PagedKV(self.kv_heads, self.head_size, self.head_size, window=self.window)

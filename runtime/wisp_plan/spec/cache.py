@@ -1,4 +1,4 @@
-"""Cache of one layer: what a mixer keeps of a sequence.
+"""Cache of one layer: a mixer's state of a sequence.
 
 A paged spec is a frozen dataclass with ``dtype``, ``window`` and ``block_shapes``, as :class:`PagedKV` is.
 """

@@ -14,7 +14,7 @@ class MixerSpec(Protocol):
     """Token mixer of a layer, such as :class:`~.attention.AttentionSpec`."""
 
     def cache(self) -> object | None:
-        """Return what the layer keeps of a sequence (:mod:`.cache`); None: nothing."""
+        """Return the layer's cache of a sequence (:mod:`.cache`); None: no cache."""
         ...
 
 
@@ -49,7 +49,7 @@ class LayerGroup:
     """Equal layers of a model.
 
     Attributes:
-        spec: what they are.
+        spec: spec of each of them.
         indices: their positions in the model, ascending.
     """
 

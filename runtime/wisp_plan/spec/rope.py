@@ -15,7 +15,7 @@ class RopeSpec:
         kind: scaling of positions beyond the trained context.
         factor: factor of that scaling (linear, llama3).
         low_freq_factor, high_freq_factor, original_max_context: parameters of kind llama3.
-        rotary_size: channels of a head that rotate, even; the rest pass through. 0: all.
+        rotary_size: channels of a head that RoPE is applied to, even; the rest pass through. 0: all.
     """
 
     theta: float = 10000.0
