@@ -1,4 +1,4 @@
-"""Every setting of ``wisp-runtime serve``: one frozen dataclass, from which the command line is generated.
+"""Settings of ``wisp-runtime serve``: one frozen dataclass, from which the command line is generated.
 
 The only module that reads the environment. Each field carries its parser, its metavar and its help
 text; ``cli/serve.py`` turns fields into click options, and the operator's tests read them here.
@@ -22,7 +22,7 @@ from wisp_plan.units import parse_size
 from wisp_runtime.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "WISP_"
-OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # their keys are not ours to judge
+OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # prefixes that other programs check
 
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
@@ -31,14 +31,14 @@ DecodePath = Literal["auto", "general"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
-"""Of decode steps in one launch: most sequences, and what tokens of a KV block must be a multiple of."""
+"""Limits of the persistent decode kernel: maximum of sequences, divisor of a KV block's tokens."""
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
 KERNELS_VARIABLE = "WISP_KERNELS"
-"""Names the folder of compiled kernels; images set it. No flag of ``serve``: it is of the installation."""
+"""Variable of the folder of compiled kernels; images set it. Not a flag of ``serve``."""
 
 
 def parse_text(value: str) -> str:
-    """Take any text that is not empty."""
+    """Parse any text that is not empty."""
     if not value.strip():
         raise ConfigError("must not be empty")
     return value
@@ -112,7 +112,7 @@ def parse_auto_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """Say which known spelling ``name`` comes close to: `` (did you mean 'x'?)``, or nothing."""
+    """Return a hint at the closest known spelling, `` (did you mean 'x'?)``, or an empty text."""
     matches = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
@@ -150,7 +150,7 @@ class ServeConfig:
     revision: str | None = _option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
     host: str = _option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
     port: int = _option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
-    device: Device = _choice(("auto", "cpu", "cuda"), "auto", "Where the model runs.")
+    device: Device = _choice(("auto", "cpu", "cuda"), "auto", "Device of the model.")
     max_context: int | None = _option(
         None, parse_auto_or(parse_integer(2)), "auto|N", "Tokens a sequence may hold, prompt and answer."
     )
@@ -158,23 +158,23 @@ class ServeConfig:
     quantization: Quantization = _choice(
         ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
         "auto",
-        "How weights are held in memory. Served yet: bf16, which auto takes; the others are refused.",
+        "Format of weights in memory. Supported yet: bf16, which auto chooses; the others are refused.",
     )
     kv_cache_dtype: KVCacheDtype = _choice(
         ("auto", "bf16", "fp8"),
         "auto",
-        "How keys and values are held in memory. Served yet: bf16, which auto takes; fp8 is refused.",
+        "Format of keys and values in memory. Supported yet: bf16, which auto chooses; fp8 is refused.",
     )
     decode_path: DecodePath = _choice(
         ("auto", "general"),
         "auto",
-        "On a GPU, how steps that only decode run; auto: in one launch where the model and the GPU allow it. "
-        "--deterministic wants auto.",
+        "Decode steps on a GPU; auto: the persistent decode kernel where model and GPU allow it; general: "
+        "always a kernel an op. --deterministic requires auto.",
     )
     deterministic: bool = _flag(
         False,
-        "Give a request the same tokens whatever runs beside it. Wants a Hopper GPU, a model that decodes "
-        f"in one launch, --max-concurrent up to {STEP_SEQUENCES}, and "
+        "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, a model "
+        f"with a persistent decode kernel, --max-concurrent up to {STEP_SEQUENCES}, and "
         f"--block-tokens a multiple of {STEP_BLOCK_TOKENS}.",
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
@@ -198,22 +198,24 @@ class ServeConfig:
         30.0,
         parse_number(0.0, math.inf),
         "S",
-        "After SIGTERM, finish what runs for at most this long.",
+        "After SIGTERM, let running requests finish for at most this long.",
     )
     threads: int | None = _option(
         None, parse_auto_or(parse_integer(1, 4096)), "N", "CPU threads (default: all)."
     )
-    cache_dir: Path = _option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Where downloads are kept.")
+    cache_dir: Path = _option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Folder of downloads.")
     termination_log: Path | None = _option(
         None,
         parse_path,
         "PATH",
         "File that gets the last error as JSON (Kubernetes: /dev/termination-log).",
     )
-    log_level: LogLevel = _choice(("debug", "info", "warning", "error"), "info", "What is logged to stderr.")
+    log_level: LogLevel = _choice(
+        ("debug", "info", "warning", "error"), "info", "Level of the log on stderr."
+    )
 
     def __post_init__(self) -> None:
-        """Check what no single field can.
+        """Check settings against each other.
 
         Raises:
             ConfigError: two settings contradict each other.
@@ -225,19 +227,19 @@ class ServeConfig:
                 "Raise the first, lower the second, or leave the first to auto."
             )
         if self.deterministic and (why := self._why_not_deterministic()):
-            raise ConfigError(f"--deterministic cannot be had with {why}, or leave out --deterministic.")
+            raise ConfigError(f"--deterministic does not go with {why}, or leave out --deterministic.")
 
     def _why_not_deterministic(self) -> str:
-        """Return the setting that deterministic mode cannot do with, and what to do about it; or nothing."""
+        """Return the setting that excludes deterministic mode, with its remedy; or an empty text."""
         if self.device == "cpu":
-            return "--device cpu: its products depend on how much is in a step. Serve on a Hopper GPU"
+            return "--device cpu: its GEMMs are not batch-invariant. Serve on a Hopper GPU"
         if self.decode_path == "general":
-            return "--decode-path general: it needs decode steps in one launch. Use --decode-path auto"
+            return "--decode-path general: it needs the persistent decode kernel. Use --decode-path auto"
         if self.max_concurrent > STEP_SEQUENCES:
-            most = f"a step in one launch has at most {STEP_SEQUENCES} sequences. Lower it to that"
-            return f"--max-concurrent {self.max_concurrent}: {most}"
+            limit = f"the persistent decode kernel takes at most {STEP_SEQUENCES} sequences. Lower it to that"
+            return f"--max-concurrent {self.max_concurrent}: {limit}"
         if self.block_tokens % STEP_BLOCK_TOKENS:
-            tiles = f"a step in one launch wants a multiple of {STEP_BLOCK_TOKENS}"
+            tiles = f"the persistent decode kernel requires a multiple of {STEP_BLOCK_TOKENS}"
             return f"--block-tokens {self.block_tokens}: {tiles}. Use {STEP_BLOCK_TOKENS}"
         return ""
 
@@ -283,7 +285,7 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
 
 
 def storage_settings() -> dict[str, str]:
-    """The AWS tools' own variables, for ``s3://`` models."""
+    """Return the AWS tools' own variables, for ``s3://`` models."""
     return {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
 
 
@@ -294,5 +296,5 @@ def kernels_dir() -> Path:
 
 
 def cuda_home() -> Path | None:
-    """Return ``CUDA_HOME``, where CUDA's own installers put the toolkit; only ``kernels build`` asks."""
+    """Return ``CUDA_HOME``, the toolkit's folder; only ``kernels build`` reads it."""
     return Path(os.environ["CUDA_HOME"]) if os.environ.get("CUDA_HOME") else None

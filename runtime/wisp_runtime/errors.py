@@ -1,31 +1,31 @@
-"""Every error the runtime raises on purpose.
+"""Errors that the runtime raises on purpose.
 
 RuntimeFailure              reason, message; ends up in the termination log and in /state
-├── ConfigError             a setting that cannot be (exit 2)
-├── DoesNotFit              the model needs more memory than there is (exit 3)
+├── ConfigError             an invalid setting (exit 2)
+├── DoesNotFit              the model needs more memory than is available (exit 3)
 ├── ModelNotFound           no such directory, repository or revision
 ├── ModelUnsupported        an architecture, shape or format we cannot run
 ├── WeightsUnreadable       a truncated or inconsistent safetensors file
 ├── TokenizerUnreadable     tokenizer.json missing or broken
-├── SourceUnreachable       the hub or bucket gives no answer, or breaks off; later it may
-├── AccessDenied            the hub or bucket wants a token or credentials, or others than these
+├── SourceUnreachable       the hub or bucket does not respond, or breaks off; a retry may help
+├── AccessDenied            the hub or bucket requires a token or credentials, or others than these
 ├── CacheUnusable           the cache's folder cannot be written or locked
 ├── DiskFull                no space for a download or a conversion
-├── PortInUse               another process listens there
-├── ListenFailed            the address is not ours to listen on
+├── PortInUse               another process listens on the port
+├── ListenFailed            the address cannot be listened on
 ├── KernelsMissing          no kernels for this GPU, model and quantization
 ├── CompilerMissing         no nvcc where kernels are to be compiled (never in a serving process)
 ├── CompilationFailed       nvcc refused a kernel
 ├── GpuUnavailable          no GPU that this process may use, or a driver that is too old
-├── GpuOutOfMemory          the GPU has less free memory than was asked for
-├── WorkspaceExhausted      a step wanted more scratch memory than start-up had allocated: a bug of ours
-├── KernelFault             a kernel did what it must not, such as reading a wrong address: a bug of ours
-├── DeviceFailed            the GPU or its driver reported an error that does not go away
-├── EngineFailed            the engine met what it did not expect: a bug of ours
-├── EngineDied              the engine's process ended without saying why
-├── ServerFailed            the server met what it did not expect: a bug of ours
-└── ErrorBudgetSpent        too many requests failed within a minute; a new process may do better
-ShapeError                  an op was given arrays it cannot take (a bug of ours, or of a new model)
+├── GpuOutOfMemory          the GPU has less free memory than requested
+├── WorkspaceExhausted      a step required more scratch memory than start-up had allocated: a bug of ours
+├── KernelFault             a kernel faulted, such as by an illegal address: a bug of ours
+├── DeviceFailed            the GPU or its driver reported a permanent error
+├── EngineFailed            an unexpected error in the engine: a bug of ours
+├── EngineDied              the engine's process ended without a reason
+├── ServerFailed            an unexpected error in the server: a bug of ours
+└── ErrorBudgetSpent        too many requests failed within a minute; a new process may help
+ShapeError                  an op got arrays of a wrong shape or dtype (a bug of ours, or of a new model)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import ClassVar
 
 
 class RuntimeFailure(Exception):
-    """A failure with a name: ``reason`` is the class's own, ``message`` says what, where, and what to do."""
+    """A failure with a ``reason`` (the class's name) and a ``message``: error, place, remedy."""
 
     exit_code: ClassVar[int] = 1
 
@@ -45,18 +45,18 @@ class RuntimeFailure(Exception):
 
     @property
     def reason(self) -> str:
-        """The CamelCase word that status, logs and metrics use."""
+        """CamelCase reason, as status, logs and metrics report it."""
         return type(self).__name__
 
 
 class ConfigError(RuntimeFailure):
-    """A setting that cannot be."""
+    """An invalid setting."""
 
     exit_code = 2
 
 
 class DoesNotFit(RuntimeFailure):
-    """The model needs more memory than there is."""
+    """The model needs more memory than is available."""
 
     exit_code = 3
 
@@ -78,11 +78,11 @@ class TokenizerUnreadable(RuntimeFailure):
 
 
 class SourceUnreachable(RuntimeFailure):
-    """The hub or bucket gives no answer, or breaks off; later it may."""
+    """The hub or bucket does not respond, or breaks off; a retry may help."""
 
 
 class AccessDenied(RuntimeFailure):
-    """The hub or bucket wants a token or credentials, or others than these."""
+    """The hub or bucket requires a token or credentials, or others than these."""
 
 
 class CacheUnusable(RuntimeFailure):
@@ -98,7 +98,7 @@ class PortInUse(RuntimeFailure):
 
 
 class ListenFailed(RuntimeFailure):
-    """The address is not ours to listen on."""
+    """The address cannot be listened on."""
 
 
 class KernelsMissing(RuntimeFailure):
@@ -118,36 +118,36 @@ class GpuUnavailable(RuntimeFailure):
 
 
 class GpuOutOfMemory(RuntimeFailure):
-    """The GPU has less free memory than was asked for."""
+    """The GPU has less free memory than requested."""
 
 
 class WorkspaceExhausted(RuntimeFailure):
-    """A step wanted more scratch memory than start-up had allocated: a bug of ours."""
+    """A step required more scratch memory than start-up had allocated: a bug of ours."""
 
 
 class KernelFault(RuntimeFailure):
-    """A kernel did what it must not, such as reading a wrong address: a bug of ours."""
+    """A kernel faulted, such as by an illegal address: a bug of ours."""
 
 
 class DeviceFailed(RuntimeFailure):
-    """The GPU or its driver reported an error that does not go away."""
+    """The GPU or its driver reported a permanent error."""
 
 
 class EngineFailed(RuntimeFailure):
-    """The engine met what it did not expect: a bug of ours."""
+    """An unexpected error in the engine: a bug of ours."""
 
 
 class EngineDied(RuntimeFailure):
-    """The engine's process ended without saying why."""
+    """The engine's process ended without a reason."""
 
 
 class ServerFailed(RuntimeFailure):
-    """The server met what it did not expect: a bug of ours."""
+    """An unexpected error in the server: a bug of ours."""
 
 
 class ErrorBudgetSpent(RuntimeFailure):
-    """Too many requests failed within a minute; a new process may do better."""
+    """Too many requests failed within a minute; a new process may help."""
 
 
 class ShapeError(ValueError):
-    """An op was given arrays it cannot take."""
+    """An op got arrays of a wrong shape or dtype."""

@@ -1,7 +1,7 @@
 """Counters, gauges and histograms, written as Prometheus text (version 0.0.4).
 
-A leaf with nothing of ours in it: which metrics there are is the business of who registers them.
-Not thread-safe; the server touches it from its event loop only.
+A leaf module; the metrics themselves are registered by ``server/metrics.py``. Not thread-safe: the server
+uses it from its event loop only.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Counter:
 
 
 class Reading:
-    """A number that is asked for when it is needed: a gauge, or a counter kept elsewhere.
+    """A number read at collection time: a gauge, or a counter kept elsewhere.
 
     Args:
-        read: returns the number, or labelled numbers.
+        read: function that returns the number, or labelled numbers.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Reading:
         self.name, self.help, self.kind, self._read = name, help, kind, read
 
     def samples(self) -> Iterable[tuple[str, Mapping[str, str], float]]:
-        """Ask, and yield what came."""
+        """Read, and yield the values."""
         value = self._read()
         if isinstance(value, (int, float)):
             yield "", {}, float(value)
@@ -72,7 +72,7 @@ class Reading:
 
 
 class Histogram:
-    """How observations are spread over buckets; upper bounds are inclusive, ``+Inf`` is added."""
+    """Observations by bucket; upper bounds are inclusive, ``+Inf`` is added."""
 
     kind = "histogram"
 
@@ -104,7 +104,7 @@ class Registry:
     """Metrics in the order of their registration.
 
     Args:
-        labels: put on every sample, before its own.
+        labels: labels of every sample, before its own.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
@@ -112,7 +112,7 @@ class Registry:
         self._metrics: dict[str, Metric] = {}
 
     def add(self, metric: AnyMetric, *, also_as: str | None = None) -> AnyMetric:
-        """Register a metric, under a second name too if others know it by that one.
+        """Register a metric, under a second name too if ``also_as`` is given.
 
         Raises:
             ValueError: the name is taken.

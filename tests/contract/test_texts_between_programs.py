@@ -32,7 +32,7 @@ from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.listing import rows
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.parsing.body import parse_json
-from wisp_runtime.server.startup_log import last_words
+from wisp_runtime.server.startup_log import termination_message
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {
@@ -152,7 +152,7 @@ def test_a_machine_and_the_pod_on_it_count_the_same_memory(monkeypatch):
 
 
 def test_a_pods_last_words_become_the_failure_in_status():
-    text = last_words(Fatal("DoesNotFit", "needs 17.1 GiB, …", 3, {"neededBytes": 5}))
+    text = termination_message(Fatal("DoesNotFit", "needs 17.1 GiB, …", 3, {"neededBytes": 5}))
     pod = {"metadata": {"namespace": "team", "name": "chat-1"}, "spec": {"containers": [{}]}}
     pod["status"] = {
         "containerStatuses": [

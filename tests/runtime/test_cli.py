@@ -16,7 +16,13 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import Fatal, Phase
 from wisp_runtime.errors import PortInUse
 from wisp_runtime.server.process import bound_socket, run
-from wisp_runtime.server.startup_log import MAX_LOG_BYTES, describe, follow_phases, last_words, report_failure
+from wisp_runtime.server.startup_log import (
+    MAX_LOG_BYTES,
+    follow_phases,
+    phase_line,
+    report_failure,
+    termination_message,
+)
 
 HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
 
@@ -139,11 +145,11 @@ def test_a_bound_socket_can_be_bound_again_at_once():
     ],
 )
 def test_a_start_up_line_has_time_and_bytes(phase, line):
-    assert describe(phase) == line
+    assert phase_line(phase) == line
 
 
 def test_the_termination_log_stays_within_what_kubernetes_keeps():
-    assert len(last_words(Fatal("DoesNotFit", "m" * 9000, 3, {"a": "b" * 9000}))) <= MAX_LOG_BYTES
+    assert len(termination_message(Fatal("DoesNotFit", "m" * 9000, 3, {"a": "b" * 9000}))) <= MAX_LOG_BYTES
 
 
 def test_a_termination_log_that_cannot_be_written_is_no_second_failure(tmp_path, caplog):

@@ -1,6 +1,6 @@
 """``wisp-runtime serve MODEL``: options generated from the fields of :class:`ServeConfig`.
 
-Only reads the command line; what serving means is in ``server/process.py``.
+Reads the command line; the server is in ``server/process.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Setting(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse what the user wrote; defaults pass as they are."""
+        """Parse a value from the command line; defaults pass unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -61,9 +61,9 @@ def serve(model: str, **settings: Any) -> None:
         check_environment()
         config = ServeConfig(model=model, **settings)
     except ConfigError as error:
-        from wisp_runtime.server.startup_log import failure_of, leave_words
+        from wisp_runtime.server.startup_log import failure_of, write_termination_log
 
-        leave_words(failure_of(error), settings.get("termination_log"))
+        write_termination_log(failure_of(error), settings.get("termination_log"))
         raise click.UsageError(error.message) from error
     from wisp_runtime.server.process import run
 

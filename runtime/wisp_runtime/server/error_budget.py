@@ -1,7 +1,7 @@
-"""How many errors a server may make before it must be replaced.
+"""Error budget of a server: more errors than that, and its process ends to be replaced.
 
-A process whose GPU or memory has gone bad answers every request with an error and looks alive; ending
-it lets whoever started it start a whole one.
+A process whose GPU or memory has gone bad fails every request and still looks alive; once it ends, its
+supervisor starts a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ErrorBudget:
     """At most ``limit`` errors within ``window_s`` seconds.
 
     Attributes:
-        is_spent: set, for good, by the error that was one too many.
+        is_spent: event, set for good by the first error beyond the limit.
     """
 
     def __init__(self, limit: int = LIMIT, window_s: float = WINDOW_S) -> None:

@@ -1,4 +1,4 @@
-"""What this server measures: its metrics by name, and a watch that follows one answer.
+"""Metrics of the server by name, and the timer of one request.
 
 Our own names start with ``wisp_`` and carry their unit. Those of the Gateway API Inference Extension
 (``vllm:…``) are there too, so that its endpoint picker can read our pods.
@@ -23,9 +23,9 @@ class Telemetry:
     """All metrics of one server, labelled with its model's name.
 
     Args:
-        model: the served name.
-        load: asks the engine how busy it is.
-        phases: asks how start-up went.
+        model: served name of the model.
+        load: reader of the engine's load.
+        phases: reader of the start-up phases.
         block_tokens: tokens a KV block.
     """
 
@@ -56,10 +56,10 @@ class Telemetry:
     def _add_requests(self) -> None:
         add = self.registry.add
         self.responses = add(
-            Counter("wisp_http_responses_total", "Answers to /v1 by path and status.", ("path", "status"))
+            Counter("wisp_http_responses_total", "Responses of /v1 by path and status.", ("path", "status"))
         )
         self.finished = add(
-            Counter("wisp_sequences_finished_total", "Sequences by why they ended.", ("finished_reason",)),
+            Counter("wisp_sequences_finished_total", "Sequences by finish reason.", ("finished_reason",)),
             also_as="vllm:request_success_total",
         )
         self.first_token_s = add(
@@ -67,10 +67,12 @@ class Telemetry:
             also_as="vllm:time_to_first_token_seconds",
         )
         self.token_s = add(
-            Histogram("wisp_time_per_output_token_seconds", "Mean of each answer after its first.", SECONDS),
+            Histogram(
+                "wisp_time_per_output_token_seconds", "Mean of each sequence after its first.", SECONDS
+            ),
             also_as="vllm:time_per_output_token_seconds",
         )
-        self.answer_s = add(
+        self.sequence_s = add(
             Histogram("wisp_sequence_seconds", "From a sequence's admission to its end.", LONG_SECONDS),
             also_as="vllm:e2e_request_latency_seconds",
         )
@@ -78,8 +80,8 @@ class Telemetry:
             Histogram("wisp_prompt_tokens", "Tokens of each prompt.", TOKENS),
             also_as="vllm:request_prompt_tokens",
         )
-        self.answer_tokens = add(
-            Histogram("wisp_generation_tokens", "Tokens of each answer.", TOKENS),
+        self.generation_tokens = add(
+            Histogram("wisp_generation_tokens", "Generated tokens of each sequence.", TOKENS),
             also_as="vllm:request_generation_tokens",
         )
 
@@ -128,14 +130,14 @@ class Telemetry:
         for name in ("vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total"):
             self.registry.add(Reading(name, "Prompt tokens, cached or not.", _of(load, _prompt), "counter"))
 
-    def follow(self, prompt_tokens: int) -> Watch:
-        """Start watching one sequence, now."""
+    def start_timer(self, prompt_tokens: int) -> RequestTimer:
+        """Start the timer of one sequence."""
         self.prompt_tokens.observe(prompt_tokens)
-        return Watch(self, time.monotonic())
+        return RequestTimer(self, time.monotonic())
 
 
-class Watch:
-    """The clock of one sequence. Close it however the sequence ends."""
+class RequestTimer:
+    """Timer of one sequence. Close it however the sequence ends."""
 
     def __init__(self, telemetry: Telemetry, start_s: float) -> None:
         self._telemetry = telemetry
@@ -144,17 +146,17 @@ class Watch:
         self._reason = "abort"
 
     def token(self, now_s: float) -> None:
-        """Note that the sequence gave a token."""
+        """Record a token."""
         self._telemetry.rate.add(now_s)
         if self._first_s is None:
             self._first_s = now_s
             self._telemetry.first_token_s.observe(now_s - self._start_s)
 
     def finish(self, now_s: float, reason: str, tokens: int) -> None:
-        """Note that the sequence ended as it should."""
+        """Record a regular end."""
         self._reason = reason
-        self._telemetry.answer_s.observe(now_s - self._start_s)
-        self._telemetry.answer_tokens.observe(tokens)
+        self._telemetry.sequence_s.observe(now_s - self._start_s)
+        self._telemetry.generation_tokens.observe(tokens)
         if tokens > 1 and self._first_s is not None:
             self._telemetry.token_s.observe((now_s - self._first_s) / (tokens - 1))
 
@@ -175,14 +177,14 @@ class TokenRate:
         slot = int(now_s * 10)
         count = self._slots.pop()[1] if self._slots and self._slots[-1][0] == slot else 0
         self._slots.append((slot, count + 1))
-        self._forget(now_s)
+        self._drop_old(now_s)
 
     def per_second(self, now_s: float) -> float:
         """Return the mean rate of the window that ends now."""
-        self._forget(now_s)
+        self._drop_old(now_s)
         return sum(count for _, count in self._slots) / self._window_s
 
-    def _forget(self, now_s: float) -> None:
+    def _drop_old(self, now_s: float) -> None:
         while self._slots and self._slots[0][0] <= (now_s - self._window_s) * 10:
             self._slots.popleft()
 

@@ -1,7 +1,7 @@
-"""The life of a runtime process: listen, load, serve, drain, and leave with a reason.
+"""Life cycle of a runtime process: listen, load, serve, drain, exit with a reason.
 
-The port is taken before anything is read, and the engine's process is started before this one imports
-its web framework, so that both load side by side. Health answers while the model loads.
+The port is bound before anything is read, and the engine's process is started before this one imports
+its web framework, so that both load in parallel. Health endpoints respond while the model loads.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> 
 
 @contextlib.contextmanager
 def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen on ``host:port``; clients that come early wait in the socket's queue.
+    """Listen on ``host:port``; early clients wait in the socket's backlog.
 
     Raises:
-        PortInUse: someone else listens there.
+        PortInUse: another process listens there.
         RuntimeFailure: the address is not one of this machine's, or not allowed.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -70,7 +70,7 @@ def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-            listener.listen(BACKLOG)  # of two that bind before either listens, the second learns it here
+            listener.listen(BACKLOG)  # of two that bind before either listens, the second fails here
         except OSError as error:
             raise _cannot_listen(error, host, port) from error
         listener.setblocking(False)
@@ -91,7 +91,7 @@ def _cannot_listen(error: OSError, host: str, port: int) -> RuntimeFailure:
 
 
 async def serve(config: ServeConfig, listener: socket.socket, start_engine: StartEngine) -> Fatal | None:
-    """Run one server on ``listener`` to its end; return why it failed, or None if it was asked to stop."""
+    """Run one server on ``listener`` to its end; return the failure, or None after a stop signal."""
     stop, began_s = StopSignals(), time.monotonic()
     engine = await start_engine(config)
     try:
@@ -101,7 +101,7 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
         say(f"listening on http://{_address(listener)}")
         phases = asyncio.create_task(follow_phases(engine, lambda: server.service.status == "ready", began_s))
         try:
-            return await server.run(stop.asked, stop.hurried)
+            return await server.run(stop.asked, stop.skip_wait)
         finally:
             phases.cancel()
     finally:
@@ -114,21 +114,21 @@ def _address(listener: socket.socket) -> str:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT ask the process to finish what runs; a second SIGINT, to leave it.
+    """SIGTERM and SIGINT drain the process; a second SIGINT skips the wait.
 
     Attributes:
-        asked: set by the first signal.
-        hurried: set by an interrupt that comes when a stop was already asked for.
+        asked: event, set by the first signal.
+        skip_wait: event, set by an interrupt after the first signal.
     """
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
+        self.skip_wait = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.asked.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
 
     def _interrupt(self) -> None:
         if self.asked.is_set():
-            self.hurried.set()
+            self.skip_wait.set()
         self.asked.set()

@@ -1,6 +1,6 @@
-"""One served model: its engine, its tokenizer, and whether requests may come.
+"""One served model: engine, tokenizer, admission of requests.
 
-What the endpoints share. Holds no sockets and handles no signals; ``process.py`` does.
+Shared by the endpoints. Holds no sockets and handles no signals; ``process.py`` does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DRAIN_RETRY_S = 1
 
 
 @dataclass(frozen=True)
-class Text:
-    """What turns requests into tokens and back, once it has been read from ``path``."""
+class TextCodec:
+    """Tokenizer read from ``path``, and the generator that decodes with it."""
 
     path: Path
     tokenizer: ModelTokenizer
@@ -38,9 +38,9 @@ class Service:
     """The model behind the endpoints.
 
     Attributes:
-        failure: why the process is about to end, or None.
-        is_draining: True once new requests are refused because the process was asked to stop.
-        active: requests to ``/v1`` that have not been answered to the end.
+        failure: reason for which the process is about to end, or None.
+        is_draining: True once new requests are refused because of a stop signal.
+        active: requests to ``/v1`` with an unfinished response.
     """
 
     def __init__(self, config: ServeConfig, engine: Engine, *, created_s: int) -> None:
@@ -53,36 +53,36 @@ class Service:
         )
         self.failure: Fatal | None = None
         self.is_draining = False
-        self._text: Text | None = None
+        self._text: TextCodec | None = None
         self._active = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
     def open(self, path: Path, tokenizer: ModelTokenizer) -> None:
-        """Give the service its tokenizer; with a ready engine, requests may come."""
+        """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
-        self._text = Text(path, tokenizer, generator)
+        self._text = TextCodec(path, tokenizer, generator)
 
     def abort_all(self) -> None:
-        """End every running answer; their clients are told that the server is stopping."""
+        """Abort every running sequence; its response ends with ``server_stopping``."""
         if self._text is not None:
             self._text.generator.abort_all()
 
     @property
-    def text(self) -> Text:
-        """The tokenizer and the generator; only asked for while :meth:`admit` lets requests in."""
+    def text(self) -> TextCodec:
+        """Tokenizer and generator; valid while :meth:`admit` admits requests."""
         assert self._text is not None
         return self._text
 
     @property
     def info(self) -> Ready:
-        """What the engine can do; only asked for while :meth:`admit` lets requests in."""
+        """Capabilities of the engine; valid while :meth:`admit` admits requests."""
         assert self.engine.info is not None
         return self.engine.info
 
     @property
     def status(self) -> Status:
-        """The one word for where the process stands."""
+        """Status of the process, as ``/readyz`` and ``/state`` report it."""
         if self.failure is not None:
             return "failed"
         if self.is_draining:
@@ -95,10 +95,10 @@ class Service:
         return "loading" if begun & LOADING_PHASES else "starting"
 
     def admit(self) -> None:
-        """Let a request in.
+        """Admit a request.
 
         Raises:
-            ApiError: 503, with the time after which to try again.
+            ApiError: 503 with ``Retry-After``.
         """
         match self.status:
             case "ready":
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def phase(self) -> str | None:
-        """The start-up phase that has begun last, or None before the first."""
+        """The latest start-up phase, or None before the first."""
         phases = self.engine.phases
         return phases[-1].name if phases else None
 
@@ -131,7 +131,7 @@ class Service:
 
     @property
     def active(self) -> int:
-        """Requests to ``/v1`` that have not been answered to the end."""
+        """Requests to ``/v1`` with an unfinished response."""
         return self._active
 
     async def idle(self) -> None:
@@ -139,7 +139,7 @@ class Service:
         await self._is_idle.wait()
 
     def state(self, tokens_per_second: float) -> dict[str, Any]:
-        """Return the body of ``/state``, as ``docs/contracts.md`` draws it."""
+        """Return the body of ``/state``, as ``docs/contracts.md`` specifies it."""
         info, failure = self.engine.info, self.failure
         return {
             "model": self.config.name,

@@ -1,4 +1,4 @@
-"""What a runtime process tells whoever started it: start-up lines on stderr, and its last words as JSON."""
+"""Start-up log on stderr, and the termination message as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wisp_runtime.engine.transport.messages import Fatal, Phase
 from wisp_runtime.errors import RuntimeFailure
 
 POLL_S = 0.05
-MAX_LOG_BYTES = 4096  # what Kubernetes keeps of a termination message
+MAX_LOG_BYTES = 4096  # Kubernetes truncates a termination message there
 
 log = logging.getLogger(__name__)
 
@@ -28,50 +28,50 @@ def say(line: str) -> None:
 
 
 async def follow_phases(engine: Engine, is_open: Callable[[], bool], began_s: float) -> None:
-    """Say each start-up phase as it ends, and that the model is ready once ``is_open`` says so."""
-    said: set[str] = set()
+    """Log each start-up phase as it ends, and readiness once ``is_open`` returns True."""
+    logged: set[str] = set()
     while not engine.failed.done():
         for phase in engine.phases:
-            if phase.is_done and phase.name not in said:
-                said.add(phase.name)
-                say(describe(phase))
+            if phase.is_done and phase.name not in logged:
+                logged.add(phase.name)
+                say(phase_line(phase))
         if is_open():
             say(f"ready after {time.monotonic() - began_s:.2f} s")
             return
         await asyncio.sleep(POLL_S)
 
 
-def describe(phase: Phase) -> str:
+def phase_line(phase: Phase) -> str:
     """Return a phase's line: its name, its time, and its bytes if it moved any."""
     size = f"  {format_size(phase.bytes)}" if phase.bytes else ""
     return f"{phase.name:<10} {phase.seconds:7.2f} s{size}"
 
 
 def failure_of(error: RuntimeFailure) -> Fatal:
-    """Return an error of ours in the words in which the engine reports its own."""
+    """Return an error as the message in which the engine reports its own."""
     return Fatal(error.reason, error.message, error.exit_code, error.details)
 
 
 def report_failure(failure: Fatal, termination_log: Path | None) -> None:
-    """Say why the process ends; write it to ``termination_log`` too, if there is one."""
+    """Log the failure; write it to ``termination_log`` too, if there is one."""
     say(f"{failure.reason}: {failure.message}")
-    leave_words(failure, termination_log)
+    write_termination_log(failure, termination_log)
 
 
-def leave_words(failure: Fatal, termination_log: Path | None) -> None:
-    """Write why the process ends to ``termination_log``, if there is one."""
+def write_termination_log(failure: Fatal, termination_log: Path | None) -> None:
+    """Write the failure to ``termination_log``, if there is one."""
     if termination_log is None:
         return
     try:
-        termination_log.write_text(last_words(failure), "utf-8")
+        termination_log.write_text(termination_message(failure), "utf-8")
     except OSError as error:
         log.error("cannot write the termination log %s: %s", termination_log, error)
 
 
-def last_words(failure: Fatal) -> str:
+def termination_message(failure: Fatal) -> str:
     """Return the termination log's JSON, without the details if they make it too long."""
-    words = {"reason": failure.reason, "message": failure.message, "details": failure.details}
-    text = json.dumps(words, default=str)
+    content = {"reason": failure.reason, "message": failure.message, "details": failure.details}
+    text = json.dumps(content, default=str)
     if len(text) > MAX_LOG_BYTES:
-        text = json.dumps(words | {"details": {}, "message": failure.message[: MAX_LOG_BYTES // 8]})
+        text = json.dumps(content | {"details": {}, "message": failure.message[: MAX_LOG_BYTES // 8]})
     return text

@@ -165,9 +165,9 @@ def test_a_stop_lets_running_requests_finish_and_refuses_new_ones(tiny_model):
     assert (status, json.loads(text)["choices"][0]["finish_reason"]) == (200, "stop")
 
 
-@pytest.mark.parametrize(("drain_timeout_s", "hurries"), [(0.1, False), (60, True)])
+@pytest.mark.parametrize(("drain_timeout_s", "skips_wait"), [(0.1, False), (60, True)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_does_not_finish_in_time_is_told_so(tiny_model, drain_timeout_s, hurries, stream):
+def test_what_does_not_finish_in_time_is_told_so(tiny_model, drain_timeout_s, skips_wait, stream):
     with live_server(tiny_model, drain_timeout_s=drain_timeout_s) as server:
         busy(server, tokens=5000)
         results = []
@@ -175,8 +175,8 @@ def test_what_does_not_finish_in_time_is_told_so(tiny_model, drain_timeout_s, hu
         server.wait_until(lambda: bool(server.engine.submitted))
         time.sleep(0.1)  # a stream has begun by now
         server.stop()
-        if hurries:
-            server.hurry()
+        if skips_wait:
+            server.skip_wait()
         assert server.join(5) is None
         running.join()
     ((status, text),) = results

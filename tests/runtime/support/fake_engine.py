@@ -165,13 +165,13 @@ class LiveServer:
 
     async def _serve(self) -> Fatal | None:
         self._loop = asyncio.get_running_loop()
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop, self._skip_wait = asyncio.Event(), asyncio.Event()
         self.engine = FakeEngine()
         with bound_socket(self.config.host, self.config.port) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             self.server = HttpServer(self.config, self.engine, listener)
             self._started.set()
-            return await self.server.run(self._stop, self._hurry)
+            return await self.server.run(self._stop, self._skip_wait)
 
     def call(self, function: Callable[[], object]) -> None:
         """Run ``function`` in the server's loop and wait for it."""
@@ -188,8 +188,8 @@ class LiveServer:
     def stop(self) -> None:
         self.call(self._stop.set)
 
-    def hurry(self) -> None:
-        self.call(self._hurry.set)
+    def skip_wait(self) -> None:
+        self.call(self._skip_wait.set)
 
     def join(self, timeout_s: float = 10.0) -> Fatal | None:
         self._thread.join(timeout_s)
@@ -208,5 +208,5 @@ def live_server(model: Path, *, is_ready: bool = True, **settings) -> Iterator[L
     finally:
         if server._thread.is_alive():
             server.stop()
-            server.hurry()
+            server.skip_wait()
         server.join()

@@ -1,1 +1,1 @@
-"""Endpoints of the OpenAI API: chat, completions, their answers and errors."""
+"""Endpoints of the OpenAI API: chat, completions, their responses and errors."""

@@ -1,6 +1,6 @@
-"""The HTTP surface: which path does what, and every error in the API's shape.
+"""HTTP routes of the API, admission, and errors in the API's format.
 
-Health, state and metrics answer from the first moment; ``/v1`` only once the model is ready.
+Health, state and metrics respond from the first moment; ``/v1`` only once the model is ready.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.errors import ApiError, internal_error, unknown_model
-from wisp_runtime.server.http.health import error_response, health_answers
+from wisp_runtime.server.http.health import error_response, health_endpoints
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.service import Service
 
 log = logging.getLogger(__name__)
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models")
-CLIENT_LEFT = 499  # nginx's word for it; nobody reads it but the metrics
+CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -43,13 +43,13 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
-    for path, answer in health_answers(service).items():
-        app.add_route(path, _without_request(answer), methods=["GET"])
+    for path, respond in health_endpoints(service).items():
+        app.add_route(path, _without_request(respond), methods=["GET"])
 
 
-def _without_request(answer: Callable[[], Response]) -> Endpoint:
+def _without_request(respond: Callable[[], Response]) -> Endpoint:
     async def endpoint(_: Request) -> Response:
-        return answer()
+        return respond()
 
     return endpoint
 
@@ -66,9 +66,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return JSONResponse({"object": "list", "data": [_described(model, service)]})
 
     async def one_model(request: Request) -> Response:
-        wanted = request.path_params["name"]
-        if wanted != service.config.name:
-            raise unknown_model(wanted, service.config.name)
+        name = request.path_params["name"]
+        if name != service.config.name:
+            raise unknown_model(name, service.config.name)
         return JSONResponse(_described(model, service))
 
     async def chat(request: Request) -> Response:
@@ -124,20 +124,20 @@ class Admission:
             return
         status = CLIENT_LEFT
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
         self._service.enter()
         try:
-            await self._admit(scope, receive, send_and_note)
+            await self._admit(scope, receive, send_and_record)
         except Exception as error:
-            if status != CLIENT_LEFT:  # the response has begun: all that is left is to break it off
+            if status != CLIENT_LEFT:  # the response has begun and can only be broken off
                 raise
             log.exception("%s %s failed by a bug of ours", scope["method"], scope["path"])
             body = internal_error(error).body()
-            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_note)
+            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_record)
         finally:
             self._service.leave()
             self._service.telemetry.responses.add(path=_known_path(scope["path"]), status=str(status))

@@ -10,22 +10,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.server.api.errors import bad_request, unknown_model
-from wisp_runtime.server.api.generation import Answer
+from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import chat_entries
-from wisp_runtime.server.api.respond import Job, answer
+from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_unsupported
-from wisp_runtime.server.parsing.sampling import answer_tokens, encode_prompt, sampling_of, submits_of
+from wisp_runtime.server.parsing.sampling import encode_prompt, resolve_max_tokens, sampling_of, submits_of
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
-OWN_NAMES = frozenset({"messages", "range", "raise_exception", "strftime_now"})  # not for callers to set
+OWN_NAMES = frozenset({"messages", "range", "raise_exception", "strftime_now"})  # callers must not set these
 
 
 async def chat_completions(service: Service, http_request: Request) -> Response:
-    """Answer one request."""
+    """Respond to one request."""
     request = await read_body(http_request, ChatRequest)
     if request.model != service.config.name:
         raise unknown_model(request.model, service.config.name)
@@ -33,26 +33,26 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     logprobs = _alternatives(request)
     tokenizer, info = service.text.tokenizer, service.info
     prompt = await asyncio.to_thread(encode_chat, tokenizer, request, info.max_context)
-    max_tokens = answer_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
+    max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
     special_stops = tokenizer.special_tokens_among(request.stop or ())
     submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
-    job = Job(
+    job = GenerationJob(
         request=request,
-        answers=[Answer(submit, tuple(request.stop or ())) for submit in submits],
+        choices=[Choice(submit, tuple(request.stop or ())) for submit in submits],
         prefix="chatcmpl",
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
-        shape=lambda _: ChatShape(tokenizer, with_logprobs=logprobs is not None),
+        formatter=lambda _: ChatFormatter(tokenizer, with_logprobs=logprobs is not None),
     )
-    return await answer(service.text.generator, job, http_request)
+    return await respond(service.text.generator, job, http_request)
 
 
 def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: int) -> list[int]:
     """Apply the model's template to the messages and return the prompt's tokens.
 
     Raises:
-        ApiError: the model has no template, or it refuses these messages, or what it writes is too long.
+        ApiError: the model has no template, or it refuses these messages, or its output is too long.
     """
     template = tokenizer.chat_template
     if template is None:
@@ -74,7 +74,7 @@ def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: in
 
 
 def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:
-    """Return a message as templates expect it; a role or call they do not know is not silently lost."""
+    """Return a message as templates expect it; refuse tool calls that the template cannot write."""
     if message.content is None and not message.tool_calls:
         raise bad_request("A message needs content.", f"messages.{index}.content", "invalid_value")
     if message.tool_calls and "tool_calls" not in template.source:
@@ -86,7 +86,7 @@ def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, 
     fields = message.model_dump(exclude_none=True, exclude={"refusal", "annotations"})
     fields.setdefault("content", "")
     if message.role == "developer" and "developer" not in template.source:
-        fields["role"] = "system"  # what the role was called before, and what templates know
+        fields["role"] = "system"  # the role's earlier name, which templates use
     return fields
 
 
@@ -102,7 +102,7 @@ def _alternatives(request: ChatRequest) -> int | None:
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
-class ChatShape:
+class ChatFormatter:
     """One choice of a chat completion."""
 
     def __init__(self, tokenizer: ModelTokenizer, *, with_logprobs: bool) -> None:
@@ -110,33 +110,33 @@ class ChatShape:
         self._with_logprobs = with_logprobs
         self._has_begun = False
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Return a first delta with the role, then deltas of text, then an empty one with the reason."""
         chunks = [] if self._has_begun else [self._chunk({"role": "assistant", "content": ""})]
         self._has_begun = True
-        entries = self._entries([piece])
-        if piece.text or entries:
-            chunks.append(self._chunk({"content": piece.text}, entries))
-        if piece.finish is not None:
-            chunks.append(self._chunk({}, finish=piece.finish))
+        entries = self._entries([delta])
+        if delta.text or entries:
+            chunks.append(self._chunk({"content": delta.text}, entries))
+        if delta.finish is not None:
+            chunks.append(self._chunk({}, finish=delta.finish))
         return chunks
 
-    def choice(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the whole message."""
-        content = "".join(piece.text for piece in pieces)
+    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+        """Return the complete message."""
+        content = "".join(delta.text for delta in deltas)
         return {
             "message": {"role": "assistant", "content": content, "refusal": None},
-            "logprobs": {"content": self._entries(pieces), "refusal": None} if self._with_logprobs else None,
-            "finish_reason": pieces[-1].finish,
+            "logprobs": {"content": self._entries(deltas), "refusal": None} if self._with_logprobs else None,
+            "finish_reason": deltas[-1].finish,
         }
 
-    def _entries(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    def _entries(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
         if not self._with_logprobs:
             return []
-        return [entry for piece in pieces for entry in chat_entries(self._tokenizer, piece)]
+        return [entry for delta in deltas for entry in chat_entries(self._tokenizer, delta)]
 
     def _chunk(
-        self, delta: dict[str, Any], entries: Sequence[dict[str, Any]] = (), finish: str | None = None
+        self, content: dict[str, Any], entries: Sequence[dict[str, Any]] = (), finish: str | None = None
     ) -> dict[str, Any]:
         logprobs = {"content": list(entries), "refusal": None} if entries else None
-        return {"delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return {"delta": content, "logprobs": logprobs, "finish_reason": finish}

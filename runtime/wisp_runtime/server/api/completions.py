@@ -11,27 +11,27 @@ from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.api.errors import bad_request, unknown_model, unsupported
-from wisp_runtime.server.api.generation import Answer
+from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import completion_entries
-from wisp_runtime.server.api.respond import Job, answer
+from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.requests import MAX_PROMPTS, CompletionRequest, refuse_unsupported
 from wisp_runtime.server.parsing.sampling import (
-    answer_tokens,
     check_token_ids,
     encode_prompt,
+    resolve_max_tokens,
     sampling_of,
     submits_of,
 )
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 DEFAULT_MAX_TOKENS = 16  # the API's own
 
 
 async def completions(service: Service, http_request: Request) -> Response:
-    """Answer one request."""
+    """Respond to one request."""
     request = await read_body(http_request, CompletionRequest)
     if request.model != service.config.name:
         raise unknown_model(request.model, service.config.name)
@@ -39,17 +39,17 @@ async def completions(service: Service, http_request: Request) -> Response:
     tokenizer = service.text.tokenizer
     prompts = await asyncio.to_thread(_encode_prompts, tokenizer, request, service.info)
     echoes = await asyncio.to_thread(_echoes, tokenizer, request)
-    job = Job(
+    job = GenerationJob(
         request=request,
-        answers=_answers(prompts, request, service),
+        choices=_choices(prompts, request, service),
         prefix="cmpl",
         kind="text_completion",
         chunk_kind="text_completion",
-        shape=lambda index: CompletionShape(
+        formatter=lambda index: CompletionFormatter(
             tokenizer, echoes[index // (request.n or 1)], with_logprobs=request.logprobs is not None
         ),
     )
-    return await answer(service.text.generator, job, http_request)
+    return await respond(service.text.generator, job, http_request)
 
 
 def _refuse(request: CompletionRequest) -> None:
@@ -83,20 +83,20 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
     return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in request.prompt]
 
 
-def _answers(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Answer]:
+def _choices(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Choice]:
     sampling = sampling_of(request, request.logprobs, service.info)
     special_stops = service.text.tokenizer.special_tokens_among(request.stop or ())
-    answers = []
+    choices = []
     for prompt in prompts:
-        room = service.info.max_context - len(prompt)
-        wanted = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
-        max_tokens = answer_tokens(len(prompt), wanted, service.info.max_context, "prompt")
+        left = service.info.max_context - len(prompt)
+        requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
+        max_tokens = resolve_max_tokens(len(prompt), requested, service.info.max_context, "prompt")
         submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
-        answers += [Answer(submit, tuple(request.stop or ())) for submit in submits]
-    return answers
+        choices += [Choice(submit, tuple(request.stop or ())) for submit in submits]
+    return choices
 
 
-class CompletionShape:
+class CompletionFormatter:
     """One choice of a completion; its text begins with ``echo``."""
 
     def __init__(self, tokenizer: ModelTokenizer, echo: str, *, with_logprobs: bool) -> None:
@@ -105,23 +105,23 @@ class CompletionShape:
         self._with_logprobs = with_logprobs
         self._sent_chars = 0
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """Return one chunk, unless it would say nothing."""
+    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
+        """Return one chunk, or none if it would be empty."""
         echo, self._echo = self._echo, ""
         self._sent_chars += len(echo)
-        logprobs = self._entries([piece], self._sent_chars)
-        self._sent_chars += len(piece.text)
-        if not (echo or piece.text or piece.finish or logprobs):
+        logprobs = self._entries([delta], self._sent_chars)
+        self._sent_chars += len(delta.text)
+        if not (echo or delta.text or delta.finish or logprobs):
             return []
-        return [{"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish}]
+        return [{"text": echo + delta.text, "logprobs": logprobs, "finish_reason": delta.finish}]
 
-    def choice(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the whole text."""
+    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+        """Return the complete text."""
         return {
-            "text": self._echo + "".join(piece.text for piece in pieces),
-            "logprobs": self._entries(pieces, len(self._echo)),
-            "finish_reason": pieces[-1].finish,
+            "text": self._echo + "".join(delta.text for delta in deltas),
+            "logprobs": self._entries(deltas, len(self._echo)),
+            "finish_reason": deltas[-1].finish,
         }
 
-    def _entries(self, pieces: Sequence[Piece], offset_chars: int) -> dict[str, Any] | None:
-        return completion_entries(self._tokenizer, pieces, offset_chars) if self._with_logprobs else None
+    def _entries(self, deltas: Sequence[TextDelta], offset_chars: int) -> dict[str, Any] | None:
+        return completion_entries(self._tokenizer, deltas, offset_chars) if self._with_logprobs else None

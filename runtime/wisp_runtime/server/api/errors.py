@@ -1,4 +1,4 @@
-"""Errors as the OpenAI API shapes them: what clients of ``/v1`` see, whatever went wrong.
+"""Errors in the format of the OpenAI API.
 
 One exception, and one constructor for each kind of refusal that several endpoints share.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """An answer other than 200.
+    """A response other than 200.
 
     Args:
-        status: of HTTP.
-        message: what, where, and what to do.
+        status: HTTP status code.
+        message: sentence that names the error, its place and the remedy.
         param: the request's field that is to blame, dotted (``messages.0.content``).
         code: a word for programs (``context_length_exceeded``).
-        headers: to send along (``Retry-After``).
+        headers: further headers of the response (``Retry-After``).
     """
 
     def __init__(
@@ -49,24 +49,24 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def unsupported(param: str, instead: str) -> ApiError:
-    """The request asks for something that would change the answer and that we cannot do."""
+    """The request asks for something that would change the output and is not implemented."""
     return bad_request(f"{param} is not supported here. {instead}", param, "unsupported_parameter")
 
 
-def unknown_model(wanted: str, served: str) -> ApiError:
+def unknown_model(requested: str, served: str) -> ApiError:
     """The request names another model than the one served."""
-    message = f"The model {wanted!r} does not exist here; this server serves {served!r}."
+    message = f"The model {requested!r} does not exist here; this server serves {served!r}."
     return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
 
 def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: int, param: str) -> ApiError:
-    """Prompt and answer together are longer than a sequence may be."""
-    asked, room = f"{prompt_tokens} in the prompt", max_context - prompt_tokens
+    """Prompt and completion together exceed the context length."""
+    asked, left = f"{prompt_tokens} in the prompt", max_context - prompt_tokens
     if max_tokens is not None:
         asked = f"{prompt_tokens + max_tokens} ({asked}, {max_tokens} in the completion)"
-    remedy = f"Ask for at most {room} in the completion, or shorten the prompt."
-    if room < 1:
-        remedy = f"Shorten the prompt by at least {1 - room}: fewer in the completion would not do."
+    remedy = f"Ask for at most {left} in the completion, or shorten the prompt."
+    if left < 1:
+        remedy = f"Shorten the prompt by at least {1 - left}: fewer in the completion would not do."
     return bad_request(
         f"This model's maximum context length is {max_context} tokens, and the request needs {asked}"
         f"{'' if max_tokens is not None else ' and at least 1 for the completion'}. {remedy}",
@@ -76,7 +76,7 @@ def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: in
 
 
 def text_too_long(chars: int, max_chars: int, max_context: int, param: str) -> ApiError:
-    """A text is so long that it need not be tokenized to know that it exceeds the context."""
+    """The text exceeds the context whatever its tokens are."""
     return bad_request(
         f"This model's maximum context length is {max_context} tokens, which are {max_chars} characters at "
         f"the very most, and the prompt has {chars}. Shorten the prompt.",
@@ -86,18 +86,18 @@ def text_too_long(chars: int, max_chars: int, max_context: int, param: str) -> A
 
 
 def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
-    """Not now, but soon, here or at another replica."""
+    """The request may be retried soon, here or at another replica."""
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": str(retry_after_s)}
     )
 
 
 def internal_error(error: Exception) -> ApiError:
-    """We made a mistake; the log has the traceback, the client only its name."""
+    """A bug of ours; the log has the traceback, the client only the exception's name."""
     message = f"The server made a mistake ({type(error).__name__}); its log says more."
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
 
 
 def engine_failed(message: str) -> ApiError:
-    """The engine broke while it computed this answer."""
+    """The engine failed while it computed this response."""
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="engine_failed")

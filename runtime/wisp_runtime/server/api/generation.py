@@ -1,8 +1,7 @@
-"""Run sequences on the engine and follow their text.
+"""Run sequences on the engine and yield their text deltas.
 
-Between the endpoints and the engine: one :class:`Sequence` per answer, one iterator of pieces each,
-all of them merged for a request of several. Closing an iterator aborts what runs; a stop string found
-does the same.
+Between the endpoints and the engine: one sequence a choice, one iterator of deltas each, merged for a
+request of several choices. Closing an iterator aborts its sequence; so does a stop string.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from wisp_runtime.errors import EngineDied
 from wisp_runtime.server.api.errors import engine_failed, unavailable
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
-from wisp_runtime.server.text.codec import AnswerText, Piece
+from wisp_runtime.server.text.deltas import TextDelta, TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
 from wisp_runtime.server.text.stop import StopFinder
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 
 @dataclass
-class Answer:
-    """One sequence of a request: what was asked of the engine, and what has come of it so far."""
+class Choice:
+    """One choice of a response: its sequence on the engine, and token counts so far."""
 
     submit: Submit
     stops: tuple[str, ...]
@@ -36,7 +35,7 @@ class Answer:
 
 
 class Generator:
-    """Turns answers into pieces of text. One for the whole server."""
+    """Turns choices into text deltas; one per server."""
 
     def __init__(
         self, engine: Engine, tokenizer: ModelTokenizer, telemetry: Telemetry, budget: ErrorBudget
@@ -48,69 +47,69 @@ class Generator:
         self._running: set[str] = set()
 
     def abort_all(self) -> None:
-        """End every answer; each raises that the server is stopping."""
+        """Abort every running sequence; its response ends with the error ``server_stopping``."""
         for request_id in self._running:
             self._engine.abort(request_id)
 
-    async def pieces(self, answer: Answer) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of one answer; the last has ``finish`` set.
+    async def deltas(self, choice: Choice) -> AsyncGenerator[TextDelta, None]:
+        """Yield the deltas of one choice; the last has ``finish`` set.
 
         Raises:
             ApiError: the engine failed, or the server is stopping.
         """
-        submit, tokenizer = answer.submit, self._tokenizer
+        submit, tokenizer = choice.submit, self._tokenizer
         detokenizer = Detokenizer(tokenizer.decode, submit.prompt, tokenizer.special_ids)
-        text = AnswerText(detokenizer, StopFinder(answer.stops))
-        watch = self._telemetry.follow(len(submit.prompt))
+        text = TextDeltas(detokenizer, StopFinder(choice.stops))
+        timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
                 async for event in events:
-                    self._account(answer, event)
-                    watch.token(time.monotonic())
-                    piece = text.take(event)
-                    if piece.finish is not None:
-                        watch.finish(time.monotonic(), piece.finish, answer.generated_tokens)
-                    yield piece
-                    if piece.finish is not None:
+                    self._account(choice, event)
+                    timer.token(time.monotonic())
+                    delta = text.push(event)
+                    if delta.finish is not None:
+                        timer.finish(time.monotonic(), delta.finish, choice.generated_tokens)
+                    yield delta
+                    if delta.finish is not None:
                         return
         except EngineDied as error:
             raise engine_failed(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
-            watch.close()
+            timer.close()
 
-    def _account(self, answer: Answer, event: TokenEvent) -> None:
-        answer.cached_tokens = max(answer.cached_tokens, event.cached_tokens)
-        answer.generated_tokens += event.token is not None
+    def _account(self, choice: Choice, event: TokenEvent) -> None:
+        choice.cached_tokens = max(choice.cached_tokens, event.cached_tokens)
+        choice.generated_tokens += event.token is not None
         if event.finish == "error":
             self._budget.spend(time.monotonic())
             raise engine_failed(event.message or "The engine failed at this request without saying why.")
         if event.finish == "abort":
             raise unavailable("The server is stopping; try again.", "server_stopping", 1)
 
-    async def merged(self, answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Piece], None]:
-        """Yield (index, piece) of several answers as they come, each until its end."""
-        if len(answers) == 1:
-            async with aclosing(self.pieces(answers[0])) as pieces:
-                async for piece in pieces:
-                    yield 0, piece
+    async def merged(self, choices: Sequence[Choice]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        """Yield (index, delta) of several choices as they come, each until its end."""
+        if len(choices) == 1:
+            async with aclosing(self.deltas(choices[0])) as deltas:
+                async for delta in deltas:
+                    yield 0, delta
             return
-        async with self._pumps(answers) as queue:
-            open_answers = len(answers)
-            while open_answers:
+        async with self._pumps(choices) as queue:
+            open_choices = len(choices)
+            while open_choices:
                 item = await queue.get()
                 if isinstance(item, BaseException):
                     raise item
-                open_answers -= item[1].finish is not None
+                open_choices -= item[1].finish is not None
                 yield item
 
     @asynccontextmanager
     async def _pumps(
-        self, answers: Sequence[Answer]
-    ) -> AsyncGenerator[asyncio.Queue[tuple[int, Piece] | Exception], None]:
-        queue: asyncio.Queue[tuple[int, Piece] | Exception] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._pump(i, answer, queue)) for i, answer in enumerate(answers)]
+        self, choices: Sequence[Choice]
+    ) -> AsyncGenerator[asyncio.Queue[tuple[int, TextDelta] | Exception], None]:
+        queue: asyncio.Queue[tuple[int, TextDelta] | Exception] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._pump(i, choice, queue)) for i, choice in enumerate(choices)]
         try:
             yield queue
         finally:
@@ -119,11 +118,11 @@ class Generator:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(
-        self, index: int, answer: Answer, queue: asyncio.Queue[tuple[int, Piece] | Exception]
+        self, index: int, choice: Choice, queue: asyncio.Queue[tuple[int, TextDelta] | Exception]
     ) -> None:
         try:
-            async with aclosing(self.pieces(answer)) as pieces:
-                async for piece in pieces:
-                    queue.put_nowait((index, piece))
+            async with aclosing(self.deltas(choice)) as deltas:
+                async for delta in deltas:
+                    queue.put_nowait((index, delta))
         except Exception as error:  # noqa: BLE001 (raised again where the request is awaited)
             queue.put_nowait(error)

@@ -1,4 +1,4 @@
-"""Write log-probabilities in the two shapes the API has: chat's and plain completions'."""
+"""Log-probabilities in the API's two formats: chat's and plain completions'."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import TokenLogprobs
-from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
-LOWEST = -9999.0  # the API's stand-in for minus infinity, which JSON cannot say
+LOWEST = -9999.0  # the API's stand-in for minus infinity, which JSON does not have
 
 
-def chat_entries(tokenizer: ModelTokenizer, piece: Piece) -> list[dict[str, Any]]:
-    """Return the entry of ``logprobs.content`` for a piece's token, or nothing if it has none."""
-    if piece.token is None or piece.logprobs is None:
+def chat_entries(tokenizer: ModelTokenizer, delta: TextDelta) -> list[dict[str, Any]]:
+    """Return the entry of ``logprobs.content`` for a delta's token, or nothing if it has none."""
+    if delta.token is None or delta.logprobs is None:
         return []
-    best = [_chat_token(tokenizer, token, logprob) for token, logprob in piece.logprobs.top]
-    return [_chat_token(tokenizer, piece.token, piece.logprobs.chosen) | {"top_logprobs": best}]
+    best = [_chat_token(tokenizer, token, logprob) for token, logprob in delta.logprobs.top]
+    return [_chat_token(tokenizer, delta.token, delta.logprobs.chosen) | {"top_logprobs": best}]
 
 
 def _chat_token(tokenizer: ModelTokenizer, token: int, logprob: float) -> dict[str, Any]:
@@ -26,25 +26,25 @@ def _chat_token(tokenizer: ModelTokenizer, token: int, logprob: float) -> dict[s
 
 
 def completion_entries(
-    tokenizer: ModelTokenizer, pieces: Sequence[Piece], offset_chars: int
+    tokenizer: ModelTokenizer, deltas: Sequence[TextDelta], offset_chars: int
 ) -> dict[str, list[Any]]:
-    """Return ``logprobs`` for the tokens of ``pieces``.
+    """Return ``logprobs`` for the tokens of ``deltas``.
 
     Args:
-        tokenizer: names the tokens.
-        pieces: in order; those without a token have no entry.
-        offset_chars: length of the choice's text before the first piece.
+        tokenizer: source of the tokens' texts.
+        deltas: text deltas in order; those without a token have no entry.
+        offset_chars: length of the choice's text before the first delta.
     """
     entries: dict[str, list[Any]] = {
         name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     }
-    for piece in pieces:
-        if piece.token is not None and piece.logprobs is not None:
-            entries["tokens"].append(_name(tokenizer, piece.token))
-            entries["token_logprobs"].append(max(piece.logprobs.chosen, LOWEST))
-            entries["top_logprobs"].append(_best(tokenizer, piece.logprobs))
+    for delta in deltas:
+        if delta.token is not None and delta.logprobs is not None:
+            entries["tokens"].append(_name(tokenizer, delta.token))
+            entries["token_logprobs"].append(max(delta.logprobs.chosen, LOWEST))
+            entries["top_logprobs"].append(_best(tokenizer, delta.logprobs))
             entries["text_offset"].append(offset_chars)
-        offset_chars += len(piece.text)
+        offset_chars += len(delta.text)
     return entries
 
 

@@ -1,6 +1,6 @@
-"""Answer a request whose prompts are tokens by now: as one JSON object, or as a stream of chunks.
+"""Run a tokenized request and respond: with one JSON object, or with a stream of chunks.
 
-Chat and plain completions differ in the shape of their JSON only; each brings a :class:`Shape`.
+Chat and plain completions differ in their JSON only; each brings a :class:`ResponseFormatter`.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from wisp_runtime.server.api.generation import Answer, Generator
+from wisp_runtime.server.api.generation import Choice, Generator
 from wisp_runtime.server.http.sse import DONE, EventStream, event, unless_client_leaves
 from wisp_runtime.server.parsing.requests import GenerationRequest
-from wisp_runtime.server.text.codec import Piece
+from wisp_runtime.server.text.deltas import TextDelta
 
 
-class Shape(Protocol):
-    """How one answer of a request is written. Keeps what it needs from piece to piece."""
+class ResponseFormatter(Protocol):
+    """Writer of one choice's JSON; keeps state from delta to delta."""
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """Return the choices of the stream's next chunks for ``piece``, without their index; maybe none."""
+    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
+        """Return the choices of the stream's next chunks for ``delta``, without their index; maybe none."""
         ...
 
-    def choice(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the whole answer, without its index."""
+    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+        """Return the complete choice, without its index."""
         ...
 
 
 @dataclass(frozen=True)
-class Job:
-    """A request ready to run.
+class GenerationJob:
+    """A tokenized request.
 
     Attributes:
-        request: as it came.
-        answers: prompt after prompt, ``n`` each.
-        prefix: of the ids (``chatcmpl``).
-        kind, chunk_kind: the values of ``object``.
-        shape: makes the writer of the answer at an index.
+        request: the parsed body.
+        choices: one per prompt and ``n``, prompt after prompt.
+        prefix: request-id prefix (``chatcmpl``).
+        kind, chunk_kind: values of ``object``.
+        formatter: factory of a choice's formatter, by its index.
     """
 
     request: GenerationRequest
-    answers: list[Answer]
+    choices: list[Choice]
     prefix: str
     kind: str
     chunk_kind: str
-    shape: Callable[[int], Shape]
+    formatter: Callable[[int], ResponseFormatter]
 
 
-async def answer(generator: Generator, job: Job, http_request: Request) -> Response:
-    """Run ``job`` and return its response; if the client leaves, what runs is aborted."""
+async def respond(generator: Generator, job: GenerationJob, http_request: Request) -> Response:
+    """Run ``job`` and return its response; abort its sequences if the client disconnects."""
     identity = f"{job.prefix}-{uuid.uuid4().hex}"
     envelope = {"id": identity, "object": job.kind, "created": int(time.time()), "model": job.request.model}
     headers = {"X-Request-Id": identity}
@@ -64,37 +64,39 @@ async def answer(generator: Generator, job: Job, http_request: Request) -> Respo
     return JSONResponse(envelope | body, headers=headers)
 
 
-async def _collect(generator: Generator, job: Job) -> dict[str, Any]:
-    pieces: list[list[Piece]] = [[] for _ in job.answers]
-    async with aclosing(generator.merged(job.answers)) as merged:
-        async for index, piece in merged:
-            pieces[index].append(piece)
-    choices = [{"index": index, **job.shape(index).choice(its)} for index, its in enumerate(pieces)]
+async def _collect(generator: Generator, job: GenerationJob) -> dict[str, Any]:
+    deltas: list[list[TextDelta]] = [[] for _ in job.choices]
+    async with aclosing(generator.merged(job.choices)) as merged:
+        async for index, delta in merged:
+            deltas[index].append(delta)
+    choices = [{"index": index, **job.formatter(index).choice(its)} for index, its in enumerate(deltas)]
     return {"choices": choices, "usage": _usage(job)}
 
 
-async def _events(generator: Generator, job: Job, envelope: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+async def _events(
+    generator: Generator, job: GenerationJob, envelope: dict[str, Any]
+) -> AsyncGenerator[bytes, None]:
     options = job.request.stream_options
     wants_usage = options is not None and bool(options.include_usage)
-    rest = {"usage": None} if wants_usage else {}
-    shapes = [job.shape(index) for index in range(len(job.answers))]
-    async with aclosing(generator.merged(job.answers)) as merged:
-        async for index, piece in merged:
-            for chunk in shapes[index].chunks(piece):
-                yield event(envelope | {"choices": [{"index": index, **chunk}]} | rest)
+    no_usage = {"usage": None} if wants_usage else {}
+    formatters = [job.formatter(index) for index in range(len(job.choices))]
+    async with aclosing(generator.merged(job.choices)) as merged:
+        async for index, delta in merged:
+            for chunk in formatters[index].chunks(delta):
+                yield event(envelope | {"choices": [{"index": index, **chunk}]} | no_usage)
     if wants_usage:
         yield event(envelope | {"choices": [], "usage": _usage(job)})
     yield DONE
 
 
-def _usage(job: Job) -> dict[str, Any]:
-    """Count tokens: each prompt once, however many answers it has."""
-    firsts = job.answers[:: job.request.n or 1]
-    prompt_tokens = sum(len(answer.submit.prompt) for answer in firsts)
-    generated_tokens = sum(answer.generated_tokens for answer in job.answers)
+def _usage(job: GenerationJob) -> dict[str, Any]:
+    """Count tokens: each prompt once, however many choices it has."""
+    firsts = job.choices[:: job.request.n or 1]
+    prompt_tokens = sum(len(choice.submit.prompt) for choice in firsts)
+    generated_tokens = sum(choice.generated_tokens for choice in job.choices)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": generated_tokens,
         "total_tokens": prompt_tokens + generated_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(answer.cached_tokens for answer in firsts)},
+        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in firsts)},
     }

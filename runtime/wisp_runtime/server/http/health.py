@@ -1,4 +1,4 @@
-"""Health, state and metrics, and the door that answers them before the API has been imported."""
+"""Health, state and metrics endpoints, and the bootstrap app that serves them until the API is imported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.service import Service
 
 
-def health_answers(service: Service) -> dict[str, Callable[[], Response]]:
-    """Return what answers each path outside ``/v1``."""
+def health_endpoints(service: Service) -> dict[str, Callable[[], Response]]:
+    """Return the endpoint of each path outside ``/v1``."""
 
     def livez() -> Response:
         return JSONResponse({"status": "alive"})
@@ -35,26 +35,26 @@ def health_answers(service: Service) -> dict[str, Callable[[], Response]]:
 
 
 def error_response(error: ApiError) -> Response:
-    """Return an error as the API writes it."""
+    """Return an error in the API's format."""
     return JSONResponse(error.body(), error.status, headers=error.headers)
 
 
-class Door:
-    """The application until the real one is there: FastAPI takes longer to import than this to answer.
+class BootstrapApp:
+    """The application until FastAPI is imported, which takes most of the server's start.
 
     Attributes:
-        app: the real application, once it has been imported.
+        app: the API's application, once it has been imported.
     """
 
     def __init__(self, service: Service) -> None:
         self.app: ASGIApp | None = None
         self._service = service
-        self._health = health_answers(service)
+        self._health = health_endpoints(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on to the application, or answer health and refuse the rest."""
-        answer = self.app or self._early_response(scope["path"])
-        await answer(scope, receive, send)
+        """Delegate to the application, or serve health and refuse the rest."""
+        respond = self.app or self._early_response(scope["path"])
+        await respond(scope, receive, send)
 
     def _early_response(self, path: str) -> Response:
         if path in self._health:

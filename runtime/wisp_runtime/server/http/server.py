@@ -18,12 +18,12 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure
-from wisp_runtime.server.http.health import Door
+from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of
 from wisp_runtime.server.text.tokenizer import ModelTokenizer, load_tokenizer
 
-GOODBYE_S = 2.0  # for open responses to say why they end
+ABORT_WAIT_S = 2.0  # time for open responses to send the reason of their end
 KEEP_ALIVE_S = 75  # longer than the gateway keeps an idle connection, so that it closes first
 
 
@@ -33,25 +33,25 @@ class HttpServer:
     def __init__(self, config: ServeConfig, engine: Engine, listener: socket.socket) -> None:
         self.service = Service(config, engine, created_s=int(time.time()))
         self._listener = listener
-        self._door = Door(self.service)
-        self._web = _WebServer(_web_config(self._door))
+        self._bootstrap = BootstrapApp(self.service)
+        self._web = _WebServer(_web_config(self._bootstrap))
 
-    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> Fatal | None:
+    async def run(self, stop: asyncio.Event, skip_wait: asyncio.Event) -> Fatal | None:
         """Serve until ``stop`` is set or something fails; return the failure, or None.
 
         Args:
-            stop: asks to drain: no new requests, running ones may finish.
-            hurry: asks not to wait for them.
+            stop: drain: no new requests, running ones may finish.
+            skip_wait: do not wait for running requests.
         """
         serving = asyncio.create_task(self._web.serve(sockets=[self._listener]))
-        loading = asyncio.create_task(_open(self.service, self._door))
+        loading = asyncio.create_task(_open(self.service, self._bootstrap))
         try:
             failure = await self._until_over(stop, loading)
             if failure is None:
                 self.service.is_draining = True
-                await self._drain(hurry)
+                await self._drain(skip_wait)
             self.service.failure = failure
-            await self._say_goodbye()
+            await self._abort_running()
         finally:
             loading.cancel()
             self._web.should_exit = True
@@ -60,8 +60,8 @@ class HttpServer:
 
     async def _until_over(self, stop: asyncio.Event, loading: asyncio.Task[None]) -> Fatal | None:
         engine, spent = self.service.engine, self.service.budget.is_spent
-        stopping, breaking = asyncio.create_task(stop.wait()), asyncio.create_task(spent.wait())
-        waits: set[asyncio.Future[Any]] = {stopping, breaking, loading, engine.failed}
+        stopping, failing = asyncio.create_task(stop.wait()), asyncio.create_task(spent.wait())
+        waits: set[asyncio.Future[Any]] = {stopping, failing, loading, engine.failed}
         try:
             while True:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +71,7 @@ class HttpServer:
                     if failure := _outcome(loading):
                         return failure
                     waits.discard(loading)
-                if breaking.done():
+                if failing.done():
                     return failure_of(
                         ErrorBudgetSpent("too many requests failed within a minute; see the log.")
                     )
@@ -79,22 +79,22 @@ class HttpServer:
                     return None
         finally:
             stopping.cancel()
-            breaking.cancel()
+            failing.cancel()
 
-    async def _drain(self, hurry: asyncio.Event) -> None:
-        """Wait until what runs has finished, but not too long."""
-        idle, hurried = asyncio.create_task(self.service.idle()), asyncio.create_task(hurry.wait())
-        waits: set[asyncio.Future[Any]] = {idle, hurried, self.service.engine.failed}
+    async def _drain(self, skip_wait: asyncio.Event) -> None:
+        """Wait until running requests have finished, at most the drain timeout."""
+        idle, skipped = asyncio.create_task(self.service.idle()), asyncio.create_task(skip_wait.wait())
+        waits: set[asyncio.Future[Any]] = {idle, skipped, self.service.engine.failed}
         timeout_s = self.service.config.drain_timeout_s
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()
-        hurried.cancel()
+        skipped.cancel()
 
-    async def _say_goodbye(self) -> None:
-        """End what still runs, each response with the reason."""
+    async def _abort_running(self) -> None:
+        """Abort running requests; each response ends with the reason."""
         self.service.abort_all()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.service.idle(), GOODBYE_S)
+            await asyncio.wait_for(self.service.idle(), ABORT_WAIT_S)
 
 
 def _outcome(loading: asyncio.Task[None]) -> Fatal | None:
@@ -105,9 +105,9 @@ def _outcome(loading: asyncio.Task[None]) -> Fatal | None:
     return None
 
 
-async def _open(service: Service, door: Door) -> None:
-    """Bring in the API and the tokenizer while the engine reads the weights; all of it in threads."""
-    door.app = await asyncio.to_thread(_import_app, service)
+async def _open(service: Service, bootstrap: BootstrapApp) -> None:
+    """Import the API and load the tokenizer, in threads, while the engine reads the weights."""
+    bootstrap.app = await asyncio.to_thread(_import_app, service)
     config, engine = service.config, service.engine
     while "://" in config.model and not config.model.startswith("file://") and not _is_pulled(engine):
         await asyncio.sleep(POLL_S)  # the engine's process downloads

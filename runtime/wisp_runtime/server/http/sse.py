@@ -1,4 +1,4 @@
-"""Server-sent events, and knowing at once when the client has left."""
+"""Server-sent events, and prompt detection of a client that disconnects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ClientLeft(Exception):
-    """The client closed its connection; nobody reads the answer."""
+    """The client closed its connection."""
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -32,10 +32,10 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, and cancel it as soon as the client leaves.
+    """Await ``work``, and cancel it as soon as the client disconnects.
 
     Raises:
-        ClientLeft: it did.
+        ClientLeft: the client disconnected first.
     """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_wait_for_disconnect(receive))
@@ -56,10 +56,10 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of events. The status line waits for the first one.
+    """A response of events. The status line is sent with the first one.
 
-    So what fails before it is an ordinary error response, and may be tried again elsewhere; what fails
-    after it is an ``{"error": …}`` event, which the OpenAI clients raise.
+    So a failure before it is an ordinary error response, and may be retried elsewhere; a failure after it
+    is an ``{"error": …}`` event, which the OpenAI clients raise.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
@@ -68,7 +68,7 @@ class EventStream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; closing them early if the client leaves."""
+        """Send the events; close them early if the client disconnects."""
         with suppress(ClientLeft):
             await unless_client_leaves(receive, self._send_all(send))
 
@@ -83,7 +83,7 @@ class EventStream(Response):
             except ApiError as error:
                 await send({"type": "http.response.body", "body": event(error.body()), "more_body": True})
             except Exception as error:
-                log.exception("an answer ended with a bug of ours")
+                log.exception("a response ended with a bug of ours")
                 body = internal_error(error).body()
                 await send({"type": "http.response.body", "body": event(body), "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -17,7 +17,7 @@ from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.http.sse import ClientLeft
 
 MAX_BODY_BYTES = 16 << 20
-LONG_BODY_BYTES = 1 << 18  # what takes longer to check than others' tokens should wait
+LONG_BODY_BYTES = 1 << 18  # longer bodies are parsed in a thread: the event loop sends other requests' tokens
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
@@ -27,7 +27,7 @@ async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
 
     Raises:
         ApiError: 413 too long, 415 no JSON by its type, 400 otherwise, naming the field or the position.
-        ClientLeft: the connection closed before the body was whole.
+        ClientLeft: the connection closed before the body was complete.
     """
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
@@ -81,10 +81,10 @@ def _refuse_constant(name: str) -> None:
 def _check_content_type(value: str | None) -> None:
     kind = (value or "").split(";")[0].strip().lower()
     if kind != "application/json":
-        said = f"not {kind!r}" if kind else "and the request names none"
+        actual = f"not {kind!r}" if kind else "and the request names none"
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"The Content-Type must be application/json, {said}.",
+            f"The Content-Type must be application/json, {actual}.",
             code="unsupported_media_type",
         )
 
@@ -124,7 +124,7 @@ def _too_large() -> ApiError:
 
 
 def _explain(detail: ErrorDetails, model: type[BaseModel]) -> ApiError:
-    """Say what the first thing wrong is, in the API's words."""
+    """Return the first validation error as the API's error."""
     param = ".".join(map(str, detail["loc"]))
     match detail["type"]:
         case "extra_forbidden":

@@ -1,8 +1,8 @@
-"""What clients may ask for: the bodies of ``/v1/chat/completions`` and ``/v1/completions``.
+"""Bodies of ``/v1/chat/completions`` and ``/v1/completions``.
 
-Types are strict and unknown keys are refused: a mistyped ``max_token`` that is silently dropped is a
-wrong answer. Fields that cannot change the answer (``user``, ``metadata``, …) are accepted and ignored;
-those that would, and that we cannot honour, are refused by name in ``refuse_unsupported``.
+Types are strict and unknown keys are refused: dropping a mistyped ``max_token`` would silently change the
+output. Fields that cannot change it (``user``, ``metadata``, …) are accepted and ignored; unsupported
+fields that would are refused by name in ``refuse_unsupported``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from wisp_runtime.server.api.errors import unsupported
 MAX_STOPS = 16
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
-MAX_BIASES = (
-    1024  # a GPU has room for 4,096 biases and penalties a sequence; engine/execution/sampler.py has the rest
-)
+MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -32,14 +30,14 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """How a stream is sent."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # accepted: padding against eavesdroppers, which we never add
 
 
 class GenerationRequest(_Strict):
-    """What both endpoints have in common."""
+    """Fields of both endpoints."""
 
     model: str
     stream: bool | None = None
@@ -58,7 +56,7 @@ class GenerationRequest(_Strict):
     min_p: Share | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
-    # Accepted and ignored: they cannot change the answer.
+    # Accepted and ignored: they cannot change the output.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -81,7 +79,7 @@ class GenerationRequest(_Strict):
 
 
 class Message(_Strict):
-    """One turn of a conversation."""
+    """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
@@ -89,7 +87,7 @@ class Message(_Strict):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    # What the official clients echo back of an assistant's message.
+    # Fields of an assistant's message that the official clients send back.
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
@@ -124,7 +122,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
-    # Refused unless they say what happens anyway.
+    # Refused unless they ask for the default.
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: Any = None
@@ -145,14 +143,14 @@ class CompletionRequest(GenerationRequest):
     prompt: list[str | list[int]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-    # Refused unless they say what happens anyway.
+    # Refused unless they ask for the default.
     suffix: Any = None
     best_of: Any = None
 
     @field_validator("prompt", mode="before")
     @classmethod
     def _prompts_as_list(cls, value: Any) -> Any:
-        """Bring the four forms into one: text, texts, token ids, lists of token ids."""
+        """Normalize text, texts, token ids and lists of token ids to one list."""
         prompts = [value] if isinstance(value, str) or _is_token_list(value) else value
         if not isinstance(prompts, list) or not prompts:
             raise ValueError("'prompt' must be a string, a list of strings, token ids, or a list of those.")
@@ -160,9 +158,7 @@ class CompletionRequest(GenerationRequest):
             raise ValueError(f"'prompt' has {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed.")
         for index, prompt in enumerate(prompts):
             if not isinstance(prompt, str) and not _is_token_list(prompt):
-                raise ValueError(
-                    f"Prompt {index} is neither a string nor a list of token ids (whole numbers)."
-                )
+                raise ValueError(f"Prompt {index} is neither a string nor a list of token ids (integers).")
         return prompts
 
 
@@ -170,7 +166,7 @@ def _is_token_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
 
 
-# Field → (values that ask for nothing, what to do instead).
+# Field → (values that ask for the default, remedy).
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "tools": (([],), "Describe the tools in a message and parse the answer."),
     "tool_choice": (("none", "auto"), "This server calls no tools."),
@@ -190,7 +186,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse_unsupported(request: GenerationRequest) -> None:
-    """Refuse fields that would change the answer and that nothing here honours.
+    """Refuse fields that would change the output and are not implemented.
 
     Raises:
         ApiError: 400, naming the field.

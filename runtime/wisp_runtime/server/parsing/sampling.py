@@ -1,4 +1,4 @@
-"""From a request's fields to what the engine is told: how to sample, how long, and when to stop."""
+"""Translate a request's fields into engine messages: sampling parameters, length limit, stop tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 SEED_BITS = 63
 MAX_ID_DIGITS = 18
-SMALLEST_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine wants a positive share
+MIN_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine requires a positive share
 
 
 def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -> SamplingParams:
-    """Return how the tokens of ``request`` are chosen, but for the seed (see :func:`submits_of`).
+    """Return the sampling parameters of ``request``, except the seed (see :func:`submits_of`).
 
     Raises:
         ApiError: a logit bias names no token of the model.
@@ -26,7 +26,7 @@ def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -
     return SamplingParams(
         temperature=1.0 if request.temperature is None else request.temperature,
         top_k=min(max(request.top_k or 0, 0), info.vocab_size),  # the engine counts in 32 bits
-        top_p=1.0 if request.top_p is None else max(request.top_p, SMALLEST_TOP_P),
+        top_p=1.0 if request.top_p is None else max(request.top_p, MIN_TOP_P),
         min_p=request.min_p or 0.0,
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
@@ -53,13 +53,13 @@ def submits_of(
     max_tokens: int,
     special_stops: Sequence[int] = (),
 ) -> list[Submit]:
-    """Return one message to the engine for each of the ``n`` answers to ``prompt``; each has its own seed.
+    """Return one message to the engine for each of the ``n`` choices to ``prompt``; each has its own seed.
 
-    The request's seed counts for each of its prompts as if it came alone. Without one, a seed is drawn
-    for each prompt, so that equal prompts of a list have different answers.
+    The request's seed applies to each of its prompts as if sent alone. Without one, each prompt gets a
+    random seed, so that equal prompts of a list have different choices.
 
     Args:
-        special_stops: token ids that end an answer beside ``stop_token_ids``.
+        special_stops: token ids that end a choice, besides ``stop_token_ids``.
     """
     seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
@@ -80,15 +80,15 @@ def submits_of(
     ]
 
 
-def answer_tokens(prompt_tokens: int, wanted: int | None, max_context: int, param: str) -> int:
-    """Return how many tokens an answer may have: ``wanted``, or what the context leaves.
+def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: int, param: str) -> int:
+    """Return the token limit of a choice: ``requested``, or the rest of the context.
 
     Raises:
-        ApiError: the prompt, or prompt and answer, are longer than the context.
+        ApiError: the prompt, or prompt and completion, exceed the context.
     """
-    if prompt_tokens + (wanted or 1) > max_context:
-        raise context_exceeded(prompt_tokens, wanted, max_context, param)
-    return wanted or max_context - prompt_tokens
+    if prompt_tokens + (requested or 1) > max_context:
+        raise context_exceeded(prompt_tokens, requested, max_context, param)
+    return requested or max_context - prompt_tokens
 
 
 def encode_prompt(

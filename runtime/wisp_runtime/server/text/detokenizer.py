@@ -1,9 +1,9 @@
-"""Turn tokens into text as they come, never showing half a character.
+"""Decode tokens to text incrementally, never emitting half a character.
 
-Pure: the decoder is an argument. A token may end in the middle of a character (byte-level
-vocabularies do this for every emoji), and what a token looks like may depend on the one before it
-(a leading space). So each new token is decoded together with a short window before it, and text is
-given out only once it no longer ends in a replacement character.
+Pure: the decoder is an argument. A token may end in the middle of a character (byte-level vocabularies do
+this for every emoji), and a token's text may depend on the one before it (a leading space). So each new
+token is decoded together with a short window before it, and text is emitted only once it no longer ends
+in a replacement character.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 REPLACEMENT = "\ufffd"
-CONTEXT_TOKENS = 6  # of the prompt: enough that the first generated token knows what it follows
-HELD_TOKENS = 32  # a character has at most four bytes; what is undecodable for longer stays so
+CONTEXT_TOKENS = 6  # last tokens of the prompt, decoded together with the first generated ones
+HELD_TOKENS = 32  # a character has at most four bytes; a longer undecodable run stays so
 
 
 class Detokenizer:
@@ -20,8 +20,8 @@ class Detokenizer:
 
     Args:
         decode: token ids → text, leniently (U+FFFD for bytes that are no UTF-8).
-        prompt: what the generated tokens follow; only its end is looked at, and it is not given out.
-        skip: ids that are never shown (special tokens).
+        prompt: tokens before the generated ones; only the last few are decoded, and none is emitted.
+        skip: ids that are never emitted (special tokens).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Detokenizer:
         self._held: list[int] = []
 
     def push(self, token: int) -> str:
-        """Take one token; return the text that is now certain, often that token's, maybe none."""
+        """Add one token; return the text that is now certain, often that token's, maybe none."""
         if token in self._skip:
             return ""
         self._held.append(token)
@@ -44,7 +44,7 @@ class Detokenizer:
         return self._release(text)
 
     def finish(self) -> str:
-        """Return what was held back; bytes that never became a character are U+FFFD."""
+        """Return the text held back; bytes that never became a character are U+FFFD."""
         return self._release(self._decode(self._shown + self._held)) if self._held else ""
 
     def _release(self, text: str) -> str:

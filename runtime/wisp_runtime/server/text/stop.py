@@ -1,7 +1,7 @@
-"""Find the first stop string in text that comes in pieces.
+"""Find the first stop string in text that arrives in parts.
 
-Pure. The stop that is complete first wins; of two that end at the same character, the one that
-began earlier. So the outcome depends on the text alone, never on where it was cut into pieces.
+Pure. The stop that is complete first wins; of two that end at the same character, the one that began
+earlier. So the outcome depends on the text alone, never on how it was divided.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 
 
 class StopFinder:
-    """Text in, text without the stop string out. Push pieces, then call :meth:`finish` once.
+    """Text in, text without the stop string out. Push text deltas, then call :meth:`finish` once.
 
     Attributes:
-        found: the stop string that ended the text, or None so far.
+        matched: the stop string that ended the text, or None so far.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.found: str | None = None
+        self.matched: str | None = None
         self._stops = tuple(stops)
         self._held = ""
 
     def push(self, text: str) -> str:
-        """Take a piece; return the text that can no longer be part of a stop string."""
-        if self.found is not None:
+        """Add text; return the text that can no longer be part of a stop string."""
+        if self.matched is not None:
             return ""
         text = self._held + text
         if match := self._first_match(text):
-            start, self.found, self._held = match[0], match[1], ""
+            start, self.matched, self._held = match[0], match[1], ""
             return text[:start]
         kept = len(text) - self._undecided(text)
         self._held = text[kept:]

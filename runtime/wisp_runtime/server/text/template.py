@@ -18,8 +18,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_OUTPUT_CHARS = 16 << 20
-MAX_LOOP_ITEMS = 1_000_000  # that all range() calls of one rendering may yield together
-# What a template that does not suit the messages, or runs away, ends with.
+MAX_LOOP_ITEMS = 1_000_000  # sum over all range() calls of one rendering
+# Exceptions of a template that does not suit the messages, or runs away.
 _FAILURES = (
     *(jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError),
     *(RecursionError, MemoryError),
@@ -27,7 +27,7 @@ _FAILURES = (
 
 
 class TemplateFailed(Exception):
-    """The template refused the messages, or cannot be run; the message says which."""
+    """The template refused the messages, or cannot be run."""
 
 
 class GenerationTag(jinja2.ext.Extension):
@@ -36,7 +36,7 @@ class GenerationTag(jinja2.ext.Extension):
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Replace the tag by what stands inside it."""
+        """Replace the tag by its body."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -62,10 +62,10 @@ class ChatTemplate:
             raise TemplateFailed(f"the model's chat template is no valid Jinja2: {error}") from error
 
     def render(self, messages: list[dict[str, Any]], names: Mapping[str, Any] | None = None) -> str:
-        """Return the prompt for ``messages``, ending where the assistant's answer begins.
+        """Return the prompt for ``messages``, up to the start of the assistant's message.
 
         Args:
-            messages: as in the OpenAI API, contents as plain text.
+            messages: messages of the OpenAI API, contents as plain text.
             names: further names for the template (``enable_thinking``).
 
         Raises:
@@ -118,11 +118,11 @@ def _bounded_range(budget: int) -> Callable[..., range]:
     return bounded
 
 
-def _bounded_join(pieces: Iterator[str]) -> str:
+def _bounded_join(parts: Iterator[str]) -> str:
     kept, size = [], 0
-    for piece in pieces:
-        size += len(piece)
+    for part in parts:
+        size += len(part)
         if size > MAX_OUTPUT_CHARS:
             raise jinja2.TemplateError(f"it writes more than {MAX_OUTPUT_CHARS} characters")
-        kept.append(piece)
+        kept.append(part)
     return "".join(kept)

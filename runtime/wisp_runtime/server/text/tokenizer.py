@@ -1,7 +1,6 @@
 """A model's tokenizer and chat template, read from its directory.
 
-Wraps the ``tokenizers`` package; knows nothing of requests. Encoding long texts takes time, so the
-server calls it from a thread.
+Wraps the ``tokenizers`` package. Encoding long texts takes time, so the server calls it from a thread.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class ModelTokenizer:
     """Text to tokens and back.
 
     Attributes:
-        special_ids: tokens that are never shown as text.
-        chat_template: None for a base model.
-        longest_token_chars: no token stands for more characters of text than this.
+        special_ids: tokens that are never emitted as text.
+        chat_template: the model's template; None for a base model.
+        longest_token_chars: maximum of characters that one token stands for.
     """
 
     tokenizer: Tokenizer
@@ -39,7 +38,7 @@ class ModelTokenizer:
 
     def encode(self, text: str, *, adds_special: bool) -> list[int]:
         """Return the tokens of ``text``; ``adds_special`` puts the model's own around them."""
-        # Of the package's ways to encode, only those of batches let go of the interpreter's lock.
+        # Of the package's encoders, only the batch ones release the interpreter's lock.
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special)
         ids: list[int] = encoding.ids
         return ids
@@ -55,15 +54,15 @@ class ModelTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes one token stands for, even if they are only a part of a character."""
-        piece = self.tokenizer.id_to_token(token)
-        if piece is None:
+        text = self.tokenizer.id_to_token(token)
+        if text is None:
             return b""
         if token not in self.special_ids:
-            if self.is_byte_level and all(letter in _BYTE_OF for letter in piece):
-                return bytes(_BYTE_OF[letter] for letter in piece)
-            if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+            if self.is_byte_level and all(letter in _BYTE_OF for letter in text):
+                return bytes(_BYTE_OF[letter] for letter in text)
+            if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text):
                 return bytes([int(match[1], 16)])
-        return piece.replace("▁", " ").encode() if not self.is_byte_level else piece.encode()
+        return text.replace("▁", " ").encode() if not self.is_byte_level else text.encode()
 
 
 def load_tokenizer(directory: Path) -> ModelTokenizer:
@@ -147,7 +146,7 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return which byte each letter of a byte-level vocabulary stands for.
+    """Return the byte that each letter of a byte-level vocabulary stands for.
 
     Source: Radford et al. 2019 (GPT-2): printable Latin-1 bytes stand for themselves, the others for
     the letters from U+0100 on, in order.

@@ -1,4 +1,4 @@
-"""Text out of tokens: whole characters only, the same as decoding everything at once."""
+"""Incremental detokenization: complete characters only, equal to decoding everything at once."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from wisp_runtime.engine.transport.messages import TokenEvent
-from wisp_runtime.server.text.codec import AnswerText
+from wisp_runtime.server.text.deltas import TextDeltas
 from wisp_runtime.server.text.detokenizer import HELD_TOKENS, Detokenizer
 from wisp_runtime.server.text.stop import StopFinder
 
@@ -90,10 +90,10 @@ def test_spaces_survive_a_decoder_that_strips_the_first(prompt, tokens, text):
 
 
 def follow(tokens, stops, finish="stop"):
-    text = AnswerText(Detokenizer(decode_bytes, (), {END}), StopFinder(stops))
+    text = TextDeltas(Detokenizer(decode_bytes, (), {END}), StopFinder(stops))
     pieces = []
     for index, token in enumerate(tokens):
-        pieces.append(text.take(TokenEvent("r", token, finish if index == len(tokens) - 1 else None)))
+        pieces.append(text.push(TokenEvent("r", token, finish if index == len(tokens) - 1 else None)))
         if pieces[-1].finish:
             break
     return pieces
@@ -112,7 +112,7 @@ def test_an_answer_is_its_decoded_whole_up_to_the_first_stop_string(tokens, stop
     text = expected.push(decode_bytes(tokens)) + expected.finish()
     pieces = follow(tokens, stops, finish="length")
     assert "".join(piece.text for piece in pieces) == text
-    assert pieces[-1].finish == ("stop" if expected.found else "length")
+    assert pieces[-1].finish == ("stop" if expected.matched else "length")
 
 
 @pytest.mark.parametrize(

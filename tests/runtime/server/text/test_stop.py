@@ -10,7 +10,7 @@ from wisp_runtime.server.text.stop import StopFinder
 def run(pieces, stops):
     finder = StopFinder(stops)
     shown = [finder.push(piece) for piece in pieces]
-    return [*shown, finder.finish()], finder.found
+    return [*shown, finder.finish()], finder.matched
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_text_is_only_held_back_while_it_may_begin_a_stop_string(pieces, stop):
     finder, shown, seen = StopFinder([stop]), "", ""
     for piece in pieces:
         shown, seen = shown + finder.push(piece), seen + piece
-        if finder.found:
+        if finder.matched:
             return
         assert stop.startswith(seen[len(shown) :])

@@ -1,7 +1,7 @@
-"""From a sequence's token events to the text its client sees.
+"""Text deltas of a sequence, from its token events.
 
-Pure: one object a sequence, fed by ``generation.py``. Streamed and collected answers are made of the
-same pieces, so they cannot differ.
+Pure: one object a sequence, fed by ``generation.py``. Streamed and complete responses are made of the same
+deltas, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from wisp_runtime.server.text.stop import StopFinder
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one token adds to an answer.
+class TextDelta:
+    """Text that one token adds to a choice.
 
     Attributes:
-        text: new text, maybe none.
-        finish: why the answer ends here, or None.
-        token: the token, if it belongs to the answer (an end-of-sequence token does not).
-        logprobs: of that token, when they were asked for.
+        text: new text, maybe empty.
+        finish: finish reason if the choice ends here, or None.
+        token: the token, if it belongs to the choice (an end-of-sequence token does not).
+        logprobs: log-probabilities of that token, when requested.
     """
 
     text: str
@@ -31,17 +31,17 @@ class Piece:
     logprobs: TokenLogprobs | None = None
 
 
-class AnswerText:
-    """Follow one sequence: detokenize, and look for its stop strings."""
+class TextDeltas:
+    """Detokenize one sequence and search for its stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stops: StopFinder) -> None:
         self._detokenizer = detokenizer
         self._stops = stops
 
-    def take(self, event: TokenEvent) -> Piece:
-        """Return what ``event`` adds. After a piece with ``finish``, nothing more may be taken.
+    def push(self, event: TokenEvent) -> TextDelta:
+        """Return the delta of ``event``. After a delta with ``finish``, nothing more may be pushed.
 
-        An event whose ``finish`` is abort or error is not text: the caller deals with it.
+        An event whose ``finish`` is abort or error is not text: the caller handles it.
         """
         is_shown = event.token is not None and event.finish != "stop"
         text = self._detokenizer.push(event.token) if is_shown and event.token is not None else ""
@@ -49,10 +49,12 @@ class AnswerText:
             text += self._detokenizer.finish()
         text = self._stops.push(text)
         finish: Literal["stop", "length"] | None = None
-        if self._stops.found is not None or event.finish == "stop":
+        if self._stops.matched is not None or event.finish == "stop":
             finish = "stop"
         elif event.finish == "length":
             finish = "length"
         if finish is not None:
             text += self._stops.finish()
-        return Piece(text, finish, event.token if is_shown else None, event.logprobs if is_shown else None)
+        return TextDelta(
+            text, finish, event.token if is_shown else None, event.logprobs if is_shown else None
+        )
