@@ -1,15 +1,16 @@
 """Write docs/performance.md from the records in tests/bench/records/.
 
     python tests/bench/performance.py            writes the page
-    python tests/bench/performance.py --check    fails if the page is not what the records give
+    python tests/bench/performance.py --check    fails if the page differs from the records
 
-Every number on the page is one of a record, linked beside it; where another program is faster, it says so.
+Every number on the page is from a linked record; where another program is faster, its ratio is bold.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,26 +18,26 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS, PAGE = ROOT / "tests/bench/records", ROOT / "docs/performance.md"
-PICTURES = ROOT / "docs/images"  # that `wisp-runtime profile --svg` drew, under the names of their records
+CHARTS = ROOT / "docs/images"  # output of `wisp-runtime profile --svg`, under the names of their records
 
 INTRODUCTION = """\
 # How fast
 
 Generated from [`tests/bench/records/`](../tests/bench/records/) by `python tests/bench/performance.py`:
-every number is one of a record, which names the commit, the machine and the command that gives it again.
-Medians; in brackets where a tenth of the measurements lie below and above.
+every number is from a record, which names commit, machine and command. Medians; 10th and 90th percentile in
+brackets.
 
-- **floor**: the least that the machine's measured ceilings allow
-  ([how](../runtime/wisp_runtime/bench/roofline.py)); of tokens a second, the most.
-- **beside**: another program on the same kind of GPU at the same shape
-  ([how it was run](../tests/bench/peer/README.md)). More than 1.00 × is faster than it; **bold** is where
-  we lose. Cards of a kind differ by 2 to 6 %, so what is closer than that is a draw.
-- **by**: `persistent` is a decode step in one launch, `general` a launch an op, both ours, as the record's
-  commit chose (notes say where it is chosen otherwise now); `transformers, …` ran beside them.
-- A step's kernels are timed alone, each between two events: their sum is more than the step takes where they
-  overlap (decode), and less where the card grows hot (prefill).
-- In gates and parity, **parted** counts answers that differ, **gap** is the largest difference of the two
-  logits where they do, and **noise** what bf16 does to such a difference; *rounded* is float32 rounded to
+- **bound**: roofline lower bound from the machine's measured ceilings
+  ([source](../runtime/wisp_runtime/bench/roofline.py)); for tokens a second, the upper bound.
+- **baseline**: another program on the same kind of GPU at the same shape
+  ([commands](../tests/bench/baselines/README.md)). More than 1.00 × means that Wisp is faster; **bold** means
+  that it is slower. Cards of a kind differ by 2 to 6 %, so smaller differences are a tie.
+- **by**: `persistent` is the persistent decode kernel, `general` a kernel an op, both Wisp's, as the record's
+  commit chose (notes name the rows for which that has changed); `transformers, …` ran in the same call.
+- A step's kernels are timed alone, each between two events: their sum exceeds the step's time where they
+  overlap (decode), and falls below it where the card grows hot (prefill).
+- In gates and parity, **parted** counts sequences that differ, **gap** is the largest difference of the two
+  logits where they do, and **noise** the effect of bf16 on such a difference; *rounded* is float32 rounded to
   bf16 between layers.
 """
 NO_GPU_YET = "No record of a GPU yet: `tests/bench/gpu_session.sh bench` makes them.\n"
@@ -47,10 +48,10 @@ class Family:
     """Rows that share a table.
 
     Attributes:
-        metric: of the rows.
-        title: of the table.
-        unit: of its numbers.
-        more_is_better: of its numbers.
+        metric: metric of the rows.
+        title: title of the table.
+        unit: unit of its numbers.
+        more_is_better: whether higher numbers are better.
     """
 
     metric: str
@@ -70,12 +71,12 @@ FAMILIES = (
 )
 MEMORY = ("memory_predicted_bytes", "memory_measured_bytes")
 PHASES, KERNELS = "start_phase_s", ("kernel_us", "kernel_gb_per_s")
-TOLD = {family.metric for family in FAMILIES} | {*MEMORY, PHASES, *KERNELS}
+TABLE_METRICS = {family.metric for family in FAMILIES} | {*MEMORY, PHASES, *KERNELS}
 
 
 @dataclass(frozen=True)
-class Found:
-    """A row and the record it is in."""
+class RecordRow:
+    """A row and its record."""
 
     row: dict[str, Any]
     record: dict[str, Any]
@@ -94,25 +95,27 @@ def page(records: dict[str, dict[str, Any]]) -> str:
     """Return the page.
 
     Args:
-        records: by the name of their file.
+        records: records by file name.
     """
-    found = [Found(row, record, file) for file, record in sorted(records.items()) for row in record["rows"]]
-    cards = sorted({str(one.record["gpu"]) for one in found if one.record.get("gpu")})
+    entries = [
+        RecordRow(row, record, file) for file, record in sorted(records.items()) for row in record["rows"]
+    ]
+    cards = sorted({str(entry.record["gpu"]) for entry in entries if entry.record.get("gpu")})
     parts = [INTRODUCTION, *([] if cards else [NO_GPU_YET])]
     for card in cards:
-        parts += _card(card, [one for one in found if one.record.get("gpu") == card])
+        parts += _card(card, [entry for entry in entries if entry.record.get("gpu") == card])
     parts.append("## Without a GPU\n")
-    parts += _rest([one for one in found if not one.record.get("gpu")])
+    parts += _rest([entry for entry in entries if not entry.record.get("gpu")])
     parts.append("## The records\n")
     parts.append(_table(("record", "commit", "where", "command"), map(_conditions, sorted(records.items()))))
     return "\n".join(parts)
 
 
-def _card(card: str, found: list[Found]) -> Iterator[str]:
-    drivers = ", ".join(sorted({str(one.record.get("driver", "unknown")) for one in found}))
+def _card(card: str, entries: list[RecordRow]) -> Iterator[str]:
+    drivers = ", ".join(sorted({str(entry.record.get("driver", "unknown")) for entry in entries}))
     yield f"## {card} (driver {drivers})\n"
     for family in FAMILIES:
-        rows = [one for one in found if one["metric"] == family.metric]
+        rows = [entry for entry in entries if entry["metric"] == family.metric]
         if rows:
             yield f"### {family.title}, {family.unit}\n"
             heads = (
@@ -122,100 +125,101 @@ def _card(card: str, found: list[Found]) -> Iterator[str]:
                 "batch",
                 "by",
                 family.unit,
-                "floor",
-                "× floor",
-                "beside",
+                "bound",
+                "× bound",
+                "baseline",
                 "record",
             )
-            yield _table(heads, (_compared(one, family) for one in sorted(rows, key=_place)))
+            yield _table(heads, (_compared(entry, family) for entry in sorted(rows, key=_sort_key)))
             yield from _notes(rows)
-    yield from _start_phases([one for one in found if one["metric"] == PHASES])
-    yield from _memory([one for one in found if one["metric"] in MEMORY])
-    yield from _kernels([one for one in found if one["metric"] in KERNELS])
-    yield from _rest([one for one in found if one["metric"] not in TOLD])
+    yield from _start_phases([entry for entry in entries if entry["metric"] == PHASES])
+    yield from _memory([entry for entry in entries if entry["metric"] in MEMORY])
+    yield from _kernels([entry for entry in entries if entry["metric"] in KERNELS])
+    yield from _rest([entry for entry in entries if entry["metric"] not in TABLE_METRICS])
 
 
-def _notes(found: list[Found]) -> Iterator[str]:
-    """What else must be known of the records that the rows above are from."""
-    notes = {one.link: one.record["note"] for one in found if one.record.get("note")}
+def _notes(entries: list[RecordRow]) -> Iterator[str]:
+    """Yield the notes of the records of these rows."""
+    notes = {entry.link: entry.record["note"] for entry in entries if entry.record.get("note")}
     if notes:
-        yield "\n".join(f"- {link}: {note}." for link, note in sorted(notes.items())) + "\n"
+        lines = (_wrapped(f"- {link}: {note}.", "  ") for link, note in sorted(notes.items()))
+        yield "\n".join(lines) + "\n"
 
 
-def _place(one: Found) -> tuple[Any, ...]:
-    is_ours = one["path"] in ("general", "persistent", "reference")
+def _sort_key(entry: RecordRow) -> tuple[Any, ...]:
+    is_ours = entry["path"] in ("general", "persistent", "reference")
     return (
-        one["shape"],
-        one["weights"],
-        one["context"],
-        one["cached"] or 0,
-        one["batch"],
+        entry["shape"],
+        entry["weights"],
+        entry["context"],
+        entry["cached"] or 0,
+        entry["batch"],
         not is_ours,
-        str(one["path"]),
+        str(entry["path"]),
     )
 
 
-def _compared(one: Found, family: Family) -> Iterator[str]:
-    yield f"{one['shape']}"
-    yield f"{one['weights']}, {one['kv']}"
-    yield f"{one['context']}" + (f", {one['cached']} cached" if one["cached"] else "")
-    yield f"{one['batch']}"
-    yield f"{one['path']}"
-    spread = f" ({number(one['p10'])}–{number(one['p90'])})" if one["p10"] is not None else ""
-    yield number(one["value"]) + spread
-    floor = one["floor"]
-    yield number(floor) if floor is not None else ""
-    yield f"{_share(one['value'], floor, family):.2f}" if floor else ""
-    yield _beside(one, family)
-    yield one.link
+def _compared(entry: RecordRow, family: Family) -> Iterator[str]:
+    yield f"{entry['shape']}"
+    yield f"{entry['weights']}, {entry['kv']}"
+    yield f"{entry['context']}" + (f", {entry['cached']} cached" if entry["cached"] else "")
+    yield f"{entry['batch']}"
+    yield f"{entry['path']}"
+    spread = f" ({number(entry['p10'])}–{number(entry['p90'])})" if entry["p10"] is not None else ""
+    yield number(entry["value"]) + spread
+    bound = entry["floor"]
+    yield number(bound) if bound is not None else ""
+    yield f"{_ratio(entry['value'], bound, family):.2f}" if bound else ""
+    yield _baseline(entry, family)
+    yield entry.link
 
 
-def _share(value: float, floor: float, family: Family) -> float:
-    return floor / value if family.more_is_better else value / floor
+def _ratio(value: float, bound: float, family: Family) -> float:
+    return bound / value if family.more_is_better else value / bound
 
 
-def _beside(one: Found, family: Family) -> str:
-    if one["peer_value"] is None:
+def _baseline(entry: RecordRow, family: Family) -> str:
+    if entry["peer_value"] is None:
         return ""
-    ratio = 1 / _share(one["value"], one["peer_value"], family)
-    said = f"{ratio:.2f} × {one['peer']} ({number(one['peer_value'])})"
-    return said if ratio >= 1 else f"**{said}**"
+    ratio = 1 / _ratio(entry["value"], entry["peer_value"], family)
+    text = f"{ratio:.2f} × {entry['peer']} ({number(entry['peer_value'])})"
+    return text if ratio >= 1 else f"**{text}**"
 
 
-def _start_phases(found: list[Found]) -> Iterator[str]:
-    if not found:
+def _start_phases(entries: list[RecordRow]) -> Iterator[str]:
+    if not entries:
         return
     yield "### A start, phase by phase, s\n"
-    starts = sorted({(str(one["shape"]), one.file) for one in found})
-    names = list(dict.fromkeys(str(one["phase"]) for one in found))
+    starts = sorted({(str(entry["shape"]), entry.file) for entry in entries})
+    names = list(dict.fromkeys(str(entry["phase"]) for entry in entries))
     rows = []
     for shape, file in starts:
-        own = {one["phase"]: one for one in found if one["shape"] == shape and one.file == file}
+        own = {entry["phase"]: entry for entry in entries if entry["shape"] == shape and entry.file == file}
         cells = [number(own[name]["value"]) if name in own else "" for name in names]
         rows.append((shape, *cells, next(iter(own.values())).link))
     yield _table(("model", *names, "record"), rows)
 
 
-def _memory(found: list[Found]) -> Iterator[str]:
-    measured = [one for one in found if one["metric"] == "memory_measured_bytes"]
+def _memory(entries: list[RecordRow]) -> Iterator[str]:
+    measured = [entry for entry in entries if entry["metric"] == "memory_measured_bytes"]
     if not measured:
         return
-    yield "### GPU memory: what the ledger predicts, what the driver counts\n"
+    yield "### GPU memory: the ledger's prediction and the driver's count\n"
     rows = []
-    for one in sorted(measured, key=_place):
+    for entry in sorted(measured, key=_sort_key):
         predicted = next(
             other["value"]
-            for other in found
+            for other in entries
             if other["metric"] == "memory_predicted_bytes"
-            and other.file == one.file
-            and _place(other) == _place(one)
+            and other.file == entry.file
+            and _sort_key(other) == _sort_key(entry)
         )
-        beyond = one["beyond_weights_and_kv_bytes"]
-        cells = [one["shape"], one["batch"], one["context"], gib(predicted), gib(one["value"])]
+        beyond = entry["beyond_weights_and_kv_bytes"]
+        cells = [entry["shape"], entry["batch"], entry["context"], gib(predicted), gib(entry["value"])]
         cells += [
-            f"{100 * (one['value'] / predicted - 1):+.2f} %",
+            f"{100 * (entry['value'] / predicted - 1):+.2f} %",
             gib(beyond) if beyond is not None else "",
-            one.link,
+            entry.link,
         ]
         rows.append(map(str, cells))
     heads = (
@@ -231,23 +235,32 @@ def _memory(found: list[Found]) -> Iterator[str]:
     yield _table(heads, rows)
 
 
-def _kernels(found: list[Found]) -> Iterator[str]:
-    timed = [one for one in found if one["metric"] == "kernel_us"]
+def _kernels(entries: list[RecordRow]) -> Iterator[str]:
+    timed = [entry for entry in entries if entry["metric"] == "kernel_us"]
     if not timed:
         return
     yield "### Kernels of a step, each alone between two events\n"
-    for name in dict.fromkeys(one.file.removesuffix(".json") for one in timed):
-        if (PICTURES / f"{name}.svg").is_file():
-            yield f"![{name}: the kernels of a step, one after the other](images/{name}.svg)\n"
+    for name in dict.fromkeys(entry.file.removesuffix(".json") for entry in timed):
+        if (CHARTS / f"{name}.svg").is_file():
+            yield f"![{name}: the kernels of a step in order](images/{name}.svg)\n"
     speeds = {
-        (one.file, *_place(one), one["phase"]): one["value"] for one in found if one["metric"] == KERNELS[1]
+        (entry.file, *_sort_key(entry), entry["phase"]): entry["value"]
+        for entry in entries
+        if entry["metric"] == KERNELS[1]
     }
     rows = []
-    for one in timed:
-        speed = speeds.pop((one.file, *_place(one), one["phase"]), None)
-        each = one["value"] / max(one["launches"], 1)
-        cells = [one["shape"], one["batch"], one["context"], one["phase"], one["kernel"], one["launches"]]
-        cells += [number(one["value"]), number(each), "" if speed is None else number(speed), one.link]
+    for entry in timed:
+        speed = speeds.pop((entry.file, *_sort_key(entry), entry["phase"]), None)
+        each = entry["value"] / max(entry["launches"], 1)
+        cells = [
+            entry["shape"],
+            entry["batch"],
+            entry["context"],
+            entry["phase"],
+            entry["kernel"],
+            entry["launches"],
+        ]
+        cells += [number(entry["value"]), number(each), "" if speed is None else number(speed), entry.link]
         rows.append(map(str, cells))
     heads = (
         "model",
@@ -264,16 +277,16 @@ def _kernels(found: list[Found]) -> Iterator[str]:
     yield _table(heads, rows)
 
 
-def _rest(found: list[Found]) -> Iterator[str]:
-    """Tables of what has none of its own: every record's rows under their own keys."""
-    for file in dict.fromkeys(one.file for one in found):
-        own = [one for one in found if one.file == file]
+def _rest(entries: list[RecordRow]) -> Iterator[str]:
+    """Yield tables of metrics without one of their own: each record's rows under their own keys."""
+    for file in dict.fromkeys(entry.file for entry in entries):
+        own = [entry for entry in entries if entry.file == file]
         yield f"### {own[0].record['name'].replace('_', ' ')}: {own[0].link}\n"
-        for keys in dict.fromkeys(tuple(one.row) for one in own):
-            rows = [[_cell(one[key]) for key in keys] for one in own if tuple(one.row) == keys]
+        for keys in dict.fromkeys(tuple(entry.row) for entry in own):
+            rows = [[_cell(entry[key]) for key in keys] for entry in own if tuple(entry.row) == keys]
             yield _table((key.replace("_", " ") for key in keys), rows)
         if note := own[0].record.get("note"):
-            yield f"{note}\n"
+            yield _wrapped(note) + "\n"
 
 
 def _conditions(entry: tuple[str, dict[str, Any]]) -> Iterator[str]:
@@ -291,16 +304,21 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def _wrapped(text: str, indent: str = "") -> str:
+    """Wrap prose at 120 columns; links keep their lines."""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_cell(entry)}" for key, entry in value.items())
     if isinstance(value, list):
-        return ", ".join(_cell(one) for one in value)
+        return ", ".join(_cell(entry) for entry in value)
     return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def number(value: float) -> str:
-    """Return a number with as many digits as it deserves."""
+    """Return a number with three significant digits, or all of an integer."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
 
 
@@ -310,18 +328,18 @@ def gib(size_bytes: float) -> str:
 
 
 def read_records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
-    """Read every record, by the name of its file."""
+    """Read every record, by file name."""
     return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
 def main() -> int:
     """Write the page, or check it; return the exit status."""
-    wanted = page(read_records())
+    expected = page(read_records())
     if sys.argv[1:] == ["--check"]:
-        is_current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == wanted
-        print("current" if is_current else f"{PAGE} is not what the records give", file=sys.stderr)
+        is_current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == expected
+        print("current" if is_current else f"{PAGE} differs from the records", file=sys.stderr)
         return 0 if is_current else 1
-    PAGE.write_text(wanted, encoding="utf-8")
+    PAGE.write_text(expected, encoding="utf-8")
     return 0
 
 

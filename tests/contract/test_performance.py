@@ -1,4 +1,4 @@
-"""The page of numbers is what the records give, and a record is whole."""
+"""docs/performance.md is generated from the records, and records are complete."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ RECORDS = performance.read_records()
 OF_A_GPU = {name: record for name, record in RECORDS.items() if record.get("gpu")}
 
 
-def test_the_page_is_what_the_records_give():
+def test_the_page_is_generated_from_the_records():
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     assert page == performance.page(RECORDS), "run: python tests/bench/performance.py"
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_says_how_to_get_it_again(name):
+def test_a_record_names_its_conditions(name):
     record = RECORDS[name]
     assert {"name", "commit", "command", "rows"} <= set(record)
     assert record.get("machine") or (record.get("gpu") and record.get("driver"))
     assert record["rows"]
 
 
-def test_a_row_about_a_gpu_says_of_what_it_is():
-    wanted = {"metric", "path", "shape", "weights", "kv", "batch", "context", "value"}
+def test_a_row_of_a_gpu_names_its_conditions():
+    required = {"metric", "path", "shape", "weights", "kv", "batch", "context", "value"}
     rows = [row for record in OF_A_GPU.values() for row in record["rows"]]
-    assert [row for row in rows if row.get("metric") in performance.TOLD and not wanted <= set(row)] == []
+    assert [
+        row for row in rows if row.get("metric") in performance.TABLE_METRICS and not required <= set(row)
+    ] == []
 
 
 def record(*rows: dict, **more) -> dict[str, dict]:
@@ -49,7 +51,7 @@ def record(*rows: dict, **more) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "text"),
     [
         ({"metric": "decode_step_ms", "value": 4.0, "peer": "vllm", "peer_value": 5.0}, "1.25 × vllm (5)"),
         (
@@ -69,11 +71,11 @@ def record(*rows: dict, **more) -> dict[str, dict]:
         ({"metric": "of_a_new_kind", "value": 7.0, "clients": 8}, "of_a_new_kind"),
     ],
 )
-def test_a_row_stands_beside_its_floor_and_its_peer_and_losing_is_bold(row, said):
-    assert said in performance.page(record(row))
+def test_a_row_shows_its_bound_and_its_baseline_and_losing_is_bold(row, text):
+    assert text in performance.page(record(row))
 
 
-def test_a_record_s_note_stands_below_each_table_of_its_rows():
+def test_a_record_s_note_follows_each_table_of_its_rows():
     rows = [{"metric": "decode_step_ms", "value": float(batch), "batch": batch} for batch in (1, 8)]
     page = performance.page(record(*rows, note="of a version before"))
     assert page.count("- [made](../tests/bench/records/made.json): of a version before.") == 1
@@ -101,10 +103,10 @@ def test_kernels_and_phases_get_tables_of_their_own():
     assert "| llama-3-8b | 0.4 | 0.9 |" in page
 
 
-def test_what_bench_writes_is_what_the_page_reads(tmp_path):
+def test_records_of_bench_are_read_by_the_page(tmp_path):
     from wisp_runtime.bench.record import Row, make_record, write_record
 
-    row = Row("decode_step_ms", 4.0, "general", "llama-3-8b", "bf16", "bf16", 8, 512, floor=3.5)
+    row = Row("decode_step_ms", 4.0, "general", "llama-3-8b", "bf16", "bf16", 8, 512, lower_bound=3.5)
     made = make_record("decode", [row], device="cpu", command=["bench"], commit="abc")
     write_record(tmp_path / "decode.json", made)
     (read,) = performance.read_records(tmp_path).values()

@@ -1,1 +1,1 @@
-"""Measurements behind `wisp-runtime bench` and `wisp-runtime profile`."""
+"""Benchmarks behind `wisp-runtime bench` and `wisp-runtime profile`."""

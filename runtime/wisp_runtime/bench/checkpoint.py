@@ -1,7 +1,7 @@
 """Write a checkpoint of a named shape: random weights of its real size, and a tokenizer that loads as slowly.
 
-For measuring a start from files where no real model can be had. The weights are drawn once and repeated, so
-writing runs at the disk's speed; a server reads them like any others.
+For benchmarks of a start from files without a real model. The weights are a pool of random numbers,
+repeated, so that writing runs at the disk's speed; a server reads them like any others.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
     """Write config, tokenizer and safetensors of ``shape`` into ``folder``; return the bytes of the weights.
 
     Args:
-        shape: a name of :mod:`wisp_plan.presets`.
-        folder: made if it is not there.
+        shape: name of :mod:`wisp_plan.presets`.
+        folder: target folder, created if missing.
         on_progress: ``on_progress(bytes_done, total_bytes)``.
-        seed: of the weights.
+        seed: seed of the weights.
 
     Raises:
-        DiskFull: there is no room.
+        DiskFull: too little free space.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = shape_config(shape)
@@ -49,29 +49,29 @@ def write_checkpoint(shape: str, folder: Path, on_progress: OnProgress, seed: in
     write_tokenizer(folder, spec.vocab)
     pool = _Pool(seed)
     shards = list(_shards(list(expected_tensors(spec))))
-    total = sum(2 * _elements(one) for shard in shards for one in shard)
+    total = sum(2 * _elements(tensor) for shard in shards for tensor in shard)
     require_space(folder, total, f"writing a checkpoint of {shape}")
     done, weight_map = 0, dict[str, str]()
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        pending = [PendingTensor(one.name, one.shape, pool.drawer(one)) for one in shard]
-        on_part = partial(_further, on_progress, done, total)
-        (folder / name).unlink(missing_ok=True)  # half of it, from a time that was interrupted
-        write_safetensors(folder / name, pending, "BF16", on_part)
-        done += sum(2 * one.elements for one in pending)
-        weight_map |= dict.fromkeys((one.name for one in shard), name)
+        pending = [PendingTensor(tensor.name, tensor.shape, pool.sampler(tensor)) for tensor in shard]
+        on_shard = partial(_further, on_progress, done, total)
+        (folder / name).unlink(missing_ok=True)  # left incomplete by an interrupted run
+        write_safetensors(folder / name, pending, "BF16", on_shard)
+        done += sum(2 * tensor.elements for tensor in pending)
+        weight_map |= dict.fromkeys((tensor.name for tensor in shard), name)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX_FILE).write_text(json.dumps(index))
     return done
 
 
 def is_written(shape: str, folder: Path) -> bool:
-    """Say whether ``folder`` holds a whole checkpoint of ``shape``: its index is written last."""
+    """Return whether ``folder`` holds a complete checkpoint of ``shape``: its index is written last."""
     try:
-        found = json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
     except OSError:
         return False
-    return bool(found == shape_config(shape)) and (folder / INDEX_FILE).is_file()
+    return bool(config == shape_config(shape)) and (folder / INDEX_FILE).is_file()
 
 
 def _further(on_progress: OnProgress, before: int, total: int, done: int, _file_bytes: int) -> None:
@@ -100,7 +100,7 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
 
 
 def _words() -> Iterator[str]:
-    """Yield words of two letters, then of three, and so on: each begins with one that came before."""
+    """Yield words of two letters, then of three, and so on: each extends an earlier one by a letter."""
     length = 2
     while True:
         for letters in product(string.ascii_lowercase, repeat=length):
@@ -113,7 +113,7 @@ def _elements(tensor: ExpectedTensor) -> int:
 
 
 def _shards(tensors: list[ExpectedTensor]) -> Iterator[list[ExpectedTensor]]:
-    """Cut the tensors into files of about 5 GB, as published models are."""
+    """Group the tensors into files of about 5 GB, as published models do."""
     shard: list[ExpectedTensor] = []
     size = 0
     for tensor in tensors:
@@ -127,20 +127,20 @@ def _shards(tensors: list[ExpectedTensor]) -> Iterator[list[ExpectedTensor]]:
 
 
 class _Pool:
-    """Random bf16 numbers that all tensors are cut from."""
+    """Pool of random bf16 numbers that all tensors are made of."""
 
     def __init__(self, seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        self._numbers = draw.standard_normal(_POOL_ELEMENTS, np.float32).astype(ml_dtypes.bfloat16)
+        rng = np.random.default_rng(seed)
+        self._numbers = rng.standard_normal(_POOL_ELEMENTS, np.float32).astype(ml_dtypes.bfloat16)
 
-    def drawer(self, tensor: ExpectedTensor) -> Callable[[], Array]:
-        """Return what makes a tensor: matrices with a variance of 1 over their inputs, norms about 1."""
+    def sampler(self, tensor: ExpectedTensor) -> Callable[[], Array]:
+        """Return the function that makes a tensor: matrices with variance 1 / inputs, norms about 1."""
 
-        def draw() -> Array:
+        def sample() -> Array:
             size = _elements(tensor)
             pool = self._numbers[: min(size, _POOL_ELEMENTS)].astype(np.float32)
             mean, deviation = (1.0, 0.05) if tensor.role == "norm" else (0.0, tensor.shape[-1] ** -0.5)
             scaled = (mean + deviation * pool).astype(ml_dtypes.bfloat16)
             return np.resize(scaled, tensor.shape)
 
-        return draw
+        return sample

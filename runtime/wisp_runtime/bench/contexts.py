@@ -1,8 +1,8 @@
-"""Give sequences a long context without computing it, so that a decode step at any length is quick to reach.
+"""Give sequences a long context without computing it, so that decode steps at any length start at once.
 
-The prompts' blocks are entered in the prefix cache as if they had been computed, and the KV cache is filled
-with random numbers. Sequences that then arrive with these prompts compute only what the prefix cache never
-holds, the last block; from there on every step is a real one. What they say means nothing.
+The prompts' blocks are inserted into the prefix cache as if they had been computed, and the KV cache is
+filled with random numbers. Sequences with these prompts then compute only their last block, which the prefix
+cache never holds; from there on every step is a real one. Their text is meaningless.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NOISE_ELEMENTS = 1 << 20
 
 
 def make_prompts(count: int, tokens: int, vocab: int, seed: int) -> list[Prompt]:
-    """Draw ``count`` prompts of ``tokens`` random token ids; those of other seeds are others."""
-    draw = random.Random(seed)
-    return [tuple(draw.choices(range(vocab), k=tokens)) for _ in range(count)]
+    """Return ``count`` prompts of ``tokens`` random token ids; another seed gives others."""
+    rng = random.Random(seed)
+    return [tuple(rng.choices(range(vocab), k=tokens)) for _ in range(count)]
 
 
-def place(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
-    """Let the blocks of ``prompts`` be found in the prefix cache, whatever is in them.
+def insert_prefixes(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
+    """Insert the blocks of ``prompts`` into the prefix cache, whatever they contain.
 
     There must be free blocks for all of them. The scheduler reuses prefixes (``Limits.reuses_prefixes``).
     """
@@ -45,18 +45,18 @@ def place(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
 
 
 def fill_with_noise(cache: KVCache, ops: Ops, seed: int = 0) -> None:
-    """Fill keys and values with standard normal numbers, the same ones again after each million."""
+    """Fill keys and values with standard normal numbers, repeating a million of them."""
     for number, array in enumerate((cache.keys, cache.values)):
-        draw = np.random.default_rng((seed, number))
-        noise = draw.standard_normal(min(array.size, _NOISE_ELEMENTS), np.float32).astype(array.dtype)
+        rng = np.random.default_rng((seed, number))
+        noise = rng.standard_normal(min(array.size, _NOISE_ELEMENTS), np.float32).astype(array.dtype)
         bits = f"u{array.dtype.itemsize}"
-        _spread(array.reshape(-1).view(bits), ops.from_host(noise.view(bits)))
+        _tile(array.reshape(-1).view(bits), ops.from_host(noise.view(bits)))
 
 
-def _spread(flat: Array, piece: Array) -> None:
-    """Repeat ``piece`` over ``flat`` by copies that double in length."""
-    _copy(flat[: piece.size], piece)
-    done = piece.size
+def _tile(flat: Array, noise: Array) -> None:
+    """Repeat ``noise`` over ``flat`` by copies that double in length."""
+    _copy(flat[: noise.size], noise)
+    done = noise.size
     while done < flat.size:
         more = min(done, flat.size - done)
         _copy(flat[done : done + more], flat[:more])
@@ -64,7 +64,7 @@ def _spread(flat: Array, piece: Array) -> None:
 
 
 def _copy(target: Array, source: Array) -> None:
-    """Copy contiguous memory; on a GPU as such, because an assignment may make CuPy compile a kernel."""
+    """Copy contiguous memory; on a GPU without an assignment, for which CuPy may compile a kernel."""
     if isinstance(target, np.ndarray):
         target[:] = source
     else:

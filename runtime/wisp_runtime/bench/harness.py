@@ -1,7 +1,7 @@
-"""Drive the engine's own loop with scripted requests, and note when each step's tokens came out.
+"""Run the engine's own loop on scripted requests, and record the time of each step's tokens.
 
-What is timed is :func:`wisp_runtime.engine.loop.run` itself, as it serves: planning, packing, the step,
-sampling, committing, pickling what goes to the server. Only the pipe and the server are missing.
+The timed code is :func:`wisp_runtime.engine.loop.run` itself, as it serves: planning, packing, the step,
+sampling, committing, pickling the messages to the server. Only the pipe and the server are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wisp_runtime.errors import EngineFailed
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a step gave: at which time, for how many sequences, and how many tokens of prompts were cached."""
+    """Output of a step: time, number of tokens, number of cached prompt tokens."""
 
     at_s: float
     tokens: int
@@ -30,38 +30,38 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests that were sent to an idle engine together, and all that it gave until it was idle again."""
+    """Requests sent together to an idle engine, and its outputs until it was idle again."""
 
     began_s: float
     outputs: tuple[Output, ...]
 
     @property
     def first_token_s(self) -> float:
-        """Seconds until the first token of any."""
-        return next(one.at_s for one in self.outputs if one.tokens) - self.began_s
+        """Seconds until the first token of any sequence."""
+        return next(output.at_s for output in self.outputs if output.tokens) - self.began_s
 
     @property
     def seconds(self) -> float:
-        """Seconds until the last token of all."""
+        """Seconds until the last token of all sequences."""
         return self.outputs[-1].at_s - self.began_s
 
     def steps_ms(self, batch: int, skip: int) -> list[float]:
-        """Return the milliseconds between full decode steps: those that gave ``batch`` tokens.
+        """Return the milliseconds between full decode steps: those with ``batch`` tokens.
 
         Args:
-            batch: sequences that decode.
-            skip: such steps to leave out at the beginning.
+            batch: number of decoding sequences.
+            skip: number of full steps to leave out at the beginning.
         """
-        full = [one.at_s for one in self.outputs if one.tokens == batch]
+        full = [output.at_s for output in self.outputs if output.tokens == batch]
         return [1e3 * (after - before) for before, after in zip(full[skip:], full[skip + 1 :], strict=False)]
 
 
 Script = Generator[list[Submit], Round, None]
-"""Yields what to submit next, is sent what came of it; it runs on when the engine is idle again."""
+"""Generator of requests; receives their :class:`Round` once the engine is idle again."""
 
 
-class ScriptedLine:
-    """The engine's line to a server that follows a script."""
+class ScriptedChannel:
+    """Channel of the engine to a scripted server."""
 
     def __init__(self, script: Script, clock: Callable[[], float] = time.perf_counter) -> None:
         self._script, self._clock = script, clock
@@ -69,19 +69,19 @@ class ScriptedLine:
         self._began_s = 0.0
 
     def send(self, message: Any) -> None:
-        """Pickle a message as for the pipe, and note when."""
+        """Pickle a message as for the pipe, and record the time."""
         assert isinstance(message, StepOutput)
         encode(message)
         failed = next((event for event in message.events if event.finish == "error"), None)
         if failed is not None:
-            raise EngineFailed(f"a request of the measurement failed: {failed.message}")
+            raise EngineFailed(f"a request of the benchmark failed: {failed.message}")
         assert self._outputs is not None
         tokens = sum(event.token is not None for event in message.events)
         cached = sum(event.cached_tokens for event in message.events)
         self._outputs.append(Output(self._clock(), tokens, cached))
 
     def receive(self, *, waits: bool) -> list[Any]:
-        """Return nothing while the engine is busy; when it is idle, what the script says next."""
+        """Return nothing while the engine is busy; when it is idle, the script's next requests."""
         if not waits:
             return []
         try:
@@ -96,13 +96,13 @@ class ScriptedLine:
         return list(requests)
 
 
-def follow(script: Script, scheduler: Scheduler, runner: Runner) -> None:
+def run_script(script: Script, scheduler: Scheduler, runner: Runner) -> None:
     """Run ``script`` to its end.
 
     Raises:
         EngineFailed: a request was refused or failed.
     """
-    loop.run(ScriptedLine(script), scheduler, runner)
+    loop.run(ScriptedChannel(script), scheduler, runner)
 
 
 def requests_of(
@@ -111,9 +111,9 @@ def requests_of(
     """Make a request of each prompt that generates exactly ``max_tokens`` tokens.
 
     Args:
-        prompts: token ids.
-        max_tokens: to generate; an end-of-sequence token does not end it.
-        name: that request ids begin with; not used before.
+        prompts: token ids of each request.
+        max_tokens: tokens to generate; an end-of-sequence token does not end the sequence.
+        name: prefix of the request ids, not used before.
         sampling: fields of :class:`~wisp_runtime.engine.transport.messages.SamplingParams`.
     """
     from wisp_runtime.engine.transport.messages import SamplingParams

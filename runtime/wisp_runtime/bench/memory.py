@@ -1,4 +1,4 @@
-"""What an engine really occupies, beside what the ledger said before it started."""
+"""Measured memory of an engine against the ledger's prediction."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import make_prompts
-from wisp_runtime.bench.harness import Script, follow, requests_of
+from wisp_runtime.bench.harness import Script, requests_of, run_script
 from wisp_runtime.bench.record import Row
-from wisp_runtime.bench.target import Subject, Wanted, open_subject
+from wisp_runtime.bench.target import Target, TargetOptions, open_target
 
 _DECODE_STEPS = 8
 
 
-def memory_rows(wanted: Wanted) -> Iterator[Row]:
-    """Bring an engine up, run its largest steps, and compare.
+def memory_rows(options: TargetOptions) -> Iterator[Row]:
+    """Start an engine, run its largest steps, and compare.
 
-    On a GPU what NVML says of this process, or of the whole card less what was taken before where it hides
-    processes; on the CPU the growth of the process's peak.
+    On a GPU, NVML's bytes of this process, or of the card less its earlier use where processes are hidden; on
+    the CPU, the growth of the process's peak.
     """
-    before = _taken_bytes(wanted.device)
-    subject = open_subject(wanted)
-    run_largest_steps(subject)
-    measured, source = _measured_bytes(wanted.device, before)
-    ledger = subject.fit.ledger
+    before = _taken_bytes(options.device)
+    target = open_target(options)
+    run_largest_steps(target)
+    measured, source = _measured_bytes(options.device, before)
+    ledger = target.fit.ledger
     predicted = ledger.total_bytes
-    held = {"batch": wanted.batch, "context": subject.limits.max_context}
-    yield subject.row("memory_predicted_bytes", predicted, **held)
-    yield subject.row(
+    held = {"batch": options.batch, "context": target.limits.max_context}
+    yield target.row("memory_predicted_bytes", predicted, **held)
+    yield target.row(
         "memory_measured_bytes",
         measured,
         **held,
@@ -42,9 +42,9 @@ def memory_rows(wanted: Wanted) -> Iterator[Row]:
     )
 
 
-def run_largest_steps(subject: Subject) -> None:
-    """Run a prefill step as large as allowed, then decode with as many sequences as allowed."""
-    limits, vocab = subject.limits, subject.spec.vocab
+def run_largest_steps(target: Target) -> None:
+    """Run the largest allowed prefill step, then decode the maximum of sequences."""
+    limits, vocab = target.limits, target.spec.vocab
     longest = limits.max_context - _DECODE_STEPS
     each = max(1, min(longest, limits.max_step_tokens // limits.max_running))
 
@@ -53,11 +53,11 @@ def run_largest_steps(subject: Subject) -> None:
         prompts = make_prompts(limits.max_running, each, vocab, seed=8)
         yield requests_of(prompts, _DECODE_STEPS, "widest", temperature=1.0, top_p=0.9, logprobs=1)
 
-    follow(script(), subject.scheduler(), subject.runner)
+    run_script(script(), target.scheduler(), target.runner)
 
 
 def _taken_bytes(device: str) -> int:
-    """Return what is taken before the engine starts: of the card, or of this process's memory."""
+    """Return the bytes in use before the engine starts: of the card, or of this process."""
     if device == "cuda":
         return nvml.used_bytes() or 0
     return _peak_bytes()
@@ -73,7 +73,7 @@ def _measured_bytes(device: str, before: int) -> tuple[int, str]:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory this process ever held."""
+    """Return this process's peak memory."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

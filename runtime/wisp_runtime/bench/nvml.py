@@ -1,7 +1,7 @@
-"""Ask NVIDIA's management library what a GPU is and who holds how much of its memory.
+"""GPU name, driver version and memory use, from NVIDIA's management library.
 
-Through ctypes, without a package; never opens a CUDA context, so asking changes nothing. Every function
-returns None where there is no driver or the driver does not tell.
+Through ctypes, without a package and without a CUDA context, so a query changes nothing. Every function
+returns None where there is no driver or the driver does not report the value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Memory(ctypes.Structure):  # nvmlMemory_v2_t
 
 
 def card(index: int = 0) -> Card | None:
-    """Name GPU ``index`` of this machine (the driver's numbering, not ``CUDA_VISIBLE_DEVICES``'s)."""
+    """Return GPU ``index`` of this machine (the driver's numbering, not ``CUDA_VISIBLE_DEVICES``'s)."""
     library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
@@ -47,7 +47,7 @@ def card(index: int = 0) -> Card | None:
 
 
 def used_bytes(index: int = 0) -> int | None:
-    """Return the memory of GPU ``index`` that is taken, by whomever; without what the driver reserves."""
+    """Return the memory of GPU ``index`` in use by all processes, without the driver's reserve."""
     library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None
@@ -58,7 +58,7 @@ def used_bytes(index: int = 0) -> int | None:
 
 
 def process_bytes(pid: int, index: int = 0) -> int | None:
-    """Return what process ``pid`` holds of GPU ``index``; None also where a container hides processes."""
+    """Return the memory of GPU ``index`` that process ``pid`` holds; None where a container hides it."""
     library, handle = management_library(), _handle(index)
     if library is None or handle is None:
         return None

@@ -1,6 +1,6 @@
-"""What a measurement leaves behind: rows of numbers, and under which conditions they were taken.
+"""Records of benchmarks: rows of numbers, and the conditions of the run.
 
-The JSON of a record is what ``tests/bench/records/`` keeps and ``docs/performance.md`` is generated from.
+``tests/bench/records/`` keeps their JSON, and ``docs/performance.md`` is generated from it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured number, and what it stands beside.
+    """One measured number and its conditions.
 
     Attributes:
-        metric: with its unit: ``decode_step_ms``, ``first_token_ms``, ``prefill_tokens_per_s``,
+        metric: name with its unit: ``decode_step_ms``, ``first_token_ms``, ``prefill_tokens_per_s``,
             ``start_to_first_token_s``, ``memory_predicted_bytes``, ``memory_measured_bytes``.
         value: the number; a median where there were several.
-        path: what computed it: ``general``, ``persistent`` (a step in one launch), ``reference`` (the CPU),
-            or the name of another program.
-        shape: the model.
-        weights, kv: how they are held.
+        path: decode path: ``general``, ``persistent`` (the persistent decode kernel), ``reference`` (the
+            CPU), or the name of another program.
+        shape: name of the model.
+        weights, kv: formats in memory.
         batch: sequences in a step.
-        context: tokens each has before what is measured (of a prompt: its tokens).
-        floor: what the machine's ceilings allow at best.
-        peer, peer_value: who else was measured on the same GPU, and what it gave.
-        more: what a metric has beside these: ``p10``, ``p90``, ``cached``, ``phase``.
+        context: tokens of each sequence before the measured step (of a prompt: its tokens).
+        lower_bound: roofline bound from the machine's measured ceilings; ``floor`` in JSON.
+        baseline, baseline_value: another program on the same GPU and its number; ``peer`` in JSON.
+        more: further fields of a metric: ``p10``, ``p90``, ``cached``, ``phase``.
     """
 
     metric: str
@@ -46,13 +46,13 @@ class Row:
     kv: str
     batch: int = 1
     context: int = 0
-    floor: float | None = None
-    peer: str | None = None
-    peer_value: float | None = None
+    lower_bound: float | None = None
+    baseline: str | None = None
+    baseline_value: float | None = None
     more: dict[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the row as a record's JSON has it; what is not known is left out."""
+        """Return the row as JSON of a record; unknown values are left out."""
         row: dict[str, object] = {
             "metric": self.metric,
             "path": self.path,
@@ -62,16 +62,16 @@ class Row:
             "batch": self.batch,
             "context": self.context,
             "value": self.value,
-            "peer": self.peer,
-            "peer_value": self.peer_value,
-            "floor": self.floor,
+            "peer": self.baseline,
+            "peer_value": self.baseline_value,
+            "floor": self.lower_bound,
         } | self.more
         return {key: _rounded(value) for key, value in row.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle of some numbers, and where a tenth of them lie below and above."""
+    """Median, 10th and 90th percentile of some numbers."""
 
     median: float
     p10: float
@@ -79,28 +79,28 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Sum up at least one number."""
+        """Summarize at least one number."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         tenths = statistics.quantiles(values, n=10, method="inclusive")
         return cls(statistics.median(values), tenths[0], tenths[-1])
 
     def to_dict(self) -> dict[str, object]:
-        """Return what stands beside a median in a row."""
+        """Return the percentiles as fields of a row."""
         return {"p10": self.p10, "p90": self.p90}
 
 
 def make_record(
     name: str, rows: Iterable[Row], *, device: str, command: Sequence[str], commit: str | None
 ) -> dict[str, object]:
-    """Put rows under the conditions of this run.
+    """Make a record of rows, with the conditions of this run.
 
     Args:
-        name: of the record.
-        rows: what was measured.
+        name: name of the record.
+        rows: measured rows.
         device: ``cuda`` or ``cpu``.
-        command: the words that were typed.
-        commit: of the code; None asks git.
+        command: command line that was typed.
+        commit: commit of the code; None: git's HEAD.
     """
     where: dict[str, object] = {"gpu": None, "driver": None, "machine": _machine()}
     if device == "cuda" and (card := nvml.card()):

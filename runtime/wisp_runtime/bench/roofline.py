@@ -1,7 +1,7 @@
-"""The least time that a machine's ceilings allow: bytes that must be read, operations that must be done.
+"""Roofline lower bounds: bytes over bandwidth, or operations over rate, whichever takes longer.
 
-The larger of bytes over bandwidth and operations over rate; the ceilings are measured ones, not the data
-sheet's (``tests/bench/peer/README.md``). Weights are read once a step, the KV cache once a sequence.
+The ceilings are measured ones, not the data sheet's (``tests/bench/baselines/README.md``). Weights are read
+once a step, the KV cache once a sequence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wisp_plan.weights.tensors import expected_tensors
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a GPU does at best: bytes read a second, bf16 operations a second."""
+    """Ceilings of a GPU: bytes read a second, bf16 operations a second."""
 
     bytes_per_s: float
     flops_per_s: float
@@ -28,7 +28,7 @@ class Ceiling:
 _KEYS_OR_VALUES = re.compile(r"\.[kv]_proj\.")
 
 CEILINGS = {"H200": Ceiling(4.5e12, 790e12), "H100": Ceiling(3.0e12, 790e12)}
-"""By a part of the driver's name."""
+"""Ceilings by a part of the driver's name of the GPU."""
 
 
 def ceiling_of(gpu: str | None) -> Ceiling | None:
@@ -37,7 +37,7 @@ def ceiling_of(gpu: str | None) -> Ceiling | None:
 
 
 def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
-    """Count the bytes of weights that a step reads: all but an embedding table that is not also the head."""
+    """Count the bytes of weights that a step reads: all, except an embedding table that is not the head."""
     projection, total = FORMATS[weights], 0
     for tensor in expected_tensors(spec):
         if tensor.role == "projection":
@@ -48,10 +48,10 @@ def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
     return total
 
 
-def decode_floor_s(
+def decode_lower_bound_s(
     spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: str
 ) -> float:
-    """Return the least seconds of a step that decodes ``batch`` sequences of ``context`` tokens each."""
+    """Return the lower bound of a step that decodes ``batch`` sequences of ``context`` tokens each."""
     attention, layers = _attention(spec), len(spec.layers)
     seen = min(context, attention.window or context)
     moved = step_weight_bytes(spec, weights) + batch * seen * kv_bytes_per_token(spec, kv)
@@ -60,10 +60,10 @@ def decode_floor_s(
     return max(moved / ceiling.bytes_per_s, done / ceiling.flops_per_s)
 
 
-def prefill_floor_s(
+def prefill_lower_bound_s(
     spec: ModelSpec, ceiling: Ceiling, *, sequences: int, prompt: int, cached: int = 0, weights: str, kv: str
 ) -> float:
-    """Return the least seconds to compute prompts of which ``cached`` tokens are in the cache already.
+    """Return the lower bound of computing prompts of which ``cached`` tokens are in the cache already.
 
     Only each prompt's last token needs logits, and of the last layer more than K and V.
     """
@@ -79,12 +79,12 @@ def prefill_floor_s(
 
 
 def _layer_weights(spec: ModelSpec) -> int:
-    """Weights that each token is multiplied with, the head's apart."""
+    """Count the projection weights that each token is multiplied with, without the head's."""
     return sum(math.prod(tensor.shape) for tensor in expected_tensors(spec) if tensor.role == "projection")
 
 
 def _last_layer_weights(spec: ModelSpec) -> int:
-    """Those of the last layer that only a token with logits is multiplied with: all but K's and V's."""
+    """Count the last layer's weights that only tokens with logits need: all but K's and V's."""
     last = f".layers.{len(spec.layers) - 1}."
     return sum(
         math.prod(tensor.shape)
@@ -94,19 +94,19 @@ def _last_layer_weights(spec: ModelSpec) -> int:
 
 
 def _attention(spec: ModelSpec) -> AttentionSpec:
-    """Return the attention that all layers have; what is measured so far is of equal layers."""
+    """Return the attention of all layers, which are equal in the models measured so far."""
     layer = dense_layer(spec)
     assert layer is not None, f"{spec.architecture} has layers that differ"
     return layer.attention
 
 
 def _pair_flops(attention: AttentionSpec) -> int:
-    """Operations of one layer for a query and a key that it sees: a dot product each for score and value."""
+    """Operations of one layer for a (query, key) pair: one multiply-add a channel for score and for value."""
     return 4 * attention.query_size
 
 
 def _pairs(tokens: int, window: int) -> int:
-    """Count the (query, key) pairs of a causal prompt, each query seeing at most ``window`` keys."""
+    """Count the (query, key) pairs of a causal prompt, each query attending to at most ``window`` keys."""
     ramp = min(tokens, window)
     return ramp * (ramp + 1) // 2 + (tokens - ramp) * window
 
@@ -115,15 +115,15 @@ def phase_bytes(spec: ModelSpec, *, weights: str, kv: str, batch: int, context: 
     """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
     element = 2 if weights in FORMATS else 4  # float32 on the CPU
     seen = min(context, _attention(spec).window or context)
-    found = {"attention": batch * seen * kv_bytes_per_token(spec, kv)}
+    phases = {"attention": batch * seen * kv_bytes_per_token(spec, kv)}
     for tensor in expected_tensors(spec):
-        phase = next((phase for part, phase in _PHASE_OF.items() if part in tensor.name), None)
+        phase = next((phase for name, phase in _PHASE_OF.items() if name in tensor.name), None)
         if tensor.role == "projection" and phase:
             size = math.prod(tensor.shape) * element
             held = FORMATS[weights].weight_bytes(*tensor.shape) if weights in FORMATS else size
-            found[phase] = found.get(phase, 0) + held
-    found["head"] = spec.vocab * spec.hidden * element
-    return found
+            phases[phase] = phases.get(phase, 0) + held
+    phases["head"] = spec.vocab * spec.hidden * element
+    return phases
 
 
 _PHASE_OF = {

@@ -1,109 +1,109 @@
-"""The measurements that need nothing but an engine in this process: decode steps, first tokens, prefill."""
+"""Benchmarks of an engine in this process: decode steps, first tokens, prefill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wisp_runtime.bench.baselines.published import with_peer
-from wisp_runtime.bench.contexts import make_prompts, place
-from wisp_runtime.bench.harness import Round, Script, follow, requests_of
+from wisp_runtime.bench.baselines.published import with_baseline
+from wisp_runtime.bench.contexts import insert_prefixes, make_prompts
+from wisp_runtime.bench.harness import Round, Script, requests_of, run_script
 from wisp_runtime.bench.record import Row, Spread
-from wisp_runtime.bench.roofline import ceiling_of, decode_floor_s, prefill_floor_s
-from wisp_runtime.bench.target import Subject
+from wisp_runtime.bench.roofline import ceiling_of, decode_lower_bound_s, prefill_lower_bound_s
+from wisp_runtime.bench.target import Target
 from wisp_runtime.errors import EngineFailed
 
 WARM_UP_STEPS = 32
-"""Decode steps that are not counted: graphs are captured in them, clocks rise."""
+"""Decode steps that are not counted: graphs are captured, clocks rise."""
 
 WARM_UP_ROUNDS = 2
 _SUFFIX_TOKENS = 16
 
 
-def decode_row(subject: Subject, *, batch: int, context: int, steps: int, sampling: dict[str, float]) -> Row:
-    """Measure the step that decodes ``batch`` sequences which began with ``context`` tokens.
+def decode_row(target: Target, *, batch: int, context: int, steps: int, sampling: dict[str, float]) -> Row:
+    """Measure the step that decodes ``batch`` sequences of ``context`` tokens each.
 
     Args:
-        batch: sequences.
-        context: tokens each has when it starts to decode; it grows by a token a step, as served.
-        steps: to measure, after the warm-up.
-        sampling: parameters; temperature 0 is greedy.
+        batch: number of sequences.
+        context: tokens of each when it starts to decode; it grows by a token a step, as served.
+        steps: steps to measure, after the warm-up.
+        sampling: sampling parameters; temperature 0 is greedy.
     """
-    scheduler, rounds = subject.scheduler(), list[Round]()
-    prompts = make_prompts(batch, context, subject.spec.vocab, seed=1)
-    place(scheduler, prompts)
+    scheduler, rounds = target.scheduler(), list[Round]()
+    prompts = make_prompts(batch, context, target.spec.vocab, seed=1)
+    insert_prefixes(scheduler, prompts)
 
     def script() -> Script:
-        wanted = WARM_UP_STEPS + steps + 2  # the first comes with the prompt, the last closes an interval
-        rounds.append((yield requests_of(prompts, wanted, "decode", **sampling)))
+        tokens = WARM_UP_STEPS + steps + 2  # the first comes with the prompt, the last closes an interval
+        rounds.append((yield requests_of(prompts, tokens, "decode", **sampling)))
 
-    follow(script(), scheduler, subject.runner)
+    run_script(script(), scheduler, target.runner)
     times = rounds[0].steps_ms(batch, WARM_UP_STEPS)[:steps]
     if not times:
         raise EngineFailed(
             f"no step decoded all {batch} sequences at once: the KV cache is too small for them."
         )
     mean_context = context + WARM_UP_STEPS + steps / 2
-    floor = _floor_ms(subject, batch=batch, context=mean_context)
+    bound = _lower_bound_ms(target, batch=batch, context=mean_context)
     spread = Spread.of(times)
     more = spread.to_dict() | {"steps": len(times), "tokens_per_s": 1e3 * batch / spread.median}
-    path = subject.strategy.path_of(batch, int(batch * mean_context))
-    row = subject.row(
-        "decode_step_ms", spread.median, path=path, batch=batch, context=context, floor=floor, **more
+    path = target.strategy.path_of(batch, int(batch * mean_context))
+    row = target.row(
+        "decode_step_ms", spread.median, path=path, batch=batch, context=context, lower_bound=bound, **more
     )
-    return with_peer(row, subject.gpu)
+    return with_baseline(row, target.gpu)
 
 
 def first_token_rows(
-    subject: Subject, *, prompts: Sequence[int], repeats: int, is_cached: bool
+    target: Target, *, prompts: Sequence[int], repeats: int, is_cached: bool
 ) -> Iterator[Row]:
     """Measure the time from a request to its first token, on an idle engine.
 
     Args:
-        prompts: tokens of a prompt, a row each.
-        repeats: requests a row; each prompt is new to the prefix cache.
-        is_cached: of each prompt all but the last 16 tokens were computed before, by another request.
+        prompts: prompt lengths, a row each.
+        repeats: requests a row; no prompt is in the prefix cache.
+        is_cached: all but the last 16 tokens of each prompt were computed before, by another request.
     """
     for length in prompts:
-        scheduler, rounds = subject.scheduler(), list[Round]()
+        scheduler, rounds = target.scheduler(), list[Round]()
         script = _cached_script if is_cached else _fresh_script
-        follow(script(subject, length, repeats, rounds), scheduler, subject.runner)
-        spread = Spread.of([1e3 * one.first_token_s for one in rounds])
+        run_script(script(target, length, repeats, rounds), scheduler, target.runner)
+        spread = Spread.of([1e3 * each.first_token_s for each in rounds])
         cached = rounds[-1].outputs[-1].cached_tokens
-        floor = _prefill_floor_s(subject, sequences=1, prompt=length, cached=cached)
+        bound_s = _prefill_lower_bound_s(target, sequences=1, prompt=length, cached=cached)
         more = spread.to_dict() | {"repeats": repeats} | ({"cached": cached} if cached else {})
-        floor_ms = None if floor is None else 1e3 * floor
-        row = subject.row("first_token_ms", spread.median, batch=1, context=length, floor=floor_ms, **more)
-        yield with_peer(row, subject.gpu)
+        bound_ms = None if bound_s is None else 1e3 * bound_s
+        row = target.row("first_token_ms", spread.median, context=length, lower_bound=bound_ms, **more)
+        yield with_baseline(row, target.gpu)
 
 
-def prefill_row(subject: Subject, *, batch: int, prompt: int, repeats: int) -> Row:
-    """Measure how many tokens of prompts a second are computed when ``batch`` prompts arrive together."""
-    scheduler, rounds = subject.scheduler(), list[Round]()
+def prefill_row(target: Target, *, batch: int, prompt: int, repeats: int) -> Row:
+    """Measure the prompt tokens computed a second when ``batch`` prompts arrive together."""
+    scheduler, rounds = target.scheduler(), list[Round]()
 
     def script() -> Script:
         for number in range(1 + repeats):
-            prompts = make_prompts(batch, prompt, subject.spec.vocab, seed=100 + number)
+            prompts = make_prompts(batch, prompt, target.spec.vocab, seed=100 + number)
             rounds.append((yield requests_of(prompts, 1, f"prefill-{number}", temperature=0.0)))
 
-    follow(script(), scheduler, subject.runner)
-    spread = Spread.of([batch * prompt / one.seconds for one in rounds[1:]])
-    floor_s = _prefill_floor_s(subject, sequences=batch, prompt=prompt)
-    floor = None if floor_s is None else batch * prompt / floor_s
-    more = spread.to_dict() | {"repeats": repeats}
-    row = subject.row("prefill_tokens_per_s", spread.median, batch=batch, context=prompt, floor=floor, **more)
-    return with_peer(row, subject.gpu)
+    run_script(script(), scheduler, target.runner)
+    spread = Spread.of([batch * prompt / each.seconds for each in rounds[1:]])
+    bound_s = _prefill_lower_bound_s(target, sequences=batch, prompt=prompt)
+    bound = None if bound_s is None else batch * prompt / bound_s
+    more = spread.to_dict() | {"repeats": repeats, "batch": batch, "context": prompt, "lower_bound": bound}
+    row = target.row("prefill_tokens_per_s", spread.median, **more)
+    return with_baseline(row, target.gpu)
 
 
-def _fresh_script(subject: Subject, length: int, repeats: int, rounds: list[Round]) -> Script:
+def _fresh_script(target: Target, length: int, repeats: int, rounds: list[Round]) -> Script:
     for number in range(WARM_UP_ROUNDS + repeats):
-        prompts = make_prompts(1, length, subject.spec.vocab, seed=1000 + number)
+        prompts = make_prompts(1, length, target.spec.vocab, seed=1000 + number)
         done = yield requests_of(prompts, 1, f"first-{number}", temperature=0.0)
         if number >= WARM_UP_ROUNDS:
             rounds.append(done)
 
 
-def _cached_script(subject: Subject, length: int, repeats: int, rounds: list[Round]) -> Script:
-    vocab = subject.spec.vocab
+def _cached_script(target: Target, length: int, repeats: int, rounds: list[Round]) -> Script:
+    vocab = target.spec.vocab
     for number in range(1 + repeats):
         (prefix,) = make_prompts(1, length - _SUFFIX_TOKENS, vocab, seed=2000 + number)
         first, second = make_prompts(2, _SUFFIX_TOKENS, vocab, seed=3000 + number)
@@ -113,17 +113,19 @@ def _cached_script(subject: Subject, length: int, repeats: int, rounds: list[Rou
             rounds.append(done)
 
 
-def _floor_ms(subject: Subject, *, batch: int, context: float) -> float | None:
-    ceiling = ceiling_of(subject.gpu)
+def _lower_bound_ms(target: Target, *, batch: int, context: float) -> float | None:
+    ceiling = ceiling_of(target.gpu)
     if ceiling is None:
         return None
-    held = {"weights": subject.fit.quantization, "kv": subject.fit.kv_dtype}
-    return 1e3 * decode_floor_s(subject.spec, ceiling, batch=batch, context=context, **held)
+    held = {"weights": target.fit.quantization, "kv": target.fit.kv_dtype}
+    return 1e3 * decode_lower_bound_s(target.spec, ceiling, batch=batch, context=context, **held)
 
 
-def _prefill_floor_s(subject: Subject, *, sequences: int, prompt: int, cached: int = 0) -> float | None:
-    ceiling = ceiling_of(subject.gpu)
+def _prefill_lower_bound_s(target: Target, *, sequences: int, prompt: int, cached: int = 0) -> float | None:
+    ceiling = ceiling_of(target.gpu)
     if ceiling is None:
         return None
-    held = {"weights": subject.fit.quantization, "kv": subject.fit.kv_dtype}
-    return prefill_floor_s(subject.spec, ceiling, sequences=sequences, prompt=prompt, cached=cached, **held)
+    held = {"weights": target.fit.quantization, "kv": target.fit.kv_dtype}
+    return prefill_lower_bound_s(
+        target.spec, ceiling, sequences=sequences, prompt=prompt, cached=cached, **held
+    )

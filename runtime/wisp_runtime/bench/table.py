@@ -1,4 +1,4 @@
-"""A row as a line of text."""
+"""Rows as lines of text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from wisp_runtime.bench.record import Row
 
 
 def show_row(row: Row) -> str:
-    """Return one line: what, at which batch and context, the number, its spread, what stands beside it."""
+    """Return one line: metric, batch and context, value, spread, lower bound, baseline."""
     where = f"batch {row.batch}" + (f", context {row.context}" if row.context else "")
     phase = f" {row.more['phase']}" if "phase" in row.more else ""
     line = f"{row.shape}  {row.metric}{phase}  {where}  {_number(row, row.value)}"
@@ -15,10 +15,10 @@ def show_row(row: Row) -> str:
         line += f"  (p10 {_number(row, row.more['p10'])}, p90 {_number(row, row.more['p90'])})"
     if cached := row.more.get("cached"):
         line += f"  {cached} cached"
-    if row.floor is not None:
-        line += f"  floor {_number(row, row.floor)}"
-    if row.peer_value is not None:
-        line += f"  {row.peer} {_number(row, row.peer_value)}"
+    if row.lower_bound is not None:
+        line += f"  lower bound {_number(row, row.lower_bound)}"
+    if row.baseline_value is not None:
+        line += f"  {row.baseline} {_number(row, row.baseline_value)}"
     if "off_percent" in row.more:
         line += f"  {row.more['off_percent']:+.2f} % of the prediction"
     return line if row.path in ("general", "reference") else f"{line}  [{row.path}]"

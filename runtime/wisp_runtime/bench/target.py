@@ -1,4 +1,4 @@
-"""What is measured: an engine in this process, brought up as the server's is, by shape or by folder."""
+"""Target of a benchmark: an engine in this process, started as the server's is, by shape or by folder."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from wisp_runtime.ops.protocol.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What shall be measured, and the room that the measurement needs.
+class TargetOptions:
+    """Engine to measure, and the sizes that the benchmark needs.
 
     Attributes:
-        shape: a name of :mod:`wisp_plan.presets` (random weights), or a model's folder.
+        shape: name of :mod:`wisp_plan.presets` (random weights), or a model's folder.
         device: ``cuda`` or ``cpu``.
-        batch: sequences at a time, at most.
-        context: tokens of a sequence, prompt and answer, at most.
-        kv_tokens: tokens that the KV cache has room for; None is all the memory there is, on the CPU room for
-            ``batch`` sequences of ``context`` tokens.
-        max_step_tokens: the prefill chunk; None is what ``serve`` has.
-        block_tokens, threads: as of ``serve``.
-        seed: of weights and prompts.
-        decode_path, deterministic: as of ``serve``.
+        batch: maximum of sequences at a time.
+        context: maximum of a sequence's tokens, prompt and completion.
+        kv_tokens: capacity of the KV cache; None: all free memory, on the CPU ``batch`` sequences of
+            ``context`` tokens.
+        max_step_tokens: prefill chunk; None: the default of ``serve``.
+        block_tokens, threads: settings of ``serve``.
+        seed: seed of weights and prompts.
+        decode_path, deterministic: settings of ``serve``.
     """
 
     shape: str
@@ -61,10 +61,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """An engine that can be measured."""
+class Target:
+    """An engine to measure."""
 
-    wanted: Wanted
+    options: TargetOptions
     spec: ModelSpec
     ops: Ops
     fit: Fit
@@ -73,23 +73,23 @@ class Subject:
     strategy: DecodeStrategy
 
     def scheduler(self) -> Scheduler:
-        """Return a scheduler that has seen no request."""
+        """Return a new scheduler."""
         return make_scheduler(self.limits)
 
     @property
     def gpu(self) -> str | None:
-        """The GPU's name; None on the CPU."""
+        """Name of the GPU; None on the CPU."""
         card = nvml.card() if self.ops.device == "cuda" else None
         return card.name if card else None
 
     def row(self, metric: str, value: float, **more: object) -> Row:
         """Make a row about this engine; keyword arguments that are no fields of a row go to ``more``."""
-        own = {key: more.pop(key) for key in ("batch", "context", "floor") if key in more}
+        own = {key: more.pop(key) for key in ("batch", "context", "lower_bound") if key in more}
         return Row(
             metric,
             value,
             path=more.pop("path", "general" if self.ops.device == "cuda" else "reference"),  # type: ignore[arg-type]
-            shape=self.wanted.shape if self.wanted.shape in SHAPES else Path(self.wanted.shape).name,
+            shape=self.options.shape if self.options.shape in SHAPES else Path(self.options.shape).name,
             weights=self.fit.quantization,
             kv=self.fit.kv_dtype,
             more=more,
@@ -98,11 +98,11 @@ class Subject:
 
 
 def spec_of(shape: str) -> ModelSpec:
-    """Name the dimensions of a shape, or of the model in a folder.
+    """Return the spec of a named shape, or of the model in a folder.
 
     Raises:
         ConfigError: it is neither.
-        RuntimeFailure: the folder holds no model we can run.
+        RuntimeFailure: the folder holds no supported model.
     """
     if shape in SHAPES or not Path(shape).is_dir():
         try:
@@ -112,23 +112,23 @@ def spec_of(shape: str) -> ModelSpec:
     return read_spec(Path(shape))
 
 
-def open_subject(wanted: Wanted, wrap: Callable[[Device], Device] = lambda device: device) -> Subject:
-    """Bring up the engine that ``wanted`` describes.
+def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambda device: device) -> Target:
+    """Start the engine that ``options`` describes.
 
     A named shape may get a longer context than was published: its weights are random anyway.
 
     Args:
-        wanted: what to measure.
-        wrap: may put something between the model and the device.
+        options: engine to measure.
+        wrap: wrapper of the device.
 
     Raises:
-        RuntimeFailure: it does not fit, or cannot be had; the message says why.
+        RuntimeFailure: it does not fit, or cannot be started.
     """
-    spec = spec_of(wanted.shape)
-    is_random = wanted.shape in SHAPES
+    spec = spec_of(options.shape)
+    is_random = options.shape in SHAPES
     if is_random:
-        spec = replace(spec, max_context=max(spec.max_context, wanted.context))
-    config = _config(wanted, spec)
+        spec = replace(spec, max_context=max(spec.max_context, options.context))
+    config = _serve_config(options, spec)
     device = wrap(registry.open_device(config.device, threads=config.threads))
     ops = device.ops
     if config.deterministic:
@@ -136,30 +136,30 @@ def open_subject(wanted: Wanted, wrap: Callable[[Device], Device] = lambda devic
     memory = device.memory()
     device.require_model(spec, config.block_tokens)
     fit = startup.require_fit(spec, config, memory)
-    model = random_model(spec, ops, wanted.seed) if is_random else load_model(Path(wanted.shape), spec, ops)
+    model = random_model(spec, ops, options.seed) if is_random else load_model(Path(options.shape), spec, ops)
     limits = startup.limits_of(spec, config, fit)
     made = startup.make_runner(model, device, fit, limits, config.decode_path, memory)
     runner: Any = made[0]
-    fill_with_noise(runner.forward_pass.cache, ops, wanted.seed)
-    return Subject(wanted, spec, ops, fit, runner, limits, made[1])
+    fill_with_noise(runner.forward_pass.cache, ops, options.seed)
+    return Target(options, spec, ops, fit, runner, limits, made[1])
 
 
-def _config(wanted: Wanted, spec: ModelSpec) -> ServeConfig:
-    settings: dict[str, object] = {"max_concurrent": wanted.batch, "max_context": wanted.context}
-    if wanted.max_step_tokens is not None:
-        settings["max_step_tokens"] = wanted.max_step_tokens
-    tokens = wanted.kv_tokens
-    if tokens is None and wanted.device == "cpu":  # where memory is shared with everything else
-        tokens = wanted.batch * padded(wanted.context, wanted.block_tokens)
+def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
+    settings: dict[str, object] = {"max_concurrent": options.batch, "max_context": options.context}
+    if options.max_step_tokens is not None:
+        settings["max_step_tokens"] = options.max_step_tokens
+    tokens = options.kv_tokens
+    if tokens is None and options.device == "cpu":  # where memory is shared with everything else
+        tokens = options.batch * padded(options.context, options.block_tokens)
     if tokens is not None:
-        kv_format = "float32" if wanted.device == "cpu" else "bf16"
+        kv_format = "float32" if options.device == "cpu" else "bf16"
         settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv_format)
     return ServeConfig(
-        model=wanted.shape,
-        device=wanted.device,  # type: ignore[arg-type]
-        block_tokens=wanted.block_tokens,
-        threads=wanted.threads,
-        decode_path=wanted.decode_path,
-        deterministic=wanted.deterministic,
+        model=options.shape,
+        device=options.device,  # type: ignore[arg-type]
+        block_tokens=options.block_tokens,
+        threads=options.threads,
+        decode_path=options.decode_path,
+        deterministic=options.deterministic,
         **settings,  # type: ignore[arg-type]
     )

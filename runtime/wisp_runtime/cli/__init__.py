@@ -1,1 +1,1 @@
-"""The ``wisp-runtime`` command: serve, convert, and what will follow."""
+"""Commands of ``wisp-runtime``."""

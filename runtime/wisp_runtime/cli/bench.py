@@ -1,7 +1,7 @@
-"""``wisp-runtime bench``: measure the engine that serves; a table on stdout, a record as JSON if asked for.
+"""``wisp-runtime bench``: benchmark the serving engine; rows on stdout, a JSON record with ``--json``.
 
-Reads the command line; what is measured, and how, is in ``wisp_runtime.bench``. Measurements of a server
-as a process of its own are in :mod:`.bench_served`.
+Reads the command line; the benchmarks are in ``wisp_runtime.bench``. Benchmarks of a server in a process of
+its own are in :mod:`.bench_served`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_runtime.cli import bench_served
-from wisp_runtime.cli.measuring import SETTINGS, Numbers, engine_options, report
+from wisp_runtime.cli.bench_options import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
     from wisp_runtime.bench.record import Row
-    from wisp_runtime.bench.target import Subject
+    from wisp_runtime.bench.target import Target
 
 EXAMPLES = """\b
 Examples:
@@ -28,16 +28,16 @@ Examples:
   wisp-runtime bench startup --shape llama-3-8b
   wisp-runtime bench decode --shape toy --device cpu       to try it without a GPU
 """
-_LONGEST_WARM_UP = 48  # tokens that warm-up and rounding add to a context
+_MAX_WARM_UP_TOKENS = 48  # tokens that warm-up and rounding add to a context
 
 
 @click.group("bench", epilog=EXAMPLES, context_settings=SETTINGS)
 def command() -> None:
     """Measure decode steps, prefill, first tokens, memory, and start-up.
 
-    What is timed is the engine's own loop, as it serves: planning, packing, the step, sampling, and what goes
-    to the server. Beside each number: the floor that the GPU's measured ceilings allow, and what other
-    programs gave on the same GPU at the same shape, where that was measured.
+    The timed code is the engine's own loop, as it serves: planning, packing, the step, sampling, and the
+    messages to the server. Each number comes with its roofline lower bound from the GPU's measured ceilings,
+    and with other programs' numbers on the same GPU at the same shape, where known.
     """
 
 
@@ -45,14 +45,14 @@ def command() -> None:
 @engine_options
 @click.option("--batch", "batches", type=Numbers(), default="1,8,32", show_default=True, help="Sequences.")
 @click.option(
-    "--context", "contexts", type=Numbers(), default="512", show_default=True, help="Tokens each begins with."
+    "--context", "contexts", type=Numbers(), default="512", show_default=True, help="Tokens of each at first."
 )
 @click.option(
     "--steps",
     type=click.IntRange(2),
     default=224,
     show_default=True,
-    help="Steps that count, after 32 that do not.",
+    help="Measured steps, after 32 of warm-up.",
 )
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, help="0 keeps all.")
@@ -70,9 +70,8 @@ def command() -> None:
 def decode(**options: Any) -> None:
     """Time decode steps at every batch and context.
 
-    The contexts are placed, not computed: blocks are handed out as for prompts that were seen before, and the
-    KV cache is filled with random numbers. Every step that is timed is a real one; contexts grow by a token
-    a step.
+    The contexts are not computed: their blocks are inserted into the prefix cache, and the KV cache is filled
+    with random numbers. Every timed step is a real one; contexts grow by a token a step.
     """
     batches, contexts, steps = options["batches"], options["contexts"], options["steps"]
     sampling = {key: options[key] for key in ("temperature", "top_k", "top_p")}
@@ -82,12 +81,10 @@ def decode(**options: Any) -> None:
 
         if options["against"]:
             yield from _torch_rows(options)
-        subject = _open(options, batch=max(batches), context=max(contexts) + steps + _LONGEST_WARM_UP)
+        target = _open(options, batch=max(batches), context=max(contexts) + steps + _MAX_WARM_UP_TOKENS)
         for context in contexts:
             for batch in batches:
-                yield measure.decode_row(
-                    subject, batch=batch, context=context, steps=steps, sampling=sampling
-                )
+                yield measure.decode_row(target, batch=batch, context=context, steps=steps, sampling=sampling)
 
     report("decode", options, rows)
 
@@ -113,16 +110,16 @@ def decode(**options: Any) -> None:
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 def prefill(**options: Any) -> None:
-    """Count the tokens of prompts that are computed a second."""
+    """Measure the prompt tokens computed a second."""
     batches, prompts = options["batches"], options["prompts"]
 
     def rows() -> Iterator[Row]:
         from wisp_runtime.bench import steps as measure
 
-        subject = _open(options, batch=max(batches), context=max(prompts) + 1)
+        target = _open(options, batch=max(batches), context=max(prompts) + 1)
         for prompt in prompts:
             for batch in batches:
-                yield measure.prefill_row(subject, batch=batch, prompt=prompt, repeats=options["repeats"])
+                yield measure.prefill_row(target, batch=batch, prompt=prompt, repeats=options["repeats"])
 
     report("prefill", options, rows)
 
@@ -146,9 +143,9 @@ def first_token(**options: Any) -> None:
     def rows() -> Iterator[Row]:
         from wisp_runtime.bench import steps as measure
 
-        subject = _open(options, batch=1, context=max(options["prompts"]) + 1)
+        target = _open(options, batch=1, context=max(options["prompts"]) + 1)
         yield from measure.first_token_rows(
-            subject, prompts=options["prompts"], repeats=options["repeats"], is_cached=options["cached"]
+            target, prompts=options["prompts"], repeats=options["repeats"], is_cached=options["cached"]
         )
 
     report("first-token", options, rows)
@@ -163,13 +160,13 @@ def first_token(**options: Any) -> None:
 def memory(**options: Any) -> None:
     """Compare the ledger's prediction with the driver's count.
 
-    The driver is asked once the largest steps have run.
+    The driver's count is read after the largest steps.
     """
 
     def rows() -> Iterator[Row]:
         from wisp_runtime.bench.memory import memory_rows
 
-        yield from memory_rows(_wanted(options, batch=options["batch"], context=options["context"]))
+        yield from memory_rows(_target_options(options, batch=options["batch"], context=options["context"]))
 
     report("memory", options, rows)
 
@@ -187,8 +184,8 @@ def _torch_rows(options: dict[str, Any]) -> Iterator[Row]:
     )
 
 
-def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
-    from wisp_runtime.bench.target import Wanted
+def _target_options(options: dict[str, Any], *, batch: int, context: int) -> Any:
+    from wisp_runtime.bench.target import TargetOptions
 
     same = {
         key: options[key]
@@ -205,13 +202,13 @@ def _wanted(options: dict[str, Any], *, batch: int, context: int) -> Any:
             ),
         )
     }
-    return Wanted(batch=batch, context=context, **same)
+    return TargetOptions(batch=batch, context=context, **same)
 
 
-def _open(options: dict[str, Any], *, batch: int, context: int) -> Subject:
-    from wisp_runtime.bench.target import open_subject
+def _open(options: dict[str, Any], *, batch: int, context: int) -> Target:
+    from wisp_runtime.bench.target import open_target
 
-    return open_subject(_wanted(options, batch=batch, context=context))
+    return open_target(_target_options(options, batch=batch, context=context))
 
 
 command.add_command(bench_served.startup)

@@ -1,4 +1,4 @@
-"""``wisp-runtime bench startup`` and ``serving``: measurements of a server in a process of its own."""
+"""``wisp-runtime bench startup`` and ``serving``: benchmarks of a server in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.cli.measuring import SETTINGS, Numbers, engine_options, report
+from wisp_runtime.cli.bench_options import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
     from wisp_runtime.bench.record import Row
 
 
 def server_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which server."""
+    """Add the options of the server."""
     options = (
         click.option(
             "--checkpoint",
@@ -46,21 +46,21 @@ def server_options(function: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Starts that count, after one that does not.",
+    help="Measured starts, after one of warm-up.",
 )
 def startup(**options: Any) -> None:
     """Time a server's start, up to its first streamed token.
 
-    From the process's start. Of a named shape a checkpoint of its real size is written first, with a
-    tokenizer of as many tokens; its files are then in the page cache.
+    From the process's start. For a named shape a checkpoint of its real size is written first, with a
+    tokenizer of its vocabulary; the files are then in the page cache.
     """
 
     def rows() -> Iterator[Row]:
         from wisp_runtime.bench.serving.start import start_rows
 
-        how = {"device": options["device"], "repeats": options["repeats"], "flags": _serve_flags(options)}
+        server = {"device": options["device"], "repeats": options["repeats"], "flags": _serve_flags(options)}
         with _folder(options) as folder:
-            yield from start_rows(folder, Path(options["shape"]).name, **how)
+            yield from start_rows(folder, Path(options["shape"]).name, **server)
 
     report("startup", options, rows)
 
@@ -68,19 +68,21 @@ def startup(**options: Any) -> None:
 @click.command(context_settings=SETTINGS)
 @engine_options
 @server_options
-@click.option("--clients", type=Numbers(), default="1,8,32", show_default=True, help="Streams side by side.")
+@click.option("--clients", type=Numbers(), default="1,8,32", show_default=True, help="Concurrent streams.")
 @click.option("--prompt", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt.")
-@click.option("--tokens", type=click.IntRange(2), default=256, show_default=True, help="Tokens of an answer.")
+@click.option(
+    "--tokens", type=click.IntRange(2), default=256, show_default=True, help="Tokens of a response."
+)
 @click.option(
     "--url",
     metavar="HOST:PORT/MODEL",
-    help="A server that runs already (a gateway, say) instead of one that is started; the shape names it.",
+    help="A running server (a gateway, say) instead of one that is started; the shape names it.",
 )
 def serving(**options: Any) -> None:
-    """Stream over HTTP to many clients side by side.
+    """Stream over HTTP to concurrent clients.
 
-    As many as --clients says. Shown are the gap between two tokens of a stream while all run, the time to
-    the first token when all arrive at once, and tokens a second, in all and of each.
+    Their number is --clients. Reported are the gap between two tokens of a stream while all run, the time to
+    the first token when all arrive at once, and tokens a second, in total and of each stream.
     """
 
     def rows() -> Iterator[Row]:
@@ -91,15 +93,15 @@ def serving(**options: Any) -> None:
             yield from rows_of_url(options["url"], options["shape"], device=options["device"], **load)
             return
         with _folder(options) as folder:
-            how = {"device": options["device"], "flags": _serve_flags(options)}
-            yield from serving_rows(folder, Path(options["shape"]).name, **how, **load)
+            server = {"device": options["device"], "flags": _serve_flags(options)}
+            yield from serving_rows(folder, Path(options["shape"]).name, **server, **load)
 
     report("serving", options, rows)
 
 
 @contextmanager
 def _folder(options: dict[str, Any]) -> Iterator[Path]:
-    """Give the folder of the model: the one named, or a checkpoint of the shape, written if need be."""
+    """Yield the folder of the model: the named one, or a checkpoint of the shape, written if missing."""
     from wisp_plan.presets import SHAPES
 
     if options["shape"] not in SHAPES:

@@ -17,16 +17,20 @@ from wisp_runtime.errors import ModelNotFound, RuntimeFailure
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--dtype", type=click.Choice(["bf16", "f32"]), default="bf16", show_default=True, help="Of the weights."
+    "--dtype",
+    type=click.Choice(["bf16", "f32"]),
+    default="bf16",
+    show_default=True,
+    help="Dtype of the weights.",
 )
 @click.option("--force", is_flag=True, help="Replace DIR if it is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(file: Path, folder: Path, dtype: str, force: bool, as_json: bool) -> None:
     """Convert the GGUF model FILE into the folder DIR: safetensors, config.json, tokenizer.json."""
     from wisp_runtime.convert.gguf import convert
 
     try:
-        if not file.is_file():  # before anything is said to begin
+        if not file.is_file():  # before the progress bar begins
             raise ModelNotFound(f"{file} is not a file. Name a .gguf file.")
         with progress(f"converting {file.name}") as on_progress:
             made = convert(

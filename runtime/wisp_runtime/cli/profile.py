@@ -1,4 +1,4 @@
-"""``wisp-runtime profile``: where a step's time goes, as a table, a picture and JSON."""
+"""``wisp-runtime profile``: breakdown of a step's time, as a table, an SVG chart and JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.cli.measuring import SETTINGS, SHAPE_HELP, keep_record, told_failures
+from wisp_runtime.cli.bench_options import SETTINGS, SHAPE_HELP, keep_record, reported_failures
 from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from wisp_runtime.bench.profile.profiling import Step
-    from wisp_runtime.bench.target import Wanted
+    from wisp_runtime.bench.target import TargetOptions
 
 EXAMPLES = """\b
 Examples:
@@ -37,30 +37,30 @@ Examples:
     type=click.IntRange(1),
     default=512,
     show_default=True,
-    help="Tokens each has; placed, not computed.",
+    help="Tokens of each; not computed, but filled in.",
 )
 @click.option(
-    "--prompt", type=click.IntRange(1), help="Take apart a step that computes prompts of N tokens instead."
+    "--prompt", type=click.IntRange(1), help="Profile a prefill step with prompts of N tokens instead."
 )
-@click.option("--whole", is_flag=True, help="Take a decode step in one launch apart (Hopper).")
-@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to take apart.")
+@click.option("--whole", is_flag=True, help="Profile the persistent decode kernel (Hopper).")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to trace.")
 @click.option("--max-step-tokens", type=click.IntRange(1), help="The prefill chunk (default: as serve).")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all).")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the picture there.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the chart there.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the record there."
 )
-@click.option("--commit", help="Of the code, for the record (default: git is asked).")
+@click.option("--commit", help="Commit of the code, for the record (default: git's HEAD).")
 def command(**options: Any) -> None:
     """Show the time of each phase and kernel of a decode step, or of a prefill step.
 
-    With --whole: of a decode step in one launch, by its own clocks; the picture is one layer's, a line a
+    With --whole: of the persistent decode kernel, by its own clocks; the chart shows one layer, a line a
     thread block.
 
-    Each kernel stands alone between two CUDA events, so the sum is more than the step takes as served, where
-    they overlap; that time is measured too and shown beneath. On the CPU an op is what a kernel is on a GPU.
+    Each kernel runs alone between two CUDA events, so the sum exceeds the step's time as served, where
+    kernels overlap; that time is measured too and shown below. On the CPU, ops are timed instead of kernels.
     """
-    with told_failures():
+    with reported_failures():
         _run(options)
 
 
@@ -68,36 +68,36 @@ def _run(options: dict[str, Any]) -> None:
     from wisp_runtime.bench.profile import breakdown, svg
     from wisp_runtime.bench.profile.profiling import Step, profile_step
     from wisp_runtime.bench.roofline import ceiling_of
-    from wisp_runtime.bench.target import Wanted
+    from wisp_runtime.bench.target import TargetOptions
 
     step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
     same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads")}
     if options["whole"]:
-        _run_whole(options, Wanted(batch=step.batch, context=step.room, **same), step)
+        _run_persistent(options, TargetOptions(batch=step.batch, context=step.max_context, **same), step)
         return
-    profile, subject = profile_step(
-        Wanted(batch=step.batch, context=step.room, decode_path="general", **same), step
+    profile, target = profile_step(
+        TargetOptions(batch=step.batch, context=step.max_context, decode_path="general", **same), step
     )
-    click.echo(breakdown.show(profile, ceiling_of(subject.gpu)))
+    click.echo(breakdown.show(profile, ceiling_of(target.gpu)))
     if options["svg"] is not None:
-        options["svg"].write_text(svg.draw(profile), encoding="utf-8")
-    rows = breakdown.rows_of(profile, subject, batch=step.batch, context=step.prompt or step.context)
+        options["svg"].write_text(svg.render(profile), encoding="utf-8")
+    rows = breakdown.rows_of(profile, target, batch=step.batch, context=step.prompt or step.context)
     keep_record(f"profile-{Path(options['shape']).name}", options, rows)
 
 
-def _run_whole(options: dict[str, Any], wanted: Wanted, step: Step) -> None:
+def _run_persistent(options: dict[str, Any], target_options: TargetOptions, step: Step) -> None:
     from wisp_runtime.bench.profile import step_clocks, step_svg
-    from wisp_runtime.bench.profile.profiling import profile_whole_step
+    from wisp_runtime.bench.profile.profiling import profile_persistent_step
 
     if step.prompt is not None:
-        raise ConfigError("--whole is of decode steps: leave --prompt out")
-    found = profile_whole_step(wanted, step)
-    if found is None:
-        raise ConfigError("--whole: decode steps of this model, batch and context are a launch an op here")
-    title, pieces, subject = found
-    click.echo(step_clocks.show(title, pieces))
+        raise ConfigError("--whole profiles decode steps: leave --prompt out")
+    profiled = profile_persistent_step(target_options, step)
+    if profiled is None:
+        raise ConfigError("--whole: no persistent decode kernel for this model, batch and context here")
+    title, intervals, target = profiled
+    click.echo(step_clocks.show(title, intervals))
     if options["svg"] is not None:
-        picture = step_svg.draw(title, pieces, len(subject.spec.layers) // 2)
-        options["svg"].write_text(picture, encoding="utf-8")
-    rows = step_clocks.rows_of(pieces, subject, batch=step.batch, context=step.context)
+        chart = step_svg.render(title, intervals, len(target.spec.layers) // 2)
+        options["svg"].write_text(chart, encoding="utf-8")
+    rows = step_clocks.rows_of(intervals, target, batch=step.batch, context=step.context)
     keep_record(f"profile-whole-{Path(options['shape']).name}", options, rows)

@@ -1,4 +1,4 @@
-"""How far a long step of a command is: a bar on a terminal, a line every few seconds elsewhere; on stderr."""
+"""Progress of a long step on stderr: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import click
 
 from wisp_plan.units import format_size
 
-SAY_EVERY_S = 5.0
+INTERVAL_S = 5.0
 
 OnProgress = Callable[[int, int], None]
 
 
 @contextmanager
 def progress(title: str, *, is_shown: bool = True) -> Iterator[OnProgress]:
-    """Give what to call with ``(bytes_done, total_bytes)`` as the step goes on.
+    """Yield the callback for ``(bytes_done, total_bytes)``.
 
     Args:
-        title: of the bar and the lines.
-        is_shown: at once; else from the first call on.
+        title: title of the bar and the lines.
+        is_shown: whether the bar is shown at once, or from the first call on.
     """
     if not sys.stderr.isatty():
         yield _lines(title)
@@ -38,12 +38,12 @@ def progress(title: str, *, is_shown: bool = True) -> Iterator[OnProgress]:
 
 
 def _lines(title: str) -> OnProgress:
-    said_s = -math.inf
+    shown_s = -math.inf
 
-    def say(done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= SAY_EVERY_S or done == total:
-            said_s = time.monotonic()
+    def show(done: int, total: int) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s >= INTERVAL_S or done == total:
+            shown_s = time.monotonic()
             click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
 
-    return say
+    return show

@@ -1,4 +1,4 @@
-"""``wisp-runtime pull MODEL``: bring a model into the cache, as a pod's start would, and print its folder."""
+"""``wisp-runtime pull MODEL``: fetch a model into the cache, as a pod's start does, and print its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = """\b
 Examples:
   wisp-runtime pull hf://Qwen/Qwen3-0.6B
   wisp-runtime pull hf://Qwen/Qwen3-0.6B --revision v1.1 --cache-dir /mnt/cache
-  wisp-runtime pull s3://models/qwen3-0.6b --repair      reads every byte, fetches what is damaged
+  wisp-runtime pull s3://models/qwen3-0.6b --repair      verifies every byte, refetches damaged files
 """
 
 
@@ -34,10 +34,10 @@ Examples:
     show_default=True,
     envvar="WISP_CACHE_DIR",
     show_envvar=True,
-    help="Where downloads are kept.",
+    help="Folder of downloads.",
 )
-@click.option("--repair", is_flag=True, help="Read every byte of the copy and fetch again what is damaged.")
-@click.option("--json", "as_json", is_flag=True, help="Print what is there now as JSON.")
+@click.option("--repair", is_flag=True, help="Verify every byte of the copy and refetch damaged files.")
+@click.option("--json", "as_json", is_flag=True, help="Print the folder and its files as JSON.")
 @click.option(
     "--termination-log",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Fetch MODEL (hf://ORG/NAME or s3://BUCKET/PREFIX) into the cache and print its folder.
 
-    What is there already is not fetched again; a download that broke off goes on where it stopped. Several
-    processes may pull the same model: one fetches it, the others wait.
+    Files in the cache are not fetched again; an interrupted download resumes. Several processes may pull the
+    same model: one fetches it, the others wait.
     """
     logging.basicConfig(level="WARNING", format="wisp-runtime: %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # process 1 of a container has no default
@@ -66,7 +66,7 @@ def command(
     except RuntimeFailure as error:
         sys.exit(_report(error, termination_log))
     except KeyboardInterrupt:
-        click.echo("interrupted; what has arrived is kept, and the next pull goes on from there", err=True)
+        click.echo("interrupted; fetched data is kept, and the next pull resumes there", err=True)
         sys.exit(130)
     took = {"seconds": round(time.monotonic() - began_s, 3)}
     click.echo(json.dumps(facts | took) if as_json else folder)
@@ -82,7 +82,7 @@ def _pull(model: str, revision: str | None, cache_dir: Path, repair: bool, on_pr
 
 
 def _facts(model: str, folder: Path) -> dict[str, Any]:
-    """What is there now; of a folder that nobody fetched only where it is."""
+    """Return model, folder and, for a fetched model, revision and files."""
     from wisp_runtime.sources.manifest import MANIFEST_FILE, read_manifest
 
     facts: dict[str, Any] = {"model": model, "folder": str(folder)}

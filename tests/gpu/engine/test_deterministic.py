@@ -45,25 +45,27 @@ class Line:
 
 
 @pytest.fixture(scope="module")
-def subject(device):
-    from wisp_runtime.bench.target import Wanted, open_subject
+def target(device):
+    from wisp_runtime.bench.target import TargetOptions, open_target
     from wisp_runtime.errors import ConfigError
 
-    wanted = Wanted(SHAPE, "cuda", SEQUENCES, CONTEXT, kv_tokens=SEQUENCES * CONTEXT, deterministic=True)
+    options = TargetOptions(
+        SHAPE, "cuda", SEQUENCES, CONTEXT, kv_tokens=SEQUENCES * CONTEXT, deterministic=True
+    )
     try:
-        yield open_subject(wanted)
+        yield open_target(options)
     except ConfigError as error:
         pytest.skip(error.message)
     device.stream.use()
 
 
 @pytest.fixture(scope="module")
-def requests(subject):
+def requests(target):
     random = np.random.default_rng(17)
-    beginnings = [tuple(random.integers(0, subject.spec.vocab, 400).tolist()) for _ in range(4)]
+    beginnings = [tuple(random.integers(0, target.spec.vocab, 400).tolist()) for _ in range(4)]
     made = []
     for n in range(COUNT):
-        own = tuple(random.integers(0, subject.spec.vocab, int(random.choice([1, 7, 30, 129, 600]))).tolist())
+        own = tuple(random.integers(0, target.spec.vocab, int(random.choice([1, 7, 30, 129, 600]))).tolist())
         prompt = (beginnings[n % 4][: int(random.integers(0, 401))] if n % 3 else ()) + own
         sampling = SamplingParams(temperature=0.0 if n % 2 else 0.9, seed=n)
         made.append(Submit(f"r{n}", prompt, int(random.integers(4, 60)), sampling, ignore_eos=True))
@@ -71,15 +73,15 @@ def requests(subject):
 
 
 @pytest.fixture(scope="module")
-def alone(subject, requests):
-    return {one.request_id: serve(subject, [one])[0][one.request_id] for one in requests}
+def alone(target, requests):
+    return {one.request_id: serve(target, [one])[0][one.request_id] for one in requests}
 
 
-def serve(subject, requests, at_once=COUNT, blocks=None, **limits):
-    cache = one_pool(blocks, subject.limits.block_tokens) if blocks else subject.limits.cache
-    limits = replace(subject.limits, **limits, cache=cache)
+def serve(target, requests, at_once=COUNT, blocks=None, **limits):
+    cache = one_pool(blocks, target.limits.block_tokens) if blocks else target.limits.cache
+    limits = replace(target.limits, **limits, cache=cache)
     line = Line(requests, at_once)
-    loop.run(line, make_scheduler(limits), subject.runner)
+    loop.run(line, make_scheduler(limits), target.runner)
     return line.tokens, line.load
 
 
@@ -93,10 +95,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_a_request_gets_what_it_gets_alone(subject, requests, alone, case, request):
+def test_a_request_gets_what_it_gets_alone(target, requests, alone, case, request):
     settings = dict(case)
     order = np.random.default_rng(settings.pop("order", 0)).permutation(COUNT)
-    found, load = serve(subject, [requests[i] for i in order], **settings)
+    found, load = serve(target, [requests[i] for i in order], **settings)
     differing = [name for name, tokens in found.items() if tokens != alone[name]]
     told = {
         "case": request.node.callspec.id,

@@ -10,7 +10,7 @@ import numpy as np
 from parity_reference import Reference
 from parity_run import on_stream_of
 
-from wisp_runtime.bench.target import Subject, Wanted, open_subject
+from wisp_runtime.bench.target import Target, TargetOptions, open_target
 from wisp_runtime.engine import loop
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
@@ -37,10 +37,12 @@ class Explained:
 BATCH, CONTEXT = 32, 1024
 
 
-def open_engine(folder: Path, device: str) -> Subject:
+def open_engine(folder: Path, device: str) -> Target:
     """Bring up the engine on the checkpoint in ``folder``; most of a GPU's memory stays for the reference."""
-    wanted = Wanted(str(folder), device, BATCH, CONTEXT, kv_tokens=BATCH * CONTEXT, max_step_tokens=512)
-    return open_subject(wanted)
+    wanted = TargetOptions(
+        str(folder), device, BATCH, CONTEXT, kv_tokens=BATCH * CONTEXT, max_step_tokens=512
+    )
+    return open_target(wanted)
 
 
 class Collecting:
@@ -68,7 +70,7 @@ class Collecting:
 
 
 def generate(
-    subject: Subject,
+    target: Target,
     prompts: list[list[int]],
     count: int,
     *,
@@ -82,14 +84,14 @@ def generate(
         for number, prompt in enumerate(prompts)
     ]
     line = Collecting(requests)
-    on_stream_of(subject.ops)
-    loop.run(line, scheduler or subject.scheduler(), subject.runner)
+    on_stream_of(target.ops)
+    loop.run(line, scheduler or target.scheduler(), target.runner)
     return [line.tokens[one.request_id] for one in requests], line
 
 
-def with_blocks(subject: Subject, blocks: int) -> Scheduler:
+def with_blocks(target: Target, blocks: int) -> Scheduler:
     """Return a scheduler that may use so few blocks."""
-    return Scheduler(replace(subject.limits, blocks=blocks))
+    return Scheduler(replace(target.limits, blocks=blocks))
 
 
 def explain(reference: Reference, prompt: list[int], tokens: list[int]) -> Explained:

@@ -1,4 +1,4 @@
-"""What is read from the clocks that a decode step in one launch leaves, and the picture of it."""
+"""Intervals read from the clocks of the persistent decode kernel, and their chart."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from wisp_runtime.bench.profile import step_clocks, step_svg
-from wisp_runtime.bench.profile.step_clocks import PARTS, PHASES
+from wisp_runtime.bench.profile.step_clocks import ACTIVITIES, PHASES
 
 CLOCKS = len(PHASES)
 
 
-def noted(first_clock, first_ns, ns_a_clock, marks):
-    """A block's row: marks are (phase, part, clocks since its begin)."""
+def clocks_of(first_clock, first_ns, ns_a_clock, marks):
+    """A block's row: marks are (phase, activity, clocks since its begin)."""
     row = [first_clock << 8 | CLOCKS * 8, first_ns]
     row += [
-        (first_clock + at) << 8 | PHASES.index(phase) * 8 + PARTS.index(part) for phase, part, at in marks
+        (first_clock + at) << 8 | PHASES.index(phase) * 8 + ACTIVITIES.index(activity)
+        for phase, activity, at in marks
     ]
     end = marks[-1][2] + 100
     row += [(first_clock + end) << 8 | CLOCKS * 8, first_ns + int(end * ns_a_clock)]
@@ -34,15 +35,15 @@ MARKS = [
 
 
 @pytest.fixture
-def pieces():
+def intervals():
     # The second block's multiprocessor has another clock, and begins a microsecond later.
-    rows = [noted(10_000, 5_000_000, 0.5, MARKS), noted(77_000_000, 5_001_000, 1.0, MARKS)]
+    rows = [clocks_of(10_000, 5_000_000, 0.5, MARKS), clocks_of(77_000_000, 5_001_000, 1.0, MARKS)]
     return step_clocks.read(np.stack(rows))
 
 
-def test_times_are_the_gpus_however_fast_a_multiprocessors_clock_runs(pieces):
-    first = [piece for piece in pieces if piece.block == 0]
-    assert [(one.phase, one.part, one.layer) for one in first[:5]] == [
+def test_times_are_the_gpus_however_fast_a_multiprocessors_clock_runs(intervals):
+    first = [interval for interval in intervals if interval.block == 0]
+    assert [(each.phase, each.activity, each.layer) for each in first[:5]] == [
         ("embedding", "store", 0),
         ("qkv", "multiply", 0),
         ("qkv", "add", 0),
@@ -50,25 +51,25 @@ def test_times_are_the_gpus_however_fast_a_multiprocessors_clock_runs(pieces):
         ("down", "store", 0),
     ]
     assert (first[1].begin_us, first[1].end_us) == pytest.approx((0.2, 0.5))
-    assert [one.layer for one in first[5:]] == [1, 1, 1, 1, 2]
-    second = [piece for piece in pieces if piece.block == 1]
+    assert [each.layer for each in first[5:]] == [1, 1, 1, 1, 2]
+    second = [interval for interval in intervals if interval.block == 1]
     assert (second[1].begin_us, second[1].us) == pytest.approx((1.4, 0.6))
 
 
-def test_a_block_that_noted_nothing_more_ends_there(pieces):
-    assert len(pieces) == 2 * len(MARKS)
+def test_a_block_ends_at_its_last_mark(intervals):
+    assert len(intervals) == 2 * len(MARKS)
 
 
-def test_the_table_has_the_mean_and_the_slowest_block(pieces):
-    shown = step_clocks.show("a step", pieces)
+def test_the_table_has_the_mean_and_the_slowest_block(intervals):
+    shown = step_clocks.show("a step", intervals)
     line = next(line for line in shown.splitlines() if line.startswith("down        store"))
     assert line.split() == ["down", "store", "0.22", "0.15", "0.30"]
     assert shown.endswith("end: 10.0 us")
-    assert next(iter(step_clocks.means(pieces))) == ("embedding", "store")
+    assert next(iter(step_clocks.means(intervals))) == ("embedding", "store")
 
 
-def test_the_picture_has_a_bar_for_each_piece_of_the_layer(pieces):
-    root = ElementTree.fromstring(step_svg.draw("a <step>", pieces, 1))
-    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+def test_the_chart_has_a_bar_for_each_interval_of_the_layer(intervals):
+    root = ElementTree.fromstring(step_svg.render("a <step>", intervals, 1))
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 * len(LAYER)
     assert "down, store: 0.15 µs" in titles

@@ -1,4 +1,4 @@
-"""Run transformers at the same shape on the same GPU, and make rows of what it gave."""
+"""Baseline comparison: Hugging Face transformers at the same shape on the same GPU."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def torch_rows(
     modes: Sequence[str] = torch_baseline.MODES,
     on_failure: Callable[[str], object],
 ) -> Iterator[Row]:
-    """Measure transformers' decode step and first token, in a process that ends before ours begins.
+    """Measure transformers' decode step and first token, in a process that ends before ours starts.
 
     Args:
-        shape: a name of :mod:`wisp_plan.presets`.
-        batches, contexts: every pair of them.
-        steps: decode steps that are timed.
-        python: one that has torch and transformers.
-        modes: of ``torch_baseline.MODES``.
-        on_failure: told, in a line, of each mode that transformers could not run.
+        shape: name of :mod:`wisp_plan.presets`.
+        batches, contexts: batch sizes and context lengths; every pair is measured.
+        steps: timed decode steps.
+        python: Python executable with torch and transformers.
+        modes: modes of ``torch_baseline.MODES``.
+        on_failure: called with a line for each mode that transformers could not run.
 
     Raises:
         ConfigError: the shape has no config, or that Python has no torch.
@@ -53,9 +53,9 @@ def torch_rows(
         command += ["--batch", ",".join(map(str, batches)), "--context", ",".join(map(str, contexts))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " | ".join(done.stderr.strip().splitlines()[-_FAILED_LINES:])
+        output = " | ".join(done.stderr.strip().splitlines()[-_FAILED_LINES:])
         raise ConfigError(
-            f"--against torch: {python} could not run transformers on a GPU: {said}. "
+            f"--against torch: {python} could not run transformers on a GPU: {output}. "
             "Name a Python that has torch and transformers with --torch-python"
         )
     for line in done.stdout.splitlines():

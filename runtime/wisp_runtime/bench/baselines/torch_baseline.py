@@ -1,10 +1,10 @@
 """Time Hugging Face transformers at a shape: eager, a compiled static cache, continuous batching.
 
-A program of its own, run by a Python that has torch and transformers, which nothing of Wisp needs: it gets
-the folder of a ``config.json`` and prints a JSON line per measurement. Random bf16 weights, greedy, like the
-peers of ``tests/bench/peer/README.md``.
+A separate program, run by a Python that has torch and transformers, which Wisp does not need: its argument
+is the folder of a ``config.json``, and it prints a JSON line per measurement. Random bf16 weights, greedy,
+like the other baselines (``tests/bench/baselines/README.md``).
 
-    python torch_peer.py FOLDER --batch 1,32 --context 512 --steps 128 --modes eager,static
+    python torch_baseline.py FOLDER --batch 1,32 --context 512 --steps 128 --modes eager,static
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MODES = ("eager", "static", "continuous")
 
 
 class StepClock:
-    """A stopping criterion that never stops: it notes the time after the first token and after some more."""
+    """A stopping criterion that never stops; it records the time after certain tokens."""
 
-    def __init__(self, torch: Any, wanted: tuple[int, ...]) -> None:
-        self._torch, self._wanted = torch, wanted
+    def __init__(self, torch: Any, timed: tuple[int, ...]) -> None:
+        self._torch, self._timed = torch, timed
         self._calls = 0
         self.times_s: dict[int, float] = {}
 
     def __call__(self, ids: Any, _scores: Any, **_more: Any) -> Any:
-        """Be asked after each token; the device is waited for only where the time is wanted."""
+        """Called after each token; synchronizes the device only after timed ones."""
         self._calls += 1
-        if self._calls in self._wanted:
+        if self._calls in self._timed:
             self._torch.cuda.synchronize()
             self.times_s[self._calls] = time.perf_counter()
         return self._torch.zeros(ids.shape[0], dtype=self._torch.bool, device=ids.device)
@@ -78,9 +78,9 @@ def generate(
 
 
 def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps: int) -> float:
-    """Return the milliseconds of a step of continuous batching, from the times it notes for each token.
+    """Return the milliseconds of a step of continuous batching, from its timestamps of each token.
 
-    Its first token says nothing: the cache is allocated and graphs are captured before it.
+    Its first token is no measure: the cache is allocated and graphs are captured before it.
     """
     torch, transformers, model = libraries
     last = WARM_UP_STEPS + steps
@@ -92,7 +92,7 @@ def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps:
         inputs=ids, generation_config=config, record_timestamps=True, progress_bar=False
     ).values()
     assert len(done) == batch, f"{len(done)} of {batch} requests were answered"
-    times = [one.timestamps for one in done]
+    times = [request.timestamps for request in done]
     step_s: float = statistics.median((each[last - 1] - each[WARM_UP_STEPS - 1]) / steps for each in times)
     return 1e3 * step_s
 
@@ -100,7 +100,7 @@ def continuous(libraries: tuple[Any, Any, Any], batch: int, context: int, steps:
 def measure(
     libraries: tuple[Any, Any, Any], mode: str, batch: int, context: int, steps: int
 ) -> dict[str, object]:
-    """Measure one mode at one batch and context; what fails is told and does not end the others."""
+    """Measure one mode at one batch and context; a failure is reported and does not end the others."""
     how = {"cache_implementation": "static"} if mode == "static" else {}
     row: dict[str, object] = {"mode": mode, "batch": batch, "context": context}
     try:
@@ -108,7 +108,7 @@ def measure(
             return row | {"step_ms": continuous(libraries, batch, context, steps)}
         generate(libraries, batch, context, steps, **how)  # compiles, captures
         runs = [generate(libraries, batch, context, steps, **how) for _ in range(REPEATS)]
-    except Exception as error:  # noqa: BLE001 (a peer's failure, whatever it is, is a row of its own)
+    except Exception as error:  # noqa: BLE001 (any failure of a baseline is a row of its own)
         return row | {"error": f"{type(error).__name__}: {error}"[:300]}
     return row | {
         "step_ms": statistics.median(step for step, _ in runs),
@@ -124,13 +124,13 @@ def main() -> None:
     parser.add_argument("--context", default="512")
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--modes", default="eager,static")
-    chosen = parser.parse_args()
-    libraries = load(chosen.folder)
+    args = parser.parse_args()
+    libraries = load(args.folder)
     versions = {"transformers": libraries[1].__version__, "torch": libraries[0].__version__}
-    for context in map(int, chosen.context.split(",")):
-        for batch in map(int, chosen.batch.split(",")):
-            for mode in chosen.modes.split(","):
-                row = measure(libraries, mode, batch, context, chosen.steps)
+    for context in map(int, args.context.split(",")):
+        for batch in map(int, args.batch.split(",")):
+            for mode in args.modes.split(","):
+                row = measure(libraries, mode, batch, context, args.steps)
                 sys.stdout.write(json.dumps(row | versions) + "\n")
                 sys.stdout.flush()
 

@@ -1,1 +1,1 @@
-"""A step taken apart: traces, kernel times, pictures."""
+"""Profiles of a step: traces, breakdowns by kernel and phase, SVG charts."""

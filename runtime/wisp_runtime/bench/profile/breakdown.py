@@ -1,4 +1,4 @@
-"""A step taken apart: microseconds of each phase and kernel, as rows and as a table."""
+"""Breakdown of a step: microseconds of each phase and kernel, as rows and as a table."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from wisp_runtime.bench.profile.trace import ORDER, Span
 from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.roofline import Ceiling
-from wisp_runtime.bench.target import Subject
+from wisp_runtime.bench.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KernelTiming:
     """A kernel of a phase, over one step.
 
     Attributes:
-        phase, kernel: which.
-        launches: in a step.
-        us: of all of them, the median over the traced steps.
-        needed_bytes: that the phase must read in a step; None where it is not weights or KV cache.
+        phase, kernel: names of the phase and the kernel.
+        launches: launches in a step.
+        us: microseconds of all its launches in a step, median over the traced steps.
+        needed_bytes: bytes that the phase must read in a step; None where it reads no weights or KV cache.
     """
 
     phase: str
@@ -33,53 +33,53 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A step, taken apart.
+    """Breakdown of a step.
 
     Attributes:
-        title: what was run.
-        layers: of the model.
-        parts: by phase in a step's order, the longest kernel of a phase first.
-        served_us: the same step as it is served, not taken apart; None if it was not measured.
+        title: description of the step.
+        layers: layers of the model.
+        timings: kernels by phase in a step's order, the longest of a phase first.
+        served_us: the same step as served, not traced; None if it was not measured.
     """
 
     title: str
     layers: int
-    parts: tuple[Part, ...]
+    timings: tuple[KernelTiming, ...]
     served_us: float | None = None
 
     @property
     def us(self) -> float:
-        """The sum of all kernels."""
-        return sum(part.us for part in self.parts)
+        """Sum of all kernels."""
+        return sum(timing.us for timing in self.timings)
 
     def phases(self) -> dict[str, float]:
         """Return the microseconds of each phase, in a step's order."""
-        found: dict[str, float] = defaultdict(float)
-        for part in self.parts:
-            found[part.phase] += part.us
-        return {phase: found[phase] for phase in ORDER if phase in found}
+        sums: dict[str, float] = defaultdict(float)
+        for timing in self.timings:
+            sums[timing.phase] += timing.us
+        return {phase: sums[phase] for phase in ORDER if phase in sums}
 
 
-def sum_up(
+def summarize(
     title: str, layers: int, traced: Sequence[Iterable[Span]], needed: dict[str, int], served_us: float | None
 ) -> Profile:
-    """Make a profile of traced steps: of each kernel the median over the steps.
+    """Make a profile of traced steps: each kernel's median over the steps.
 
     Args:
-        title: of the profile.
-        layers: of the model.
-        traced: the spans of each step.
-        needed: bytes that a phase must read in a step.
-        served_us: the step's time as served, if known.
+        title: description of the step.
+        layers: layers of the model.
+        traced: spans of each step.
+        needed: bytes that each phase must read in a step.
+        served_us: time of the step as served, if known.
     """
     steps: list[dict[tuple[str, str], list[float]]] = []
     for spans in traced:
-        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        times: dict[tuple[str, str], list[float]] = defaultdict(list)
         for span in spans:
-            found[span.phase, span.name].append(1e3 * span.ms)
-        steps.append(found)
-    parts = [
-        Part(
+            times[span.phase, span.name].append(1e3 * span.ms)
+        steps.append(times)
+    timings = [
+        KernelTiming(
             phase,
             kernel,
             launches=round(statistics.median(len(step.get((phase, kernel), ())) for step in steps)),
@@ -88,38 +88,38 @@ def sum_up(
         )
         for phase, kernel in sorted({key for step in steps for key in step})
     ]
-    parts.sort(key=lambda part: (ORDER.index(part.phase), -part.us))
-    return Profile(title, layers, tuple(parts), served_us)
+    timings.sort(key=lambda timing: (ORDER.index(timing.phase), -timing.us))
+    return Profile(title, layers, tuple(timings), served_us)
 
 
-def rows_of(profile: Profile, subject: Subject, *, batch: int, context: int) -> Iterator[Row]:
-    """Make rows of a profile: each kernel's time, and how fast phases read weights or cache."""
-    for part in profile.parts:
-        more = {"phase": part.phase, "kernel": part.kernel, "launches": part.launches}
-        yield subject.row("kernel_us", part.us, batch=batch, context=context, **more)
+def rows_of(profile: Profile, target: Target, *, batch: int, context: int) -> Iterator[Row]:
+    """Make rows of a profile: each kernel's time, and each phase's bandwidth on weights or cache."""
+    for timing in profile.timings:
+        more = {"phase": timing.phase, "kernel": timing.kernel, "launches": timing.launches}
+        yield target.row("kernel_us", timing.us, batch=batch, context=context, **more)
     for phase, us in profile.phases().items():
-        needed = next((part.needed_bytes for part in profile.parts if part.phase == phase), None)
+        needed = next((timing.needed_bytes for timing in profile.timings if timing.phase == phase), None)
         if needed and us:
             speed = needed / us / 1e3
-            yield subject.row("kernel_gb_per_s", speed, batch=batch, context=context, phase=phase)
+            yield target.row("kernel_gb_per_s", speed, batch=batch, context=context, phase=phase)
 
 
 def show(profile: Profile, ceiling: Ceiling | None) -> str:
-    """Return a profile as a table; a phase's speed and floor stand beside its first kernel."""
-    heads = ("launches", "us a step", "us each", "share", "GB/s", "floor us")
+    """Return a profile as a table; a phase's bandwidth and lower bound follow its first kernel."""
+    heads = ("launches", "us a step", "us each", "share", "GB/s", "bound us")
     lines = [profile.title, f"{'phase':<11} {'kernel':<26} " + " ".join(f"{head:>9}" for head in heads)]
-    told: set[str] = set()
-    for part in profile.parts:
-        is_first = part.phase not in told
-        told.add(part.phase)
-        cells = [f"{part.launches}", f"{part.us:.1f}", f"{part.us / max(part.launches, 1):.2f}"]
-        cells.append(f"{100 * part.us / (profile.us or 1):.1f} %")
-        if part.needed_bytes and is_first:
-            cells.append(f"{part.needed_bytes / profile.phases()[part.phase] / 1e3:.0f}")
-            cells += [f"{1e6 * part.needed_bytes / ceiling.bytes_per_s:.1f}"] if ceiling else []
-        phase = part.phase if is_first else ""
-        lines.append(f"{phase:<11} {part.kernel:<26} " + " ".join(f"{cell:>9}" for cell in cells))
-    launches = sum(part.launches for part in profile.parts)
+    shown: set[str] = set()
+    for timing in profile.timings:
+        is_first = timing.phase not in shown
+        shown.add(timing.phase)
+        cells = [f"{timing.launches}", f"{timing.us:.1f}", f"{timing.us / max(timing.launches, 1):.2f}"]
+        cells.append(f"{100 * timing.us / (profile.us or 1):.1f} %")
+        if timing.needed_bytes and is_first:
+            cells.append(f"{timing.needed_bytes / profile.phases()[timing.phase] / 1e3:.0f}")
+            cells += [f"{1e6 * timing.needed_bytes / ceiling.bytes_per_s:.1f}"] if ceiling else []
+        phase = timing.phase if is_first else ""
+        lines.append(f"{phase:<11} {timing.kernel:<26} " + " ".join(f"{cell:>9}" for cell in cells))
+    launches = sum(timing.launches for timing in profile.timings)
     lines.append(f"{'sum':<11} {'':<26} {launches:>9} {profile.us:>9.1f}")
     if profile.served_us is not None:
         lines.append(f"as served (kernels overlap; sampling, host work included): {profile.served_us:.1f} us")

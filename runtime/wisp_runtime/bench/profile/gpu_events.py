@@ -1,4 +1,4 @@
-"""CUDA events around kernel launches, and work to keep the GPU busy while a step is being launched."""
+"""CUDA events around kernel launches, and filler work that keeps the GPU busy while a step is launched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import cupy as cp
 
 from wisp_runtime.bench.profile.trace import Tracer
-from wisp_runtime.bench.target import Subject
+from wisp_runtime.bench.target import Target
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 
 _BUSY_BYTES = 256 << 20
@@ -17,13 +17,13 @@ _BUSY_SETS = 300  # about 60 µs each on an H200, 18 ms in all: longer than a tr
 
 
 class EventClock:
-    """Marks are CUDA events on the current stream, which is the device's."""
+    """Clock of CUDA events on the current stream, which is the device's."""
 
     def __init__(self) -> None:
         self._memory = cp.empty(_BUSY_BYTES, cp.uint8)
 
     def prepare(self) -> None:
-        """Queue writing to memory that nobody reads."""
+        """Queue writes to unused memory."""
         for _ in range(_BUSY_SETS):
             self._memory.data.memset_async(0, self._memory.nbytes)
 
@@ -37,15 +37,15 @@ class EventClock:
         """Return the milliseconds between two events."""
         return float(cp.cuda.get_elapsed_time(begin, end))
 
-    def settle(self) -> None:
-        """Wait for the current stream."""
+    def synchronize(self) -> None:
+        """Synchronize the current stream."""
         cp.cuda.get_current_stream().synchronize()
 
 
 @contextmanager
-def watched_launches(subject: Subject, tracer: Tracer) -> Iterator[None]:
-    """Let every launch inside the block report itself to ``tracer``, and replay no graph meanwhile."""
-    kernel_class, graphs = cast(Any, Kernel), cast(Any, subject.runner).graphs
+def watched_launches(target: Target, tracer: Tracer) -> Iterator[None]:
+    """Report every launch inside the block to ``tracer``, and replay no graph meanwhile."""
+    kernel_class, graphs = cast(Any, Kernel), cast(Any, target.runner).graphs
     launch = kernel_class.launch
     records = graphs.records
 

@@ -1,4 +1,4 @@
-"""A profile as an SVG: one bar for the whole step, one for a layer, and a legend with the numbers."""
+"""SVG chart of a profile: one bar for the step, one for a layer, and a legend with the numbers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ COLOURS = {
 _PALE = {"norm", "rope + KV", "gate/up", "sampling"}
 _OF_A_LAYER = ("norm", "qkv", "rope + KV", "attention", "output", "gate/up", "down")
 _WIDTH, _LEFT, _BAR, _LINE = 960, 20, 44, 20
-_NARROWEST_LABEL = 60
+_MIN_LABEL_WIDTH = 60
 
 
-def draw(profile: Profile) -> str:
-    """Return the picture as the text of an SVG file."""
+def render(profile: Profile) -> str:
+    """Return the chart as the text of an SVG file."""
     phases = profile.phases()
     layer = {phase: us / profile.layers for phase, us in phases.items() if phase in _OF_A_LAYER}
     height = 175 + 2 * _BAR + _LINE * len(phases)
-    parts = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
@@ -40,35 +40,37 @@ def draw(profile: Profile) -> str:
         *_legend(60 + 2 * (_BAR + 50), phases, profile.us),
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(elements) + "\n"
 
 
 def _bar(top: float, title: str, phases: dict[str, float]) -> list[str]:
-    """Draw phases side by side, as wide as they are long."""
+    """Return phases side by side, their widths proportional to their times."""
     scale = (_WIDTH - 2 * _LEFT) / (sum(phases.values()) or 1)
-    drawn, x = [text(_LEFT, top, title)], float(_LEFT)
+    elements, x = [text(_LEFT, top, title)], float(_LEFT)
     for phase, us in phases.items():
         width = us * scale
-        place = f'x="{x:.1f}" y="{top + 8:.1f}" width="{width:.1f}" height="{_BAR}"'
-        told = f"<title>{escape(phase)}: {us:,.1f} µs</title>"
-        drawn.append(f'<rect {place} fill="{COLOURS[phase]}">{told}</rect>')
-        if width > _NARROWEST_LABEL:
+        area = f'x="{x:.1f}" y="{top + 8:.1f}" width="{width:.1f}" height="{_BAR}"'
+        tooltip = f"<title>{escape(phase)}: {us:,.1f} µs</title>"
+        elements.append(f'<rect {area} fill="{COLOURS[phase]}">{tooltip}</rect>')
+        if width > _MIN_LABEL_WIDTH:
             fill = "#222222" if phase in _PALE else "white"
-            drawn.append(text(x + 5, top + 8 + _BAR / 2 + 5, phase, fill=fill))
+            elements.append(text(x + 5, top + 8 + _BAR / 2 + 5, phase, fill=fill))
         x += width
-    return drawn
+    return elements
 
 
 def _legend(top: float, phases: dict[str, float], total_us: float) -> list[str]:
-    drawn = []
+    elements = []
     for row, (phase, us) in enumerate(phases.items()):
         y = top + _LINE * row
-        drawn.append(f'<rect x="{_LEFT}" y="{y - 11:.1f}" width="14" height="14" fill="{COLOURS[phase]}"/>')
-        drawn.append(text(_LEFT + 24, y, phase))
-        drawn.append(text(_LEFT + 130, y, f"{us:,.1f} µs a step, {100 * us / (total_us or 1):.1f} %"))
-    return drawn
+        elements.append(
+            f'<rect x="{_LEFT}" y="{y - 11:.1f}" width="14" height="14" fill="{COLOURS[phase]}"/>'
+        )
+        elements.append(text(_LEFT + 24, y, phase))
+        elements.append(text(_LEFT + 130, y, f"{us:,.1f} µs a step, {100 * us / (total_us or 1):.1f} %"))
+    return elements
 
 
 def text(x: float, y: float, content: str, *, size: int = 13, fill: str = "#222222") -> str:
-    """Return a line of text at a place."""
+    """Return a line of text at a position."""
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}">{escape(content)}</text>'

@@ -1,8 +1,8 @@
-"""Note how long each operation of a step takes, and on a GPU each kernel in it.
+"""Time each operation of a step, and on a GPU each kernel in it.
 
-:class:`TracedOps` stands between the layers and the device's ops and knows which part of a layer is being
-computed. On a GPU every launch gets a CUDA event before and after it; that keeps kernels from overlapping, so
-the sum is more than the step takes as served.
+:class:`TracedOps` wraps the device's ops and assigns each to a phase of the layer. On a GPU every launch gets
+a CUDA event before and after it; that keeps kernels from overlapping, so the sum exceeds the step's time as
+served.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PHASES = {
     "logits": "head",
     "sample": "sampling",
 }
-_LINEAR_PHASES = ("output", "down")  # the order in which a layer asks for its plain products
+_LINEAR_PHASES = ("output", "down")  # a layer's plain GEMMs, in order
 _KERNEL_PHASES = {
     "rope_write_kv": "rope + KV",
     "rope_write_kv_narrow": "rope + KV",
-}  # within an op of another
+}  # launched inside an op of another phase
 ORDER = (
     "embedding",
     "norm",
@@ -45,14 +45,14 @@ ORDER = (
     "sampling",
     "other",
 )
-"""The phases of a step as it runs through them; norms come before several."""
+"""Phases in the order of a step; norms precede several."""
 
 
 class Clock(Protocol):
-    """Marks points in the device's work and tells the time between two of them."""
+    """Marks points in the device's work and measures the time between two of them."""
 
     def prepare(self) -> None:
-        """Keep the device busy while a step is being launched, so that it never waits for its launches."""
+        """Keep the device busy while a step is launched, so that it never waits for launches."""
         ...
 
     def mark(self) -> Any:
@@ -60,19 +60,19 @@ class Clock(Protocol):
         ...
 
     def ms(self, begin: Any, end: Any) -> float:
-        """Return the milliseconds between two marks that the device has passed."""
+        """Return the milliseconds between two completed marks."""
         ...
 
-    def settle(self) -> None:
-        """Wait until the device has passed every mark."""
+    def synchronize(self) -> None:
+        """Wait until every mark is complete."""
         ...
 
 
 class HostClock:
-    """For ops that return when they are done."""
+    """Clock of synchronous ops."""
 
     def prepare(self) -> None:
-        """Launching is running."""
+        """Do nothing: ops run when they are called."""
 
     def mark(self) -> float:
         """Return the time."""
@@ -82,13 +82,13 @@ class HostClock:
         """Return the difference."""
         return 1e3 * (end - begin)
 
-    def settle(self) -> None:
-        """Nothing runs on."""
+    def synchronize(self) -> None:
+        """Do nothing: every op is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One kernel (or, on the CPU, one op) of a step: what it is part of, its name, how long it ran."""
+    """One kernel (or, on the CPU, one op) of a step: phase, name, milliseconds."""
 
     phase: str
     name: str
@@ -99,31 +99,31 @@ class Tracer:
     """Collects the spans of a step.
 
     Args:
-        clock: of the device.
-        sees_kernels: launches report themselves to :meth:`timed`; else a whole op is a span.
+        clock: clock of the device.
+        sees_kernels: whether launches call :meth:`timed`; otherwise an op is a span.
     """
 
     def __init__(self, clock: Clock, *, sees_kernels: bool) -> None:
         self.clock, self.sees_kernels = clock, sees_kernels
         self._phase = "other"
         self._marks: list[tuple[str, str, Any, Any]] | None = None
-        self._products = 0
+        self._gemms = 0
 
     @contextmanager
     def step(self) -> Iterator[list[Span]]:
         """Collect inside the block; the list is filled when it ends."""
-        self._marks, self._products = [], 0
+        self._marks, self._gemms = [], 0
         spans: list[Span] = []
         self.clock.prepare()
         try:
             yield spans
-            self.clock.settle()
+            self.clock.synchronize()
             spans += [Span(phase, name, self.clock.ms(begin, end)) for phase, name, begin, end in self._marks]
         finally:
             self._marks = None
 
     def timed(self, name: str, run: Callable[[], Any]) -> Any:
-        """Run something and note it as a span of the current phase."""
+        """Run a function and record it as a span of the current phase."""
         if self._marks is None:
             return run()
         begin = self.clock.mark()
@@ -132,7 +132,7 @@ class Tracer:
         return result
 
     def op(self, name: str, run: Callable[[], Any]) -> Any:
-        """Run an op of the device: what is launched in it belongs to its phase."""
+        """Run an op of the device: its launches belong to its phase."""
         before, self._phase = self._phase, self._phase_of(name)
         try:
             return run() if self.sees_kernels else self.timed(name, run)
@@ -141,8 +141,8 @@ class Tracer:
 
     def _phase_of(self, op: str) -> str:
         if op == "linear":
-            self._products += 1
-            return _LINEAR_PHASES[(self._products - 1) % len(_LINEAR_PHASES)]
+            self._gemms += 1
+            return _LINEAR_PHASES[(self._gemms - 1) % len(_LINEAR_PHASES)]
         return PHASES[op]
 
 
@@ -164,7 +164,7 @@ class TracedDevice:
 
 
 class TracedOps:
-    """The ops of a device, each telling a tracer that it runs; everything else is the device's own."""
+    """Ops of a device, each reported to a tracer; other attributes are the device's own."""
 
     def __init__(self, ops: Ops, tracer: Tracer) -> None:
         self._traced_ops, self._tracer = ops, tracer
@@ -190,5 +190,5 @@ class TracedSampler:
         return getattr(self._traced_sampler, name)
 
     def launch(self, *args: Any, **keywords: Any) -> Any:
-        """Draw tokens."""
+        """Sample tokens."""
         return self._tracer.op("sample", lambda: self._traced_sampler.launch(*args, **keywords))

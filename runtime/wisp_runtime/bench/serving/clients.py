@@ -1,7 +1,7 @@
-"""Clients that stream side by side over HTTP, and when each of their tokens came.
+"""Concurrent streaming clients over HTTP, with the arrival time of each token.
 
-They need the API and nothing of ours, so that the same clients measure a runtime, a gateway before it, or
-another server. An event of a stream counts as a token: it is one where tokens are whole characters.
+They use the public API only, so that the same clients measure a runtime, a gateway in front of it, or another
+server. An event of a stream counts as a token: it is one where tokens are complete characters.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """One stream: when its request was sent, and when each of its events came; seconds of one clock."""
+    """One stream: send time of its request and arrival times of its events, seconds of one clock."""
 
     sent_s: float
     events_s: tuple[float, ...]
 
     @property
     def tokens_per_s(self) -> float:
-        """How fast it ran once it had begun."""
+        """Tokens a second after the first."""
         return (len(self.events_s) - 1) / (self.events_s[-1] - self.events_s[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients do, all at once.
+    """Load of concurrent clients.
 
     Attributes:
-        host, port: of the server.
-        model: its name there.
-        clients: streams side by side.
-        prompt_tokens: of each prompt, random.
-        tokens: that each asks for.
-        vocab: token ids of prompts are below it.
-        seed: of the prompts; those of other seeds are others.
+        host, port: address of the server.
+        model: served name of the model.
+        clients: number of concurrent streams.
+        prompt_tokens: length of each prompt, of random tokens.
+        tokens: tokens that each requests.
+        vocab: upper bound of the prompts' token ids.
+        seed: seed of the prompts.
     """
 
     host: str
@@ -59,7 +59,7 @@ class Load:
 
 
 def stream_all(load: Load) -> list[Streamed]:
-    """Let all clients stream to their end.
+    """Run all streams to their end.
 
     Raises:
         HTTPException: the server refused, or ended a stream early.
@@ -69,8 +69,8 @@ def stream_all(load: Load) -> list[Streamed]:
 
 
 async def _stream_all(load: Load) -> list[Streamed]:
-    draw = random.Random(load.seed)
-    prompts = [draw.choices(range(load.vocab), k=load.prompt_tokens) for _ in range(load.clients)]
+    rng = random.Random(load.seed)
+    prompts = [rng.choices(range(load.vocab), k=load.prompt_tokens) for _ in range(load.clients)]
     async with asyncio.timeout(_WITHIN_S):
         return await asyncio.gather(*(_stream(load, prompt) for prompt in prompts))
 
@@ -102,24 +102,24 @@ async def _stream(load: Load, prompt: list[int]) -> Streamed:
 
 def steady_gaps_ms(streams: Sequence[Streamed]) -> list[float]:
     """Return the milliseconds between events while every stream runs: after all began, before any ended."""
-    begin = max(one.events_s[0] for one in streams)
-    end = min(one.events_s[-1] for one in streams)
+    begin = max(stream.events_s[0] for stream in streams)
+    end = min(stream.events_s[-1] for stream in streams)
     return [
         1e3 * (after - before)
-        for one in streams
-        for before, after in pairwise(one.events_s)
+        for stream in streams
+        for before, after in pairwise(stream.events_s)
         if begin <= before and after <= end
     ]
 
 
 def figures(streams: Sequence[Streamed]) -> Iterator[tuple[str, float, dict[str, object]]]:
-    """Yield metrics of a load: name, value, and what stands beside it."""
+    """Yield metrics of a load: name, value, further fields."""
     gaps = sorted(steady_gaps_ms(streams))
     spread = Spread.of(gaps)
     yield "served_gap_ms", spread.median, spread.to_dict() | {"p99": gaps[int(0.99 * (len(gaps) - 1))]}
-    firsts = sorted(1e3 * (one.events_s[0] - one.sent_s) for one in streams)
+    firsts = sorted(1e3 * (stream.events_s[0] - stream.sent_s) for stream in streams)
     yield "served_first_token_ms", Spread.of(firsts).median, {"most": firsts[-1]}
-    tokens = sum(len(one.events_s) for one in streams)
-    seconds = max(one.events_s[-1] for one in streams) - min(one.sent_s for one in streams)
-    each = Spread.of([one.tokens_per_s for one in streams]).median
+    tokens = sum(len(stream.events_s) for stream in streams)
+    seconds = max(stream.events_s[-1] for stream in streams) - min(stream.sent_s for stream in streams)
+    each = Spread.of([stream.tokens_per_s for stream in streams]).median
     yield "served_tokens_per_s", tokens / seconds, {"each": each}

@@ -1,4 +1,4 @@
-"""``wisp-runtime serve`` as a process of its own, from its start to its end."""
+"""``wisp-runtime serve`` as a separate process, from its start to its end."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Served:
     """A server that is ready.
 
     Attributes:
-        port: on :data:`HOST`; the model's name is :data:`NAME`.
-        pid: of the server's process.
-        began_s: when the process was started, of the monotonic clock.
-        ready_s: seconds from then until ``/readyz`` said so.
+        port: port on :data:`HOST`; the model's name is :data:`NAME`.
+        pid: id of the server's process.
+        began_s: start of the process, on the monotonic clock.
+        ready_s: seconds from then until ``/readyz`` returned 200.
     """
 
     port: int
@@ -42,32 +42,32 @@ class Served:
     ready_s: float
 
     def state(self) -> dict[str, Any]:
-        """Return what ``/state`` says now."""
+        """Return the body of ``/state``."""
         with contextlib.closing(HTTPConnection(HOST, self.port, timeout=10)) as connection:
             connection.request("GET", "/state")
             state: dict[str, Any] = json.load(connection.getresponse())
             return state
 
     def gpu_bytes(self) -> int | None:
-        """Return what the server and its engine hold of the GPU, as NVML counts; None where it does not."""
+        """Return NVML's bytes of the server and its engine; None where NVML does not report them."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        found = [nvml.process_bytes(one) for one in (self.pid, *map(int, children))]
-        counted = [size for size in found if size is not None]
+        sizes = [nvml.process_bytes(pid) for pid in (self.pid, *map(int, children))]
+        counted = [size for size in sizes if size is not None]
         return sum(counted) if counted else None
 
 
 @contextlib.contextmanager
 def serve(folder: Path, *, device: str, flags: Sequence[str], within_s: float) -> Iterator[Served]:
-    """Start a server, hand it over as soon as it is ready, and end it.
+    """Start a server, yield it as soon as it is ready, and end it.
 
     Args:
-        folder: the model's.
+        folder: folder of the model.
         device: ``cuda`` or ``cpu``.
-        flags: more flags of ``serve``.
-        within_s: a server that is not ready by then has failed.
+        flags: further flags of ``serve``.
+        within_s: timeout of the start.
 
     Raises:
-        EngineDied: it ended, was not ready in time, or did not answer inside the block.
+        EngineDied: it ended, was not ready in time, or did not respond inside the block.
     """
     port = _free_port()
     command = [sys.executable, "-c", _MAIN, "serve", str(folder), "--served-name", NAME, "--host", HOST]
@@ -94,9 +94,9 @@ def _named_failure(log: Any) -> Iterator[None]:
         yield
     except (OSError, HTTPException) as error:
         log.seek(0)
-        said = log.read().decode(errors="replace").strip().splitlines()[-8:]
+        lines = log.read().decode(errors="replace").strip().splitlines()[-8:]
         raise EngineDied(
-            f"the measured server did not serve: {error or type(error).__name__}. It said: {' | '.join(said)}"
+            f"the measured server did not serve: {error or type(error).__name__}. Log: {' | '.join(lines)}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A served model under clients that stream side by side: as a client sees it, server and all."""
+"""Benchmark of a served model under concurrent streaming clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wisp_runtime.errors import ConfigError, EngineDied
 from wisp_runtime.models.load import read_spec
 
 _WARM_UP_TOKENS = 24
-_LEAST_VOCAB = 256  # every byte-level vocabulary has as many tokens
+_MIN_VOCAB = 256  # every byte-level vocabulary has at least as many tokens
 
 
 def serving_rows(
@@ -32,13 +32,13 @@ def serving_rows(
     """Start a server on ``folder`` and measure it under each number of clients.
 
     Args:
-        folder: the model's.
-        shape: its name in the rows.
+        folder: folder of the model.
+        shape: name of the model in the rows.
         device: ``cuda`` or ``cpu``.
-        flags: more flags of ``serve``.
-        clients: streams side by side.
-        prompt, tokens: of each request.
-        within_s: for the start.
+        flags: further flags of ``serve``.
+        clients: numbers of concurrent streams.
+        prompt, tokens: prompt and completion tokens of each request.
+        within_s: timeout of the start.
 
     Raises:
         EngineDied: the server ended, or refused.
@@ -52,22 +52,23 @@ def serving_rows(
 def rows_of_url(
     url: str, shape: str, *, device: str, clients: Sequence[int], prompt: int, tokens: int
 ) -> Iterator[Row]:
-    """Measure a server that runs already.
+    """Measure a running server.
 
     Args:
         url: ``HOST:PORT/MODEL``.
-        shape: the model's name in the rows.
-        device: of the rows.
-        clients, prompt, tokens: as of :func:`serving_rows`; prompts use the first 256 token ids alone.
+        shape: name of the model in the rows.
+        device: device in the rows.
+        clients, prompt, tokens: see :func:`serving_rows`; prompts use the first 256 token ids alone.
 
     Raises:
-        ConfigError: the URL is not of that form, or nobody answers there.
+        ConfigError: the URL is not of that form.
+        EngineDied: the server cannot be reached, or refused.
     """
     address, _, model = url.removeprefix("http://").partition("/")
     host, _, port = address.partition(":")
     if not (host and port.isdigit() and model):
         raise ConfigError(f"--url {url}: it must be HOST:PORT/MODEL, such as 127.0.0.1:8080/smollm2")
-    load = Load(host, int(port), model, 1, prompt, tokens, _LEAST_VOCAB)
+    load = Load(host, int(port), model, 1, prompt, tokens, _MIN_VOCAB)
     try:
         yield from _rows(load, clients, row_maker(shape, device))
     except (OSError, HTTPException) as error:

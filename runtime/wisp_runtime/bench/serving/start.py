@@ -1,4 +1,4 @@
-"""Start a server again and again, each time from nothing to its first streamed token."""
+"""Benchmark of a server's start, from its process's start to the first streamed token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wisp_runtime.bench import nvml
-from wisp_runtime.bench.baselines.published import with_peer
+from wisp_runtime.bench.baselines.published import with_baseline
 from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.serving.served import HOST, NAME, serve
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy
@@ -26,10 +26,10 @@ class Start:
     """One start.
 
     Attributes:
-        ready_s: from the process's start until ``/readyz`` said so.
-        first_token_s: until the first streamed token of a request that was sent at that moment.
-        state: what ``/state`` said after that.
-        gpu_bytes: of the server and its engine, as NVML counts them; None where it does not.
+        ready_s: seconds from the process's start until ``/readyz`` returned 200.
+        first_token_s: seconds until the first streamed token of a request sent at that moment.
+        state: body of ``/state`` after that.
+        gpu_bytes: NVML's bytes of the server and its engine; None where NVML does not report them.
     """
 
     ready_s: float
@@ -41,18 +41,18 @@ class Start:
 def start_rows(
     folder: Path, shape: str, *, device: str, repeats: int, flags: Sequence[str], within_s: float = 300.0
 ) -> Iterator[Row]:
-    """Start a server ``repeats`` times after a first that is not counted, and sum up.
+    """Start a server ``repeats`` times after a first that is not counted, and summarize.
 
     Args:
-        folder: the model's; its files are in the page cache after the first start.
-        shape: the model's name in the rows.
+        folder: folder of the model; its files are in the page cache after the first start.
+        shape: name of the model in the rows.
         device: ``cuda`` or ``cpu``.
-        repeats: starts.
-        flags: more flags of ``serve``.
-        within_s: a start that takes longer has failed.
+        repeats: number of starts.
+        flags: further flags of ``serve``.
+        within_s: timeout of a start.
 
     Raises:
-        EngineDied: the server ended, or gave no token in time.
+        EngineDied: the server ended, or sent no token in time.
     """
     starts = [start_once(folder, device=device, flags=flags, within_s=within_s) for _ in range(repeats + 1)]
     first, *counted = starts
@@ -60,31 +60,31 @@ def start_rows(
     card = nvml.card() if device == "cuda" else None
     total = row(
         "start_to_first_token_s",
-        statistics.median(one.first_token_s for one in counted),
-        ready_s=statistics.median(one.ready_s for one in counted),
-        runs_s=[round(one.first_token_s, 3) for one in counted],
+        statistics.median(start.first_token_s for start in counted),
+        ready_s=statistics.median(start.ready_s for start in counted),
+        runs_s=[round(start.first_token_s, 3) for start in counted],
         uncounted_s=round(first.first_token_s, 3),
     )
-    yield with_peer(total, card.name if card else None)
+    yield with_baseline(total, card.name if card else None)
     for phase in first.state["phases"]:
-        found = [one for start in counted for one in start.state["phases"] if one["name"] == phase["name"]]
-        seconds = statistics.median(one["seconds"] for one in found)
-        yield row("start_phase_s", seconds, phase=phase["name"], bytes=found[-1]["bytes"])
+        equal = [each for start in counted for each in start.state["phases"] if each["name"] == phase["name"]]
+        seconds = statistics.median(each["seconds"] for each in equal)
+        yield row("start_phase_s", seconds, phase=phase["name"], bytes=equal[-1]["bytes"])
     yield from _memory_rows(counted[-1], row)
 
 
 def row_maker(shape: str, device: str, state: Mapping[str, Any] | None = None) -> Callable[..., Row]:
-    """Return what makes rows about a server: ``make(metric, value, batch=1, context=0, **more)``.
+    """Return the maker of rows about a server: ``make(metric, value, batch=1, context=0, **more)``.
 
     Args:
-        shape, device: of the rows.
-        state: what the server's ``/state`` says, for the path of its decode steps.
+        shape, device: fields of the rows.
+        state: body of the server's ``/state``, for the path of its decode steps.
     """
     held = "bf16" if device == "cuda" else "float32"
-    told = (state or {}).get("kernels")
+    kernels = (state or {}).get("kernels")
     strategy = (
-        DecodeStrategy.from_dict(told)
-        if told
+        DecodeStrategy.from_dict(kernels)
+        if kernels
         else DecodeStrategy("general" if device == "cuda" else "reference")
     )
 
@@ -105,10 +105,10 @@ def _memory_rows(start: Start, row: Callable[..., Row]) -> Iterator[Row]:
 
 
 def start_once(folder: Path, *, device: str, flags: Sequence[str], within_s: float) -> Start:
-    """Start a server, ask it for a token as soon as it is ready, look at its state, and end it.
+    """Start a server, request a token as soon as it is ready, read its state, and end it.
 
     Raises:
-        EngineDied: it ended, or gave no token in time.
+        EngineDied: it ended, or sent no token in time.
     """
     with serve(folder, device=device, flags=flags, within_s=within_s) as served:
         _first_token(served.port, within_s)
@@ -117,7 +117,7 @@ def start_once(folder: Path, *, device: str, flags: Sequence[str], within_s: flo
 
 
 def _first_token(port: int, within_s: float) -> None:
-    """Ask for a few tokens and return when the first has come."""
+    """Request a few tokens and return when the first arrives."""
     body = {"model": NAME, "prompt": _PROMPT, "max_tokens": 8, "stream": True, "ignore_eos": True}
     with contextlib.closing(HTTPConnection(HOST, port, timeout=within_s)) as connection:
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""The measuring commands on the CPU, at a shape that is nobody's: everything but a GPU's numbers."""
+"""Benchmark commands on the CPU, at the toy shape."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench.checkpoint import is_written, write_checkpoint
 from wisp_runtime.bench.serving.start import row_maker
-from wisp_runtime.bench.target import Wanted, open_subject
+from wisp_runtime.bench.target import TargetOptions, open_target
 from wisp_runtime.cli.bench import command as bench
 from wisp_runtime.cli.profile import command as profile
 from wisp_runtime.models.load import load_model, read_spec
@@ -42,7 +42,7 @@ def test_decode_measures_every_batch_at_every_context(tmp_path):
     assert text.count("decode_step_ms") == 4
 
 
-def test_decode_can_draw_instead_of_taking_the_best(tmp_path):
+def test_decode_can_sample_instead_of_taking_the_best(tmp_path):
     run(
         bench,
         "decode",
@@ -76,7 +76,7 @@ def test_a_first_token_comes_with_and_without_a_cached_prefix(tmp_path, flags, c
     assert row.get("cached") == cached
 
 
-def test_memory_stands_beside_its_prediction(tmp_path):
+def test_measured_memory_is_compared_with_its_prediction(tmp_path):
     out = tmp_path / "memory.json"
     run(bench, "memory", *TOY, "--batch", 2, "--context", 64, "--json", out)
     predicted, measured = rows_of(out)
@@ -109,11 +109,11 @@ def test_start_up_is_timed_to_the_first_token_phase_by_phase(tmp_path):
         ("cpu", {"kernels": None}, 1, "reference"),
     ],
 )
-def test_rows_of_a_server_name_the_path_its_state_names(device, state, batch, path):
+def test_rows_of_a_server_have_the_path_of_its_state(device, state, batch, path):
     assert row_maker("toy", device, state)("served_gap_ms", 1.0, batch=batch).path == path
 
 
-def test_clients_stream_side_by_side_from_a_server_of_its_own(tmp_path):
+def test_clients_stream_concurrently_from_a_server_process(tmp_path):
     out, folder = tmp_path / "serving.json", tmp_path / "toy"
     load = ["--clients", "1,3", "--prompt", 20, "--tokens", 30]
     run(bench, "serving", *TOY, *load, "--checkpoint", folder, "--json", out)
@@ -121,23 +121,23 @@ def test_clients_stream_side_by_side_from_a_server_of_its_own(tmp_path):
     metrics = ("served_gap_ms", "served_first_token_ms", "served_tokens_per_s")
     assert set(rows) == {(metric, count) for metric in metrics for count in (1, 3)}
     assert rows["served_gap_ms", 3]["p99"] >= rows["served_gap_ms", 3]["value"] > 0
-    assert is_written("toy", folder)  # kept, as it was asked for by name
+    assert is_written("toy", folder)  # kept, because a folder was named
     assert not is_written("toy", tmp_path)
 
 
-def test_clients_refuse_a_url_that_is_none():
+def test_an_invalid_or_unreachable_url_is_refused():
     text = run(bench, "serving", *TOY, "--url", "127.0.0.1", code=2)
     assert "HOST:PORT/MODEL" in text
     assert "EngineDied" in run(bench, "serving", *TOY, "--url", "127.0.0.1:9/x", code=1)
 
 
-def test_a_server_that_does_not_come_up_is_told_with_what_it_said(tmp_path):
+def test_a_server_that_does_not_start_is_reported_with_its_log(tmp_path):
     text = run(bench, "startup", *TOY, "--repeats", 1, "--flag=--max-context=999999", code=1)
     assert "EngineDied" in text
     assert "can hold 1 to 1024 tokens" in text
 
 
-def test_profile_takes_a_step_apart(tmp_path):
+def test_profile_breaks_down_a_decode_step(tmp_path):
     svg, out = tmp_path / "step.svg", tmp_path / "profile.json"
     text = run(profile, *TOY, "--batch", 2, "--context", 40, "--steps", 2, "--svg", svg, "--json", out)
     for phase in ("embedding", "qkv", "attention", "gate/up", "down", "head", "sampling", "as served"):
@@ -151,12 +151,12 @@ def test_profile_takes_a_step_apart(tmp_path):
     )
 
 
-def test_profile_takes_a_prefill_step_apart():
+def test_profile_breaks_down_a_prefill_step():
     assert "prefill, 2 × 30 tokens" in run(profile, *TOY, "--batch", 2, "--prompt", 30, "--steps", 1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["decode", "--shape", "lama-3-8b"], "did you mean 'llama-3-8b'"),
         (["decode", *TOY, "--batch", "1,x"], "whole numbers"),
@@ -164,10 +164,10 @@ def test_profile_takes_a_prefill_step_apart():
         (["decode", *TOY, "--against", "torch"], "Name a Python that has torch"),
     ],
 )
-def test_misuse_is_a_sentence(arguments, said):
+def test_misuse_is_a_sentence(arguments, message):
     result = CliRunner().invoke(bench, arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 def test_on_a_machine_without_a_gpu_cuda_is_refused_in_a_sentence():
@@ -176,7 +176,7 @@ def test_on_a_machine_without_a_gpu_cuda_is_refused_in_a_sentence():
     assert "Traceback" not in result.output
 
 
-def test_the_peer_of_torch_is_a_program_that_needs_nothing_of_ours():
+def test_the_torch_baseline_runs_without_wisp():
     from wisp_runtime.bench.baselines import torch_baseline
 
     command = [sys.executable, "-I", torch_baseline.__file__, "--help"]
@@ -185,9 +185,9 @@ def test_the_peer_of_torch_is_a_program_that_needs_nothing_of_ours():
 
 
 def test_a_written_checkpoint_is_a_model_and_its_tokenizer(tmp_path):
-    told = []
-    size = write_checkpoint("toy", tmp_path, lambda done, total: told.append((done, total)))
-    assert told[-1] == (size, size)
+    progress = []
+    size = write_checkpoint("toy", tmp_path, lambda done, total: progress.append((done, total)))
+    assert progress[-1] == (size, size)
     spec = read_spec(tmp_path)
     assert spec == shape_spec("toy")
     load_model(tmp_path, spec, open_device("cpu", threads=1).ops)
@@ -197,8 +197,8 @@ def test_a_written_checkpoint_is_a_model_and_its_tokenizer(tmp_path):
     assert all(tokenizer.token_bytes(token) for token in range(spec.vocab))
 
 
-def test_the_cache_of_a_subject_is_full_of_numbers():
-    subject = open_subject(Wanted("toy", "cpu", batch=2, context=64, threads=1))
-    values = subject.runner.forward_pass.cache.values
+def test_the_cache_of_a_target_is_full_of_numbers():
+    target = open_target(TargetOptions("toy", "cpu", batch=2, context=64, threads=1))
+    values = target.runner.forward_pass.cache.values
     assert np.count_nonzero(values) == values.size
     assert values.std() == pytest.approx(1, abs=0.05)

@@ -1,4 +1,4 @@
-"""What stands beside a measured number, and how it is written down. No engine runs here."""
+"""Lower bounds, baselines, records and tables of benchmarks. No engine runs here."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -8,19 +8,19 @@ import pytest
 from wisp_plan.memory.cache import one_pool
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench import nvml
-from wisp_runtime.bench.baselines.published import with_peer
-from wisp_runtime.bench.contexts import make_prompts, place
-from wisp_runtime.bench.harness import Output, Round, ScriptedLine, requests_of
-from wisp_runtime.bench.profile.breakdown import show, sum_up
-from wisp_runtime.bench.profile.svg import draw
+from wisp_runtime.bench.baselines.published import with_baseline
+from wisp_runtime.bench.contexts import insert_prefixes, make_prompts
+from wisp_runtime.bench.harness import Output, Round, ScriptedChannel, requests_of
+from wisp_runtime.bench.profile.breakdown import show, summarize
+from wisp_runtime.bench.profile.svg import render
 from wisp_runtime.bench.profile.trace import HostClock, Span, TracedOps, Tracer
 from wisp_runtime.bench.record import Row, Spread, make_record, write_record
 from wisp_runtime.bench.roofline import (
     CEILINGS,
     ceiling_of,
-    decode_floor_s,
+    decode_lower_bound_s,
     phase_bytes,
-    prefill_floor_s,
+    prefill_lower_bound_s,
     step_weight_bytes,
 )
 from wisp_runtime.bench.serving.clients import Streamed, figures, steady_gaps_ms
@@ -35,7 +35,7 @@ HELD = {"weights": "bf16", "kv": "bf16"}
 
 
 @pytest.mark.parametrize(
-    ("batch", "context", "floor_ms"),
+    ("batch", "context", "bound_ms"),
     [
         (1, 640, 3.36),
         (8, 640, 3.49),
@@ -46,30 +46,28 @@ HELD = {"weights": "bf16", "kv": "bf16"}
         (16, 7900, 7.0),
     ],
 )
-def test_the_floor_of_a_decode_step_is_that_of_the_target_table(batch, context, floor_ms):
-    found = decode_floor_s(LLAMA, H200, batch=batch, context=context, **HELD)
-    assert 1e3 * found == pytest.approx(floor_ms, rel=0.01)
+def test_the_lower_bound_of_a_decode_step_matches_the_table(batch, context, bound_ms):
+    bound_s = decode_lower_bound_s(LLAMA, H200, batch=batch, context=context, **HELD)
+    assert 1e3 * bound_s == pytest.approx(bound_ms, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "cached", "floor_ms"),
+    ("prompt", "cached", "bound_ms"),
     [(512, 0, 9.1), (2048, 0, 38), (7900, 0, 161), (7916, 7900, 3.6)],
 )
-def test_the_floor_of_a_first_token_is_that_of_the_target_table_less_most_of_a_layer(
-    prompt, cached, floor_ms
-):
-    """Its table counts the last layer as the others: a 32nd, of which K and V are 4 %."""
-    found = prefill_floor_s(LLAMA, H200, sequences=1, prompt=prompt, cached=cached, **HELD)
+def test_the_lower_bound_of_a_first_token_matches_the_table_less_most_of_a_layer(prompt, cached, bound_ms):
+    """The table counts the last layer fully: a 32nd, of which K and V are 4 %."""
+    bound_s = prefill_lower_bound_s(LLAMA, H200, sequences=1, prompt=prompt, cached=cached, **HELD)
     spared = 0.96 / 32 if cached == 0 else 0  # there the weights' bytes are the limit
-    assert 1e3 * found == pytest.approx(floor_ms * (1 - spared), rel=0.02)
+    assert 1e3 * bound_s == pytest.approx(bound_ms * (1 - spared), rel=0.02)
 
 
-def test_a_window_bounds_what_attention_reads_and_computes():
+def test_a_window_bounds_the_reads_and_operations_of_attention():
     mistral = shape_spec("mistral-7b")
-    near, far = (decode_floor_s(mistral, H200, batch=16, context=c, **HELD) for c in (4096, 30000))
+    near, far = (decode_lower_bound_s(mistral, H200, batch=16, context=c, **HELD) for c in (4096, 30000))
     assert near == far
-    whole = prefill_floor_s(mistral, H200, sequences=1, prompt=8192, **HELD)
-    assert whole < 2.5 * prefill_floor_s(mistral, H200, sequences=1, prompt=4096, **HELD)
+    long = prefill_lower_bound_s(mistral, H200, sequences=1, prompt=8192, **HELD)
+    assert long < 2.5 * prefill_lower_bound_s(mistral, H200, sequences=1, prompt=4096, **HELD)
 
 
 def test_a_tied_head_is_read_though_the_embedding_is_not():
@@ -78,7 +76,7 @@ def test_a_tied_head_is_read_though_the_embedding_is_not():
     assert step_weight_bytes(LLAMA, "bf16") == 2 * (8_030_261_248 - 128256 * 4096)
 
 
-def test_the_phases_of_a_step_read_what_the_step_reads():
+def test_the_phases_of_a_step_sum_to_its_bytes():
     phases = phase_bytes(LLAMA, batch=8, context=512, **HELD)
     norms = 2 * (2 * len(LLAMA.layers) + 1) * LLAMA.hidden
     cache = 8 * 512 * 131072
@@ -89,7 +87,7 @@ def test_the_phases_of_a_step_read_what_the_step_reads():
     ("gpu", "known"),
     [("NVIDIA H200", True), ("NVIDIA H100 80GB HBM3", True), ("NVIDIA L4", False), (None, False)],
 )
-def test_ceilings_are_known_of_the_cards_that_were_measured(gpu, known):
+def test_measured_cards_have_ceilings(gpu, known):
     assert (ceiling_of(gpu) is not None) == known
 
 
@@ -115,38 +113,42 @@ def row(**changes):
         ),
     ],
 )
-def test_a_peer_stands_only_beside_what_was_measured_alike(changes, gpu, value):
-    assert with_peer(row(**changes), gpu).peer_value == value
+def test_a_baseline_needs_equal_conditions(changes, gpu, value):
+    assert with_baseline(row(**changes), gpu).baseline_value == value
 
 
-def test_a_spread_is_the_middle_and_the_outer_tenths():
+def test_a_spread_is_median_and_percentiles():
     assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
     spread = Spread.of([float(n) for n in range(101)])
     assert (spread.median, spread.p10, spread.p90) == (50.0, 10.0, 90.0)
 
 
-def test_a_record_says_what_where_and_how(tmp_path):
-    rows = [row(more={"p10": 3.9, "p90": 4.123456789}), row(floor=3.49, peer="vllm-0.26.0", peer_value=5.088)]
+def test_a_record_has_rows_and_conditions(tmp_path):
+    rows = [
+        row(more={"p10": 3.9, "p90": 4.123456789}),
+        row(lower_bound=3.49, baseline="vllm-0.26.0", baseline_value=5.088),
+    ]
     record = make_record(
         "decode", rows, device="cpu", command=["wisp-runtime", "bench", "a b"], commit="abc1234"
     )
     write_record(tmp_path / "new" / "decode.json", record)
-    found = json.loads((tmp_path / "new" / "decode.json").read_text())
-    assert found["command"] == "wisp-runtime bench 'a b'"
-    assert (found["name"], found["commit"], "gpu" in found) == ("decode", "abc1234", False)
-    assert found["rows"][0]["p90"] == 4.1235
-    assert "peer" not in found["rows"][0]
-    assert found["rows"][1] | {"peer": "vllm-0.26.0", "floor": 3.49} == found["rows"][1]
+    written = json.loads((tmp_path / "new" / "decode.json").read_text())
+    assert written["command"] == "wisp-runtime bench 'a b'"
+    assert (written["name"], written["commit"], "gpu" in written) == ("decode", "abc1234", False)
+    assert written["rows"][0]["p90"] == 4.1235
+    assert "peer" not in written["rows"][0]
+    baseline = {"peer": "vllm-0.26.0", "peer_value": 5.088, "floor": 3.49}
+    assert written["rows"][1] | baseline == written["rows"][1]
 
 
 @pytest.mark.parametrize(
-    ("one", "parts"),
+    ("measured", "texts"),
     [
         (
             row(more={"p10": 3.9, "p90": 4.1}),
             ["llama-3-8b  decode_step_ms  batch 8, context 512  4  (p10 3.9"],
         ),
-        (row(floor=3.5, peer="vllm", peer_value=5.0), ["floor 3.5", "vllm 5"]),
+        (row(lower_bound=3.5, baseline="vllm", baseline_value=5.0), ["lower bound 3.5", "vllm 5"]),
         (
             row(metric="memory_measured_bytes", value=3 << 30, more={"off_percent": -0.5}),
             ["3.0 GiB", "-0.50 %"],
@@ -154,20 +156,20 @@ def test_a_record_says_what_where_and_how(tmp_path):
         (row(path="transformers, eager"), ["[transformers, eager]"]),
     ],
 )
-def test_a_row_is_a_line(one, parts):
-    assert [part for part in parts if part not in show_row(one)] == []
+def test_a_row_is_a_line(measured, texts):
+    assert [timing for timing in texts if timing not in show_row(measured)] == []
 
 
-def test_where_there_is_no_driver_nothing_is_known(monkeypatch):
+def test_without_a_driver_every_query_returns_none(monkeypatch):
     monkeypatch.setattr(nvml, "management_library", lambda: None)
     assert (nvml.card(), nvml.used_bytes(), nvml.process_bytes(1)) == (None, None, None)
 
 
 def test_gaps_count_only_while_every_stream_runs():
-    one = Streamed(0.0, (1.0, 2.0, 3.0, 4.0))
+    first = Streamed(0.0, (1.0, 2.0, 3.0, 4.0))
     late = Streamed(0.0, (1.5, 2.5, 3.5, 9.0))
-    assert steady_gaps_ms([one, late]) == [1000.0, 1000.0, 1000.0, 1000.0]
-    assert {name: value for name, value, _ in figures([one, late])} == {
+    assert steady_gaps_ms([first, late]) == [1000.0, 1000.0, 1000.0, 1000.0]
+    assert {name: value for name, value, _ in figures([first, late])} == {
         "served_gap_ms": 1000.0,
         "served_first_token_ms": 1250.0,
         "served_tokens_per_s": pytest.approx(8 / 9),
@@ -175,7 +177,7 @@ def test_gaps_count_only_while_every_stream_runs():
 
 
 class TwoProcesses:
-    """A management library that knows two processes and hides the memory of one."""
+    """A management library with two processes that hides the memory of one."""
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, _handle, count, listed):
         listed[0].pid, listed[0].used = 7, 1 << 30
@@ -185,7 +187,7 @@ class TwoProcesses:
 
 
 @pytest.mark.parametrize(("pid", "size"), [(7, 1 << 30), (8, None), (9, None)])
-def test_a_process_holds_what_the_library_says_unless_it_does_not(monkeypatch, pid, size):
+def test_the_memory_of_a_process_is_the_librarys_number_unless_hidden(monkeypatch, pid, size):
     monkeypatch.setattr(nvml, "management_library", TwoProcesses)
     monkeypatch.setattr(nvml, "_handle", lambda _: 1)
     assert nvml.process_bytes(pid) == size
@@ -199,34 +201,34 @@ def test_only_full_decode_steps_are_timed():
     assert done.first_token_s == 2.0
 
 
-def test_a_script_goes_on_when_the_engine_is_idle():
+def test_a_script_resumes_when_the_engine_is_idle():
     seen = []
 
     def script():
         seen.append((yield requests_of([(1,)], 1, "a")))
 
     times = iter([1.0, 1.25, 1.5])
-    line = ScriptedLine(script(), clock=lambda: next(times))
-    (request,) = line.receive(waits=True)
-    assert line.receive(waits=False) == []
-    line.send(StepOutput((TokenEvent(request.request_id, 5),), Load()))
-    line.send(StepOutput((TokenEvent(request.request_id, 6, "length"),), Load()))
-    assert isinstance(line.receive(waits=True)[0], Shutdown)
+    channel = ScriptedChannel(script(), clock=lambda: next(times))
+    (request,) = channel.receive(waits=True)
+    assert channel.receive(waits=False) == []
+    channel.send(StepOutput((TokenEvent(request.request_id, 5),), Load()))
+    channel.send(StepOutput((TokenEvent(request.request_id, 6, "length"),), Load()))
+    assert isinstance(channel.receive(waits=True)[0], Shutdown)
     assert seen == [Round(1.0, (Output(1.25, 1, 0), Output(1.5, 1, 0)))]
 
 
-def test_a_refused_request_ends_the_measurement():
-    line = ScriptedLine(iter([]))  # type: ignore[arg-type]
+def test_a_refused_request_ends_the_benchmark():
+    channel = ScriptedChannel(iter([]))  # type: ignore[arg-type]
     with pytest.raises(EngineFailed, match="too long"):
-        line.send(StepOutput((TokenEvent("a", None, "error", message="too long"),), Load()))
+        channel.send(StepOutput((TokenEvent("a", None, "error", message="too long"),), Load()))
 
 
-def test_placed_contexts_are_found_by_the_prompts_they_were_placed_for():
+def test_inserted_prefixes_are_hits_for_their_prompts():
     limits = Limits(cache=one_pool(40, 16), max_step_tokens=64, max_concurrent=4, max_context=200, vocab=50)
     scheduler = Scheduler(limits)
     prompts = make_prompts(3, 100, 50, seed=1)
-    place(scheduler, prompts)
-    for request in requests_of(prompts, 4, "placed"):
+    insert_prefixes(scheduler, prompts)
+    for request in requests_of(prompts, 4, "hit"):
         scheduler.submit(request)
     plan = scheduler.plan()
     assert [(chunk.start, chunk.tokens, chunk.samples) for chunk in plan] == [(96, 4, True)] * 3
@@ -247,10 +249,10 @@ class Ops:
         return x
 
 
-def test_traced_ops_know_which_product_of_a_layer_they_compute():
+def test_traced_ops_assign_plain_gemms_to_their_phases():
     tracer = Tracer(HostClock(), sees_kernels=False)
     ops = TracedOps(Ops(), tracer)
-    assert ops.linear(1) == 2  # outside of a step nothing is noted
+    assert ops.linear(1) == 2  # outside a step nothing is recorded
     with tracer.step() as spans:
         results = [
             ops.linear(1),
@@ -271,20 +273,20 @@ def profile():
             Span("qkv", "linear", ms),
             Span("qkv", "linear", ms),
             Span("attention", "split", 0.03),
-            Span("attention", "join", 0.01),
+            Span("attention", "combine", 0.01),
         ]
         for ms in (0.01, 0.02, 0.09)
     ]
-    return sum_up("llama: a step", 2, traced, {"qkv": 40_000_000}, served_us=75.0)
+    return summarize("llama: a step", 2, traced, {"qkv": 40_000_000}, served_us=75.0)
 
 
 def test_a_profile_is_the_median_of_its_steps():
     made = profile()
-    found = {(part.phase, part.kernel): (part.launches, round(part.us, 6)) for part in made.parts}
-    assert found == {
+    times = {(timing.phase, timing.kernel): (timing.launches, round(timing.us, 6)) for timing in made.timings}
+    assert times == {
         ("qkv", "linear"): (2, 40.0),
         ("attention", "split"): (1, 30.0),
-        ("attention", "join"): (1, 10.0),
+        ("attention", "combine"): (1, 10.0),
     }
     assert list(made.phases()) == ["qkv", "attention"]
     text = show(made, H200)
@@ -293,7 +295,7 @@ def test_a_profile_is_the_median_of_its_steps():
     assert "75.0 us" in text
 
 
-def test_the_picture_is_an_svg_with_a_bar_of_each_phase():
-    tree = ElementTree.fromstring(draw(profile()))
-    titles = [one.text for one in tree.iter("{http://www.w3.org/2000/svg}title")]
+def test_the_chart_is_an_svg_with_a_bar_of_each_phase():
+    tree = ElementTree.fromstring(render(profile()))
+    titles = [title.text for title in tree.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["qkv: 40.0 µs", "attention: 40.0 µs", "qkv: 20.0 µs", "attention: 20.0 µs"]

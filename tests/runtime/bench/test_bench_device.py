@@ -1,4 +1,4 @@
-"""What measuring does only where there is a GPU, on stand-ins: overlapping steps, events about launches."""
+"""GPU-only code of benchmarks on fakes: overlapping steps, CUDA events around launches."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.bench.baselines.comparison import torch_rows
 from wisp_runtime.bench.contexts import fill_with_noise, make_prompts
-from wisp_runtime.bench.harness import follow, requests_of
+from wisp_runtime.bench.harness import requests_of, run_script
 from wisp_runtime.bench.profile.trace import HostClock, TracedDevice, Tracer
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
@@ -32,11 +32,11 @@ def test_steps_that_overlap_are_counted_like_others(is_late):
         rounds.append((yield requests_of(prompts, 8, "first", temperature=0.0)))
         rounds.append((yield requests_of(prompts, 8, "second", temperature=0.0)))
 
-    follow(script(), Scheduler(limits), fake_device_runner(limits, is_late=is_late))
-    assert [sum(one.tokens for one in done.outputs) for done in rounds] == [24, 24]
+    run_script(script(), Scheduler(limits), fake_device_runner(limits, is_late=is_late))
+    assert [sum(output.tokens for output in done.outputs) for done in rounds] == [24, 24]
     assert [len(done.steps_ms(3, skip=2)) for done in rounds] == [5, 5]  # eight full steps, six counted
     assert rounds[1].outputs[0].at_s > rounds[0].outputs[-1].at_s
-    assert [max(one.cached_tokens for one in done.outputs) for done in rounds] == [0, 24]
+    assert [max(output.cached_tokens for output in done.outputs) for done in rounds] == [0, 24]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
@@ -50,29 +50,31 @@ def test_noise_reaches_every_block_of_a_cache(kind):
     assert not np.array_equal(cache.keys, cache.values)
 
 
-def test_what_transformers_gave_becomes_rows_and_what_it_could_not_is_told(tmp_path):
+def test_results_of_transformers_become_rows_and_its_failures_are_reported(tmp_path):
     both = {"batch": 8, "context": 512, "transformers": "5.17.0", "torch": "2.11.0"}
     lines = [
         {"mode": "eager", "step_ms": 15.0, "first_token_ms": 20.5} | both,
         {"mode": "static", "error": "OutOfMemoryError: much"} | both,
         {"mode": "continuous", "step_ms": 9.0} | both,
     ]
-    python, told = tmp_path / "python", []
+    python, failures = tmp_path / "python", []
     python.write_text(
         "#!/bin/sh\ncat <<'END'\nsome warning\n" + "\n".join(map(json.dumps, lines)) + "\nEND\n"
     )
     python.chmod(0o755)
-    rows = torch_rows("toy", batches=[8], contexts=[512], steps=4, python=str(python), on_failure=told.append)
+    rows = torch_rows(
+        "toy", batches=[8], contexts=[512], steps=4, python=str(python), on_failure=failures.append
+    )
     assert [(row.metric, row.path, row.value, row.batch) for row in rows] == [
         ("decode_step_ms", "transformers, eager", 15.0, 8),
         ("first_token_ms", "transformers, eager", 20.5, 8),
         ("decode_step_ms", "transformers, continuous batching", 9.0, 8),
     ]
-    assert told == ["transformers, static, batch 8: OutOfMemoryError: much"]
+    assert failures == ["transformers, static, batch 8: OutOfMemoryError: much"]
 
 
 class FakeKernel:
-    """A kernel of ``ops/cuda/device/kernels.py`` as far as launching goes."""
+    """A kernel of ``ops/cuda/device/kernels.py`` , reduced to its launch."""
 
     def __init__(self, name, launched):
         self.name, self.launched = name, launched
@@ -83,7 +85,7 @@ class FakeKernel:
 
 @pytest.fixture
 def gpu_events(monkeypatch):
-    """The module, imported with stand-ins for CuPy and the kernels; its events are the order of things."""
+    """The module, imported with fakes for CuPy and the kernels; ``order`` lists its calls."""
     order = []
 
     class Event:
@@ -113,7 +115,7 @@ def gpu_events(monkeypatch):
 
 
 class Ops:
-    """A device whose product is two launches."""
+    """A device with two launches a GEMM."""
 
     device = "cuda"
 
@@ -131,14 +133,14 @@ def device_of(ops):
     return SimpleNamespace(ops=ops, sampler=sampler)
 
 
-def test_every_launch_stands_between_two_events_and_no_graph_is_replayed(gpu_events):
+def test_every_launch_lies_between_two_events_and_no_graph_is_replayed(gpu_events):
     launched, tracer = [], Tracer(HostClock(), sees_kernels=False)
     device = TracedDevice(device_of(Ops(launched)), tracer)
     ops = device.ops
-    subject = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
+    target = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
     original = FakeKernel.launch
-    with gpu_events.watched_launches(subject, tracer):
-        assert not subject.runner.graphs.records
+    with gpu_events.watched_launches(target, tracer):
+        assert not target.runner.graphs.records
         ops.linear(0)  # a step that is not traced costs no events
         assert gpu_events.order == []
         with tracer.step() as spans:
@@ -155,4 +157,4 @@ def test_every_launch_stands_between_two_events_and_no_graph_is_replayed(gpu_eve
     assert set(gpu_events.order[:-7]) == {"busy"}  # before the first launch, so that the GPU never waits
     assert gpu_events.order[-1] == "waited"
     assert FakeKernel.launch is original
-    assert subject.runner.graphs.records
+    assert target.runner.graphs.records

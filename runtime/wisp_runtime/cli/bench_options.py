@@ -1,4 +1,4 @@
-"""What the measuring commands share: options, and how rows are shown, recorded and failures told."""
+"""Shared by the benchmark commands: options, output of rows, records, failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Numbers(click.ParamType[Any]):
     name = "N,N,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse what the user wrote."""
+        """Parse a value from the command line."""
         if not isinstance(value, str):
             return value
         try:
@@ -39,7 +39,7 @@ class Numbers(click.ParamType[Any]):
 
 
 def engine_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every measurement has."""
+    """Add the options that every benchmark has."""
     options = (
         click.option(
             "--shape",
@@ -60,18 +60,18 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["auto", "general"]),
             default="auto",
             show_default=True,
-            help="How decode steps run, as of serve.",
+            help="Decode path, see serve.",
         ),
-        click.option("--deterministic", is_flag=True, help="As of serve."),
-        click.option("--seed", default=0, show_default=True, help="Of the random weights."),
+        click.option("--deterministic", is_flag=True, help="See serve."),
+        click.option("--seed", default=0, show_default=True, help="Seed of the random weights."),
         click.option(
             "--json",
             "json_path",
             type=click.Path(dir_okay=False, path_type=Path),
             help="Write the record there.",
         ),
-        click.option("--name", help="Of the record (default: the measurement and the shape)."),
-        click.option("--commit", help="Of the code, for the record (default: git is asked)."),
+        click.option("--name", help="Name of the record (default: the benchmark and the shape)."),
+        click.option("--commit", help="Commit of the code, for the record (default: git's HEAD)."),
     )
     for option in reversed(options):
         function = option(function)
@@ -79,8 +79,8 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def told_failures() -> Iterator[None]:
-    """Tell what goes wrong inside in a line, and end with its exit code."""
+def reported_failures() -> Iterator[None]:
+    """Report a failure inside in one line, and exit with its code."""
     try:
         yield
     except ConfigError as error:
@@ -90,21 +90,21 @@ def told_failures() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
-def report(what: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
+def report(benchmark: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
     """Measure, show each row as it comes, and write the record."""
-    with told_failures():
+    with reported_failures():
         from wisp_runtime.bench.table import show_row
 
         measured = []
         for row in rows():
             click.echo(show_row(row))
             measured.append(row)
-        name = options["name"] or f"{what}-{Path(options['shape']).name}"
+        name = options["name"] or f"{benchmark}-{Path(options['shape']).name}"
         keep_record(name, options, measured)
 
 
 def keep_record(name: str, options: dict[str, Any], rows: Iterable[Row]) -> None:
-    """Write rows as a record, if ``--json`` says where."""
+    """Write rows as a record, if ``--json`` names a file."""
     from wisp_runtime.bench.record import make_record, write_record
 
     if options["json_path"] is not None:
