@@ -46,9 +46,17 @@ class CacheGroup:
         """Bytes of one sequence's state, in all layers; 0 of a paged cache."""
         return len(self.layers) * self.spec.slot_bytes if isinstance(self.spec, State) else 0
 
-    def sequence_blocks(self, tokens: int, block_tokens: int, max_step_tokens: int) -> int:  # noqa: ARG002
-        """Return the most blocks that a sequence of up to ``tokens`` tokens holds at a time."""
-        return -(-tokens // block_tokens)
+    def sequence_blocks(self, tokens: int, block_tokens: int, max_step_tokens: int) -> int:
+        """Return the most blocks that a sequence of up to ``tokens`` tokens holds at a time.
+
+        Blocks behind the window are given back. A step of ``max_step_tokens`` tokens needs the window of its
+        first token and the blocks that it fills; of the first and of the last it may use a part.
+        """
+        every: int = -(-tokens // block_tokens)
+        window: int | None = self.spec.window
+        if window is None:
+            return every
+        return min(every, -(-(window + max_step_tokens) // block_tokens) + 1)
 
 
 def groups(caches: Iterable[Any | None], kv_dtype: str) -> tuple[CacheGroup, ...]:

@@ -167,6 +167,16 @@ def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
     assert on("l4", spec_of("llama-3-8b")).max_concurrent_at_context == 3
 
 
+@pytest.mark.parametrize(("card", "at_a_time"), [("a100-80gb", 37), ("l4", 3)])
+def test_a_window_lets_more_long_sequences_fit(spec_of, card, at_a_time):
+    spec, request = spec_of("mistral-7b-v0.1"), FitRequest(max_context=32768, max_concurrent=64)
+    fit = on(card, spec, request)
+    assert fit.max_concurrent_at_context == at_a_time == fit.kv_blocks // 769
+    full = on(card, spec_of("mistral-7b-v0.1", sliding_window=None), request)
+    assert (fit.kv_blocks, full.max_concurrent_at_context) == (full.kv_blocks, full.kv_blocks // 2048)
+    assert full.required_bytes - fit.required_bytes == (2048 - 769) * 16 * 131072
+
+
 @pytest.mark.parametrize(
     ("kv_cache_bytes", "max_context", "blocks"),
     [(2 * GIB, None, 1024), (GIB, None, 512), (GIB, 8192, 512), (10 * MIB, None, None), (GIB, 8193, None)],

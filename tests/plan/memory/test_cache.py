@@ -75,6 +75,28 @@ def test_a_cache_is_blocks_of_tokens_and_slots_of_sequences():
     assert sizes.size_bytes == 1000 * 16 * 1024 + 8 * (256 * 4 + 36 * 2)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "max_step_tokens", "blocks"),
+    [
+        (128, 512, 8),  # all of it is in the window
+        (640, 512, 40),
+        (700, 512, 41),  # window and step, from anywhere in a block to anywhere in another
+        (100_000, 512, 41),
+        (100_000, 1, 10),  # what decodes
+    ],
+)
+def test_a_sequence_holds_the_blocks_of_its_window_and_a_step(tokens, max_step_tokens, blocks):
+    assert CacheGroup(WINDOW, (0,)).sequence_blocks(tokens, 16, max_step_tokens) == blocks
+
+
+def test_a_group_with_a_window_has_fewer_blocks_beside_one_without():
+    sizes = sizes_of([FULL, WINDOW], 1000)
+    # Four sequences of nine blocks, and two steps of 32.
+    assert [pool.blocks for pool in sizes.pools] == [1000, 4 * 9 + 2 * 32]
+    assert [pool.blocks for pool in sizes_of([FULL, WINDOW], 90).pools] == [90, 90]
+    assert [pool.blocks for pool in sizes_of([WINDOW], 1000).pools] == [1000]  # the rest is prefix cache
+
+
 def test_sequences_share_blocks():
     sizes = sizes_of([FULL], 1000)
     assert sequence_blocks((sizes.pools[0].group,), 8000, 16, 512) == 500

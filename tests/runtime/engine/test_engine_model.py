@@ -33,14 +33,14 @@ TINY = {
 }
 
 
-def write_tiny(folder, scale=1.0):
+def write_tiny(folder, scale=1.0, config=TINY):
     """A random model whose answers depend strongly on their context."""
     random = np.random.default_rng(7)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY))
+    (folder / "config.json").write_text(json.dumps(config))
     tensors = {
         one.name: (scale * random.standard_normal(one.shape) / np.sqrt(one.shape[-1])).astype(np.float32)
-        for one in expected_tensors(parse_config(TINY))
+        for one in expected_tensors(parse_config(config))
     }
     tensors |= {name: np.ones_like(value) for name, value in tensors.items() if value.ndim == 1}
     save_file(tensors, folder / "model.safetensors")

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
-from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Draw, Limits
 from wisp_runtime.engine.scheduling.sequence import Status
@@ -25,9 +24,9 @@ MAX_CONTEXT = 40
 
 
 @st.composite
-def limits(draw):
+def limits(draw, windows=st.none() | st.integers(1, 12)):  # noqa: B008
     return Limits(
-        cache=one_pool(draw(st.integers(3, 24)), draw(st.integers(1, 5))),
+        cache=one_pool(draw(st.integers(3, 24)), draw(st.integers(1, 5)), draw(windows)),
         max_step_tokens=draw(st.integers(1, 24)),
         max_concurrent=draw(st.integers(1, 6)),
         max_context=MAX_CONTEXT,
@@ -99,8 +98,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.got[request.request_id] = []
             refused = self.scheduler.submit(request)
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
-            fits = blocks_for(length - 1, self.limits.block_tokens) <= self.limits.cache.pools[0].blocks
-            assert (refused is None) == fits
+            (pool,), limits = self.limits.cache.pools, self.limits
+            wanted = pool.group.sequence_blocks(length - 1, limits.block_tokens, limits.max_step_tokens)
+            assert (refused is None) == (wanted <= pool.blocks)
             self.take([refused] if refused else [])
 
     @precondition(lambda self: not self.scheduler.is_idle)
@@ -192,6 +192,9 @@ class EngineMachine(RuleBasedStateMachine):
             caches = [one.cache for one in self.scheduler.running]
             used = [cache.tables[index][cache.begins[index] :] for cache in caches]
             assert all(len(set(blocks)) == len(blocks) for blocks in used)
+            room = self.limits.cache.pools[index].group.sequence_blocks
+            most = room(MAX_CONTEXT, self.limits.block_tokens, self.limits.max_step_tokens)
+            assert all(len(blocks) <= most for blocks in used), "more than the ledger counts"
             held = Counter(block for blocks in used for block in blocks)
             evictable = sum(1 for block in group.nodes if block not in held)
             for block in range(pool.blocks):
@@ -220,7 +223,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.scheduler.is_idle, "a request never ended"
         assert not self.alive()
         for name, request in self.requests.items():
-            expected = self.answer(request, MAX_CONTEXT)
+            expected = self.answer(request, MAX_CONTEXT, self.limits.cache.pools[0].group.spec.window)
             if self.finish[name] in ("abort", "error"):
                 expected = expected[: len(self.got[name])]
             assert self.got[name] == expected, f"{name} got other tokens than alone"

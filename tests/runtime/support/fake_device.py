@@ -170,5 +170,6 @@ def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | 
     """The real runner of a device, on a stream that runs late or at once."""
     stream = FakeStream(is_late=is_late)
     sampler = FakeSampler(stream, limits.max_running)
-    cache = toy_runner(limits.cache).forward_pass.cache
-    return DeviceRunner(FakeModel(stream, sampler, toy or ToyModel()), cache, sampler, stream, limits)
+    runner = toy_runner(limits.cache)
+    model = FakeModel(stream, sampler, toy or runner.forward_pass.model)
+    return DeviceRunner(model, runner.forward_pass.cache, sampler, stream, limits)

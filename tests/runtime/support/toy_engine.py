@@ -46,13 +46,13 @@ def stir(seed: int, step: int) -> int:
     return zlib.crc32(f"{seed}/{step}".encode())
 
 
-def answer(request: Submit, max_context: int) -> list[int]:
+def answer(request: Submit, max_context: int, window: int | None = None) -> list[int]:
     """The tokens ``request`` must get, whoever else is there."""
     tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, max_context)
     stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
     while len(tokens) < end:
-        token = greedy_token(tokens)
+        token = greedy_token(tokens[-window:] if window else tokens)
         if sampling.temperature:
             token += stir(sampling.seed, len(tokens))
         if sampling.presence_penalty:
@@ -80,6 +80,7 @@ class ToyModel:
         )
     )
     computed_tokens: int = 0
+    window: int | None = None
 
     def forward(self, batch: Batch, cache: KVCache) -> Output:
         self.computed_tokens += len(batch.tokens)
@@ -88,18 +89,22 @@ class ToyModel:
         tokens[batch.slots[live]] = batch.tokens[live]
         positions[batch.slots[live]] = batch.positions[live]
         logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
-        for row, n in enumerate(batch.logit_rows):
-            b = int(np.searchsorted(batch.query_starts, n, side="right")) - 1
-            if not batch.context_lengths[b]:  # padding
-                assert batch.slots[n] == -1
+        for b, context in enumerate(batch.context_lengths.tolist()):
+            first, last = int(batch.query_starts[b]), int(batch.query_starts[b + 1]) - 1
+            if not context:  # padding
+                assert batch.slots[last] == -1
                 continue
-            assert batch.context_lengths[b] == batch.positions[n] + 1
-            places = np.arange(batch.context_lengths[b])
+            assert context == batch.positions[last] + 1
+            places = np.arange(self.first_seen(int(batch.positions[first])), context)
             blocks = batch.block_tables[b, places // cache.block_tokens]
             slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
             np.testing.assert_array_equal(positions[slots], places)
-            logits[row, greedy_token(tokens[slots].tolist())] = 1.0
+            seen = tokens[slots[self.first_seen(context - 1) - places[0] :]].tolist()
+            logits[batch.logit_rows == last, greedy_token(seen)] = 1.0
         return Output(logits)
+
+    def first_seen(self, position: int) -> int:
+        return max(0, position - self.window + 1) if self.window else 0
 
 
 def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
@@ -116,7 +121,7 @@ def toy_runner(sizes: CacheSizes) -> CpuRunner:
     """A runner of the toy, its cache filled with what no one wrote."""
     shape = (1, sizes.pools[0].blocks, 1, sizes.block_tokens, 1)
     cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), sizes.block_tokens)
-    return CpuRunner(ToyModel(), cache, toy_sample)
+    return CpuRunner(ToyModel(window=sizes.pools[0].group.spec.window), cache, toy_sample)
 
 
 class TroubledRunner(CpuRunner):

@@ -53,7 +53,7 @@ class Provenance(ToyModel):
         return Output(logits)
 
 
-def answer(request, max_context):
+def answer(request, max_context, window=None):
     """The tokens that ``request`` must get: its prompt computed as prompts are, the rest a token a step."""
     last, generated, sampling = 0, [], request.sampling
     for token in request.prompt:
@@ -78,7 +78,11 @@ class ProvenanceMachine(EngineMachine):
 
     answer = staticmethod(answer)
 
-    @initialize(limits=limits(), mixed=st.none() | st.integers(1, 8), is_late=st.booleans())
+    @initialize(
+        limits=limits(st.none() | st.integers(2, 12)),
+        mixed=st.none() | st.integers(1, 8),
+        is_late=st.booleans(),
+    )
     def begin(self, limits, mixed, is_late):
         mixed = mixed and min(mixed, limits.max_step_tokens)
         limits = replace(limits, keeps_apart=True, mixed_step_tokens=mixed)
