@@ -71,7 +71,7 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         memory = device.memory()
         device.require_model(spec, config.block_tokens)
         fit = require_fit(spec, config, memory)
-        model = load_model(path, spec, device.ops, progress)
+        model = load_model(path, spec, device.ops, progress, device.comm)
     limits = limits_of(spec, config, fit)
     with phase("kernels", tell):
         runner, strategy = make_runner(model, device, fit, limits, config.decode_path, memory)

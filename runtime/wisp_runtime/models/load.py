@@ -13,10 +13,13 @@ from wisp_plan.checkpoint.directory import read_config, read_directory
 from wisp_plan.checkpoint.index import Inventory
 from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare, shard
 from wisp_plan.weights.stored import as_stored
 from wisp_plan.weights.tensors import check_tensors
+from wisp_runtime.comm.none import NO_COMM
+from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.model import Model
 from wisp_runtime.models.registry import model_class
@@ -57,13 +60,21 @@ class Checkpoint:
     inventory: Inventory
     weights: tuple[WeightSpec, ...]
 
-    def load(self, ops: Ops, on_progress: OnProgress | None = None, *, is_direct: bool = False) -> Model:
+    def load(
+        self,
+        ops: Ops,
+        on_progress: OnProgress | None = None,
+        *,
+        comm: Comm = NO_COMM,
+        is_direct: bool = False,
+    ) -> Model:
         """Read the weights into a model on the device of ``ops``.
 
         The model's own tables (the angles of rotation) are made while threads read.
 
         Args:
             on_progress: called as bytes are read.
+            comm: the ranks that share the model; this one's weights are in :attr:`weights`.
             is_direct: read past the page cache.
 
         Raises:
@@ -81,7 +92,7 @@ class Checkpoint:
             Files(self.path, names, is_direct=is_direct) as files,
             WeightReader(files, chunks, weights, uploader) as reader,
         ):
-            model = model_class(self.spec)(self.spec, weights, ops)
+            model = model_class(self.spec)(rank_share(self.spec, comm.size), weights, ops, comm)
             reader.wait(on_progress or _ignore)
         return model
 
@@ -113,9 +124,12 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     return Checkpoint(path, spec, inventory, weights)
 
 
-def load_model(path: Path, spec: ModelSpec, ops: Ops, on_progress: OnProgress | None = None) -> Model:
+def load_model(
+    path: Path, spec: ModelSpec, ops: Ops, on_progress: OnProgress | None = None, comm: Comm = NO_COMM
+) -> Model:
     """Read the checkpoint in ``path`` into a model: :func:`open_checkpoint`, then :meth:`Checkpoint.load`."""
-    return open_checkpoint(path, spec).load(ops, on_progress)
+    checkpoint = open_checkpoint(path, spec, rank=comm.rank, ranks=comm.size)
+    return checkpoint.load(ops, on_progress, comm=comm)
 
 
 def random_model(spec: ModelSpec, ops: Ops, seed: int = 0) -> Model:

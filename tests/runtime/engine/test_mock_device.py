@@ -12,11 +12,12 @@ from wisp_runtime.bench.checkpoint import write_checkpoint
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.startup import start
-from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
+from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.engine.watchdog import Watchdog, Watched
 from wisp_runtime.errors import DoesNotFit, GpuOutOfMemory, KernelFault
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from line import Line
 from mock_device import Launch, MockDevice, registered
 
 LAYERS, HIDDEN, HEADS, HEAD_SIZE, INNER, VOCAB = 2, 64, 4, 16, 128, 512
@@ -40,21 +41,6 @@ def started(folder, device, **settings):
             lambda phase: ended.append(phase.name) if phase.is_done else None,
         )
     return engine, ended
-
-
-class Line:
-    """Sends every request at once, and leaves when all are answered."""
-
-    def __init__(self, *requests):
-        self.inbox, self.tokens = list(requests), {request.request_id: [] for request in requests}
-
-    def receive(self, *, waits):
-        messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
-        return messages
-
-    def send(self, message):
-        for event in message.events:
-            self.tokens[event.request_id].append(event.token)
 
 
 def request(name, prompt_tokens, max_tokens, **sampling):

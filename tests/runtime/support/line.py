@@ -1,0 +1,24 @@
+"""The server's side of an engine's loop: sends every request at once, and leaves when all are answered."""
+
+from __future__ import annotations
+
+from wisp_runtime.engine.transport.messages import Shutdown
+
+
+class Line:
+    """See :class:`wisp_runtime.engine.loop.Line`.
+
+    Attributes:
+        tokens: tokens of each request, by its id.
+    """
+
+    def __init__(self, *requests):
+        self.inbox, self.tokens = list(requests), {request.request_id: [] for request in requests}
+
+    def receive(self, *, waits):
+        messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
+        return messages
+
+    def send(self, message):
+        for event in message.events:
+            self.tokens[event.request_id].append(event.token)
