@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wisp_plan.errors import SizeInvalid
-from wisp_plan.memory.buffers.persistent import BATCH_SIZES
+from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.units import parse_size
 from wisp_runtime.errors import ConfigError
 

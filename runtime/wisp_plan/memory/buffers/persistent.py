@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
-
-BATCH_SIZES = (8, 16, 32, 64)
-"""Sequences that the kernel's variants take."""
 
 MAX_BLOCKS, MAX_PARTIALS = 160, 16
 """Thread blocks of the kernel, partial results of a sequence's attention."""

@@ -12,7 +12,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (gives NumPy the name bfloat16)
 import numpy as np
 
-from wisp_plan.memory.buffers.persistent import BATCH_SIZES, MAX_BLOCKS, exchanged
+from wisp_plan.memory.batch_sizes import BATCH_SIZES
+from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
 from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 
 WIDTHS, MOST_BLOCKS, MARKS = BATCH_SIZES, MAX_BLOCKS, 2048

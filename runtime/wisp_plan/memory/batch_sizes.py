@@ -1,0 +1,4 @@
+"""Batch sizes of the persistent decode kernel. Imports nothing: the image stage that compiles reads it."""
+
+BATCH_SIZES = (8, 16, 32, 64)
+"""Sequences that the kernel's variants take."""
