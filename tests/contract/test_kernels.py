@@ -45,25 +45,35 @@ def nvcc():
             pytest.skip(error.message)
     NVCC.parent.mkdir(parents=True, exist_ok=True)
     with open(NVCC.with_name(f".{NVCC.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs of the tests may want it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test runs may fetch it at once
         if not wheel.is_file():
             fetch()
     return build.find_nvcc(wheel)
 
 
 def fetch():
-    half = NVCC.with_name(f".{NVCC.name}.{os.getpid()}")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", half]
+    partial = NVCC.with_name(f".{NVCC.name}.{os.getpid()}")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        partial,
+    ]
     wheels = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][
         "kernels"
     ]
     done = subprocess.run([*pip, *wheels], capture_output=True, text=True, timeout=280)
     if done.returncode:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         pytest.skip(
             f"nvcc's wheels could not be fetched from the package index: {done.stderr.strip()[-200:]}"
         )
-    half.replace(NVCC)
+    partial.replace(NVCC)
 
 
 def entries_of(cubin: bytes) -> set[str]:
@@ -71,7 +81,7 @@ def entries_of(cubin: bytes) -> set[str]:
     (at,) = struct.unpack_from("<Q", cubin, 40)
     size, count = struct.unpack_from("<HH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, at + size * i) for i in range(count)]
-    found = set()
+    names = set()
     for _, kind, _, _, offset, length, link, *_ in sections:
         if kind != SYMBOL_TABLE:
             continue
@@ -79,8 +89,8 @@ def entries_of(cubin: bytes) -> set[str]:
             name, info, other = struct.unpack_from("<IBB", cubin, symbol)
             if info == GLOBAL_FUNCTION and other & KERNEL_ENTRY:
                 begin = sections[link][4] + name
-                found.add(cubin[begin : cubin.index(b"\0", begin)].decode())
-    return found
+                names.add(cubin[begin : cubin.index(b"\0", begin)].decode())
+    return names
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.arch}-{job.source.name.replace(' for ', '-')}")
@@ -120,7 +130,7 @@ def test_no_folder_holds_more_than_fifteen_files_of_code():
     assert {relative(folder) for folder in folders if folders.count(folder) > 15} == set()
 
 
-def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
+def test_an_absent_op_has_a_reason_that_names_the_alternative():
     lacking = [
         chosen
         for hardware in CATALOGUE.hardware
@@ -129,12 +139,12 @@ def test_what_a_hardware_lacks_has_a_reason_that_says_what_else_to_do():
         for chosen in CATALOGUE.resolve(hardware, weight_format, model).values()
         if isinstance(chosen, Absent)
     ]
-    assert [found for found in lacking if "Use " not in found.why or not found.why.endswith(".")] == []
+    assert [absent for absent in lacking if "Use " not in absent.why or not absent.why.endswith(".")] == []
 
 
 def test_hopper_lacks_nothing():
     ops = CATALOGUE.resolve("hopper")
-    assert {op for op, found in ops.items() if isinstance(found, Absent)} == set()
+    assert {op for op, chosen in ops.items() if isinstance(chosen, Absent)} == set()
     templates = {source.op for source in CATALOGUE.templates("hopper", "bf16", {})}
     assert ops.keys() | templates >= {path.stem for path in SOURCES}
 

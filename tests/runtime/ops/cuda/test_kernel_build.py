@@ -1,4 +1,4 @@
-"""Compiling: what is there is skipped, nobody sees half a cubin, and what is missing is named."""
+"""Compile kernels: existing cubins are skipped, failures leave none, and missing tools are named."""
 
 import json
 import os

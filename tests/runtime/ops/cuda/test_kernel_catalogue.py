@@ -43,9 +43,9 @@ def kernels(tmp_path):
             (tmp_path / path).write_text(text)
         catalogue = Catalogue(tmp_path)
         for hardware in ("portable", "hopper"):
-            found = catalogue.manifest(hardware)
-            own = (source for entry in found.models for source in entry.sources)
-            for source in (*found.sources, *found.templates, *own):
+            manifest_of = catalogue.manifest(hardware)
+            own = (source for entry in manifest_of.models for source in entry.sources)
+            for source in (*manifest_of.sources, *manifest_of.templates, *own):
                 source.path.parent.mkdir(parents=True, exist_ok=True)
                 source.path.write_text(f'#include "shared.cuh"\n// {source.op}\n')
         return catalogue

@@ -32,11 +32,11 @@ from wisp_runtime.ops.cuda.device.driver import STICKY, code_of, failure_of, ok,
     ],
 )
 def test_a_code_has_a_failure_that_says_what_to_do(code, failure, says):
-    found = failure_of(code, "launching rmsnorm")
-    assert type(found) is failure
-    assert found.message.startswith("launching rmsnorm: ")
-    assert says in found.message
-    assert found.details == {"code": code}
+    raised = failure_of(code, "launching rmsnorm")
+    assert type(raised) is failure
+    assert raised.message.startswith("launching rmsnorm: ")
+    assert says in raised.message
+    assert raised.details == {"code": code}
 
 
 def test_after_a_sticky_error_the_process_has_no_use():

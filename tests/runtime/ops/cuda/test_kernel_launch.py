@@ -1,4 +1,4 @@
-"""What reaches the driver when a kernel is launched. The driver and CuPy are stand-ins: no GPU is needed."""
+"""Launch kernels on stand-ins for the driver and CuPy, and check the launches that reach them: no GPU."""
 
 import ctypes
 import importlib
@@ -221,10 +221,10 @@ def cubin(folder: Path, op: str, arch="sm_90a", holds=b"cubin"):
 
 def test_a_kernel_is_loaded_once(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
-    found = kernel_set()
-    assert found.name == "hopper/common/bf16"
-    assert found.get("rmsnorm") is found.get("rmsnorm", "rmsnorm")
-    assert found.get("rmsnorm", "rmsnorm_2").name == "rmsnorm_2"
+    chosen_kernels = kernel_set()
+    assert chosen_kernels.name == "hopper/common/bf16"
+    assert chosen_kernels.get("rmsnorm") is chosen_kernels.get("rmsnorm", "rmsnorm")
+    assert chosen_kernels.get("rmsnorm", "rmsnorm_2").name == "rmsnorm_2"
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,12 @@ def test_a_kernel_that_is_not_there_is_missing_with_a_remedy(kernel_set, tmp_pat
         kernel_set(arch).get(op, entry)
 
 
-def test_a_kernel_that_nobody_has_written_is_missing_with_the_reason(kernel_set):
-    found = kernel_set("sm_89")
-    found.chosen["linear"] = Absent("linear", "it is not written. Use an H100.")
+def test_an_absent_kernel_is_missing_with_the_reason(kernel_set):
+    chosen_kernels = kernel_set("sm_89")
+    chosen_kernels.chosen["linear"] = Absent("linear", "it is not written. Use an H100.")
     with pytest.raises(KernelsMissing, match=r"^ada/common/bf16 has no kernel for linear: .*Use an H100"):
-        found.get("linear")
-    assert not found.has("linear")
+        chosen_kernels.get("linear")
+    assert not chosen_kernels.has("linear")
 
 
 def test_a_damaged_cubin_is_named(kernel_set, tmp_path):
@@ -268,17 +268,21 @@ def test_a_damaged_cubin_is_named(kernel_set, tmp_path):
 
 def test_preload_brings_every_kernel_of_an_op(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
-    found = kernel_set()
-    assert found.preload("rmsnorm") == 3
+    chosen_kernels = kernel_set()
+    assert chosen_kernels.preload("rmsnorm") == 3
     for path in tmp_path.iterdir():
         path.unlink()
-    assert found.get("rmsnorm", "rmsnorm_4").name == "rmsnorm_4"
+    assert chosen_kernels.get("rmsnorm", "rmsnorm_4").name == "rmsnorm_4"
 
 
 def test_require_asks_for_all_before_anything_is_loaded(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
-    found = kernel_set()
-    assert (found.has("rmsnorm"), found.has("rope_write_kv"), found.has("rmsnrm")) == (True, True, False)
-    found.require("rmsnorm")
+    chosen_kernels = kernel_set()
+    assert (
+        chosen_kernels.has("rmsnorm"),
+        chosen_kernels.has("rope_write_kv"),
+        chosen_kernels.has("rmsnrm"),
+    ) == (True, True, False)
+    chosen_kernels.require("rmsnorm")
     with pytest.raises(KernelsMissing, match="rope_write_kv"):
-        found.require("rmsnorm", "rope_write_kv")
+        chosen_kernels.require("rmsnorm", "rope_write_kv")

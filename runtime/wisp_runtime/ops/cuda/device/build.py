@@ -1,6 +1,6 @@
-"""Compile kernels: one cubin a source and architecture, named by the hash of all that goes into it.
+"""Compile kernels: one cubin for each source and architecture, named by the hash of its inputs.
 
-For people and image builds; a process that serves never comes here.
+For developers and image builds; a process that serves compiles nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue, nvcc_flags, require_known
 from wisp_runtime.ops.cuda.device.manifest import Model, Source
 
-_PYPI_PLACE = Path("cu13", "bin", "nvcc")  # below site-packages/nvidia
-_LONGEST_COMPLAINT = 4000
+_PYPI_PATH = Path("cu13", "bin", "nvcc")  # below site-packages/nvidia
+_MAX_REMARKS = 4000
 _COMPILATION_LIMIT_S = 1800
 
 
@@ -31,9 +31,9 @@ class Job:
     """One source to compile for one architecture.
 
     Attributes:
-        source: what.
-        arch: e.g. ``sm_90a``.
-        cubin: where it goes.
+        source: the kernel file.
+        arch: the architecture, e.g. ``sm_90a``.
+        cubin: the file to write.
     """
 
     source: Source
@@ -43,12 +43,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What became of a job.
+    """Result of a compile job.
 
     Attributes:
         job: the job.
-        seconds: that nvcc took; 0 if the cubin was there.
-        remarks: what nvcc printed.
+        seconds: duration of nvcc; 0 if the cubin existed.
+        remarks: output of nvcc.
     """
 
     job: Job
@@ -62,7 +62,7 @@ def plan(
     """Return a job for every source that a kernel set of these architectures has.
 
     Args:
-        extra: a model that no manifest describes, to compile the templates for as well.
+        extra: sizes of a model that no manifest lists, to compile the templates for as well.
 
     Raises:
         KernelsMissing: no hardware has such an architecture.
@@ -79,10 +79,10 @@ def plan(
 
 
 def build(jobs: Sequence[Job], nvcc: Path, include: Path, at_once: int) -> Iterator[Built]:
-    """Compile what is not there yet, ``at_once`` sources at a time; yield each as it is done.
+    """Compile the missing cubins, ``at_once`` sources at a time; yield each as it completes.
 
     Raises:
-        CompilationFailed: nvcc refused a source. Those that were begun are finished first.
+        CompilationFailed: nvcc refused a source. Compilations in progress are finished first.
     """
     with ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(compile_one, job, nvcc, include) for job in jobs]
@@ -94,18 +94,18 @@ def build(jobs: Sequence[Job], nvcc: Path, include: Path, at_once: int) -> Itera
 
 
 def compile_one(job: Job, nvcc: Path, include: Path) -> Built:
-    """Compile one source unless its cubin is there; nobody ever sees half a cubin.
+    """Compile one source unless its cubin exists; the cubin appears complete or not at all.
 
     Raises:
-        CompilationFailed: nvcc refused it, or is not one that runs here.
+        CompilationFailed: nvcc refused it, or does not run here.
     """
     if job.cubin.is_file():
         return Built(job, 0.0, "")
-    began_s = time.monotonic()
+    start_s = time.monotonic()
     job.cubin.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=job.cubin.parent, prefix=".building-") as folder:
-        half = Path(folder) / "half.cubin"
-        files = ["-I", str(include), "-o", str(half), str(job.source.path)]
+        partial = Path(folder) / "partial.cubin"
+        files = ["-I", str(include), "-o", str(partial), str(job.source.path)]
         try:
             done = subprocess.run(
                 [str(nvcc), *nvcc_flags(job.arch), *job.source.defines, *files],
@@ -116,26 +116,28 @@ def compile_one(job: Job, nvcc: Path, include: Path) -> Built:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CompilationFailed(f"{nvcc} did not compile {job.source.path}: {error}.") from error
         remarks = (done.stdout + done.stderr).strip()
-        if done.returncode or not half.is_file():
+        if done.returncode or not partial.is_file():
             raise CompilationFailed(
-                f"nvcc refused {job.source.path} for {job.arch}:\n{remarks[-_LONGEST_COMPLAINT:]}"
+                f"nvcc refused {job.source.path} for {job.arch}:\n{remarks[-_MAX_REMARKS:]}"
             )
-        os.chmod(half, 0o644)
-        half.replace(job.cubin)
-    return Built(job, time.monotonic() - began_s, remarks)
+        os.chmod(partial, 0o644)
+        partial.replace(job.cubin)
+    return Built(job, time.monotonic() - start_s, remarks)
 
 
 def find_nvcc(given: Path | None = None) -> Path:
     """Return the compiler: the one ``given``, on the PATH, of CUDA_HOME, or of PyPI's wheels.
 
     Raises:
-        CompilerMissing: there is none, or none that can find a C++ compiler.
+        CompilerMissing: there is no nvcc, or no C++ compiler for it.
     """
     home = cuda_home()
     on_path = shutil.which("nvcc")
-    places = [given] if given else [on_path and Path(on_path), home and home / "bin" / "nvcc", *_in_wheels()]
-    found = next((place for place in places if place and place.is_file()), None)
-    if found is None:
+    candidates = (
+        [given] if given else [on_path and Path(on_path), home and home / "bin" / "nvcc", *_in_wheels()]
+    )
+    nvcc = next((path for path in candidates if path and path.is_file()), None)
+    if nvcc is None:
         raise CompilerMissing(
             f"{given} is not there. Name nvcc of CUDA 13.0 or newer."
             if given
@@ -143,11 +145,11 @@ def find_nvcc(given: Path | None = None) -> Path:
             "Run pip install -e '.[kernels]' in a clone (110 MB), or install CUDA's toolkit."
         )
     if not (shutil.which("g++") or shutil.which("clang++")):
-        raise CompilerMissing(f"{found} needs a C++ compiler on the PATH. Install g++.")
-    return found.resolve()
+        raise CompilerMissing(f"{nvcc} needs a C++ compiler on the PATH. Install g++.")
+    return nvcc.resolve()
 
 
 def _in_wheels() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec else None
-    return [Path(folder) / _PYPI_PLACE for folder in folders or ()]
+    return [Path(folder) / _PYPI_PATH for folder in folders or ()]

@@ -47,15 +47,15 @@ class Catalogue:
         Raises:
             KernelsMissing: no folder serves it.
         """
-        known = []
+        served_by = []
         for arch, hardware in self.architectures().items():
             for served in hardware.architectures[arch].capabilities:
                 if served == capability:
                     return hardware, arch
-                known.append(f"{served[0]}.{served[1]} ({hardware.name})")
+                served_by.append(f"{served[0]}.{served[1]} ({hardware.name})")
         raise KernelsMissing(
             f"no kernels for compute capability {capability[0]}.{capability[1]}; there are for "
-            f"{', '.join(known)}. Use one of those GPUs or --device cpu, or add a folder "
+            f"{', '.join(served_by)}. Use one of those GPUs or --device cpu, or add a folder "
             "(see kernels/README.md)."
         )
 
@@ -107,7 +107,7 @@ class Catalogue:
     def sets(self, hardware: str) -> list[tuple[str, str]]:
         """Return every (model, weight format) for which ``hardware`` has kernels, portable ones included."""
         manifests = [self.manifest(folder) for folder in (hardware, PORTABLE)]
-        formats = {name for one in manifests for source in one.sources for name in source.formats}
+        formats = {name for manifest in manifests for source in manifest.sources for name in source.formats}
         pairs = {(EVERY_MODEL, name) for name in formats or {"bf16"}}
         pairs |= {(entry.name, name) for entry in manifests[0].models for name in entry.formats}
         return sorted(pairs)
@@ -123,7 +123,7 @@ class Catalogue:
 
     def templates(self, hardware: str, weight_format: str, sizes: Model) -> list[Source]:
         """Return the templates of a hardware that read ``weight_format``, for a model of these sizes."""
-        readers = (one for one in self.manifest(hardware).templates if one.reads(weight_format))
+        readers = (source for source in self.manifest(hardware).templates if source.reads(weight_format))
         return [replace(source, defines=self.defines(hardware, sizes)) for source in readers]
 
     def defines(self, hardware: str, sizes: Model | None = None) -> tuple[str, ...]:
@@ -151,16 +151,16 @@ class Catalogue:
         yield from manifest.absent
 
     def cubin_name(self, source: Source, arch: str) -> str:
-        """Return the file name of a compiled source: it holds the hash of all that goes into it."""
-        made_of = digest(source.path, self.root / "include", arch, source.defines)
-        return f"{source.path.stem}-{arch}-{made_of}.cubin"
+        """Return the file name of a compiled source, which contains the hash of its inputs."""
+        content = digest(source.path, self.root / "include", arch, source.defines)
+        return f"{source.path.stem}-{arch}-{content}.cubin"
 
 
 def require_known(catalogue: Catalogue, architectures: Iterable[str]) -> None:
     """Check that kernels are compiled for all of ``architectures``.
 
     Raises:
-        KernelsMissing: names the first for which they are not.
+        KernelsMissing: names the first unknown one.
     """
     known = catalogue.architectures()
     for arch in architectures:
@@ -185,15 +185,15 @@ def digest(source: Path, include: Path, arch: str, defines: Sequence[str] = ()) 
     Macros that occur nowhere in them do not count: a constant of one kernel renames no other kernel's cubin.
     """
     texts = [(path.name, path.read_bytes()) for path in _files(source, include)]
-    used = [one for one in defines if any(_macro(one) in text for _, text in texts)]
+    used = [macro for macro in defines if any(_name(macro) in text for _, text in texts)]
     hashed = hashlib.sha256(" ".join((*nvcc_flags(arch), *used)).encode())
     for name, text in texts:
         hashed.update(f"\0{name}\0{len(text)}\0".encode() + text)
     return hashed.hexdigest()[:_DIGEST_LETTERS]
 
 
-def _macro(define: str) -> bytes:
-    return define.removeprefix("-D").partition("=")[0].encode()
+def _name(macro: str) -> bytes:
+    return macro.removeprefix("-D").partition("=")[0].encode()
 
 
 def _files(source: Path, include: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
-"""Load compiled kernels and launch them with as little Python as there can be.
+"""Load compiled kernels and launch them with little Python.
 
 A launch goes through ``cuLaunchKernelEx``, so that from Hopper on it may overlap the end of the kernel before
-it (programmatic dependent launch) and form clusters. Nothing is compiled here. Not for several threads.
+it (programmatic dependent launch) and form clusters. Nothing is compiled here. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.driver import failure_of, ok
 from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Absent, Hardware, Model, Source
 
-_OVERLAPS_FROM = 90  # sm_90: below it a launch cannot overlap the end of the one before
-_SHARED_WITHOUT_ASKING_BYTES = 48 * 1024
-_MOST_CONFIGS = 4096  # grids differ with the tokens of a step; past this many the cache starts anew
+_OVERLAPS_FROM = 90  # sm_90: older GPUs have no programmatic dependent launch
+_DEFAULT_SHARED_BYTES = 48 * 1024
+_MAX_CONFIGS = 4096  # grids differ with the tokens of a step; the cache is cleared at this size
 _SLOT_BYTES = 8
 _CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 _CODES |= {"f2": "e", "f4": "f", "f8": "d"}
@@ -32,7 +32,7 @@ _ARRAY = cp.ndarray
 
 
 class KernelSet:
-    """The kernels of one GPU, model and weight format; a cubin is loaded when it is first asked for."""
+    """The kernels of one GPU, model and weight format; a cubin is loaded at its first use."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class KernelSet:
         return isinstance(self.chosen.get(op), Source)
 
     def require(self, *ops: str) -> None:
-        """Check that all of ``ops`` are there and compiled, before anything expensive is done.
+        """Check that all of ``ops`` exist and are compiled, before expensive work.
 
         Raises:
-            KernelsMissing: names the first that is not.
+            KernelsMissing: names the first missing one.
         """
         for op in ops:
             self._cubin(op)
@@ -108,8 +108,8 @@ class KernelSet:
     def preload(self, *ops: str) -> int:
         """Load every kernel of ``ops``, so that no step waits for one; return how many there are.
 
-        The driver loads a kernel's code when it is first asked for, which takes memory and is not allowed
-        while a stream is captured.
+        The driver loads a kernel's code at its first use, which takes memory and is not allowed while a
+        stream is captured.
 
         Raises:
             KernelsMissing: as :meth:`get`.
@@ -157,10 +157,10 @@ class Kernel:
         self.name = name
         self._function, self._stream, self._can_overlap = function, stream, can_overlap
         self._configs: dict[tuple[tuple[int, ...], int, int, int], Any] = {}
-        self._shared_limit_bytes = _SHARED_WITHOUT_ASKING_BYTES
+        self._shared_limit_bytes = _DEFAULT_SHARED_BYTES
         self._parameter_bytes = _parameter_bytes(function)
         count = max(len(self._parameter_bytes), 1)
-        # Arguments of up to 8 bytes go into slots at each launch; the driver reads them through pointers.
+        # Arguments of up to 8 bytes are packed into slots at each launch; the driver reads them by pointer.
         self._slots = (ctypes.c_uint64 * count)()
         first = ctypes.addressof(self._slots)
         self._pointers = (ctypes.c_void_p * count)(*range(first, first + _SLOT_BYTES * count, _SLOT_BYTES))
@@ -190,7 +190,7 @@ class Kernel:
         config = self._configs.get((grid, block, shared_bytes, cluster))
         if config is None:
             config = self._configure(grid, block, shared_bytes, cluster)
-        pack = self._pack or self._learn(args)
+        pack = self._pack or self._packer(args)
         values: list[Any] = [
             arg.data.ptr if arg.__class__ is _ARRAY else 0 if arg is None else arg for arg in args
         ]
@@ -207,11 +207,11 @@ class Kernel:
     def clusters_at_once(self, block: int, *, shared_bytes: int = 0, cluster: int = 1) -> int:
         """Return how many clusters of ``cluster`` blocks the GPU runs at the same time."""
         config = self._configure((cluster,), block, shared_bytes, cluster)
-        doing = f"asking how many clusters of {self.name} run at once"
+        doing = f"querying the active clusters of {self.name}"
         return int(ok(cu.cuOccupancyMaxActiveClusters(self._function, config), doing))
 
-    def _learn(self, args: tuple[Any, ...]) -> Callable[..., None]:
-        """Compare the first launch's arguments with the parameters; make what packs them."""
+    def _packer(self, args: tuple[Any, ...]) -> Callable[..., None]:
+        """Compare the first launch's arguments with the parameters; return the function that packs them."""
         sizes = self._parameter_bytes
         if len(args) != len(sizes):
             raise ShapeError(f"{self.name} takes {len(sizes)} arguments, got {len(args)}")
@@ -239,14 +239,14 @@ class Kernel:
         config.sharedMemBytes, config.hStream = shared_bytes, cu.CUstream(self._stream.ptr)
         attributes = _attributes(self._can_overlap, cluster)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        if len(self._configs) >= _MOST_CONFIGS:
+        if len(self._configs) >= _MAX_CONFIGS:
             self._configs.clear()
         self._configs[grid, block, shared_bytes, cluster] = config
         return config
 
 
 def _bytes_of(arg: Any) -> int:
-    """Return the bytes that an argument passes; 0 of what cannot be passed."""
+    """Return the bytes of an argument; 0 if it cannot be passed."""
     if arg is None or type(arg) is _ARRAY:
         return _SLOT_BYTES
     if isinstance(arg, _BY_VALUE):
@@ -255,7 +255,7 @@ def _bytes_of(arg: Any) -> int:
 
 
 def _code_of(arg: Any) -> str:
-    """Return how :mod:`struct` packs an argument; of what is passed where it lies, an unused slot."""
+    """Return the :mod:`struct` code of an argument; by-value structures leave their slot unused."""
     return _CODES[arg.dtype.str[1:]] if isinstance(arg, np.generic) else "Q"
 
 
@@ -277,10 +277,10 @@ def _attributes(can_overlap: bool, cluster: int) -> list[Any]:
 
 
 def _parameter_bytes(function: Any) -> tuple[int, ...]:
-    """Return the size of each parameter, as the cubin says."""
+    """Return the size of each parameter from the cubin."""
     sizes: list[int] = []
     while True:
-        code, *found = cu.cuFuncGetParamInfo(function, len(sizes))
+        code, *info = cu.cuFuncGetParamInfo(function, len(sizes))
         if code:
             return tuple(sizes)
-        sizes.append(int(found[1]))
+        sizes.append(int(info[1]))

@@ -136,7 +136,7 @@ def default_root() -> Path:
     """Return the kernel sources: of the installed package, or of the checkout.
 
     Raises:
-        KernelsMissing: neither is there.
+        KernelsMissing: neither exists.
     """
     package = Path(__file__).parents[3]
     for root in (package / "kernels", package.parents[1] / "kernels"):
