@@ -84,7 +84,7 @@ def generate(model, cache, prompts: list[list[int]], count: int, chunk: int) -> 
                 pieces.append((row, done[row], sequence[done[row] : done[row] + chunk]))
         if not pieces:
             return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
-        best = model.forward(batch_of(pieces), cache).argmax(axis=1)
+        best = model.forward(batch_of(pieces), cache).logits.argmax(axis=1)
         for (row, first, tokens), token in zip(pieces, best.tolist(), strict=True):
             done[row] = first + len(tokens)
             if done[row] == len(sequences[row]):
@@ -109,7 +109,7 @@ def test_the_stream_after_each_layer_is_that_of_transformers(model, cache, name)
     prompt, seen = PROMPTS[name], {}
     logits = model.forward(
         batch_of([(0, 0, prompt["ids"])]), cache, lambda layer, stream: seen.update({layer: stream[-1]})
-    )
+    ).logits
     for layer, expected in prompt["probes"].items():
         row = seen[int(layer)]
         # float32 on both sides, sums in another order: the stream agrees to about 1e-6 of its size.
@@ -143,5 +143,5 @@ def test_a_cached_prefix_gives_the_same_tokens_as_computing_it(model, cache):
     prompt = PROMPTS["text-long"]
     cut = len(prompt["ids"]) // BLOCK_TOKENS * BLOCK_TOKENS - BLOCK_TOKENS
     model.forward(batch_of([(0, 0, prompt["ids"][:cut])]), cache)
-    logits = model.forward(batch_of([(0, cut, prompt["ids"][cut:])]), cache)
+    logits = model.forward(batch_of([(0, cut, prompt["ids"][cut:])]), cache).logits
     assert int(logits[0].argmax()) == prompt["tokens"][0]

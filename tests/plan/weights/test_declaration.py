@@ -1,0 +1,197 @@
+"""Declared weights: one source for each element, equal shares of ranks, scales of quantized parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.errors import CannotShard, TensorsMismatch
+from wisp_plan.presets import shape_spec
+from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSource, WeightSpec, part_of, stacked
+from wisp_plan.weights.declaration import declare, shard
+from wisp_plan.weights.formats import FORMATS, VALUES, ScaleLayout, StoredPart, WeightFormat
+from wisp_plan.weights.stored import as_stored
+from wisp_plan.weights.tensors import tensors_of
+
+FAMILIES = ("llama-3-8b", "mistral-7b", "qwen2.5-7b", "qwen3-0.6b")
+
+
+def covered(weight):
+    """Count the sources of each element of a weight, its last axis left out."""
+    counts = np.zeros(weight.shape[:-1] if len(weight.shape) > 1 else weight.shape, int)
+    for source in weight.sources:
+        extents = [len(indices) for indices in source.slices]
+        if len(weight.shape) > 1:
+            assert (extents[-1], source.at[-1]) == (weight.shape[-1], 0)
+            extents = extents[:-1]
+        starts = source.at[: counts.ndim]
+        extents = [1] * (len(starts) - len(extents)) + extents
+        counts[tuple(slice(start, start + count) for start, count in zip(starts, extents, strict=True))] += 1
+    return counts
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("smollm2-135m", 3), *product(FAMILIES, (1, 2))])
+def test_every_row_of_a_weight_has_one_source(model, ranks):
+    spec = shape_spec(model)
+    for rank in range(ranks):
+        weights = shard(declare(spec), rank, ranks)
+        assert len({weight.name for weight in weights}) == len(weights)
+        assert all((covered(weight) == 1).all() for weight in weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [("llama-3-8b", RotaryRows(128)), ("smollm2-135m", RotaryRows(64)), ("qwen3-0.6b", None)],  # QK norm
+)
+def test_rows_of_q_k_and_v_may_be_interleaved_where_rope_can_be_fused(model, rows):
+    weights = {weight.name: weight for weight in declare(shape_spec(model))}
+    assert weights["layers.0.qkv.weight"].rows == rows
+    assert weights["layers.0.gate_up.weight"].rows == GateUpRows()
+
+
+def test_two_ranks_have_half_of_the_heads_and_of_the_inner_channels_each():
+    spec = shape_spec("qwen2.5-7b")  # 28 heads of 128, 4 KV heads, inner 18944
+    first, second = ({weight.name: weight for weight in shard(declare(spec), rank, 2)} for rank in range(2))
+    assert first["layers.0.qkv.weight"].shape == ((14 + 2 * 2) * 128, 3584)
+    q, k, v = second["layers.0.qkv.weight"].sources
+    assert (q.slices[0], k.slices[0], v.slices[0]) == (range(1792, 3584), range(256, 512), range(256, 512))
+    assert (q.at, k.at, v.at) == ((0, 0), (1792, 0), (2048, 0))
+    assert second["layers.0.down.weight"].sources[0].slices == (range(3584), range(9472, 18944))
+    assert second["embeddings.weight"] == first["embeddings.weight"] == declare(spec)[0]
+
+
+def test_a_bias_after_partial_sums_is_on_the_first_rank_alone():
+    bias = WeightSpec("output.bias", (8,), stacked(("b", (8,))), "bias", is_on_first_rank=True)
+    assert [shard([bias], rank, 2) for rank in range(2)] == [(bias,), ()]
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(CannotShard, match=r"layers\.0\.qkv\.weight: 32 units of 128 do not split over 3"):
+        shard(declare(shape_spec("llama-3-8b"))[2:3], 0, 3)
+
+
+EXPERTS = WeightSpec(
+    "experts.gate_up",
+    (4, 8, 6),
+    tuple(
+        part_of(f"experts.{expert}.{part}", (4, 6), (range(4), range(6)), (expert, row, 0))
+        for expert, (row, part) in product(range(4), ((0, "gate"), (4, "up")))
+    ),
+    "projection",
+)
+FUSED = replace(
+    EXPERTS,
+    sources=(
+        part_of("experts", (4, 8, 6), (range(4), range(0, 4), range(6)), (0, 0, 0)),
+        part_of("experts", (4, 8, 6), (range(4), range(4, 8), range(6)), (0, 4, 0)),
+    ),
+)
+
+
+@pytest.mark.parametrize("weight", [EXPERTS, FUSED])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (2, 8, 6)), (1, (4, 4, 6)), (2, (4, 8, 3))])
+def test_experts_are_shared_along_any_axis(weight, axis, shape):
+    for rank in range(2):
+        (share,) = shard([replace(weight, shard_axis=axis)], rank, 2)
+        assert share.shape == shape
+        assert (covered(share) == 1).all()
+        if axis == 0 and weight is EXPERTS:
+            assert {source.tensor.split(".")[1] for source in share.sources} == {
+                f"{2 * rank}",
+                f"{2 * rank + 1}",
+            }
+
+
+FP8_BLOCKS = WeightFormat(
+    "fp8-blocks",
+    8,
+    ScaleLayout(128, 128, "f32"),
+    stored=(
+        StoredPart(VALUES, "{weight}", ("F8_E4M3",)),
+        StoredPart("scale", "{layer}.weight_scale_inv", ("F32", "BF16"), rows=128, columns=128),
+    ),
+)
+MXFP4 = WeightFormat(
+    "mxfp4",
+    4,
+    ScaleLayout(1, 32, "e8m0"),
+    stored=(
+        StoredPart(VALUES, "{weight}_blocks", ("U8",), columns=2, tail=16),
+        StoredPart("scale", "{weight}_scales", ("U8",), columns=32, dtype="U8"),
+    ),
+)
+
+
+def index(**tensors):
+    return {name: TensorInfo(name, dtype, (), 0, 0, "f") for name, dtype in tensors.items()}
+
+
+@pytest.fixture
+def formats(monkeypatch):
+    for weight_format in (FP8_BLOCKS, MXFP4):
+        monkeypatch.setitem(FORMATS, weight_format.name, weight_format)
+
+
+@pytest.mark.usefixtures("formats")
+def test_scales_of_blocks_follow_the_slices_of_their_weights():
+    sources = stacked(("q.weight", (256, 384)), ("k.weight", (128, 384)))
+    weight = WeightSpec("qkv.weight", (384, 384), sources, "projection")
+    tensors = index(**{"q.weight": "F8_E4M3", "q.weight_scale_inv": "F32"})
+    scale, values = as_stored([weight], tensors)
+    assert (values.name, values.format) == ("qkv.weight", "fp8-blocks")
+    assert (scale.name, scale.shape, scale.role) == ("qkv.weight.scale", (3, 3), "scale")
+    assert [source.at for source in scale.sources] == [(0, 0), (2, 0)]
+    assert [(tensor.name, tensor.shape) for tensor in tensors_of([scale])] == [
+        ("q.weight_scale_inv", (2, 3)),
+        ("k.weight_scale_inv", (1, 3)),
+    ]
+
+
+@pytest.mark.usefixtures("formats")
+@pytest.mark.parametrize("expert_at_a_time", [True, False])
+def test_scales_of_experts_are_shared_with_their_weights(expert_at_a_time):
+    shape, whole = (2, 512, 256), (range(512), range(256))
+    sources = tuple(part_of(f"e{e}.weight", shape[1:], whole, (e, 0, 0)) for e in range(2))
+    if not expert_at_a_time:
+        sources = (part_of("e0.weight", shape, (range(2), *whole), (0, 0, 0)),)
+    weight = WeightSpec("experts.weight", shape, sources, "projection", shard_axis=2)
+    tensors = index(**{"e0.weight": "F8_E4M3", "e0.weight_scale_inv": "F32"})
+    scale, values = as_stored(shard([weight], 1, 2), tensors)
+    assert (values.shape, scale.shape) == ((2, 512, 128), (2, 4, 1))
+    assert all(source.slices[-1] == range(1, 2) for source in scale.sources)
+    assert (covered(scale) == 1).all()
+
+
+@pytest.mark.usefixtures("formats")
+def test_packed_bytes_with_a_split_last_axis_are_seen_as_rows():
+    shape = (4, 64, 96)
+    rows = tuple(range(first, 64, 2) for first in range(2))  # gate and up alternate in the checkpoint
+    sources = tuple(
+        WeightSource("gate_up", shape, (range(4), part, range(96)), (0, 32 * first, 0))
+        for first, part in enumerate(rows)
+    )
+    weight = WeightSpec("gate_up", shape, sources, "projection", rows=GateUpRows())
+    scale, values = as_stored([weight], index(gate_up_blocks="U8", gate_up_scales="U8"))
+    assert [(tensor.name, tensor.shape) for tensor in tensors_of([scale, values])] == [
+        ("gate_up_scales", (4, 64, 3)),
+        ("gate_up_blocks", (4, 64, 3, 16)),
+    ]
+    assert values.sources[1].slices == (range(4), range(1, 64, 2), range(48))
+    assert (values.sources[1].view, scale.dtype) == ((4, 64, 48), "U8")
+
+
+@pytest.mark.usefixtures("formats")
+def test_a_part_that_begins_inside_a_block_of_scales_is_refused():
+    sources = stacked(("q.weight", (64, 128)), ("k.weight", (64, 128)))
+    weight = WeightSpec("qkv.weight", (128, 128), sources, "projection")
+    with pytest.raises(TensorsMismatch, match="begins at 64, inside a block of 128"):
+        as_stored([weight], index(**{"q.weight": "F8_E4M3", "q.weight_scale_inv": "F32"}))
+
+
+def test_what_is_of_no_known_format_stays_as_declared():
+    weights = declare(shape_spec("smollm2-135m"))
+    assert as_stored(weights, index(**{"model.layers.0.self_attn.q_proj.weight": "I8"})) == weights
