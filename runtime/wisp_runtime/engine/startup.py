@@ -231,5 +231,5 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
         eos=frozenset(spec.eos_token_ids),
         reuses_prefixes=config.prefix_cache,
         mixed_step_tokens=min(fit.max_step_tokens, mixed) if config.max_step_tokens is None else None,
-        keeps_apart=config.deterministic,
+        separate_prefill_decode=config.deterministic,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner
-from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 
 LIMIT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
 _LOOKS = 20  # in the time of the limit
@@ -66,6 +66,6 @@ class _WatchedStep:
         with self._watchdog.watching():
             self._step.sample()
 
-    def sampled_tokens(self) -> list[Draw]:
+    def sampled_tokens(self) -> list[SampledToken]:
         with self._watchdog.watching():
             return self._step.sampled_tokens()

@@ -23,7 +23,7 @@ from wisp_plan.spec.model import dense_decoder  # noqa: E402
 from wisp_plan.spec.rope import RopeSpec  # noqa: E402
 from wisp_runtime.engine import startup  # noqa: E402
 from wisp_runtime.engine.cache.sequence_cache import scratch_cache  # noqa: E402
-from wisp_runtime.engine.execution.graphs import Graphs  # noqa: E402
+from wisp_runtime.engine.execution.graph_cache import GraphCache  # noqa: E402
 from wisp_runtime.engine.execution.runner import run_step  # noqa: E402
 from wisp_runtime.engine.loop import run  # noqa: E402
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits  # noqa: E402
@@ -77,15 +77,17 @@ class Rig:
         """Serve ``requests``, all at once; return their tokens by id, and the final load."""
         runner = self.runner if overlaps else Synchronous(self.runner)
         if not records:
-            self.runner.graphs = Graphs(self.runner._stream)
+            self.runner.graphs = GraphCache(self.runner._stream)
         line = Line(requests)
         run(line, Scheduler(replace(LIMITS, **limits)), runner)
-        self.runner.graphs.records = True
+        self.runner.graphs.captures = True
         return line.got, line.load
 
     def logits_after(self, tokens):
         """Compute the logits after ``tokens`` in one chunk, on blocks that no answer needs any more."""
-        sequence = Sequence(Submit("judge", tuple(tokens), 1), rank=(1, 1), max_length=999, eos=frozenset())
+        sequence = Sequence(
+            Submit("judge", tuple(tokens), 1), priority_key=(1, 1), max_length=999, eos=frozenset()
+        )
         sequence.cache = scratch_cache(LIMITS.cache, len(tokens))
         step = self.runner._staging.stage((Chunk.prefill(sequence, 0, len(tokens), samples=True),))
         logits = self.ops.to_host(self.model.forward(step.batch, self.cache))
@@ -171,7 +173,7 @@ def test_a_replayed_graph_gives_the_tokens_of_the_launches_it_was_recorded_from(
 
 def test_a_graph_keeps_the_edges_that_let_kernels_overlap(rig):
     rig.answers(requests(3))
-    recorded, _ = next(iter(rig.runner.graphs._recorded.values()))
+    recorded, _ = next(iter(rig.runner.graphs._captured.values()))
     edges, programmatic = recorded.edges()
     print(f"{edges} edges, {programmatic} programmatic")
     assert (edges > 4 * len(SPEC.layers)) == (rig.runner.forward_pass.persistent is None)

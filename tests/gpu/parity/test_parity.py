@@ -48,7 +48,7 @@ class Pair:
         self.random = np.random.default_rng(7)
 
     def tokens(self, count: int) -> list[int]:
-        """Draw token ids."""
+        """SampledToken token ids."""
         return self.random.integers(0, self.case.config["vocab_size"], count).tolist()
 
 

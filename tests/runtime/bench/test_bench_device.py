@@ -140,7 +140,7 @@ def test_every_launch_lies_between_two_events_and_no_graph_is_replayed(gpu_event
     target = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
     original = FakeKernel.launch
     with gpu_events.watched_launches(target, tracer):
-        assert not target.runner.graphs.records
+        assert not target.runner.graphs.captures
         ops.linear(0)  # a step that is not traced costs no events
         assert gpu_events.order == []
         with tracer.step() as spans:
@@ -157,4 +157,4 @@ def test_every_launch_lies_between_two_events_and_no_graph_is_replayed(gpu_event
     assert set(gpu_events.order[:-7]) == {"busy"}  # before the first launch, so that the GPU never waits
     assert gpu_events.order[-1] == "waited"
     assert FakeKernel.launch is original
-    assert target.runner.graphs.records
+    assert target.runner.graphs.captures

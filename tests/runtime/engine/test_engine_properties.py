@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
-from wisp_runtime.engine.scheduling.plan import Draw, Limits
+from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Status
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
@@ -33,7 +33,7 @@ def limits(draw, windows=st.none() | st.integers(1, 12)):  # noqa: B008
         vocab=VOCAB,
         eos=frozenset({EOS}),
         reuses_prefixes=draw(st.booleans()),
-        keeps_apart=draw(st.booleans()),
+        separate_prefill_decode=draw(st.booleans()),
     )
 
 
@@ -143,7 +143,7 @@ class EngineMachine(RuleBasedStateMachine):
         if completed:
             sampling = [chunk.sequence.id for chunk in completed.plan if chunk.samples]
             draws = [
-                Draw(-1, error="spoiled") if name == spoiled else draw
+                SampledToken(-1, error="spoiled") if name == spoiled else draw
                 for name, draw in zip(sampling, completed.sampled_tokens(), strict=True)
             ]
             self.take(self.scheduler.commit(completed.plan, draws))
@@ -153,7 +153,7 @@ class EngineMachine(RuleBasedStateMachine):
     def check_plan(self, plan):
         assert plan or self.in_flight or self.scheduler.is_idle, "requests are here and nothing runs"
         assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
-        if self.limits.keeps_apart:
+        if self.limits.separate_prefill_decode:
             assert len({chunk.kind for chunk in plan}) <= 1, "a mixed step"
             assert all((c.kind is StepKind.DECODE) == (c.start >= c.sequence.prompt_tokens) for c in plan)
             assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
@@ -208,7 +208,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         for queue in (self.scheduler.running, self.scheduler.waiting):
-            assert [one.rank for one in queue] == sorted(one.rank for one in queue)
+            assert [one.priority_key for one in queue] == sorted(one.priority_key for one in queue)
         assert {one.status for one in self.scheduler.running} <= {Status.RUNNING}
         assert {one.status for one in self.scheduler.waiting} <= {Status.WAITING, Status.PREEMPTED}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.loop import run
-from wisp_runtime.engine.scheduling.plan import Draw, Limits
+from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import (
     Abort,
@@ -52,7 +52,7 @@ class Completed:
         pass
 
     def sampled_tokens(self):
-        return [Draw(7)] * sum(chunk.samples for chunk in self.plan)
+        return [SampledToken(7)] * sum(chunk.samples for chunk in self.plan)
 
 
 class Overlapping:

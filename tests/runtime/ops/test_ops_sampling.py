@@ -13,7 +13,7 @@ OPS = CpuOps(threads=1)
 
 
 def drawn(logits: list[float], rows: int = 4000, **given) -> np.ndarray:
-    """Draw ``rows`` times from the same logits; return how often each token came, as a share."""
+    """SampledToken ``rows`` times from the same logits; return how often each token came, as a share."""
     sampling = batch(rows, seeds=11, **given)
     found = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), sampling).tokens
     return np.bincount(found, minlength=len(logits)) / rows

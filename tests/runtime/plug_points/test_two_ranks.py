@@ -24,7 +24,7 @@ from line import Line
 SIZE = 2
 
 
-class Rank:
+class PriorityKey:
     """One of the ranks; all of them sum in the order of their numbers, so all get the same bits."""
 
     size = SIZE
@@ -66,7 +66,7 @@ def answers(folder, device):
 
 def test_two_ranks_give_the_tokens_of_one(folder):
     barrier, partials = threading.Barrier(SIZE), [None] * SIZE
-    ranks = [Rank(rank, barrier, partials) for rank in range(SIZE)]
+    ranks = [PriorityKey(rank, barrier, partials) for rank in range(SIZE)]
     for one in ranks:
         registry.register(f"rank{one.rank}", lambda _threads, one=one: RankDevice(one))
     with ThreadPoolExecutor(SIZE) as pool:

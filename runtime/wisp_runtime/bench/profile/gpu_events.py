@@ -47,14 +47,14 @@ def watched_launches(target: Target, tracer: Tracer) -> Iterator[None]:
     """Report every launch inside the block to ``tracer``, and replay no graph meanwhile."""
     kernel_class, graphs = cast(Any, Kernel), cast(Any, target.runner).graphs
     launch = kernel_class.launch
-    records = graphs.records
+    captures = graphs.captures
 
     def watched(kernel: Any, *args: Any, **keywords: Any) -> None:
         tracer.timed(kernel.name, lambda: launch(kernel, *args, **keywords))
 
-    tracer.clock, tracer.sees_kernels, graphs.records = EventClock(), True, False
+    tracer.clock, tracer.sees_kernels, graphs.captures = EventClock(), True, False
     kernel_class.launch = watched
     try:
         yield
     finally:
-        kernel_class.launch, graphs.records = launch, records
+        kernel_class.launch, graphs.captures = launch, captures

@@ -83,7 +83,7 @@ def profile_persistent_step(options: TargetOptions, step: Step) -> tuple[str, li
     path = target.strategy.path_of(step.batch, step.batch * (step.context + _WARM_UP_TOKENS))
     if decode_step is None or path != "persistent":
         return None
-    cast(Any, target.runner).graphs.records = False
+    cast(Any, target.runner).graphs.captures = False
     scheduler = _decoding(target, step)
     for _ in range(WARM_UP_STEPS):
         loop.step(scheduler, target.runner)

@@ -10,7 +10,7 @@ from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.execution.sampler import draws, sampling_batch
-from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 from wisp_runtime.layers.cache import KVCache
 from wisp_runtime.models.model import Model
 
@@ -29,7 +29,7 @@ class CpuStep:
     def __init__(self, plan: Plan, logits: Array, sample: Sample) -> None:
         self.plan = plan
         self._logits, self._sample = logits, sample
-        self._tokens: list[Draw] = []
+        self._tokens: list[SampledToken] = []
 
     def sample(self) -> None:
         """Choose a token for each chunk that samples."""
@@ -41,7 +41,7 @@ class CpuStep:
         is_sound = np.isfinite(self._logits[np.arange(rows), sampled.tokens])
         self._tokens = draws(self.plan, sampled, is_sound.tolist())
 
-    def sampled_tokens(self) -> list[Draw]:
+    def sampled_tokens(self) -> list[SampledToken]:
         """Return one token per chunk that samples, in the plan's order."""
         return self._tokens
 

@@ -27,7 +27,7 @@ from wisp_plan.memory.batch_buckets import buckets
 from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.sequence_cache import scratch_cache
 from wisp_runtime.engine.execution.forward import ForwardPass
-from wisp_runtime.engine.execution.graphs import Graphs
+from wisp_runtime.engine.execution.graph_cache import GraphCache
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import draws
 from wisp_runtime.engine.execution.staging import (
@@ -35,7 +35,7 @@ from wisp_runtime.engine.execution.staging import (
     StagedStep,
     Staging,
 )
-from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
+from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import KVCache
@@ -73,7 +73,7 @@ class DeviceStep:
                 self.results, self.launch_sampling = self.launch_sampling(), None
                 self.done.record()
 
-    def sampled_tokens(self) -> list[Draw]:
+    def sampled_tokens(self) -> list[SampledToken]:
         """Wait for the step; return one token per chunk that samples, in the plan's order.
 
         Raises:
@@ -105,7 +105,7 @@ class DeviceRunner:
         self, model: Model, cache: KVCache, sampler: Sampler, stream: Stream, limits: Limits
     ) -> None:
         self.forward_pass = ForwardPass(model, cache)
-        self.graphs = Graphs(stream)
+        self.graphs = GraphCache(stream)
         self._sampler, self._stream, self._limits = sampler, stream, limits
         with stream.translate_errors("allocating a step's inputs"):
             self._staging = Staging(stream, limits, sampler)
@@ -143,7 +143,7 @@ class DeviceRunner:
         """
         for plan in warm_plans(self._limits):
             run_step(self, plan)
-        self.graphs.records = True
+        self.graphs.captures = True
 
     def _forward(self, step: StagedStep) -> Array:
         """Launch the forward pass alone; return its logits ``[R, V]``."""
@@ -192,6 +192,6 @@ def _warm_prefill(limits: Limits, tokens: int) -> Chunk:
 
 def _warm_sequence(limits: Limits, tokens: int, logprobs: int | None = None) -> Sequence:
     request = Submit("warm-up", (0,) * tokens, 2, SamplingParams(logprobs=logprobs))
-    sequence = Sequence(request, rank=(0, 0), max_length=tokens + 2, eos=frozenset())
+    sequence = Sequence(request, priority_key=(0, 0), max_length=tokens + 2, eos=frozenset())
     sequence.cache = scratch_cache(limits.cache, tokens)
     return sequence

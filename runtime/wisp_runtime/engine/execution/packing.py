@@ -142,12 +142,12 @@ def batch_of(arrays: Arrays, tables: Array, plan: Plan) -> Batch:
 
 def _only_token(chunk: Chunk) -> int:
     tokens = chunk.sequence.tokens
-    return tokens[chunk.start] if chunk.start < len(tokens) else -1 - chunk.sequence.awaited_row
+    return tokens[chunk.start] if chunk.start < len(tokens) else -1 - chunk.sequence.pending_sample_row
 
 
 def _tokens(chunk: Chunk) -> list[int]:
     tokens = chunk.sequence.tokens[chunk.start : chunk.start + chunk.tokens]
-    return tokens or [-1 - chunk.sequence.awaited_row]
+    return tokens or [-1 - chunk.sequence.pending_sample_row]
 
 
 def _pad(arrays: Arrays, tokens: int, sequences: int, rows: int) -> None:

@@ -2,14 +2,14 @@
 
 :class:`.cpu_runner.CpuRunner` computes each launch at once; :class:`.device_runner.DeviceRunner` launches on
 a GPU. The forward pass of a step and its sampling are launched apart, because the parameters of sampling may
-depend on tokens that the step before has yet to give (:func:`.sampler.awaits_tokens`).
+depend on tokens that the step before has yet to give (:func:`.sampler.has_pending_counts`).
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from wisp_runtime.engine.scheduling.plan import Draw, Plan
+from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 
 
 class LaunchedStep(Protocol):
@@ -29,7 +29,7 @@ class LaunchedStep(Protocol):
         """
         ...
 
-    def sampled_tokens(self) -> list[Draw]:
+    def sampled_tokens(self) -> list[SampledToken]:
         """Wait for the step; return one token per chunk that samples, in the plan's order."""
         ...
 
@@ -54,7 +54,7 @@ class Runner(Protocol):
         ...
 
 
-def run_step(runner: Runner, plan: Plan) -> list[Draw]:
+def run_step(runner: Runner, plan: Plan) -> list[SampledToken]:
     """Run the step of ``plan`` to its end; return one token per chunk that samples, in the plan's order."""
     step = runner.forward(plan)
     step.sample()

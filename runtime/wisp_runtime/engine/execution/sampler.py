@@ -11,11 +11,11 @@ from itertools import accumulate
 import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
-from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Plan
+from wisp_runtime.engine.scheduling.plan import Chunk, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
 
-MOST_COUNTED = 3072
+MAX_COUNTED = 3072
 """Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has a
 fixed room for what all rows count and bias, and a step that wanted more would end the engine."""
 _SEED_MASK = (1 << 64) - 1
@@ -54,15 +54,15 @@ def _counts(sequences: list[Sequence]) -> dict[str, Array]:
 
 
 def _counted(counts: Counter[int] | None) -> dict[int, int]:
-    if counts is None or len(counts) <= MOST_COUNTED:
+    if counts is None or len(counts) <= MAX_COUNTED:
         return counts or {}
-    return dict(counts.most_common(MOST_COUNTED))
+    return dict(counts.most_common(MAX_COUNTED))
 
 
-def awaits_tokens(plan: Plan) -> bool:
+def has_pending_counts(plan: Plan) -> bool:
     """Return whether sampling parameters of ``plan`` count tokens that the step before has yet to give."""
     return any(
-        chunk.samples and chunk.sequence.counts is not None and chunk.sequence.awaited_row >= 0
+        chunk.samples and chunk.sequence.counts is not None and chunk.sequence.pending_sample_row >= 0
         for chunk in plan
     )
 
@@ -98,7 +98,7 @@ def _steps(sampling: list[Chunk]) -> Array:
     return np.array([chunk.start + chunk.tokens for chunk in sampling], dtype=np.int64)
 
 
-def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Draw]:
+def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[SampledToken]:
     """Return what was drawn for each chunk that samples.
 
     Args:
@@ -108,7 +108,7 @@ def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Draw]:
     """
     params = [chunk.sequence.request.sampling for chunk in plan if chunk.samples]
     return [
-        Draw(token, logprobs) if sound else Draw(-1, error=_UNSOUND)
+        SampledToken(token, logprobs) if sound else SampledToken(-1, error=_UNSOUND)
         for token, logprobs, sound in zip(
             sampled.tokens.tolist(), _logprobs(params, sampled), is_sound, strict=True
         )

@@ -35,7 +35,7 @@ from wisp_runtime.engine.execution.packing import (
     shape_of,
     size_bytes,
 )
-from wisp_runtime.engine.execution.sampler import SamplingRows, awaits_tokens
+from wisp_runtime.engine.execution.sampler import SamplingRows, has_pending_counts
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
 from wisp_runtime.ops.protocol.stream import Stream
@@ -142,7 +142,7 @@ class Staging:
         self._stage_tables(plan, pinned)
         arrays = self._host_arrays(pinned, shape, bucket)
         fill(arrays, plan, self._host_tables.table, self._limits.block_tokens)
-        sampling = None if awaits_tokens(plan) else self._fill_parameters(plan, pinned)
+        sampling = None if has_pending_counts(plan) else self._fill_parameters(plan, pinned)
         first, end = self._parameters.parameter_bytes, self._parameters.parameter_bytes + size_bytes(shape)
         if sampling is not None:
             first = 0  # both in one copy
@@ -210,7 +210,7 @@ class Staging:
             return known
         arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
         batch = batch_of(arrays, self._tables[: shape.sequences], plan)
-        if bucket is None and self._limits.keeps_apart:
+        if bucket is None and self._limits.separate_prefill_decode:
             return replace(batch, kind=StepKind.PREFILL)
         if bucket is not None:
             # What is recorded holds for every context, as far as long steps are told from others.

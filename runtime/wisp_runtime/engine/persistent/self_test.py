@@ -75,7 +75,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         tokens = min(wanted, blocks * limits.block_tokens - 1)
         ids = random.integers(0, limits.vocab, tokens + 1).tolist()
         request = Submit(f"trial-{row}", tuple(ids[:-1]), 1)
-        made = Sequence(request, rank=(row, row), max_length=tokens + 2, eos=frozenset())
+        made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
         made.tokens.append(ids[-1])
         made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
         first_block, spare = first_block + blocks, spare - (blocks - 1)

@@ -94,25 +94,27 @@ def select_strategy(
     """
     if ops.device == "cpu":
         return DecodeStrategy("reference", "the CPU computes op by op")
-    max_sequences = limits.max_running if limits.keeps_apart else min(limits.max_running, _FASTER_UP_TO)
+    max_sequences = (
+        limits.max_running if limits.separate_prefill_decode else min(limits.max_running, _FASTER_UP_TO)
+    )
     model = forward_pass.model
     kernel = _refusal(requested, model.spec, limits, memory) or load_persistent(model, ops, max_sequences)
     if not isinstance(kernel, str):
         best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
         why = None
-        if limits.keeps_apart and kernel.max_sequences < max_sequences:
+        if limits.separate_prefill_decode and kernel.max_sequences < max_sequences:
             why = (
                 f"a step has at most {kernel.max_sequences} sequences; lower --max-concurrent {max_sequences}"
             )
         why = why or compare_logits(forward_pass, kernel, ops, limits)
         if why is None:
             forward_pass.persistent = kernel
-            if limits.keeps_apart:
+            if limits.separate_prefill_decode:
                 return DecodeStrategy("persistent", "", kernel.max_sequences, None, is_deterministic=True)
             kernel.max_context_tokens = best_up_to
             return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
         kernel = why
-    if limits.keeps_apart:
+    if limits.separate_prefill_decode:
         raise ConfigError(f"--deterministic needs decode steps in one launch: {kernel}.")
     return DecodeStrategy("general", kernel)
 
@@ -130,7 +132,7 @@ def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Mem
     if requested == "general":
         return "--decode-path general"
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
-    if is_small and not limits.keeps_apart:
+    if is_small and not limits.separate_prefill_decode:
         return "the model is small: the barriers of one launch take longer than its kernels' edges"
     if limits.block_tokens % STEP_BLOCK_TOKENS:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"

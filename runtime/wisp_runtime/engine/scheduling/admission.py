@@ -1,7 +1,7 @@
-"""Which requests the engine refuses at once, and what it tells them.
+"""Refuse requests that can never run, with a reason.
 
-Pure. The server has validated a request before; what is checked again here would stop or harm the
-other requests of the batch if it slipped through.
+Pure. The server has validated a request before; the checks repeated here are those whose failure would stop
+or harm the other requests of the batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from wisp_runtime.engine.transport.messages import Submit
 
 
 def max_length(request: Submit, limits: Limits) -> int:
-    """Return at how many tokens, prompt included, ``request`` ends at the latest."""
+    """Return the tokens, prompt included, at which ``request`` ends at the latest."""
     return min(len(request.prompt) + request.max_tokens, limits.max_context)
 
 
@@ -32,7 +32,7 @@ def refusal(request: Submit, limits: Limits) -> str | None:
         return f"a token id lies outside 0 … {limits.vocab - 1}; this model has no such token"
     if not 0 <= request.sampling.top_k <= limits.vocab:
         return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
-    # The last token drawn is never computed, so it needs no room.
+    # The last sampled token is never computed, so it needs no block.
     tokens = max_length(request, limits) - 1
     for pool in limits.cache.pools:
         needed = pool.group.sequence_blocks(tokens, limits.block_tokens, limits.max_step_tokens)

@@ -1,11 +1,11 @@
-"""Schedule so that a request's numbers never depend on its company: deterministic mode.
+"""Batch-invariant scheduling (``--deterministic``): prefill and decode never share a step.
 
 Pure, as :mod:`.scheduler`, whose rules hold but for these:
 
 1. Prompts and generated tokens never share a step, so that each kind is always computed by the same kernels.
-   Steps of the two kinds take turns while there are both.
-2. A preempted sequence computes its prompt as prompts are computed, and then feeds its generated tokens again
-   one a step, as they were generated: nothing is drawn until it is where it was.
+   Steps of the two kinds alternate while there are both.
+2. A preempted sequence computes its prompt in prefill steps, then its generated tokens again, one a step, in
+   decode steps, as they were generated. It samples nothing until it is where it was.
 3. Only blocks that hold nothing but prompt enter the prefix cache or are taken from it: a token's keys and
    values differ in their last bits between the two kinds of step.
 """
@@ -17,29 +17,29 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.scheduling.sequence import Sequence
 
 
-class ApartScheduler(Scheduler):
-    """A scheduler whose steps are of prompts alone or of generated tokens alone."""
+class DeterministicScheduler(Scheduler):
+    """A scheduler whose steps hold prompts alone or generated tokens alone."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self._was_prompts = False
+        self._was_prefill = False
 
     def _chunks(self) -> list[Chunk]:
-        """Return the chunks of a step of prompts, or of one of generated tokens, in turn."""
-        chunks = [] if self._was_prompts else self._prompts()
-        self._was_prompts = bool(chunks)
+        """Return the chunks of a prefill step or of a decode step, in turn."""
+        chunks = [] if self._was_prefill else self._prefill_chunks()
+        self._was_prefill = bool(chunks)
         if not chunks:
-            chunks = self._generated()
+            chunks = self._decode_chunks()
         if not chunks:
-            chunks = self._prompts()
-            self._was_prompts = bool(chunks)
+            chunks = self._prefill_chunks()
+            self._was_prefill = bool(chunks)
         return chunks
 
-    def _prompts(self) -> list[Chunk]:
-        """Return chunks of prompts alone, admitting as long as there is room."""
+    def _prefill_chunks(self) -> list[Chunk]:
+        """Return chunks of prompts alone, admitting sequences while they fit."""
         decodes = any(map(self._is_decode, self.running))
-        most = self.limits.mixed_step_tokens if decodes else None
-        budget, chunks = most or self.limits.max_step_tokens, list[Chunk]()
+        mixed = self.limits.mixed_step_tokens if decodes else None
+        budget, chunks = mixed or self.limits.max_step_tokens, list[Chunk]()
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start = sequence.computed_tokens
@@ -54,8 +54,8 @@ class ApartScheduler(Scheduler):
             budget -= tokens
         return chunks
 
-    def _generated(self) -> list[Chunk]:
-        """Return a token of each sequence past its prompt: those that draw, then those that catch up."""
+    def _decode_chunks(self) -> list[Chunk]:
+        """Return a token of each sequence past its prompt: those that sample, then those that catch up."""
         decodes, again, index = list[Chunk](), list[Chunk](), 0
         while index < len(self.running):  # preemption takes from its end
             sequence = self.running[index]
@@ -78,5 +78,5 @@ class ApartScheduler(Scheduler):
 
 
 def make_scheduler(limits: Limits) -> Scheduler:
-    """Return the scheduler that ``limits`` ask for."""
-    return ApartScheduler(limits) if limits.keeps_apart else Scheduler(limits)
+    """Return the scheduler for ``limits``."""
+    return DeterministicScheduler(limits) if limits.separate_prefill_decode else Scheduler(limits)

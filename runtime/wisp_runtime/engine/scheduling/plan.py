@@ -1,4 +1,4 @@
-"""Texts between the scheduler and the runner: a plan of chunks one way, the sampled tokens back."""
+"""Plan of a step, which the scheduler gives the runner, and the sampled tokens, which it gets back."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wisp_runtime.engine.transport.messages import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a step and a sequence.
+    """Bounds of a step and of a sequence.
 
     Attributes:
-        cache: blocks and state slots there are.
+        cache: numbers of blocks and state slots.
         max_step_tokens: tokens a step may compute.
         max_concurrent: sequences that may run at a time.
         max_context: tokens a sequence may hold, prompt and answer together.
-        vocab: token ids are below it.
+        vocab: number of token ids.
         eos: tokens that end an answer.
-        reuses_prefixes: whether computed blocks are remembered.
-        mixed_step_tokens: tokens a step may compute in which sequences decode, their own included: they wait
+        reuses_prefixes: whether computed blocks enter the prefix cache.
+        mixed_step_tokens: tokens a step may compute in which sequences decode, their own included: these wait
             for its prompts. None is ``max_step_tokens``.
-        keeps_apart: deterministic mode: a step is of prompts or of generated tokens (:mod:`.apart`).
+        separate_prefill_decode: whether prefill and decode never share a step (:mod:`.deterministic`).
     """
 
     cache: CacheSizes
@@ -36,7 +36,7 @@ class Limits:
     eos: frozenset[int] = frozenset()
     reuses_prefixes: bool = True
     mixed_step_tokens: int | None = None
-    keeps_apart: bool = False
+    separate_prefill_decode: bool = False
 
     @property
     def block_tokens(self) -> int:
@@ -91,8 +91,8 @@ class Chunk(NamedTuple):
         return cls(sequence, start, 1, StepKind.DECODE, int(samples), int(samples))
 
 
-class Draw(NamedTuple):
-    """What was drawn for a chunk that samples; if ``error`` is set, the token means nothing."""
+class SampledToken(NamedTuple):
+    """Token that was sampled after a chunk; if ``error`` is set, the token means nothing."""
 
     token: int
     logprobs: TokenLogprobs | None = None

@@ -1,28 +1,27 @@
-"""Decide which sequences run in the next step, with how many tokens, and what came of it.
+"""Decide which sequences run in the next step, with how many tokens, and take in what they sampled.
 
 Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
 
-1. A request's rank is its arrival number plus a head start per priority level. Lower ranks come
-   first everywhere; because the head start is bounded, no priority is ever starved.
-2. A step takes the running sequences that decode, then prefill chunks of the others, then admits
-   from the queue, in rank order, within ``max_step_tokens``; within ``mixed_step_tokens`` if any decodes.
-   Nobody overtakes in the queue.
-3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that
-   runs. It grows block by block; when none is left, the one of the highest rank gives up its
-   blocks and waits again (preemption by recompute). The lowest rank is never stopped, so every
-   step gets something done.
+1. A request's priority key is its arrival number plus a boost per priority level. Lower keys come first
+   everywhere; because the boost is bounded, no priority is ever starved.
+2. A step takes the running sequences that decode, then prefill chunks of the others, then admits from the
+   queue, by key, within ``max_step_tokens``; within ``mixed_step_tokens`` if any decodes. Nothing overtakes
+   in the queue.
+3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that runs. It
+   grows block by block; when none is left, the one with the highest key gives up its blocks and waits again
+   (preemption by recompute). The lowest key is never stopped, so every step gets something done.
 
-A plan may be asked for while the one before runs (it was launched, its draws are not known). Then:
+A plan may be made while the step before runs: its tokens are awaited. Then:
 
-4. A sequence whose draw is awaited goes on with that token, unknown as it is, unless its length ends it. If
-   it turns out to have ended otherwise, the chunk was for nothing and its draw is dropped.
+4. A sequence that awaits its token goes on with it, unknown as it is, unless its length ends the sequence. If
+   the sequence turns out to have ended otherwise, the chunk was surplus and its token is dropped.
 5. A sequence whose sampling depends on the tokens before it (penalties count them) is planned as the others
-   are. The caller samples a step only after it has committed the one before, so by then they are known.
+   are. A step is sampled only after the one before is committed, so by then they are known.
 6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
-   plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix
-   cache when its tokens are known and the step that computes them is launched (and has drawn a sound token,
-   if it draws): who finds it is planned, and runs, later. A chunk for nothing writes where the awaited token
-   goes, after all that is known, hence never into a block of the prefix cache.
+   plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix cache
+   when its tokens are known and the step that computes them is launched (and has sampled a sound token, if it
+   samples): a sequence that finds it is planned, and runs, later. A surplus chunk writes where the awaited
+   token goes, after all tokens that are known, hence never into a block of the prefix cache.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from operator import attrgetter
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.manager import CacheManager
 from wisp_runtime.engine.scheduling.admission import max_length, refusal
-from wisp_runtime.engine.scheduling.plan import Chunk, Draw, Limits, Plan
-from wisp_runtime.engine.scheduling.sequence import Rank, Sequence, Status
+from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
+from wisp_runtime.engine.scheduling.sequence import PriorityKey, Sequence, Status
 from wisp_runtime.engine.transport.messages import Load, Submit, TokenEvent
 
-HEAD_START = 1024  # arrivals that one level of priority is worth
-_rank = attrgetter("rank")
+PRIORITY_BOOST = 1024  # in arrivals, for each level of priority
+_priority_key = attrgetter("priority_key")
 
 
 class Scheduler:
-    """The sequences of one engine; requests come and go between ``plan`` and ``commit``.
+    """Sequences of one engine; requests come and go between ``plan`` and ``commit``.
 
     Each plan that is not empty is launched and committed, in order; at most one is uncommitted when the next
     is asked for.
@@ -53,12 +52,12 @@ class Scheduler:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.cache = CacheManager(limits.cache, limits.max_step_tokens)
-        self.waiting: list[Sequence] = []  # by rank, like running
+        self.waiting: list[Sequence] = []  # by priority key, like running
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
-        self._refused_at: tuple[Rank, int, tuple[int, ...]] | None = None
-        self._last: Plan = ()  # whose chunks are not counted as computed yet
+        self._refused_at: tuple[PriorityKey, int, tuple[int, ...]] | None = None
+        self._last: Plan = ()  # not counted as computed yet
         self._uncommitted = 0
         self._steps = self._prompt_tokens = self._cached_tokens = 0
         self._generated_tokens = self._preemptions = 0
@@ -70,7 +69,7 @@ class Scheduler:
 
     @property
     def load(self) -> Load:
-        """How busy the engine is now, and what it has done since it started."""
+        """Counts of requests, blocks and tokens: now, and since the engine started."""
         return Load(
             waiting=len(self.waiting),
             running=len(self.running),
@@ -91,12 +90,12 @@ class Scheduler:
         self._arrivals += 1
         sequence = Sequence(
             request,
-            rank=(self._arrivals + request.priority * HEAD_START, self._arrivals),
+            priority_key=(self._arrivals + request.priority * PRIORITY_BOOST, self._arrivals),
             max_length=max_length(request, self.limits),
             eos=self.limits.eos,
         )
         self._sequences[sequence.id] = sequence
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=_priority_key)
         return None
 
     def abort(self, request_id: str) -> TokenEvent | None:
@@ -108,7 +107,8 @@ class Scheduler:
         return TokenEvent(request_id, None, "abort")
 
     def plan(self) -> Plan:
-        """Choose the chunks of the next step: never none while a request is here and all tokens are known."""
+        """Choose the chunks of the next step: never none while there is a request and all tokens are
+        known."""
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
         chunks = self._chunks()
@@ -119,12 +119,12 @@ class Scheduler:
         self._uncommitted += bool(self._last)
         return self._last
 
-    def commit(self, plan: Plan, draws: Iterable[Draw]) -> list[TokenEvent]:
-        """Take in what the step of ``plan`` drew.
+    def commit(self, plan: Plan, tokens: Iterable[SampledToken]) -> list[TokenEvent]:
+        """Append the tokens that the step of ``plan`` sampled.
 
         Args:
-            plan: what was run. Sequences that have ended since are passed over.
-            draws: one per chunk that samples, in the plan's order.
+            plan: plan of the step. Sequences that have ended since are passed over.
+            tokens: one per chunk that samples, in the plan's order.
         """
         if plan is self._last:
             self._count_last()
@@ -132,18 +132,18 @@ class Scheduler:
         self._uncommitted -= 1
         sampling = [chunk.sequence for chunk in plan if chunk.samples]
         events = list[TokenEvent]()
-        for sequence, draw in zip(sampling, draws, strict=True):
+        for sequence, token in zip(sampling, tokens, strict=True):
             if sequence.status is not Status.FINISHED:
-                events.append(self._take_draw(sequence, draw))
-            elif draw.error:  # nobody waits for it, but what it computed before may have been entered
+                events.append(self._append_sampled(sequence, token))
+            elif token.error:  # the token is dropped, but blocks computed before may have been published
                 self.cache.clear()
         return events
 
     def _chunks(self) -> list[Chunk]:
         """Return the chunks of the next step."""
         chunks = self._decodes()
-        most = self.limits.mixed_step_tokens if chunks else None
-        budget = max(0, (most or self.limits.max_step_tokens) - len(chunks))
+        mixed = self.limits.mixed_step_tokens if chunks else None
+        budget = max(0, (mixed or self.limits.max_step_tokens) - len(chunks))
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start, pending = sequence.computed_tokens, sequence.pending_tokens
@@ -179,7 +179,7 @@ class Scheduler:
         return max(0, sequence.cache.covered_tokens - start)
 
     def _count_last(self) -> None:
-        """Count the chunks of the last plan, launched by now, as computed; what they draw is awaited."""
+        """Count the chunks of the last plan, launched by now, as computed; their tokens are awaited."""
         row = 0
         for chunk in self._last:
             sequence = chunk.sequence
@@ -188,7 +188,7 @@ class Scheduler:
                 if chunk.kind is StepKind.PREFILL or chunk.start < sequence.prompt_tokens:
                     self._prompt_tokens += chunk.tokens
                 if chunk.samples:
-                    sequence.awaited_row = row
+                    sequence.pending_sample_row = row
                 else:
                     self._publish(sequence)
             row += chunk.logits
@@ -207,7 +207,7 @@ class Scheduler:
 
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
-        for sequence in [one for one in self.running if not self._is_decode(one)]:
+        for sequence in [running for running in self.running if not self._is_decode(running)]:
             self._cached_tokens += self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
             yield sequence
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
@@ -229,14 +229,14 @@ class Scheduler:
         self.running.remove(sequence)
         self._release(sequence)
         sequence.status = Status.PREEMPTED
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=_priority_key)
         self._preemptions += 1
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
-        if sequence.awaited_row >= 0:  # preempted a moment ago
+        if sequence.pending_sample_row >= 0:  # preempted a moment ago
             return False
-        attempt = (sequence.rank, len(self.running), self.cache.available)
+        attempt = (sequence.priority_key, len(self.running), self.cache.available)
         if self.running and attempt == self._refused_at:
             return False
         takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
@@ -255,7 +255,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> Sequence:
         sequence.status = Status.RUNNING
-        insort(self.running, sequence, key=_rank)
+        insort(self.running, sequence, key=_priority_key)
         return sequence
 
     def _skip(self, sequence: Sequence, computed_tokens: int) -> int:
@@ -270,22 +270,22 @@ class Scheduler:
         """Let what is computed of a sequence, in full blocks, be found in the prefix cache."""
         self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
 
-    def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (another scheduler's differ)
+    def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
         """Return how many leading tokens of a sequence may be in the prefix cache."""
         return sys.maxsize
 
-    def _take_draw(self, sequence: Sequence, draw: Draw) -> TokenEvent:
-        if draw.error:
+    def _append_sampled(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
+        if sampled.error:
             self._end(sequence)
             self.cache.clear()  # whatever spoiled the logits may sit in its blocks
-            return TokenEvent(sequence.id, None, "error", message=draw.error)
+            return TokenEvent(sequence.id, None, "error", message=sampled.error)
         self._publish(sequence)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
-        finish = sequence.append(draw.token)
+        finish = sequence.append(sampled.token)
         self._generated_tokens += 1
         if finish:
             self._end(sequence)
-        return TokenEvent(sequence.id, draw.token, finish, cached_tokens, draw.logprobs)
+        return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, sampled.logprobs)
 
     def _end(self, sequence: Sequence) -> None:
         (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)

@@ -1,6 +1,6 @@
-"""One request's state, from its arrival to its end.
+"""State of one request, from its arrival to its end.
 
-Pure: tokens and block numbers. The scheduler moves it; nothing here decides who runs.
+Pure: tokens and block numbers. The scheduler changes it; nothing here decides which sequences run.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from enum import Enum
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
-Rank = tuple[int, int]
+PriorityKey = tuple[int, int]
 
 
 class Status(Enum):
-    """Where a sequence is in its life."""
+    """Stage of a sequence's life."""
 
     WAITING = "waiting"
     RUNNING = "running"
-    PREEMPTED = "preempted"  # waits again; what it had computed is computed anew
+    PREEMPTED = "preempted"  # waits again; all of it is computed anew
     FINISHED = "finished"
 
 
@@ -27,45 +27,47 @@ class Sequence:
     """A prompt and the tokens generated after it.
 
     Attributes:
-        request: as it was submitted.
-        rank: its place in the queue; lower runs first.
+        request: the request as it was submitted.
+        priority_key: place in the queue; lower runs first.
         tokens: prompt, then generated tokens.
-        prompt_tokens: how many of them are the prompt's.
+        prompt_tokens: number of the prompt's.
         max_length: tokens at which it ends with ``length``, prompt included.
         stop_ids: tokens that end it.
         computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
-        awaited_row: the row of the last launched step that draws its next token, while that token is not
-            known yet; -1 when all its tokens are known.
-        cache: its blocks and state slots; empty unless it runs.
-        cached_tokens: prompt tokens it found in the prefix cache.
-        counts: how often it generated each token; kept only if a penalty asks for it.
+        pending_sample_row: row of the last launched step that samples its next token, while that token is not
+            known; -1 when all its tokens are known.
+        cache: blocks and state slots; empty unless it runs.
+        cached_tokens: prompt tokens found in the prefix cache.
+        counts: number of times each token was generated; None without penalties.
     """
 
     __slots__ = (
-        "awaited_row",
         "cache",
         "cached_tokens",
         "computed_tokens",
         "counts",
         "max_length",
+        "pending_sample_row",
+        "priority_key",
         "prompt_tokens",
-        "rank",
         "request",
         "status",
         "stop_ids",
         "tokens",
     )
 
-    def __init__(self, request: Submit, *, rank: Rank, max_length: int, eos: frozenset[int]) -> None:
+    def __init__(
+        self, request: Submit, *, priority_key: PriorityKey, max_length: int, eos: frozenset[int]
+    ) -> None:
         self.request = request
-        self.rank = rank
+        self.priority_key = priority_key
         self.tokens = list(request.prompt)
         self.prompt_tokens = len(self.tokens)
         self.max_length = max_length
         self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos)
         self.status = Status.WAITING
         self.computed_tokens = 0
-        self.awaited_row = -1
+        self.pending_sample_row = -1
         self.cache = SequenceCache()
         self.cached_tokens = 0
         sampling = request.sampling
@@ -80,8 +82,8 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens it has, the one that is being drawn included."""
-        return len(self.tokens) + (self.awaited_row >= 0)
+        """Tokens it has, the awaited one included."""
+        return len(self.tokens) + (self.pending_sample_row >= 0)
 
     @property
     def pending_tokens(self) -> int:
@@ -94,8 +96,8 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     def append(self, token: int) -> FinishReason | None:
-        """Take a generated token; return why the sequence ends with it, or None if it goes on."""
-        self.awaited_row = -1
+        """Append a generated token; return why the sequence ends with it, or None if it goes on."""
+        self.pending_sample_row = -1
         self.tokens.append(token)
         if self.counts is not None:
             self.counts[token] += 1

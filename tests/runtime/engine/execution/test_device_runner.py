@@ -11,7 +11,7 @@ import pytest
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.execution.device_runner import warm_plans
-from wisp_runtime.engine.execution.graphs import Graphs
+from wisp_runtime.engine.execution.graph_cache import GraphCache
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -79,7 +79,7 @@ def decoding(scheduler, runner, numbers):
 
 def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
-    runner.graphs.records = True
+    runner.graphs.captures = True
     decoding(scheduler, runner, range(5))
     counts = []
     for _ in range(4):
@@ -107,7 +107,7 @@ def test_padding_writes_nothing_and_shifts_nobody():
 
 def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
-    runner.graphs.records = True
+    runner.graphs.captures = True
     decoding(scheduler, runner, range(5))
     tokens = sum(one.computed_tokens + 1 for one in scheduler.running)
     runner.forward_pass.persistent = SimpleNamespace(max_context_tokens=tokens + 12, takes=lambda _: False)
@@ -209,8 +209,8 @@ def test_warming_up_reaches_every_size_and_no_further(limits):
 
 def test_what_fails_while_it_is_recorded_is_not_kept():
     stream = FakeStream()
-    graphs = Graphs(stream)
-    graphs.records = True
+    graphs = GraphCache(stream)
+    graphs.captures = True
     graphs.run("key", lambda: None)
     with pytest.raises(ZeroDivisionError):
         graphs.run("key", lambda: 1 / 0)

@@ -11,7 +11,7 @@ from wisp_runtime.engine.transport.messages import Submit
 
 
 def sequence_of(prompt, blocks):
-    sequence = Sequence(Submit("r", tuple(prompt), 9), rank=(1, 1), max_length=99, eos=frozenset())
+    sequence = Sequence(Submit("r", tuple(prompt), 9), priority_key=(1, 1), max_length=99, eos=frozenset())
     sequence.cache = SequenceCache.of_blocks(blocks)
     return sequence
 
@@ -72,7 +72,7 @@ def test_a_chunk_gets_as_many_rows_of_logits_as_it_wants():
 def awaiting(prompt, blocks, row):
     """A decode whose token is sampled by row ``row`` of the step before."""
     one = Chunk.decode(sequence_of(prompt, blocks), len(prompt))
-    one.sequence.awaited_row = row
+    one.sequence.pending_sample_row = row
     return one
 
 

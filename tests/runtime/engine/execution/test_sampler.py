@@ -4,7 +4,7 @@ import pytest
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.runner import run_step
-from wisp_runtime.engine.execution.sampler import MOST_COUNTED, SamplingRows, draws, sampling_batch
+from wisp_runtime.engine.execution.sampler import MAX_COUNTED, SamplingRows, draws, sampling_batch
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit, TokenLogprobs
@@ -14,7 +14,7 @@ from wisp_runtime.models.model import Output
 
 def chunk(samples=True, generated=(), **sampling):
     request = Submit("r", (1, 2, 3), 9, SamplingParams(**sampling))
-    sequence = Sequence(request, rank=(1, 1), max_length=99, eos=frozenset())
+    sequence = Sequence(request, priority_key=(1, 1), max_length=99, eos=frozenset())
     sequence.cache.tables[0].append(0)
     for token in generated:
         sequence.append(token)
@@ -22,10 +22,10 @@ def chunk(samples=True, generated=(), **sampling):
 
 
 def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():
-    generated = (*range(MOST_COUNTED + 7), MOST_COUNTED + 6, 3)
+    generated = (*range(MAX_COUNTED + 7), MAX_COUNTED + 6, 3)
     batch = sampling_batch((chunk(generated=generated, presence_penalty=1.0),))
-    assert batch.count_starts.tolist() == [0, MOST_COUNTED]
-    assert batch.count_ids[:4].tolist() == [3, MOST_COUNTED + 6, 0, 1]  # the frequent ones, then the oldest
+    assert batch.count_starts.tolist() == [0, MAX_COUNTED]
+    assert batch.count_ids[:4].tolist() == [3, MAX_COUNTED + 6, 0, 1]  # the frequent ones, then the oldest
     assert batch.counts[:3].tolist() == [2, 2, 1]
 
 

@@ -75,7 +75,9 @@ def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMI
     kernel.max_context_tokens = best_up_to
 
     def whole_step(spec, weights, rope, max_sequences):
-        assert max_sequences == (limits.max_running if limits.keeps_apart else min(32, limits.max_running))
+        assert max_sequences == (
+            limits.max_running if limits.separate_prefill_decode else min(32, limits.max_running)
+        )
         kernel.max_sequences = min(kernel.max_sequences, max_sequences)
         return why or kernel
 
@@ -169,7 +171,7 @@ def test_a_step_is_tried_also_beyond_the_context_up_to_which_it_is_best():
     assert (strategy.up_to_tokens, kernel.max_context_tokens) == (500, 500)
 
 
-DETERMINISTIC = replace(LIMITS, keeps_apart=True, max_concurrent=24)
+DETERMINISTIC = replace(LIMITS, separate_prefill_decode=True, max_concurrent=24)
 
 
 def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so():

@@ -4,18 +4,20 @@ import pytest
 from test_scheduler import LIMITS, limits_of, overlap, run, submit
 
 from wisp_runtime.batch import StepKind
-from wisp_runtime.engine.scheduling.deterministic import ApartScheduler, make_scheduler
-from wisp_runtime.engine.scheduling.plan import Draw
+from wisp_runtime.engine.scheduling.deterministic import DeterministicScheduler, make_scheduler
+from wisp_runtime.engine.scheduling.plan import SampledToken
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 
 
 def scheduler(**limits):
-    return make_scheduler(limits_of(**(LIMITS | {"keeps_apart": True} | limits)))
+    return make_scheduler(limits_of(**(LIMITS | {"separate_prefill_decode": True} | limits)))
 
 
-@pytest.mark.parametrize(("keeps_apart", "kind"), [(True, ApartScheduler), (False, Scheduler)])
-def test_the_limits_say_which_scheduler(keeps_apart, kind):
-    assert type(scheduler(keeps_apart=keeps_apart)) is kind
+@pytest.mark.parametrize(
+    ("separate_prefill_decode", "kind"), [(True, DeterministicScheduler), (False, Scheduler)]
+)
+def test_the_limits_say_which_scheduler(separate_prefill_decode, kind):
+    assert type(scheduler(separate_prefill_decode=separate_prefill_decode)) is kind
 
 
 def test_prompts_and_generated_tokens_take_turns():
@@ -39,7 +41,7 @@ def test_a_prompt_that_ends_with_a_single_token_is_still_a_step_of_prompts():
     for _ in range(3):
         plan = engine.plan()
         kinds += [(chunk.kind, chunk.start, chunk.tokens) for chunk in plan]
-        engine.commit(plan, [Draw(7)] * sum(chunk.samples for chunk in plan))
+        engine.commit(plan, [SampledToken(7)] * sum(chunk.samples for chunk in plan))
     assert kinds == [(StepKind.PREFILL, 0, 8), (StepKind.PREFILL, 8, 1), (StepKind.DECODE, 9, 1)]
 
 

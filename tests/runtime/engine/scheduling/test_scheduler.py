@@ -4,8 +4,8 @@ import pytest
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
-from wisp_runtime.engine.scheduling.plan import Draw, Limits
-from wisp_runtime.engine.scheduling.scheduler import HEAD_START, Scheduler
+from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
+from wisp_runtime.engine.scheduling.scheduler import PRIORITY_BOOST, Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
 LIMITS = {
@@ -42,7 +42,7 @@ def run(engine, steps=1, token=7):
     shapes = []
     for _ in range(steps):
         plan = engine.plan()
-        engine.commit(plan, [Draw(token)] * sum(chunk.samples for chunk in plan))
+        engine.commit(plan, [SampledToken(token)] * sum(chunk.samples for chunk in plan))
         shapes.append(shape(plan))
     return shapes
 
@@ -59,7 +59,7 @@ def overlap(engine, draws=(), steps=99):
         shapes.append(shape(plan))
         if flying is not None:
             names = [chunk.sequence.id for chunk in flying if chunk.samples]
-            drawn = [special.get((number - 1, name), Draw(7)) for name in names]
+            drawn = [special.get((number - 1, name), SampledToken(7)) for name in names]
             events += engine.commit(flying, drawn)
         flying = plan or None
         if engine.is_idle and flying is None:
@@ -139,7 +139,7 @@ def test_a_chunk_says_what_it_is_and_what_may_come_of_it():
     for _ in range(3):
         plan = engine.plan()
         kinds.append([(c.sequence.id, c.kind, c.tokens, c.logits, c.max_new_tokens) for c in plan])
-        engine.commit(plan, [Draw(7)] * sum(chunk.samples for chunk in plan))
+        engine.commit(plan, [SampledToken(7)] * sum(chunk.samples for chunk in plan))
     assert kinds == [
         [("a", StepKind.DECODE, 1, 1, 1), ("b", StepKind.PREFILL, 3, 0, 0)],
         [("a", StepKind.DECODE, 1, 1, 1), ("b", StepKind.PREFILL, 2, 1, 1)],
@@ -161,10 +161,10 @@ def test_a_token_of_a_prompt_that_no_other_fits_beside_is_a_prefill():
 def test_a_low_priority_is_overtaken_only_so_many_times():
     engine = scheduler(max_concurrent=1, max_step_tokens=1)
     submit(engine, "patient", 1, max_tokens=1, priority=1)
-    for n in range(HEAD_START + 1):
+    for n in range(PRIORITY_BOOST + 1):
         submit(engine, f"urgent-{n}", 1, max_tokens=1)
-    order = [one[0][0] for one in run(engine, HEAD_START + 2)]
-    assert order.index("patient*") == HEAD_START - 1
+    order = [one[0][0] for one in run(engine, PRIORITY_BOOST + 2)]
+    assert order.index("patient*") == PRIORITY_BOOST - 1
 
 
 def test_nobody_overtakes_a_big_request_that_waits_for_blocks():
@@ -223,7 +223,7 @@ def test_a_request_aborted_while_its_step_runs_gets_no_token_of_it():
     submit(engine, "b")
     plan = engine.plan()
     engine.abort("a")
-    assert [event.request_id for event in engine.commit(plan, [Draw(7), Draw(8)])] == ["b"]
+    assert [event.request_id for event in engine.commit(plan, [SampledToken(7), SampledToken(8)])] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_the_second_of_two_prompts_computes_only_its_own_tail():
     submit(engine, "second", (*shared, 4, 5, 6), max_tokens=1)
     plan = engine.plan()
     assert shape(plan) == [("second*", 500, 3)]
-    (event,) = engine.commit(plan, [Draw(7)])
+    (event,) = engine.commit(plan, [SampledToken(7)])
     assert event.cached_tokens == 500
     assert engine.load.prompt_tokens_total - before.prompt_tokens_total == 3
     assert engine.load.cached_tokens_total - before.cached_tokens_total == 500
@@ -303,7 +303,7 @@ def test_unsound_logits_end_one_request_and_nothing_of_it_is_reused():
     submit(engine, "bad", 9)
     submit(engine, "good", 3, first=20)
     plan = engine.plan()
-    events = engine.commit(plan, [Draw(-1, error="not finite"), Draw(7)])
+    events = engine.commit(plan, [SampledToken(-1, error="not finite"), SampledToken(7)])
     assert [(event.request_id, event.finish, event.message) for event in events] == [
         ("bad", "error", "not finite"),
         ("good", None, ""),
@@ -318,7 +318,7 @@ def test_unsound_logits_of_a_request_that_was_aborted_meanwhile_are_not_reused_e
     engine.commit(engine.plan(), [])
     plan = engine.plan()  # its first eight tokens are in the prefix cache by now
     engine.abort("bad")
-    assert engine.commit(plan, [Draw(-1, error="not finite")]) == []
+    assert engine.commit(plan, [SampledToken(-1, error="not finite")]) == []
     submit(engine, "again", 11)
     assert run(engine) == [[("again", 0, 8)]]
 
@@ -328,7 +328,9 @@ def test_the_first_event_says_how_much_was_cached_and_the_others_do_not():
     submit(engine, "a", 9, max_tokens=1)
     run(engine)
     submit(engine, "b", 9, max_tokens=3)
-    cached = [event.cached_tokens for _ in range(3) for event in engine.commit(engine.plan(), [Draw(7)])]
+    cached = [
+        event.cached_tokens for _ in range(3) for event in engine.commit(engine.plan(), [SampledToken(7)])
+    ]
     assert cached == [8, 0, 0]
 
 
@@ -345,7 +347,7 @@ def test_a_step_is_planned_before_the_draws_of_the_one_before_are_known():
 def test_a_chunk_planned_for_a_sequence_that_had_ended_is_dropped():
     engine = scheduler()
     submit(engine, "a", 3)
-    shapes, events = overlap(engine, [(1, "a", Draw(49))])
+    shapes, events = overlap(engine, [(1, "a", SampledToken(49))])
     assert shapes == [[("a*", 0, 3)], [("a*", 3, 1)], [("a*", 4, 1)], []]
     assert events == [("a", 7, None), ("a", 49, "stop")]
     assert (engine.load.kv_blocks_used, engine.load.generated_tokens_total, engine.load.steps) == (0, 2, 3)
@@ -355,7 +357,7 @@ def test_blocks_of_a_sequence_that_ended_serve_the_next_plan_though_its_chunk_st
     engine = scheduler(blocks=2, reuses_prefixes=False)
     submit(engine, "a", 4, max_tokens=5)
     submit(engine, "b", 8, max_tokens=1)
-    shapes, _ = overlap(engine, [(0, "a", Draw(49))])
+    shapes, _ = overlap(engine, [(0, "a", SampledToken(49))])
     # a's second chunk, in the second plan, holds both blocks; it is still to run when b's plan takes them.
     assert shapes == [[("a*", 0, 4)], [("a*", 4, 1)], [("b*", 0, 8)], []]
 
@@ -395,8 +397,10 @@ def test_what_a_spoiled_step_computed_is_found_by_no_plan_made_meanwhile():
     submit(engine, "same", 9)
     meanwhile = engine.plan()
     assert shape(meanwhile) == [("bad*", 9, 1), ("same*", 0, 9)]
-    engine.commit(plan, [Draw(-1, error="not finite")])
-    assert [event.request_id for event in engine.commit(meanwhile, [Draw(7), Draw(7)])] == ["same"]
+    engine.commit(plan, [SampledToken(-1, error="not finite")])
+    assert [event.request_id for event in engine.commit(meanwhile, [SampledToken(7), SampledToken(7)])] == [
+        "same"
+    ]
 
 
 def test_the_first_event_says_how_much_was_cached_even_after_a_preemption():
@@ -411,7 +415,7 @@ def test_the_first_event_says_how_much_was_cached_even_after_a_preemption():
     assert [before[-1], shape(last)] == [[("old*", 3, 1), ("new", 4, 1)], [("old*", 4, 1), ("new*", 5, 1)]]
     assert shape(engine.plan()) == [("old*", 5, 1)]
     assert engine.load.preemptions_total == 1
-    _, new = engine.commit(last, [Draw(7), Draw(7)])
+    _, new = engine.commit(last, [SampledToken(7), SampledToken(7)])
     assert (new.request_id, new.finish, new.cached_tokens) == ("new", "length", 2)
 
 

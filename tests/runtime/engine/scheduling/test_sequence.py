@@ -7,7 +7,7 @@ EOS = 9
 
 
 def sequence(max_length=100, eos=frozenset({EOS}), **fields):
-    return Sequence(Submit("r", (1, 2, 3), 50, **fields), rank=(1, 1), max_length=max_length, eos=eos)
+    return Sequence(Submit("r", (1, 2, 3), 50, **fields), priority_key=(1, 1), max_length=max_length, eos=eos)
 
 
 @pytest.mark.parametrize(

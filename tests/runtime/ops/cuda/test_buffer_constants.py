@@ -11,7 +11,7 @@ from wisp_plan.memory.buffers import attention, persistent, sampling
 from wisp_plan.memory.buffers.inputs import inputs
 from wisp_plan.memory.step import StepSizes
 from wisp_runtime.engine.execution.packing import Shape, size_bytes
-from wisp_runtime.engine.execution.sampler import MOST_COUNTED
+from wisp_runtime.engine.execution.sampler import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import LAYER_WEIGHTS
@@ -33,7 +33,7 @@ def test_sampling_kernels_have_as_many_bins_and_candidates():
 
 
 def test_a_row_never_counts_and_biases_more_tokens_than_its_entries():
-    assert sampling.ENTRIES_A_ROW >= MOST_COUNTED + MAX_BIASES
+    assert sampling.ENTRIES_A_ROW >= MAX_COUNTED + MAX_BIASES
 
 
 def test_prefill_tiles_that_the_ledger_counts_fit_a_hopper():
