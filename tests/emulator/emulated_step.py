@@ -36,7 +36,7 @@ BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
 _KV_BLOCKS = 320
 _ALIGNMENT_BYTES = 1024
-SOURCE = KERNELS / "hopper/persistent/decode_step.cu"
+SOURCE = KERNELS / "hopper/persistent/persistent_decode.cu"
 _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
 
@@ -172,7 +172,7 @@ class EmulatedStep:
             for one in (self.keys, self.values)
         ]
         self.kernels.launch(
-            f"decode_step_n{width}",
+            f"persistent_decode_n{width}",
             [*maps, arguments],
             blocks=self.blocks,
             threads=THREADS,

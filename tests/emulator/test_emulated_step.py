@@ -149,69 +149,73 @@ FORGOTTEN = {  # model; part of the kernel, what waits, what stands there instea
     "nothing": ("heads of 64", *NOTHING),
     "nothing, uneven": ("uneven shares", *NOTHING),
     "nothing, groups": ("groups of four", *NOTHING),
-    "the grid's barrier": ("heads of 64", "streams", "return arrived >= wanted;", "return true;"),
-    "a slot of the ring": (
+    "the grid's barrier": ("heads of 64", "activation_stream", "return arrived >= wanted;", "return true;"),
+    "a stage of weights": (
         "heads of 64",
-        "streams",
-        "watch.wait(empty + place.index * 8, place.parity, kRingEmpty",
-        "//",
+        "memory_stream",
+        "detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty",
+        "(void)(",
     ),
-    "a place for columns": (
+    "a stage of activations": (
         "heads of 64",
-        "streams",
-        "watch.wait(empty + place.index * 8, place.parity, kColumnsEmpty, phase);",
+        "activation_stream",
+        "detector.wait(empty + stage.index * 8, stage.parity, kActivationsEmpty, phase);",
         "",
     ),
-    "weights": ("heads of 64", "compute", "if (exists) watch_.wait(ring", "if (false) watch_.wait(ring"),
-    "columns": (
+    "weights": ("heads of 64", "phases/gemm", "if (exists) c.detector.wait(", "if (false) c.detector.wait("),
+    "activations": (
         "heads of 64",
-        "compute",
-        "watch_.wait(columns_full_",
-        "if (false) watch_.wait(columns_full_",
+        "phases/gemm",
+        "c.detector.wait(c.activations_full",
+        "if (false) c.detector.wait(c.activations_full",
     ),
-    "sums of the twin": (
+    "sums of the peer": (
         "heads of 64",
-        "exchange",
-        "watch_.wait(barriers_",
-        "if (false) watch_.wait(barriers_",
+        "cluster_reduction",
+        "detector_.wait(barriers_",
+        "if (false) detector_.wait(barriers_",
     ),
-    "sums of others": ("heads of 64", "exchange", "watch_.wait(joined_", "if (false) watch_.wait(joined_"),
-    "warps that have no slice": (
+    "sums of others": (
+        "heads of 64",
+        "cluster_reduction",
+        "detector_.wait(reduced_",
+        "if (false) detector_.wait(reduced_",
+    ),
+    "warps that have no tile": (
         "uneven shares",
-        "exchange",
+        "cluster_reduction",
         'asm volatile("bar.sync %0, 128;"',
         'if (false) asm(""',
     ),
     "scales": (
         "heads of 64",
         "compute",
-        "watch_.wait(shared_address(&small_.scaled)",
-        "if (false) watch_.wait(0",
+        "detector.wait(shared_address(&storage.scaled)",
+        "if (false) detector.wait(0",
     ),
     "sums that attention overwrites": (
         "groups of four",
-        "compute",
-        "sync_consumers();  // both warpgroups are done",
+        "phases/attention",
+        "sync_compute();  // both warpgroups are done",
         "// both warpgroups are done",
     ),
-    "Q, K and V": ("heads of 64", "attention", "return bits != kNotYet;", "return true;"),
+    "Q, K and V": ("heads of 64", "phases/new_heads", "return bits != kNotYet;", "return true;"),
     "to make Q, K and V unwritten": (
         "heads of 64",
-        "compute",
-        "store_raw(index + 1, token(g), row, kNotYet);",
+        "phases/epilogues",
+        "store(c, c.layer + 1, token, row, kNotYet);",
         "",
     ),
-    "to clear": ("heads of 64", "compute", "    clear_raw();\n", ""),
-    "the newest token's tile": ("heads of 64", "attention", "finish_tile(item, slot, tile);", ";"),
+    "to clear": ("heads of 64", "compute", "P::begin_step(compute);", ""),
+    "the newest token's tile": ("heads of 64", "phases/attention", "Cache::add_newest(", "(void)("),
 }
 
 
 @pytest.mark.parametrize("what", FORGOTTEN)
 def test_the_emulator_finds_what_was_forgotten(what: str, tmp_path: Path) -> None:
-    for file in SOURCE.parent.glob("decode_step*"):
-        shutil.copy(file, tmp_path)
+    shutil.copytree(SOURCE.parent, tmp_path, dirs_exist_ok=True)
     model, part, wait, without = FORGOTTEN[what]
-    file = tmp_path / f"decode_step_{part}.cuh"
+    file = tmp_path / f"{part}.cuh"
     text = file.read_text()
     assert wait in text
     file.write_text(text.replace(wait, without) if wait else text)

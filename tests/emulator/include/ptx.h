@@ -146,14 +146,13 @@ inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier,
   while (emulator::mbarrier(barrier).phase() == parity) emulator::machine.poll();
 }
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long patience,
-                                                               void* report, unsigned* has_given_up, int what,
-                                                               int phase) {
+                                                               void* report, unsigned* counters, int what, int phase) {
   const int64_t begin = emulator::machine.clock;
   while (emulator::mbarrier(barrier).phase() == parity) {
     emulator::machine.poll();
     if (emulator::machine.clock - begin <= patience) continue;
     const int found[4] = {what, int(blockIdx.x), int(threadIdx.x / 32), phase};
-    if (atomicExch(has_given_up, 1u) == 0) std::memcpy(report, found, sizeof(found));
+    if (atomicExch(counters, 1u) == 0) std::memcpy(report, found, sizeof(found));
     emulator::machine.fault("trap");
   }
 }

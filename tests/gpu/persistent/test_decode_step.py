@@ -169,7 +169,7 @@ from wisp_runtime.ops.cuda.device.driver import translate
 decode_step.PATIENCE_CLOCKS = 100_000_000
 real = kernels.KernelSet._compiled
 kernels.KernelSet._compiled = lambda self, source: (
-    Path({cubin!r}) if source.op == "decode_step" else real(self, source)
+    Path({cubin!r}) if source.op == "persistent_decode" else real(self, source)
 )
 device = open_device(0)
 subject = tests.Subject(device, tests.spec_of("smollm2-135m"))

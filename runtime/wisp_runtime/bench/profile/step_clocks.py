@@ -1,7 +1,7 @@
 """Time of each phase of the persistent decode kernel, from the clocks that its thread blocks record.
 
 Pure. One thread of each block records the end of an activity of a phase (``Trace`` in
-``decode_step_compute.cuh``): the clock of its multiprocessor, above eight bits that identify phase and
+``persistent/compute.cuh``): the clock of its multiprocessor, above eight bits that identify phase and
 activity. At both ends it records the GPU's global clock too, so that the blocks' times can be aligned.
 """
 

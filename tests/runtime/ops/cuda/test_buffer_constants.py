@@ -21,8 +21,8 @@ KERNELS = Path(__file__).parents[4] / "kernels"
 
 
 def test_the_persistent_kernel_has_as_many_blocks_and_partial_results():
-    header = (KERNELS / "hopper/persistent/decode_step_model.cuh").read_text()
-    for constant, value in (("kMostParts", persistent.MAX_PARTIALS), ("kMostBlocks", persistent.MAX_BLOCKS)):
+    header = (KERNELS / "hopper/persistent/model.cuh").read_text()
+    for constant, value in (("kMaxSplits", persistent.MAX_PARTIALS), ("kMaxBlocks", persistent.MAX_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
     assert len(LAYER_WEIGHTS) == persistent.LAYER_POINTERS
 

@@ -21,7 +21,7 @@ PREPARED = CATALOGUE.manifest("hopper").models
 def test_a_manifest_describes_the_shape_of_its_name(entry):
     assert entry.formats == ("bf16",)
     (wanted,) = CATALOGUE.templates("hopper", "bf16", step_model(shape_spec(entry.name)))
-    chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["decode_step"]
+    chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["persistent_decode"]
     assert isinstance(chosen, Source)
     assert (chosen.defines, chosen.path) == (wanted.defines, wanted.path)
 

@@ -79,7 +79,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Name in messages, such as ``hopper/persistent/decode_step for qwen3-8b``."""
+        """Name in messages, such as ``hopper/persistent/persistent_decode for qwen3-8b``."""
         own = "" if self.model == EVERY_MODEL else f" for {self.model}"
         return f"{self.hardware}/{self.path.parent.name}/{self.path.stem}{own}"
 

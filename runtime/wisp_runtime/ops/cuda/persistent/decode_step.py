@@ -1,4 +1,4 @@
-"""A decode step in one launch: the persistent kernel of ``decode_step.cu``, for one model on one GPU.
+"""A decode step in one launch: the persistent kernel of ``persistent_decode.cu``, for one model on one GPU.
 
 Every block of its grid waits for every other, so all must run at once: the driver is asked how many do, and
 a GPU that runs too few takes the general path. What the step waited for in vain is found in :attr:`report`.
@@ -39,7 +39,7 @@ from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, s
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
-_OP = "decode_step"
+_OP = "persistent_decode"
 _MOST_CACHE_PART = 0.4
 _LEAST_WORKERS = 64
 PATIENCE_CLOCKS = 4_000_000_000
@@ -74,7 +74,7 @@ class DecodeStep:
         self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
         model = step_model(spec)
         self._kernels = {
-            width: device.kernels.get_template(_OP, model, f"decode_step_n{width}") for width in self._widths
+            width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}") for width in self._widths
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // CLUSTER * CLUSTER)
@@ -198,7 +198,7 @@ def _clusters(kernel: Kernel) -> int:
 
 
 def _layer_table(weights: NamedWeights, layers: int) -> Array:
-    """Return the pointers of each layer's weights, ``[L, 12]``, as ``Layer`` of ``decode_step_model.cuh``."""
+    """Return the pointers of each layer's weights, ``[L, 12]``, as ``LayerWeights`` of ``model.cuh``."""
     held = ([weights.get(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(layers))
     return to_device(np.array([list(map(_pointer, row)) for row in held], np.uint64))
 

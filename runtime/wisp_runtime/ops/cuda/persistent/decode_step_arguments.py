@@ -1,6 +1,6 @@
-"""What the host passes ``decode_step.cu``, byte for byte, and the numbers that both sides know.
+"""What the host passes ``persistent_decode.cu``, byte for byte, and the numbers that both sides know.
 
-The other side is ``kernels/hopper/persistent/decode_step_model.cuh``.
+The other side is ``kernels/hopper/persistent/model.cuh``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAITED = {
     9: "for the step's plan of attention",
     10: "for the Q, K and V of its own layer",
 }
-"""``Waited`` of ``decode_step_watch.cuh``."""
+"""``WaitReason`` of ``hang_detector.cuh``."""
 
 _POINTERS = (
     *("layers", "embeddings", "head", "final_norm", "raw", "y", "attended", "gated", "squares", "parts"),
@@ -52,7 +52,7 @@ LAYER_WEIGHTS = (
     "q_norm.weight",
     "k_norm.weight",
 )
-"""Weights of a layer in the order of ``Layer`` of ``decode_step_model.cuh``; null where there is none."""
+"""Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none."""
 
 _COUNTS = (
     *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
@@ -64,7 +64,7 @@ _SEES_ALL = 1 << 30
 
 
 class Arguments(ctypes.Structure):
-    """``Args`` of ``decode_step_model.cuh``."""
+    """``Args`` of ``model.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),

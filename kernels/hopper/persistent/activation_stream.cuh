@@ -1,0 +1,155 @@
+// activation_stream.cuh: warps that wait at the grid's barrier and bring what other blocks computed.
+//
+//   ActivationStream  one warp, two for 64 sequences: waits at the grid's barrier before each phase, then copies the
+//                     phase's activations
+//   RowScaleWarp      one warp, for up to 16 sequences: 1 / rms of each row of the residual, which is needed only when
+//                     a GEMM is done
+#pragma once
+
+#include "copy/async_copy.cuh"
+#include "hang_detector.cuh"
+#include "math/reduce.cuh"
+#include "shared_storage.cuh"
+
+__device__ __forceinline__ unsigned load_barriers_passed(uint32_t passed) {
+  unsigned count;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(count) : "r"(passed) : "memory");
+  return count;
+}
+
+// Activations take another way than weights: the copy engine serves in order, so behind a full pipeline they would wait
+// for all of it. A warp copies them itself, in the order that the tensor cores read.
+template <class S>
+struct ActivationStream {
+  using Layout = SmemLayout<S>;
+  static constexpr int kGroupsOfFour = S::kN / 4 / Layout::kCopyWarps;
+  const Args& args;
+  const HangDetector detector;
+  uint32_t data, full, empty, passed;
+  int rank, part, phase = 0;  // part: which of the warps that copy; each copies its rows
+  PipelineState<Layout::kActivationStages> stage{1};
+
+  __device__ __forceinline__ ActivationStream(const Args& args, const HangDetector& detector, unsigned char* shared,
+                                              SharedStorage<S>& storage, int rank, int part)
+      : args(args),
+        detector(detector),
+        data(shared_address(shared + Layout::kRegion)),
+        full(shared_address(storage.activations_full)),
+        empty(shared_address(storage.activations_empty)),
+        passed(shared_address(&storage.barriers_passed)),
+        rank(rank),
+        part(part) {}
+
+  __device__ __forceinline__ void run_step() {
+    S::Before::template visit<Part::kBeforeLayers>(*this);
+#pragma unroll 1
+    for (int layer = 0; layer < args.layer_count; layer++) S::Layer::template visit<Part::kLayer>(*this);
+    S::After::template visit<Part::kAfterLayers>(*this);
+  }
+
+  template <class P, class At>
+  __device__ __forceinline__ void run() {
+    if constexpr (At::kStartsAtBarrier) pass_barrier();
+    P::stream_activations(*this);
+  }
+
+  // Wait until every block has done all phases before this one; publish it to the other warps of this block.
+  __device__ __forceinline__ void pass_barrier() {
+    phase++;
+    if (part > 0) {
+      detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
+      return;
+    }
+    const unsigned wanted = phase * gridDim.x * kWarpgroups;
+    detector.until(
+        [&] {
+          unsigned arrived;
+          asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(args.counters + 1) : "memory");
+          return arrived >= wanted;
+        },
+        kGridBarrier, phase);
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(passed), "r"(phase) : "memory");
+  }
+
+  // Copy columns [64 begin, 64 end) of `x`, [64, kInputs], a stage for each 64, `passes` times; zeros past 64 (last +
+  // 1).
+  template <int kInputs>
+  __device__ __forceinline__ void copy(const bf16* x, int begin, int end, int last, int passes) {
+    const int lane = threadIdx.x % 32, chunk = lane % 8, first_row = part * 4 * kGroupsOfFour + lane / 8;
+    const int rows = args.sequences - first_row;  // that exist from the lane's first on
+    // Four rows at a time: of eight, the second four have the other half of the swizzle.
+    const uint32_t low = first_row * 128 + (chunk ^ (lane / 8)) * 16,
+                   high = first_row * 128 + 512 + (chunk ^ (lane / 8 + 4)) * 16;
+#pragma unroll 1
+    for (int pass = passes; pass > 0; pass--) {
+      const bf16* from = x + static_cast<int64_t>(first_row) * kInputs + chunk * 8 + begin * 64;
+#pragma unroll 1
+      for (int k = begin; k < end; k++, from += 64) {
+        detector.wait(empty + stage.index * 8, stage.parity, kActivationsEmpty, phase);
+        const uint32_t to = data + stage.index * Layout::kActivationBytes;
+        const bool is_inside = k <= last && (kInputs % 64 == 0 || k * 64 + chunk * 8 < kInputs);
+        const int there = is_inside ? rows : 0;
+#pragma unroll
+        for (int i = 0; i < kGroupsOfFour; i++) {
+          copy16_async(to + i / 2 * 1024 + (i % 2 ? high : low), from + 4 * i * kInputs, 4 * i < there);
+        }
+        mbarrier_arrive_after_copies(full + stage.index * 8);
+        stage.advance();
+      }
+    }
+  }
+};
+
+// By one warp: of every `step`th few sequences from `first` on.
+template <class S>
+__device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, const Args& args, int first, int step) {
+  constexpr int kLoads = kMaxBlocks / 32, kAtOnce = S::kN == 64 ? 4 : 8;  // registers are few there
+  const int lane = threadIdx.x % 32, workers = gridDim.x;
+#pragma unroll 1
+  for (int base = first * kAtOnce; base < args.sequences; base += step * kAtOnce) {
+    float parts[kAtOnce][kLoads];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+#pragma unroll
+      for (int j = 0; j < kLoads; j++) {
+        const bool exists = base + i < args.sequences && lane + 32 * j < workers;
+        parts[i][j] = exists ? __ldcg(args.square_sums + (base + i) * kMaxBlocks + lane + 32 * j) : 0.f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      float sum = 0.f;
+#pragma unroll
+      for (int j = 0; j < kLoads; j++) sum += parts[i][j];
+      sum = warp_sum(sum);
+      if (lane == 0 && base + i < S::kN) storage.row_scales[base + i] = rsqrtf(sum / kHidden + args.eps);
+    }
+  }
+}
+
+template <class S>
+struct RowScaleWarp {
+  const Args& args;
+  const HangDetector& detector;
+  SharedStorage<S>& storage;
+  int layer = 0;
+
+  __device__ __forceinline__ void run_step() {
+    S::Before::template visit<Part::kBeforeLayers>(*this);
+#pragma unroll 1
+    for (layer = 0; layer < args.layer_count; layer++) S::Layer::template visit<Part::kLayer>(*this);
+    S::After::template visit<Part::kAfterLayers>(*this);
+  }
+
+  template <class P, class At>
+  __device__ __forceinline__ void run() {
+    if constexpr (P::kReadsRowScales) {
+      const unsigned phase = S::template phase_number<At>(layer);
+      detector.until([&] { return load_barriers_passed(shared_address(&storage.barriers_passed)) >= phase; },
+                     kGridBarrierPassed, phase);
+      gather_row_scales(storage, args, 0, 1);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&storage.scaled));
+    }
+  }
+};

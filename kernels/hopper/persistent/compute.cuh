@@ -1,0 +1,211 @@
+// compute.cuh: the two warpgroups that compute: one phase after the other.
+//
+// The residual stays in registers all step long, in float32: a cluster has the same rows of the output's and of the
+// down GEMM, of which a thread has row l / 4 + 8 w of its warp's 16-row tile of each 64-row block, for the tokens that
+// its rank finishes (l: lane, w: warpgroup).
+#pragma once
+
+#include "activation_stream.cuh"
+#include "cluster_reduction.cuh"
+
+// One thread of a block notes when each part of a phase was over, in clocks of its SM; at the beginning and the end,
+// also the clock of the whole GPU (nanoseconds). bench/profile/step_clocks.py reads it.
+enum Mark : int { kBegun = 0, kMultiplied = 1, kReduced = 2, kSignalled = 3 };
+enum PhaseKind : int { kEmbed = 0, kQkv = 1, kAttend = 2, kOutput = 3, kGateUp = 4, kDown = 5, kHead = 6, kClocks = 7 };
+
+struct Trace {
+  long long* to;
+  int count = 0;
+
+  __device__ __forceinline__ void mark(int what) {
+    if (to != nullptr && count < kMaxMarks) to[count++] = clock64() << 8 | what;
+  }
+  __device__ __forceinline__ void mark_both() {
+    mark(kClocks * 8);
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (to != nullptr && count < kMaxMarks) to[count++] = static_cast<long long>(now);
+  }
+};
+
+__device__ __forceinline__ void sync_compute() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+}
+
+// What phases compute with: pipelines to read, sums of a cluster, the residual, the grid's barrier.
+template <class S>
+struct Compute {
+  using Layout = SmemLayout<S>;
+  static constexpr int kN = S::kN, kGroups = kN / 8, kStageBytes = S::kStageBytes;
+
+  __device__ __forceinline__ Compute(const Args& args, unsigned char* shared, SharedStorage<S>& storage,
+                                     const HangDetector& detector, int rank)
+      : args(args),
+        shared(shared),
+        storage(storage),
+        detector(detector),
+        rank(rank),
+        warpgroup(__shfl_sync(kWholeWarp, threadIdx.x / 128, 0)),  // so that the compiler takes it as uniform
+        stages(shared_address(shared) + warpgroup * Layout::kStages * kStageBytes),
+        stage_full(shared_address(storage.stage_full[warpgroup])),
+        stage_empty(shared_address(storage.stage_empty[warpgroup])),
+        activations_data(shared_address(shared + Layout::kRegion)),
+        activations_full(shared_address(storage.activations_full)),
+        activations_empty(shared_address(storage.activations_empty)),
+        reduction(shared_address(shared + Layout::kReduction), storage, rank, warpgroup, detector),
+        residual_range((kHidden + kTileM - 1) / kTileM, blockIdx.x / 2, gridDim.x / 2),
+        trace{args.trace != nullptr && threadIdx.x == 0 ? args.trace + blockIdx.x * kMaxMarks : nullptr} {}
+
+  __device__ __forceinline__ void run_step() {
+    trace.mark_both();
+    Beginning beginning{*this};
+    S::Layer::template visit<Part::kLayer>(beginning);
+    S::Before::template visit<Part::kBeforeLayers>(*this);
+#pragma unroll 1
+    for (layer = 0; layer < args.layer_count; layer++) {
+      weights = args.layers[layer];
+      S::Layer::template visit<Part::kLayer>(*this);
+    }
+    S::After::template visit<Part::kAfterLayers>(*this);
+    trace.mark_both();
+  }
+
+  template <class P, class At>
+  __device__ __forceinline__ void run() {
+    P::compute(*this);
+  }
+  struct Beginning {
+    Compute& compute;
+    template <class P, class At>
+    __device__ __forceinline__ void run() {
+      P::begin_step(compute);
+    }
+  };
+
+  __device__ __forceinline__ int warp() const { return threadIdx.x / 32 % 4; }
+  __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
+  // The token of this thread's sums of group g.
+  __device__ __forceinline__ int token(int g) const { return 8 * g + lane() % 4 * 2 + rank; }
+
+  __device__ __forceinline__ void sync_warpgroup() {
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + warpgroup) : "memory");
+  }
+
+  // One thread of a warpgroup, after a barrier of it: whoever passes the grid's barrier may read all that it stored.
+  __device__ __forceinline__ void signal() {
+#ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/persistent/: a step in which one block never arrives
+    if (blockIdx.x == WISP_WITHHOLD_BLOCK && phase == 7) return;
+#endif
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(args.counters + 1) : "memory");
+  }
+  __device__ __forceinline__ void leave(int kind) {
+    sync_warpgroup();
+    if (threadIdx.x % 128 == 0) signal();
+    trace.mark(kind * 8 + kSignalled);
+    phase++;
+  }
+
+  // Release the oldest activation stages, kParts of a block of K, that are not released; on behalf of the other
+  // warpgroup too, if it does not read them.
+  template <int kKStep, int kParts>
+  __device__ __forceinline__ void release_activations(PipelineState<Layout::kActivationStages>& read) {
+#pragma unroll
+    for (int part = 0; part < kParts; part++) {
+      if (lane() == 0) mbarrier_arrive(activations_empty + read.index * 8, kKStep);
+      read.advance();
+    }
+#pragma unroll
+    for (int i = 0; i < kParts * (kKStep - 1); i++) read.advance();
+  }
+
+  // Release the oldest stage of weights that is not released.
+  __device__ __forceinline__ void release_stage() {
+    if (lane() == 0) mbarrier_arrive(stage_empty + released.index * 8);
+    released.advance();
+  }
+
+  // Wait for the next stage of this warpgroup, call use(its address), and release it.
+  template <class Use>
+  __device__ __forceinline__ void next_stage(Use use) {
+    detector.wait(stage_full + stage.index * 8, stage.parity, kStageFull, phase);
+    use(stages + stage.index * kStageBytes);
+    __syncwarp();
+    stage.advance();
+    release_stage();
+  }
+
+  __device__ __forceinline__ void wait_for_row_scales() {
+    if constexpr (!Layout::kHasRowScaleWarp) {
+      const uint32_t passed = shared_address(&storage.barriers_passed);
+      detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
+      sync_compute();
+      gather_row_scales(storage, args, threadIdx.x / 32, kComputeThreads / 32);
+      sync_compute();
+      return;
+    }
+    detector.wait(shared_address(&storage.scaled), scaled_parity, kRowScales, phase);
+    scaled_parity ^= 1;
+  }
+
+  // The row of the residual that this thread has of a 64-row block; past the end if its warp has none.
+  __device__ __forceinline__ int residual_row(int m) const {
+    const int tile = m * kBlockTiles + warp();
+    if (tile >= residual_range.count) return kHidden;
+    return (residual_range.first + tile) * kTileM + warpgroup * 8 + lane() / 4;
+  }
+
+  // Store residual * weight of the next norm, and this warpgroup's part of the rows' sums of squares.
+  __device__ __forceinline__ void publish_residual(const float (&norm)[kResidualMBlocks], int kind) {
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) {
+      float squares = 0.f;
+#pragma unroll
+      for (int m = 0; m < kResidualMBlocks; m++) {
+        const int row = residual_row(m);
+        const float x = residual[m][g];
+        if (row < kHidden && token(g) < args.sequences) {
+          args.normed[static_cast<int64_t>(token(g)) * kHidden + row] = __float2bfloat16(x * norm[m]);
+        }
+        squares += x * x;
+      }
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) squares += __shfl_xor_sync(kWholeWarp, squares, distance);
+      if (lane() < 4) storage.square_sums[warpgroup][warp()][token(g)] = squares;
+    }
+    sync_warpgroup();
+    if (warp() == 0) {
+      const int own = 2 * lane() + rank;
+      if (own < args.sequences) {
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum += storage.square_sums[warpgroup][i][own];
+        args.square_sums[own * kMaxBlocks + blockIdx.x / 2 * 2 + warpgroup] = sum;
+      }
+      __syncwarp();
+      if (lane() == 0) signal();
+    }
+    trace.mark(kind * 8 + kSignalled);
+    phase++;
+  }
+
+  // The weight of the norm that follows this layer.
+  __device__ __forceinline__ const bf16* norm_after_layer() const {
+    return layer + 1 < args.layer_count ? args.layers[layer + 1].input_norm : args.final_norm;
+  }
+
+  const Args& args;
+  unsigned char* const shared;
+  SharedStorage<S>& storage;
+  const HangDetector& detector;
+  const int rank, warpgroup;
+  const uint32_t stages, stage_full, stage_empty, activations_data, activations_full, activations_empty;
+  ClusterReduction<S> reduction;
+  const TileRange residual_range;
+  Trace trace;
+  float residual[kResidualMBlocks][kGroups];
+  PipelineState<Layout::kStages> stage{0}, released{0};
+  PipelineState<Layout::kActivationStages> activations{0};
+  uint32_t scaled_parity = 0;
+  int phase = 0, layer = 0;
+  LayerWeights weights;
+};

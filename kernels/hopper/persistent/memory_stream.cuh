@@ -1,0 +1,80 @@
+// memory_stream.cuh: two warps, one for each warpgroup: all that is in memory before the step begins, in the order of
+// its use: weights, and cached keys and values. They wait for nothing but a free stage, so memory stays busy while the
+// block waits for others.
+#pragma once
+
+#include <cuda.h>
+
+#include <climits>
+
+#include "hang_detector.cuh"
+#include "shared_storage.cuh"
+#include "sync/pdl.cuh"
+
+template <class S>
+struct MemoryStream {
+  static constexpr int kN = S::kN, kStageBytes = S::kStageBytes;
+  const Args& args;
+  SharedStorage<S>& storage;
+  const CUtensorMap *keys, *values;
+  int rank, warpgroup;
+  uint32_t stages, full, empty;
+  HangDetector detector;
+  const LayerWeights* weights = nullptr;
+  int layer = 0;
+  PipelineState<SmemLayout<S>::kStages> stage{1};
+
+  __device__ __forceinline__ MemoryStream(const Args& args, const HangDetector& detector, unsigned char* shared,
+                                          SharedStorage<S>& storage, const CUtensorMap& keys, const CUtensorMap& values,
+                                          int rank, int warpgroup)
+      : args(args),
+        storage(storage),
+        keys(&keys),
+        values(&values),
+        rank(rank),
+        warpgroup(warpgroup),
+        stages(shared_address(shared) + warpgroup * SmemLayout<S>::kStages * kStageBytes),
+        full(shared_address(storage.stage_full[warpgroup])),
+        empty(shared_address(storage.stage_empty[warpgroup])),
+        detector(detector) {}
+
+  __device__ __forceinline__ void run_step() {
+    S::Before::template visit<Part::kBeforeLayers>(*this);
+#pragma unroll 1
+    for (layer = 0; layer < args.layer_count; layer++) {
+      weights = &args.layers[layer];
+      // The first weights wait for the kernel before this one, however long that takes.
+      detector.timeout_clocks = layer == 0 ? LLONG_MAX : args.timeout_clocks;
+      S::Layer::template visit<Part::kLayer>(*this);
+    }
+    S::After::template visit<Part::kAfterLayers>(*this);
+  }
+
+  template <class P, class At>
+  __device__ __forceinline__ void run() {
+    P::stream_memory(*this);
+    if constexpr (At::kPart == Part::kLayer && At::kIndex == 0) wait_for_inputs();
+  }
+
+  // Weights depend on no kernel before this one; all else that is streamed does, and on the plan.
+  __device__ __forceinline__ void wait_for_inputs() {
+    if (layer != 0) return;
+    pdl_wait();
+    detector.wait(shared_address(&storage.planned), 0, kPlan, 1);
+    detector.timeout_clocks = args.timeout_clocks;
+  }
+
+  // Wait for a free stage and announce `bytes` in it; return its address.
+  __device__ __forceinline__ uint32_t acquire(int bytes) {
+    detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty,
+                  layer * S::Layer::kBarriers + S::Before::kBarriers);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_expect(full + stage.index * 8, bytes);
+    return stages + stage.index * kStageBytes;
+  }
+  // The barrier of the stage that was acquired.
+  __device__ __forceinline__ uint32_t barrier() const { return full + stage.index * 8; }
+  __device__ __forceinline__ void commit() {
+    __syncwarp();
+    stage.advance();
+  }
+};

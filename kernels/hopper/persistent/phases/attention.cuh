@@ -1,0 +1,228 @@
+// phases/attention.cuh: attention of one work tile: a split of a sequence, for the query heads of one KV head.
+//
+//   1. The new token's Q (and of the last split K and V) are normed and rotated, once for the block, as soon as they
+//   are
+//      written; K and V go to the cache, and into the tile that came before them (new_heads.cuh).
+//   2. KV tile t belongs to warpgroup t % 2, warp t / 2 % 4, whatever the batch: each keeps its own softmax.
+//   3. The warps' sums are combined in order. A sequence of several splits leaves them in memory; the block that
+//   arrives
+//      last combines them in order.
+#pragma once
+
+#include "../compute.cuh"
+#include "new_heads.cuh"
+#include "paged_kv.cuh"
+
+// Partial results of two channels: sums of V, the maximum, and the softmax's weight.
+struct Combined {
+  float2 sum = {0.f, 0.f};
+  float highest = kLowest, weight = 0.f;
+
+  __device__ __forceinline__ void add(float2 more, float2 stat) {
+    const float top = fmaxf(highest, stat.x), old = exp2f(highest - top), fresh = exp2f(stat.x - top);
+    sum.x = sum.x * old + more.x * fresh, sum.y = sum.y * old + more.y * fresh;
+    weight = weight * old + stat.y * fresh;
+    highest = top;
+  }
+};
+
+constexpr int kHeadRow = kHeadSize + 8, kSumRow = kHeadSize + 4;  // elements of a row, padded
+constexpr int kHeadsElements = (kGroup + 2) * kHeadRow;           // q, k and v of a work tile
+constexpr int kCombineBytes = 8 * kGroup * (kSumRow * 4 + 8);     // sums and stats of eight warps
+
+template <class Cache, class Compute>
+class Attention {
+ public:
+  __device__ __forceinline__ Attention(Compute& compute, int& is_last_split)
+      : args_(compute.args),
+        compute_(compute),
+        is_last_split_(is_last_split),
+        sums_(reinterpret_cast<float*>(compute.shared + Compute::Layout::kRegion)),
+        stats_(reinterpret_cast<float2*>(sums_ + 8 * kGroup * kSumRow)),
+        first_heads_(reinterpret_cast<bf16*>(stats_ + 8 * kGroup)),
+        heads_(first_heads_) {}
+
+  // The work tiles of this block. What the next one needs of memory is loaded while this one's KV tiles come in.
+  template <class Scheduler>
+  __device__ __forceinline__ void run(const Scheduler& scheduler) {
+    const int begin = scheduler.begin, end = scheduler.end;
+    if (begin == end) return;
+    prepare(scheduler.work_tile(begin, args_.window));
+#pragma unroll 1
+    for (int i = begin; i < end; i++) {
+      bool has_prepared = i + 1 == end;
+      run_work_tile(scheduler.work_tile(i, args_.window), [&] {
+        if (has_prepared) return;
+        has_prepared = true;
+        heads_ = other_heads();
+        prepare(scheduler.work_tile(i + 1, args_.window));
+        heads_ = other_heads();
+      });
+      heads_ = other_heads();
+    }
+  }
+
+ private:
+  static constexpr int kPairs = kHeadSize / 2;
+
+  __device__ __forceinline__ bf16* other_heads() const {
+    return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_;
+  }
+
+  __device__ __forceinline__ void prepare(const WorkTile& work) const {
+    const NewHeads<Cache> heads{args_, compute_.weights, compute_.layer, compute_.phase};
+    heads.prepare(work, Compute::kN, compute_.detector, heads_);
+  }
+
+  template <class Prepare>
+  __device__ __forceinline__ void run_work_tile(const WorkTile& work, Prepare prepare_next) {
+    sync_compute();  // what was prepared is there
+
+    // The warp's queries and tiles.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;
+    Queries<kHeadSize, 1> queries;
+#pragma unroll
+    for (int i = 0; i < kHeadSize / 8; i++) {
+      const bf16* from = heads_ + lane / 4 * kHeadRow + i * 8 + lane % 4 * 2;
+      queries[0][i / 2][i % 2] = lane / 4 < kGroup ? *reinterpret_cast<const uint32_t*>(from) : 0u;
+    }
+    Gathered<kHeadSize, 1> all;
+#pragma unroll 1
+    for (int t = warpgroup; t < work.tiles; t += 2) {
+      compute_.next_stage([&](uint32_t stage) {
+        if (t / 2 % 4 != warp % 4) return;
+        const int tile = work.first_tile + t;
+        if ((tile + 1) * kTileTokens >= work.end) {
+          Cache::add_newest(stage, work.end - 1 - tile * kTileTokens, heads_ + kGroup * kHeadRow,
+                            heads_ + (kGroup + 1) * kHeadRow);
+        }
+        attend<kHeadSize, 1>(all, typename Cache::Rows(stage), tile, queries, args_.scale, work);
+      });
+      if (t / 2 % 4 == warp % 4) prepare_next();
+    }
+    prepare_next();
+    gather(all);
+    sync_compute();
+    store_results(work);
+  }
+
+  // Step 3: each warp's sums to shared memory, [warp][head][channel].
+  __device__ __forceinline__ void gather(const Gathered<kHeadSize, 1>& all) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      const int head = lane % 4 * 2 + e;
+      float weight = all.weight[0][e];
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) weight += __shfl_xor_sync(kWholeWarp, weight, distance);
+      if (head < kGroup) {
+        float* to = sums_ + (warp * kGroup + head) * kSumRow;
+#pragma unroll
+        for (int i = 0; i < kHeadSize / 16; i++) {
+          to[i * 16 + lane / 4] = all.sums[0][i][e];
+          to[i * 16 + lane / 4 + 8] = all.sums[0][i][e + 2];
+        }
+        if (lane / 4 == 0) stats_[warp * kGroup + head] = make_float2(all.highest[0][e], weight);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_results(const WorkTile& work) {
+    constexpr int kPairsOfGroup = kGroup * kPairs;  // two channels each
+    const int work_tiles = args_.sequences * kKvHeads, place = work.sequence * kKvHeads + work.head;
+#pragma unroll 1
+    for (int chunk = threadIdx.x; chunk < kPairsOfGroup; chunk += kComputeThreads) {
+      const int head = chunk / kPairs, c = chunk % kPairs * 2;
+      Combined all;
+#pragma unroll
+      for (int warp = 0; warp < 8; warp++) {
+        const int from = warp * kGroup + head;
+        all.add(*reinterpret_cast<const float2*>(sums_ + from * kSumRow + c), stats_[from]);
+      }
+      if (work.splits == 1) {
+        write(work, head, c, all);
+      } else {
+        const int at = (work.split * work_tiles + place) * kGroup + head;
+        *reinterpret_cast<float2*>(args_.partials + static_cast<int64_t>(at) * kHeadSize + c) = all.sum;
+        if (c == 0) args_.partial_stats[at] = make_float2(all.highest, all.weight);
+      }
+    }
+    if (work.splits > 1) combine_splits(work, work_tiles, place);
+    sync_compute();  // the next item overwrites what was read here
+  }
+
+  __device__ __forceinline__ void combine_splits(const WorkTile& work, int work_tiles, int place) {
+    sync_compute();
+    if (threadIdx.x == 0) {
+      unsigned before;
+      asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                   : "=r"(before)
+                   : "l"(args_.splits_done + place), "r"(work.splits - 1)
+                   : "memory");
+      is_last_split_ = before == work.splits - 1;
+    }
+    sync_compute();
+    if (!is_last_split_) return;
+#pragma unroll 1
+    for (int chunk = threadIdx.x; chunk < kGroup * kPairs; chunk += kComputeThreads) {
+      const int head = chunk / kPairs, c = chunk % kPairs * 2;
+      Combined all;
+#pragma unroll 4
+      for (int split = 0; split < work.splits; split++) {
+        const int at = (split * work_tiles + place) * kGroup + head;
+        const float* from = args_.partials + static_cast<int64_t>(at) * kHeadSize + c;
+        all.add(__ldcg(reinterpret_cast<const float2*>(from)), __ldcg(args_.partial_stats + at));
+      }
+      write(work, head, c, all);
+    }
+  }
+
+  __device__ __forceinline__ void write(const WorkTile& work, int head, int c, const Combined& all) {
+    const float inverse = 1.f / all.weight;
+    const int64_t row = static_cast<int64_t>(work.sequence) * kQueryRows;
+    *reinterpret_cast<uint32_t*>(args_.attended + row + (work.head * kGroup + head) * kHeadSize + c) =
+        pack_bf16(all.sum.x * inverse, all.sum.y * inverse);
+  }
+
+  const Args& args_;
+  Compute& compute_;
+  int& is_last_split_;
+  float* const sums_;
+  float2* const stats_;
+  bf16* const first_heads_;
+  bf16* heads_;  // of two in turn: q, k and v of the work tile, and of the next
+};
+
+template <class Cache>
+struct Attend : Phase {
+  static constexpr int kStageBytes = Cache::kTileBytes;
+  static constexpr int kScratchBytes = kCombineBytes + 2 * kHeadsElements * 2;
+
+  template <int N>
+  struct Storage {
+    int is_last_split;  // the block's split of a sequence is the last to arrive
+    TileScheduler<N> scheduler;
+  };
+
+  template <class OwnStorage>
+  static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {
+    storage.scheduler.plan(args);
+  }
+
+  template <class Stream>
+  static __device__ __forceinline__ void stream_memory(Stream& stream) {
+    Cache::stream_tiles(stream, stream.storage.template of<Attend>().scheduler);
+  }
+
+  template <class Compute>
+  static __device__ __forceinline__ void compute(Compute& c) {
+    sync_compute();  // both warpgroups are done with the memory that sums come into
+    c.trace.mark(kAttend * 8 + kBegun);
+    auto& storage = c.storage.template of<Attend>();
+    Attention<Cache, Compute> attention(c, storage.is_last_split);
+    attention.run(storage.scheduler);
+    fence_async_shared();  // the copy engine brings activations where sums lay
+    c.trace.mark(kAttend * 8 + kMultiplied);
+    c.leave(kAttend);
+  }
+};

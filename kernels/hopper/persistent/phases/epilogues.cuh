@@ -1,0 +1,152 @@
+// phases/epilogues.cuh: what becomes of a GEMM's sums. An epilogue runs the GEMM, since it decides when to ask for what
+// it needs beside the sums.
+//
+//   StorePreRopeQkv  [2, N, Q K V]  sums / rms + bias, float32, read without a barrier
+//   AddToResidual    registers      residual += sums + bias; the next norm's input is published
+//   SwiGlu           [64, F] bf16   silu(gate) * up, rows interleaved by eights
+//   StoreLogits      [B, V] float32 sums / rms
+#pragma once
+
+#include "../compute.cuh"
+#include "gemm.cuh"
+
+struct Epilogue {
+  static constexpr bool kSignals = true, kReadsRowScales = false;
+  template <class G, class Compute>
+  static __device__ __forceinline__ void begin_step(Compute& c) {}
+};
+
+// No barrier follows: each float is kNotYet until it is written, and its reader polls. What is read next layer is made
+// unwritten again here, by the thread that will write it: all have read it, since four barriers lie between.
+struct StorePreRopeQkv : Epilogue {
+  static constexpr bool kSignals = false, kReadsRowScales = true;
+
+  template <class G, class Compute>
+  static __device__ __forceinline__ void run(Compute& c) {
+    const TileRange range = G::tile_range(c.args, c.warpgroup);
+    float sums[G::kMBlocks][Compute::kN / 2];
+    c.trace.mark(G::kTraceKind * 8 + kBegun);
+    multiply<G>(c, sums, range.count);
+    c.trace.mark(G::kTraceKind * 8 + kMultiplied);
+    c.wait_for_row_scales();
+    c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
+      const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4, token = c.token(g);
+      if (token >= c.args.sequences) return;
+      const float bias = G::kHasBias ? load_row(G::bias(c.weights), row, kQkvRows) : 0.f;
+      store(c, c.layer, token, row, __float_as_uint(sum * c.storage.row_scales[token] + bias));
+      store(c, c.layer + 1, token, row, kNotYet);
+    });
+    c.trace.mark(G::kTraceKind * 8 + kReduced);
+  }
+
+  // Of the first layer, as run() does for the others.
+  template <class G, class Compute>
+  static __device__ __forceinline__ void begin_step(Compute& c) {
+    const TileRange range = G::tile_range(c.args, c.warpgroup);
+#pragma unroll 1
+    for (int tile = c.warp(); tile < range.count; tile += kBlockTiles) {
+      const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4;
+#pragma unroll
+      for (int g = 0; g < Compute::kGroups; g++) {
+        if (c.token(g) < c.args.sequences) store(c, 0, c.token(g), row, kNotYet);
+      }
+    }
+  }
+
+ private:
+  template <class Compute>
+  static __device__ __forceinline__ void store(Compute& c, int layer, int token, int row, unsigned bits) {
+    float* to = c.args.pre_rope_qkv + static_cast<int64_t>(layer % 2 * Compute::kN + token) * kQkvRows + row;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+  }
+};
+
+struct AddToResidual : Epilogue {
+  template <class G, class Compute>
+  static __device__ __forceinline__ void run(Compute& c) {
+    constexpr int kMBlocks = G::kMBlocks;
+    static_assert(kMBlocks == kResidualMBlocks && G::kSplitsK && G::kRows == kHidden,
+                  "the rows that a thread has of the residual");
+    // Loaded before the barrier: a miss behind a full pipeline takes microseconds.
+    const bf16* next_norm = G::next_norm(c);
+    float norm[kMBlocks], bias[kMBlocks];
+#pragma unroll
+    for (int m = 0; m < kMBlocks; m++) {
+      norm[m] = load_row(next_norm, c.residual_row(m), kHidden);
+      bias[m] = G::kHasBias ? load_row(G::bias(c.weights), c.residual_row(m), kHidden) : 0.f;
+    }
+    float sums[kMBlocks][Compute::kN / 2];
+    c.trace.mark(G::kTraceKind * 8 + kBegun);
+    multiply<G>(c, sums, c.residual_range.count);
+    c.trace.mark(G::kTraceKind * 8 + kMultiplied);
+    c.reduction.template reduce<kMBlocks>(sums, c.residual_range.count, c.phase, [&](int tile, int g, float sum) {
+#pragma unroll
+      for (int m = 0; m < kMBlocks; m++) {
+        if (tile / kBlockTiles == m) {
+#pragma unroll
+          for (int i = 0; i < Compute::kGroups; i++) {
+            if (i == g) c.residual[m][i] += sum + bias[m];
+          }
+        }
+      }
+    });
+    c.trace.mark(G::kTraceKind * 8 + kReduced);
+    c.publish_residual(norm, G::kTraceKind);
+  }
+};
+
+struct SwiGlu : Epilogue {
+  static constexpr bool kReadsRowScales = true;
+
+  template <class G, class Compute>
+  static __device__ __forceinline__ void run(Compute& c) {
+    c.trace.mark(G::kTraceKind * 8 + kBegun);
+    bool has_scales = false;
+    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles) {
+      if (!has_scales) c.wait_for_row_scales();
+      has_scales = true;
+      c.trace.mark(G::kTraceKind * 8 + kMultiplied);
+      c.reduction.template exchange<G::kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<Compute::kN>& all) {
+        const int row = (first + tile) * kTileM + c.lane() / 4, column = (first + tile) * 8 + c.lane() / 4;
+        const float gate_bias = G::kHasBias ? load_row(G::bias(c.weights), row, G::kRows) : 0.f;
+        const float up_bias = G::kHasBias ? load_row(G::bias(c.weights), row + 8, G::kRows) : 0.f;
+#pragma unroll
+        for (int g = 0; g < Compute::kGroups; g++) {
+          if (c.token(g) >= c.args.sequences) break;
+          const float scale = c.storage.row_scales[c.token(g)];
+          const float gate = all.top[g] * scale + gate_bias, up = all.bottom[g] * scale + up_bias;
+          c.args.gated[static_cast<int64_t>(c.token(g)) * kMlp + column] =
+              __float2bfloat16(gate / (1.f + __expf(-gate)) * up);
+        }
+      });
+    });
+    c.trace.mark(G::kTraceKind * 8 + kReduced);
+    c.leave(G::kTraceKind);
+  }
+};
+
+struct StoreLogits : Epilogue {
+  static constexpr bool kSignals = false, kReadsRowScales = true;
+
+  template <class G, class Compute>
+  static __device__ __forceinline__ void run(Compute& c) {
+    c.trace.mark(G::kTraceKind * 8 + kBegun);
+    bool has_scales = false;
+    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles) {
+      if (!has_scales) c.wait_for_row_scales();
+      has_scales = true;
+      c.reduction.template exchange<G::kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<Compute::kN>& all) {
+        const int row = (first + tile) * kTileM + c.lane() / 4;
+#pragma unroll
+        for (int g = 0; g < Compute::kGroups; g++) {
+          if (c.token(g) >= c.args.sequences) break;
+          float* out = c.args.logits + static_cast<int64_t>(c.token(g)) * c.args.vocab + row;
+          const float scale = c.storage.row_scales[c.token(g)];
+          if (row < c.args.vocab) out[0] = all.top[g] * scale;
+          if (row + 8 < c.args.vocab) out[8] = all.bottom[g] * scale;
+        }
+      });
+    });
+    c.trace.mark(G::kTraceKind * 8 + kSignalled);
+  }
+};

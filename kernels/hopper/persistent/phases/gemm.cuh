@@ -1,0 +1,191 @@
+// phases/gemm.cuh: Y = W X^T, W streamed from memory in its format, X from other blocks; an epilogue takes the sums.
+//
+// Rows go in 16-row tiles, one a warp; four are a 64-row block, what a warpgroup's MMA takes; up to kMBlocks of them
+// are accumulated side by side. K goes in blocks of the format's kBlockK columns, half of them for each CTA of a
+// cluster. With kSplitsK the four warpgroups of a cluster have the same rows, and a CTA's two take its blocks of K in
+// turn; else each has rows of its own, and its peer in the other CTA the same.
+#pragma once
+
+#include "../hang_detector.cuh"
+#include "../shared_storage.cuh"
+#include "copy/async_copy.cuh"
+#include "copy/tma.cuh"
+#include "mma/wgmma.cuh"
+
+constexpr int kTileM = 16, kBlockTiles = 4, kBlockM = kBlockTiles * kTileM;
+
+constexpr int kRowsOfVocabulary = 0;  // as many rows as the vocabulary, known at run time
+
+template <int kRowCount, int kInputCount, int kMBlockCount, bool kIsSplit>
+struct GemmShape {
+  static constexpr int kRows = kRowCount, kInputs = kInputCount, kMBlocks = kMBlockCount;
+  static constexpr bool kSplitsK = kIsSplit;
+};
+
+// 16-row tiles [first, first + count) of a GEMM, which a warpgroup has with its peer or with all four of its cluster.
+struct TileRange {
+  int first, count;
+
+  __device__ __forceinline__ TileRange(int tiles, int worker, int workers) {
+    first = tiles * worker / workers;
+    count = tiles * (worker + 1) / workers - first;
+  }
+};
+
+// A CTA's half of K: blocks [begin, end). Where two warpgroups take them in turn there are as many for each: past
+// `last` come columns of zeros.
+template <class G>
+struct KRange {
+  int begin, end, last;
+  __device__ __forceinline__ explicit KRange(int rank) {
+    constexpr int kFirst = (G::kKBlocks + 1) / 2;
+    begin = rank ? kFirst : 0, last = (rank ? G::kKBlocks : kFirst) - 1;
+    end = G::kSplitsK ? begin + (last - begin + 2) / 2 * 2 : last + 1;
+  }
+};
+
+// Operands: a GemmShape, the weights' and the activations' addresses; layers.cuh lists them.
+template <class Operands, class WeightFormat, class Epilogue>
+struct Gemm : Phase, Operands {
+  using Format = WeightFormat;
+  using Operands::kInputs, Operands::kMBlocks, Operands::kRows, Operands::kSplitsK;
+  static constexpr bool kSignals = Epilogue::kSignals, kReadsRowScales = Epilogue::kReadsRowScales;
+  static constexpr int kKBlocks = (kInputs + Format::kBlockK - 1) / Format::kBlockK, kParts = Format::kBlockK / 64;
+  static constexpr int kTileBytes = Format::kTileBytes, kStageBytes = kBlockTiles * kTileBytes;
+  static constexpr int kKStep = kSplitsK ? 2 : 1;  // of two blocks of K, the other warpgroup takes one
+  static_assert(Format::kBlockK % 64 == 0 && kTileBytes % 16 == 0,
+                "tiles are copied in 16 bytes, activations in 64 columns");
+
+  static __device__ __forceinline__ int row_tiles(const Args& args) {
+    return ((kRows == kRowsOfVocabulary ? args.vocab : kRows) + kTileM - 1) / kTileM;
+  }
+  static __device__ __forceinline__ TileRange tile_range(const Args& args, int warpgroup) {
+    const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(args);
+    return kSplitsK ? TileRange(tiles, cluster, clusters) : TileRange(tiles, 2 * cluster + warpgroup, 2 * clusters);
+  }
+  // How often the warpgroup with the most tiles goes over K.
+  static __device__ __forceinline__ int passes(const Args& args) {
+    const int workers = kSplitsK ? gridDim.x / 2 : gridDim.x, most = (row_tiles(args) + workers - 1) / workers;
+    return kSplitsK ? 1 : (most + kMBlocks * kBlockTiles - 1) / (kMBlocks * kBlockTiles);
+  }
+
+  template <class Stream>
+  static __device__ __forceinline__ void stream_memory(Stream& stream) {
+    const char* const weights = reinterpret_cast<const char*>(Operands::weights(stream.args, *stream.weights));
+    const TileRange range = tile_range(stream.args, stream.warpgroup);
+    const KRange<Gemm> half(stream.rank);
+    const bool is_elected = threadIdx.x % 32 == 0;
+#pragma unroll 1
+    for (int done = 0; done < range.count; done += kMBlocks * kBlockTiles) {
+      const int tiles = min(range.count - done, kMBlocks * kBlockTiles);
+#pragma unroll 1
+      for (int k = half.begin + (kSplitsK ? stream.warpgroup : 0); k < half.end; k += kKStep) {
+#pragma unroll 1
+        for (int m = 0; m * kBlockTiles < tiles; m++) {
+          // Tiles are packed four to a 64-row block; a warpgroup's may begin in one and end in the next.
+          const int first = range.first + done + m * kBlockTiles, size = min(kBlockTiles, tiles - m * kBlockTiles);
+          const int here = min(size, kBlockTiles - first % kBlockTiles);
+          const uint32_t to = stream.acquire(size * kTileBytes), barrier = stream.barrier();
+          const char* block =
+              weights + (static_cast<size_t>(first / kBlockTiles) * kKBlocks + min(k, half.last)) * kStageBytes;
+          if (is_elected) {
+            bulk_load(to, block + first % kBlockTiles * kTileBytes, here * kTileBytes, barrier, kEvictFirst);
+            if (here < size) {
+              bulk_load(to + here * kTileBytes, block + static_cast<size_t>(kKBlocks) * kStageBytes,
+                        (size - here) * kTileBytes, barrier, kEvictFirst);
+            }
+          }
+          stream.commit();
+        }
+      }
+    }
+  }
+
+  // This CTA's half of K, as often as its warpgroups go over it.
+  template <class Stream>
+  static __device__ __forceinline__ void stream_activations(Stream& stream) {
+    const KRange<Gemm> half(stream.rank);
+    stream.template copy<kInputs>(Operands::activations(stream.args), half.begin * kParts, half.end * kParts,
+                                  half.last * kParts + kParts - 1, passes(stream.args));
+  }
+
+  template <class Compute>
+  static __device__ __forceinline__ void begin_step(Compute& compute) {
+    Epilogue::template begin_step<Gemm>(compute);
+  }
+  template <class Compute>
+  static __device__ __forceinline__ void compute(Compute& compute) {
+    Epilogue::template run<Gemm>(compute);
+  }
+};
+
+// Sums of `tiles` 16-row tiles in up to kMBlocks blocks, over the warpgroup's part of K. One stage's MMAs stay in
+// flight while the next one's begin; what they read is released when those after them have begun. Blocks without rows
+// multiply what lies there: a branch around MMAs in flight would make the compiler wait for them.
+template <class G, class Compute, int kSums>
+__device__ __forceinline__ void multiply(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
+  using Layout = typename Compute::Layout;
+  constexpr int kParts = G::kParts;
+  const KRange<G> half(c.rank);
+  PipelineState<Layout::kActivationStages> activations = c.activations;
+  if (G::kSplitsK && c.warpgroup == 1) {
+#pragma unroll
+    for (int part = 0; part < kParts; part++) activations.advance();
+  }
+  PipelineState<Layout::kActivationStages> read = activations;  // the oldest stage that is not released
+  bool holds_stage = false, holds_activations = false;
+#pragma unroll
+  for (int m = 0; m < G::kMBlocks; m++) {
+#pragma unroll
+    for (int i = 0; i < kSums; i++) sums[m][i] = 0.f;
+  }
+#pragma unroll 1
+  for (int k = half.begin; k < half.end; k += G::kKStep) {
+    // A stage that the other warpgroup had in between is not waited for: its copies were begun before some of those
+    // that this one has seen, by the same threads, so its phase is over.
+    uint32_t columns[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; part++) {
+      c.detector.wait(c.activations_full + activations.index * 8, activations.parity, kActivationsFull, c.phase);
+      columns[part] = c.activations_data + activations.index * Layout::kActivationBytes;
+      if (part + 1 < kParts) activations.advance();
+    }
+    fence_async_shared();  // threads copied the activations, the tensor cores read them
+#pragma unroll
+    for (int m = 0; m < G::kMBlocks; m++) {
+      const bool exists = m * kBlockTiles < tiles;
+      if (exists) c.detector.wait(c.stage_full + c.stage.index * 8, c.stage.parity, kStageFull, c.phase);
+      const uint32_t weights = c.stages + c.stage.index * Compute::kStageBytes;
+      if (exists) c.stage.advance();
+      G::Format::template mma<kSums * 2>(sums[m], weights, columns);
+      wgmma_wait<1>();
+      if (exists && holds_stage) c.release_stage();
+      holds_stage = holds_stage || exists;
+      if (m == 0 && holds_activations) c.template release_activations<G::kKStep, kParts>(read);
+    }
+    holds_activations = true;
+#pragma unroll
+    for (int i = 0; i < kParts * (G::kKStep - 1) + 1; i++) activations.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int m = 0; m < G::kMBlocks; m++) wgmma_registers(sums[m]);
+  if (holds_stage) c.release_stage();
+  if (holds_activations) c.template release_activations<G::kKStep, kParts>(read);
+  c.activations.advance((half.end - half.begin) * kParts);
+}
+
+// Go over K once for every kMBlocks blocks of this warpgroup, as often as the warpgroup with the most.
+template <class G, class Compute, class Use>
+__device__ __forceinline__ void each_pass(Compute& c, Use use) {
+  const TileRange range = G::tile_range(c.args, c.warpgroup);
+  const int passes = G::passes(c.args);
+#pragma unroll 1
+  for (int pass = 0; pass < passes; pass++) {
+    const int done = pass * G::kMBlocks * kBlockTiles;
+    const int tiles = max(0, min(range.count - done, G::kMBlocks * kBlockTiles));
+    float sums[G::kMBlocks][Compute::kN / 2];
+    multiply<G>(c, sums, tiles);
+    use(range.first + done, sums, tiles);
+  }
+}

@@ -1,0 +1,102 @@
+// phases/paged_kv.cuh: a cache of keys and values in blocks, [L, P, Hkv, Tb, Dh] bf16, streamed in tiles of 16 tokens.
+//
+// A tile in a stage is K, then V, in boxes of 64 channels with the 128-byte swizzle.
+#pragma once
+
+#include "copy/async_copy.cuh"
+#include "copy/tma.cuh"
+#include "tile_scheduler.cuh"
+
+// The rows of a tile in a stage, as decode_tile.cuh reads them.
+struct SwizzledRows {
+  uint32_t keys, values;
+  int key_chunk, value_chunk, row;
+
+  __device__ __forceinline__ explicit SwizzledRows(uint32_t stage) {
+    const int lane = threadIdx.x % 32, value_row = lane % 8 + lane / 16 * 8;
+    row = lane % 8;  // all that the swizzle asks of the row
+    keys = stage + lane % 16 * 128, key_chunk = lane / 16;
+    values = stage + kTileTokens * kHeadSize * 2 + value_row * 128, value_chunk = lane / 8 % 2;
+  }
+  __device__ __forceinline__ uint32_t key(int i) const {
+    return keys + i / 4 * (kTileTokens * 128) + ((i % 4 * 2 + key_chunk) ^ row) * 16;
+  }
+  __device__ __forceinline__ uint32_t value(int i) const {
+    return values + i / 4 * (kTileTokens * 128) + ((i % 4 * 2 + value_chunk) ^ row) * 16;
+  }
+};
+
+struct PagedKv {
+  static constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64, kTileBytes = 2 * kBoxes * kBoxBytes;
+  using Rows = SwizzledRows;
+
+  // A warpgroup's tiles of a block's work tiles, each in a stage.
+  template <class Stream, class Scheduler>
+  static __device__ __forceinline__ void stream_tiles(Stream& stream, const Scheduler& scheduler) {
+    const Args& args = stream.args;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int index = scheduler.begin, end = scheduler.end; index < end; index++) {
+      const WorkTile work = scheduler.work_tile(index, args.window);
+      const int tiles = (work.tiles - stream.warpgroup + 1) / 2;
+#pragma unroll 1
+      for (int base = 0; base < tiles; base += 32) {
+        const int token = (work.first_tile + stream.warpgroup + 2 * (base + lane)) * kTileTokens;
+        int row = 0;
+        if (base + lane < tiles) {
+          const int block = args.tables[work.sequence * args.table_width + token / args.block_tokens];
+          row = ((stream.layer * args.kv_blocks + block) * kKvHeads + work.head) * args.block_tokens +
+                token % args.block_tokens;
+        }
+#pragma unroll 1
+        for (int i = 0; i < min(32, tiles - base); i++) {
+          const int from = __shfl_sync(kWholeWarp, row, i);
+          const uint32_t to = stream.acquire(kTileBytes), barrier = stream.barrier();
+          if (lane == 0) {
+#pragma unroll
+            for (int box = 0; box < kBoxes; box++) {
+              tma_load_2d(to + box * kBoxBytes, stream.keys, box * 64, from, barrier, kEvictFirst);
+              tma_load_2d(to + (kBoxes + box) * kBoxBytes, stream.values, box * 64, from, barrier, kEvictFirst);
+            }
+          }
+          stream.commit();
+        }
+      }
+    }
+  }
+
+  // Where the newest token's K or V of a head goes in the cache.
+  static __device__ __forceinline__ bf16* row_of(const Args& args, bool is_key, int layer, int head, int64_t slot) {
+    const int64_t tokens = args.block_tokens;
+    const int64_t block = static_cast<int64_t>(layer) * args.kv_blocks + slot / tokens;
+    const int64_t row = (block * kKvHeads + head) * tokens + slot % tokens;
+    return (is_key ? args.keys : args.values) + row * kHeadSize;
+  }
+
+  // The tile that holds the sequence's last token was copied before that token was there; what lies beyond is
+  // undefined, NaN too, and no score keeps a NaN of V out of a sum. By one warp.
+  static __device__ __forceinline__ void add_newest(uint32_t stage, int newest, const bf16* key, const bf16* value) {
+    const uint32_t values = stage + kTileTokens * kHeadSize * 2;
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < kHeadSize / 2; i += 32) {
+      const int c = 2 * i;
+      const uint32_t key_word = *reinterpret_cast<const uint32_t*>(key + c);
+      const uint32_t value_word = *reinterpret_cast<const uint32_t*>(value + c);
+      store_word(stage + byte_of(newest, c), key_word);
+      store_word(values + byte_of(newest, c), value_word);
+#pragma unroll 1
+      for (int row = newest + 1; row < kTileTokens; row++) store_word(values + byte_of(row, c), 0u);
+    }
+    fence_async_shared();  // the copy engine writes here next
+    __syncwarp();
+  }
+
+ private:
+  // Byte of channel c of row r of a tile's K, or of its V.
+  static __device__ __forceinline__ int byte_of(int r, int c) {
+    return c / 64 * (kTileTokens * 128) + r * 128 + ((c % 64 / 8) ^ (r % 8)) * 16 + c % 8 * 2;
+  }
+  static __device__ __forceinline__ void store_word(uint32_t to, uint32_t word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+  }
+};
