@@ -5,15 +5,23 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from translate import HERE, translate
 
 KERNELS = HERE.parent.parent / "kernels"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "wisp/emulated"
 _COMPILE = ("g++", "-std=c++20", "-O2", "-w", "-fPIC", "-shared")
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or platform.machine() != "x86_64",
+    reason="the emulated GPU is compiled by g++, for x86-64",
+)
 
 
 class DidNotEnd(Exception):

@@ -76,9 +76,9 @@ class EmulatedStep:
         spec, attention = self.spec, attention_of(self.spec)
         weights, rotation = self.model.weights, self.model.rope_table(attention)
 
-        def matrix(packed, permutation="plain"):
+        def matrix(packed, permutation, place):
             plain = packed.tiles.transpose(0, 2, 1).reshape(-1, packed.tiles.shape[1])[: packed.outputs]
-            return self._pointer(pack(plain.astype(BF16), permutation))
+            return place(plain.astype(BF16), permutation)
 
         def vector(values, permutation="plain"):
             placed = np.zeros(len(values), BF16)
@@ -89,7 +89,12 @@ class EmulatedStep:
             declared = weights.specs.get(name)
             if declared is None:
                 return 0
-            return (matrix if declared.is_matrix else vector)(weights[name], fused_permutation(declared.rows))
+            weight, permutation = weights[name], fused_permutation(declared.rows)
+            if not declared.is_matrix:
+                return vector(weight, permutation)
+            return matrix(
+                weight, permutation, self.layer_matrix if name.startswith("layers.") else self.packed
+            )
 
         table = [
             [held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(len(spec.layers))
@@ -104,6 +109,13 @@ class EmulatedStep:
             "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
             "known_positions": len(rotation.cosines),
         } | self._between()
+
+    def packed(self, matrix: np.ndarray, permutation: str) -> int:
+        """Return the address of a bf16 matrix ``[out, in]``, packed."""
+        return self._pointer(pack(matrix, permutation))
+
+    layer_matrix = packed
+    """The same for a GEMM of a layer; a test of another weight format packs these in its own way."""
 
     def _between(self) -> dict[str, int]:
         made = passed_between(self.spec, WIDTHS[-1])

@@ -6,7 +6,6 @@ memory model, its speed, the sizes of real models) is in ``tests/gpu/persistent/
 
 from __future__ import annotations
 
-import platform
 import shutil
 import sys
 from functools import cache
@@ -17,16 +16,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-from emulated_kernel import DidNotEnd
+from emulated_kernel import DidNotEnd, needs_compiler
 from emulated_step import SOURCE, EmulatedStep, small
 from spec_changes import changed
 
 from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WAITED
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or platform.machine() != "x86_64",
-    reason="the emulated GPU is compiled by g++, for x86-64",
-)
+pytestmark = needs_compiler
 
 HEADS_OF_64 = {
     "hidden": 256,

@@ -92,15 +92,15 @@ struct Compute {
   }
 
   // One thread of a warpgroup, after a barrier of it: whoever passes the grid's barrier may read all that it stored.
-  __device__ __forceinline__ void signal() {
+  __device__ __forceinline__ void arrive() {
 #ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/persistent/: a step in which one block never arrives
     if (blockIdx.x == WISP_WITHHOLD_BLOCK && phase == 7) return;
 #endif
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(args.counters + 1) : "memory");
   }
-  __device__ __forceinline__ void leave(int kind) {
+  __device__ __forceinline__ void finish_phase(int kind) {
     sync_warpgroup();
-    if (threadIdx.x % 128 == 0) signal();
+    if (threadIdx.x % 128 == 0) arrive();
     trace.mark(kind * 8 + kSignalled);
     phase++;
   }
@@ -182,7 +182,7 @@ struct Compute {
         args.square_sums[own * kMaxBlocks + blockIdx.x / 2 * 2 + warpgroup] = sum;
       }
       __syncwarp();
-      if (lane() == 0) signal();
+      if (lane() == 0) arrive();
     }
     trace.mark(kind * 8 + kSignalled);
     phase++;

@@ -1,58 +1,11 @@
 // layers.cuh: the phases of a decode step, in order: the only place where it is written.
-//
-// The operands of a GEMM are a GemmShape (rows, inputs, 64-row blocks side by side, whether a cluster splits K) and
-// addresses. A phase of another kind is a struct of its own, beside those in phases/ (docs/decode-step.md).
 #pragma once
 
 #include "formats/bf16.cuh"
 #include "phases/attention.cuh"
 #include "phases/embed.cuh"
 #include "phases/epilogues.cuh"
-
-struct Qkv : GemmShape<kQkvRows, kHidden, 2, true> {
-  static constexpr PhaseKind kTraceKind = kQkv;
-  static constexpr bool kHasBias = kHasQkvBias;
-  static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }
-  static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.qkv_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
-};
-struct Output : GemmShape<kHidden, kQueryRows, kResidualMBlocks, true> {
-  static constexpr PhaseKind kTraceKind = kOutput;
-  static constexpr bool kHasBias = kHasOutputBias;
-  static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.output; }
-  static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.output_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.attended; }
-  template <class Compute>
-  static __device__ __forceinline__ const bf16* next_norm(const Compute& c) {
-    return c.weights.mlp_norm;
-  }
-};
-struct GateUp : GemmShape<2 * kMlp, kHidden, 4, false> {
-  static constexpr PhaseKind kTraceKind = kGateUp;
-  static constexpr bool kHasBias = kHasMlpBias;
-  static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) {
-    return layer.gate_up;
-  }
-  static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.gate_up_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
-};
-struct Down : GemmShape<kHidden, kMlp, kResidualMBlocks, true> {
-  static constexpr PhaseKind kTraceKind = kDown;
-  static constexpr bool kHasBias = kHasMlpBias;
-  static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.down; }
-  static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.down_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.gated; }
-  template <class Compute>
-  static __device__ __forceinline__ const bf16* next_norm(const Compute& c) {
-    return c.norm_after_layer();
-  }
-};
-// As many rows as the vocabulary.
-struct Head : GemmShape<kRowsOfVocabulary, kHidden, 4, false> {
-  static constexpr PhaseKind kTraceKind = kHead;
-  static __device__ __forceinline__ const void* weights(const Args& args, const LayerWeights&) { return args.head; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
-};
+#include "phases/operands.cuh"
 
 template <class Format>
 using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,   //

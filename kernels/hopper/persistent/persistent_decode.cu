@@ -17,13 +17,7 @@
 #include "layers.cuh"
 #include "step.cuh"
 
-#define PERSISTENT_DECODE(N)                                                                                       \
-  extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                        \
-      persistent_decode_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \
-                             const __grid_constant__ Args args) {                                                  \
-    run_step<DecodeStep<N, DenseLayer<Bf16>>>(keys, values, args);                                                 \
-  }
-PERSISTENT_DECODE(8)
-PERSISTENT_DECODE(16)
-PERSISTENT_DECODE(32)
-PERSISTENT_DECODE(64)
+PERSISTENT_DECODE(8, DenseLayer<Bf16>)
+PERSISTENT_DECODE(16, DenseLayer<Bf16>)
+PERSISTENT_DECODE(32, DenseLayer<Bf16>)
+PERSISTENT_DECODE(64, DenseLayer<Bf16>)

@@ -1,7 +1,7 @@
 // phases.cuh: a step as lists of phases, of which every warp role runs its share in the same order.
 //
-// A phase is a type of static functions, one a role; what it does not define is Phase's, which does nothing. The lists
-// themselves are in layers.cuh. Between two phases lies a barrier of the whole grid where the first one has kSignals.
+// A phase is a type of static functions, one a role; functions that it does not define are Phase's, which do nothing.
+// The lists themselves are in layers.cuh. All blocks wait for each other after a phase with kEndsAtBarrier.
 #pragma once
 
 #include "model.cuh"
@@ -15,30 +15,29 @@ constexpr int max_of(int a, int b, More... more) {
 }
 
 struct Phase {
-  static constexpr bool kSignals =
-      true;  // ends with an arrival at the grid's barrier: the next phase reads its results
+  static constexpr bool kEndsAtBarrier = true;    // arrives at the grid's barrier: the next phase reads its results
   static constexpr bool kReadsRowScales = false;  // needs 1 / rms of each row of the residual
-  static constexpr int kStageBytes = 0;           // of the memory pipeline: the largest tile that it streams
-  static constexpr int kScratchBytes = 0;         // of shared memory, while no activations are in it
+  static constexpr int kStageBytes = 0;           // the largest tile that it streams
+  static constexpr int kScratchBytes = 0;         // shared memory that it uses while no activations are in flight
 
-  // Of shared memory, all step long.
+  // Shared memory of its own, all step long.
   template <int N>
   struct Storage {};
 
-  // One warp of the compute warpgroups, before the first phase.
+  // Before the first phase, by one warp.
   template <class OwnStorage>
   static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {}
-  // The compute warpgroups, before the first phase.
+  // Before the first phase, by the compute warpgroups.
   template <class Compute>
   static __device__ __forceinline__ void begin_step(Compute& compute) {}
 
-  // The memory stream: weights, and whatever else was in memory before the step.
+  // Weights, and whatever else was in memory before the step, into stages.
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {}
-  // The activation stream: results of the phases before, after the grid's barrier.
+  // Results of other blocks, once the grid's barrier before this phase is passed.
   template <class Stream>
   static __device__ __forceinline__ void stream_activations(Stream& stream) {}
-  // The compute warpgroups.
+  // By the two compute warpgroups.
   template <class Compute>
   static __device__ __forceinline__ void compute(Compute& compute) {}
 };
@@ -49,8 +48,8 @@ struct StorageOf : P::template Storage<N> {};
 
 enum class Part { kBeforeLayers, kLayer, kAfterLayers };
 
-// Where a phase is: in which list, its index there, the grid's barriers in the list before it, and whether one of them
-// lies right before it.
+// The position of a phase: its list, its index there, the grid's barriers before it in the list, and whether one is
+// right before it.
 template <Part kListPart, int kIndexInList, int kBarriersInList, bool kIsAfterBarrier>
 struct Position {
   static constexpr Part kPart = kListPart;
@@ -58,9 +57,10 @@ struct Position {
   static constexpr bool kStartsAtBarrier = kIsAfterBarrier;
 };
 
+// Phases in order; a type stands once in a list.
 template <class... P>
 struct Phases {
-  static constexpr int kBarriers = (int{P::kSignals} + ...);
+  static constexpr int kBarriers = (int{P::kEndsAtBarrier} + ...);
   static constexpr int kStageBytes = max_of(P::kStageBytes...), kScratchBytes = max_of(P::kScratchBytes...);
 
   template <int N>
@@ -77,10 +77,11 @@ struct Phases {
   static __device__ __forceinline__ void visit_rest(Role& role) {
     role.template run<First, At>();
     if constexpr (sizeof...(Rest) > 0) {
-      using Next = Position<At::kPart, At::kIndex + 1, At::kBarriersBefore + First::kSignals, First::kSignals>;
+      using Next =
+          Position<At::kPart, At::kIndex + 1, At::kBarriersBefore + First::kEndsAtBarrier, First::kEndsAtBarrier>;
       visit_rest<Next, Role, Rest...>(role);
     } else {
-      static_assert(First::kSignals || At::kPart == Part::kAfterLayers, "a list ends at the grid's barrier");
+      static_assert(First::kEndsAtBarrier || At::kPart == Part::kAfterLayers, "a list ends at the grid's barrier");
     }
   }
 };
@@ -99,7 +100,7 @@ struct Step {
 
   struct Storage : Before::template Storage<kN>, Layer::template Storage<kN>, After::template Storage<kN> {};
 
-  // The number of a phase: how often the grid's barrier is passed before it.
+  // A phase's number: how often the grid's barrier is passed before it.
   template <class At>
   static __device__ __forceinline__ int phase_number(int layer) {
     return Before::kBarriers + layer * Layer::kBarriers + At::kBarriersBefore;

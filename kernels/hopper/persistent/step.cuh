@@ -97,3 +97,11 @@ __device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensor
     if (before == gridDim.x - 1) args.counters[1] = 0;
   }
 }
+
+// The kernel of up to N sequences for layers of a type, such as DenseLayer<Bf16>.
+#define PERSISTENT_DECODE(N, ...)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                        \
+      persistent_decode_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \
+                             const __grid_constant__ Args args) {                                                  \
+    run_step<DecodeStep<N, __VA_ARGS__>>(keys, values, args);                                                      \
+  }

@@ -1,6 +1,7 @@
 // device.h: CUDA C++ as the kernels write it, in terms of the machine. launch.h includes it before each kernel.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>

@@ -77,26 +77,41 @@ inline float half_at(uint32_t address) {
   return __bfloat162float(machine.at<__nv_bfloat16>(address));
 }
 
-// The sum over 16 of K for element (row, column) of a warpgroup's product; both operands have K contiguous.
-inline float product(uint64_t a, uint64_t b, int row, int column) {
-  const auto place = [](uint64_t descriptor, int r, int k) {
-    const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
-    return swizzled(start + r / 8 * stride + r % 8 * 128 + k * 2);
-  };
-  float sum = 0.f;
-  for (int k = 0; k < 16; k++) sum += half_at(place(a, row, k)) * half_at(place(b, column, k));
-  return sum;
+// Element (r, k) of an operand of a warpgroup's MMA, K contiguous.
+inline float operand(uint64_t descriptor, int r, int k) {
+  const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+  return half_at(swizzled(start + r / 8 * stride + r % 8 * 128 + k * 2));
 }
 
-template <int N>
-void wgmma_later(float* sums, uint64_t a, uint64_t b) {
-  Fiber& self = *machine.current;
-  self.products.back().push_back([=] {
-    const int lane = machine.current->lane, first = machine.current->warp % 4 * 16 + lane / 4;
+// Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two, k) times B.
+template <int N, class Rows>
+void wgmma_later(float* sums, Rows a, uint64_t b) {
+  machine.current->products.back().push_back([=] {
     for (int i = 0; i < N / 2; i++) {
-      sums[i] += product(a, b, first + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
+      float sum = 0.f;
+      for (int k = 0; k < 16; k++) {
+        sum += a(i / 2 % 2, k) * operand(b, i / 4 * 8 + machine.current->lane % 4 * 2 + i % 2, k);
+      }
+      sums[i] += sum;
     }
   });
+}
+template <int N>
+void wgmma_later(float* sums, uint64_t a, uint64_t b) {
+  const int first = machine.current->warp % 4 * 16 + machine.current->lane / 4;
+  wgmma_later<N>(sums, [=](int half, int k) { return operand(a, first + half * 8, k); }, b);
+}
+// A in registers: columns 2 (l % 4) and the next of both rows, then the same two 8 columns on.
+template <int N>
+void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b) {
+  std::array<std::array<__nv_bfloat16, 16>, 2> rows;
+  for (int i = 0; i < 4; i++) {
+    for (int other = 0; other < 4; other++) {
+      const uint32_t pair = __shfl_sync(~0u, a[i], machine.current->lane / 4 * 4 + other);
+      std::memcpy(&rows[i % 2][i / 2 * 8 + other * 2], &pair, 4);
+    }
+  }
+  wgmma_later<N>(sums, [=](int half, int k) { return __bfloat162float(rows[half][k]); }, b);
 }
 
 }  // namespace emulator
@@ -315,6 +330,8 @@ void ptx_wgmma(float& sums, uint64_t a, uint64_t b, int, int, int, int, int is_t
   emulator::wgmma_later<N>(&sums, a, b);
 }
 template <int N>
-void ptx_wgmma(float&, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, int, int, int, int) {
-  emulator::machine.fault("an operand in registers is not emulated");
+void ptx_wgmma(float& sums, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int, int, int,
+               int is_transposed) {
+  if (is_transposed) emulator::machine.fault("a transposed operand is not emulated");
+  emulator::wgmma_later<N>(&sums, {a0, a1, a2, a3}, b);
 }

@@ -223,6 +223,6 @@ struct Attend : Phase {
     attention.run(storage.scheduler);
     fence_async_shared();  // the copy engine brings activations where sums lay
     c.trace.mark(kAttend * 8 + kMultiplied);
-    c.leave(kAttend);
+    c.finish_phase(kAttend);
   }
 };

@@ -11,7 +11,7 @@
 #include "gemm.cuh"
 
 struct Epilogue {
-  static constexpr bool kSignals = true, kReadsRowScales = false;
+  static constexpr bool kEndsAtBarrier = true, kReadsRowScales = false;
   template <class G, class Compute>
   static __device__ __forceinline__ void begin_step(Compute& c) {}
 };
@@ -19,14 +19,14 @@ struct Epilogue {
 // No barrier follows: each float is kNotYet until it is written, and its reader polls. What is read next layer is made
 // unwritten again here, by the thread that will write it: all have read it, since four barriers lie between.
 struct StorePreRopeQkv : Epilogue {
-  static constexpr bool kSignals = false, kReadsRowScales = true;
+  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = true;
 
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
     const TileRange range = G::tile_range(c.args, c.warpgroup);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    multiply<G>(c, sums, range.count);
+    gemm_main_loop<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.wait_for_row_scales();
     c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
@@ -77,7 +77,7 @@ struct AddToResidual : Epilogue {
     }
     float sums[kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    multiply<G>(c, sums, c.residual_range.count);
+    gemm_main_loop<G>(c, sums, c.residual_range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.reduction.template reduce<kMBlocks>(sums, c.residual_range.count, c.phase, [&](int tile, int g, float sum) {
 #pragma unroll
@@ -121,12 +121,12 @@ struct SwiGlu : Epilogue {
       });
     });
     c.trace.mark(G::kTraceKind * 8 + kReduced);
-    c.leave(G::kTraceKind);
+    c.finish_phase(G::kTraceKind);
   }
 };
 
 struct StoreLogits : Epilogue {
-  static constexpr bool kSignals = false, kReadsRowScales = true;
+  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = true;
 
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {

@@ -44,12 +44,12 @@ struct KRange {
   }
 };
 
-// Operands: a GemmShape, the weights' and the activations' addresses; layers.cuh lists them.
+// Operands: a GemmShape and addresses, as in operands.cuh.
 template <class Operands, class WeightFormat, class Epilogue>
 struct Gemm : Phase, Operands {
   using Format = WeightFormat;
   using Operands::kInputs, Operands::kMBlocks, Operands::kRows, Operands::kSplitsK;
-  static constexpr bool kSignals = Epilogue::kSignals, kReadsRowScales = Epilogue::kReadsRowScales;
+  static constexpr bool kEndsAtBarrier = Epilogue::kEndsAtBarrier, kReadsRowScales = Epilogue::kReadsRowScales;
   static constexpr int kKBlocks = (kInputs + Format::kBlockK - 1) / Format::kBlockK, kParts = Format::kBlockK / 64;
   static constexpr int kTileBytes = Format::kTileBytes, kStageBytes = kBlockTiles * kTileBytes;
   static constexpr int kKStep = kSplitsK ? 2 : 1;  // of two blocks of K, the other warpgroup takes one
@@ -123,7 +123,7 @@ struct Gemm : Phase, Operands {
 // flight while the next one's begin; what they read is released when those after them have begun. Blocks without rows
 // multiply what lies there: a branch around MMAs in flight would make the compiler wait for them.
 template <class G, class Compute, int kSums>
-__device__ __forceinline__ void multiply(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
+__device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
   using Layout = typename Compute::Layout;
   constexpr int kParts = G::kParts;
   const KRange<G> half(c.rank);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void each_pass(Compute& c, Use use) {
     const int done = pass * G::kMBlocks * kBlockTiles;
     const int tiles = max(0, min(range.count - done, G::kMBlocks * kBlockTiles));
     float sums[G::kMBlocks][Compute::kN / 2];
-    multiply<G>(c, sums, tiles);
+    gemm_main_loop<G>(c, sums, tiles);
     use(range.first + done, sums, tiles);
   }
 }
