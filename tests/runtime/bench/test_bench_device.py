@@ -137,7 +137,7 @@ def test_every_launch_lies_between_two_events_and_no_graph_is_replayed(gpu_event
     launched, tracer = [], Tracer(HostClock(), sees_kernels=False)
     device = TracedDevice(device_of(Ops(launched)), tracer)
     ops = device.ops
-    target = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(records=True)))
+    target = SimpleNamespace(runner=SimpleNamespace(graphs=SimpleNamespace(captures=True)))
     original = FakeKernel.launch
     with gpu_events.watched_launches(target, tracer):
         assert not target.runner.graphs.captures
