@@ -1,17 +1,19 @@
-"""What a model is and what it needs in memory: pure, shared by operator and runtime.
+"""Dimensions of a model and its needs in memory: pure, shared by operator and runtime.
 
 Start here:
 
-- ``config.parse_config(dict)``, ``checkpoint.read_config(folder)`` → ``spec.ModelSpec``
-- ``checkpoint.read_directory(folder)``, ``inventory.read_inventory(open_file, index)`` (any source of
-  bytes, e.g. HTTP ranges) → ``inventory.Inventory`` of ``header.TensorInfo``
-- ``tensors.check_tensors(spec, inventory.by_name)``: does the checkpoint have what the model needs
-- ``fit.check(spec, fit.FitRequest(...), available_bytes=..., device_name=...)`` → ``fit.Fit``: verdict,
+- ``families.config.parse_config(dict)``, ``checkpoint.directory.read_config(folder)`` → ``ModelSpec``
+- ``checkpoint.directory.read_directory(folder)``, ``checkpoint.index.read_tensor_index(open_file, index)``
+  (any source of bytes, e.g. HTTP ranges) → ``TensorIndex`` of ``TensorInfo``
+- ``weights.declaration.declare(spec)`` → every ``spec.weight.WeightSpec`` of the model;
+  ``weights.tensors.check_tensors(spec, tensors.by_name)``: does the checkpoint have them
+- ``fit.verdict.check(spec, FitRequest(...), available_bytes=..., device_name=...)`` → ``Fit``: verdict,
   sentence, ledger (``Fit.ledger.rows()``) and ``Fit.to_dict()`` as ``/state`` shows it
-- ``gpus.find_card("l4")``, ``gpus.card_of_labels(node_labels)``, ``gpus.usable_bytes(card)``
-- ``host_memory.available_bytes()``: what this process may still take on the CPU
-- ``sizes.parse_size("512MiB")``, ``sizes.format_size(n)``
-- ``errors.PlanError``: what any of these raises
+- ``hardware.gpus.find_card("l4")``, ``card_of_labels(node_labels)``, ``usable_bytes(card)``
+- ``hardware.host.available_bytes()``: memory that this process may still take on the CPU
+- ``units.parse_size("512MiB")``, ``units.format_size(n)``
+- ``errors.PlanError``: base of everything that these raise
 
-Only ``checkpoint`` and ``host_memory`` open files; nothing here needs more than Python's standard library.
+Only ``checkpoint.directory`` and ``hardware.host`` open files; nothing here needs more than Python's standard
+library.
 """

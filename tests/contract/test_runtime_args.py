@@ -137,7 +137,7 @@ class Published:
     def config(self) -> ModelSpec:
         return SPEC
 
-    def inventory(self) -> None:
+    def tensors(self) -> None:
         return None
 
 

@@ -107,7 +107,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         request,
         available_bytes=device.available_bytes,
         device_name=device.name,
-        inventory=files.inventory(),
+        tensors=files.tensors(),
     )
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
 from wisp_plan.checkpoint import directory
-from wisp_plan.checkpoint.index import INDEX_FILE, Inventory, Source, read_inventory
+from wisp_plan.checkpoint.index import INDEX_FILE, Source, TensorIndex, read_tensor_index
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.config import parse_config
 from wisp_plan.spec.model import ModelSpec
@@ -35,7 +35,7 @@ class Files(Protocol):
     def config(self) -> ModelSpec:
         """Read ``config.json``; raises PlanError or SourceError."""
 
-    def inventory(self) -> Inventory:
+    def tensors(self) -> TensorIndex:
         """Read the headers of the weights; raises PlanError or SourceError."""
 
 
@@ -59,7 +59,7 @@ class LocalFolder:
             )
         return directory.read_config(self.folder)
 
-    def inventory(self) -> Inventory:
+    def tensors(self) -> TensorIndex:
         """Read the headers of the weights."""
         return directory.read_directory(self.folder)
 
@@ -101,13 +101,13 @@ class HubRepository:
         except ConfigInvalid as error:
             raise error.at(f"hf://{self.name}") from error
 
-    def inventory(self) -> Inventory:
+    def tensors(self) -> TensorIndex:
         """Read the headers of the weights."""
         try:
             index = self._read_text(INDEX_FILE)
         except FileNotFoundError:
             index = None
-        return read_inventory(self._open, index)
+        return read_tensor_index(self._open, index)
 
     def _read_text(self, file: str) -> bytes:
         return self._get(file, 0, MAX_TEXT_BYTES)[0]

@@ -1,7 +1,4 @@
-"""Read a model's folder on this machine: its ``config.json`` and its safetensors headers.
-
-It reads no weights.
-"""
+"""Read a model's folder on this machine: its ``config.json`` and its safetensors headers, but no weights."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from pathlib import Path
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
     SINGLE_FILE,
-    Inventory,
     Source,
+    TensorIndex,
     combine,
     parse_index,
     read_source,
@@ -44,7 +41,7 @@ def read_config(folder: Path) -> ModelSpec:
         raise error.at(str(folder)) from error
 
 
-def read_file(path: Path) -> Inventory:
+def read_file(path: Path) -> TensorIndex:
     """Read the header of one safetensors file.
 
     Raises:
@@ -52,12 +49,12 @@ def read_file(path: Path) -> Inventory:
         HeaderInvalid, FileTruncated: it is damaged.
     """
     try:
-        return Inventory((read_source(_source(path), path.name),))
+        return TensorIndex((read_source(_source(path), path.name),))
     except OSError as error:
         raise CheckpointMissing(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def read_directory(folder: Path) -> Inventory:
+def read_directory(folder: Path) -> TensorIndex:
     """Read the headers of a folder's checkpoint: ``model.safetensors``, the shards of its index, or its
     only ``*.safetensors`` file.
 
@@ -69,13 +66,13 @@ def read_directory(folder: Path) -> Inventory:
         return read_file(folder / SINGLE_FILE)
     if (folder / INDEX_FILE).is_file():
         return _read_shards(folder)
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return read_file(found[0])
-    raise CheckpointMissing(_nothing_to_read(folder, found))
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) == 1:
+        return read_file(files[0])
+    raise CheckpointMissing(_nothing_to_read(folder, files))
 
 
-def _read_shards(folder: Path) -> Inventory:
+def _read_shards(folder: Path) -> TensorIndex:
     expected = parse_index((folder / INDEX_FILE).read_bytes())
     files = sorted(set(expected.values()))
     missing = [file for file in files if not (folder / file).is_file()]
@@ -96,11 +93,11 @@ def _source(path: Path) -> Source:
     return Source(read, path.stat().st_size)
 
 
-def _nothing_to_read(folder: Path, found: list[Path]) -> str:
+def _nothing_to_read(folder: Path, files: list[Path]) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder. Point at a folder that holds a model."
-    if found:
-        return f"{folder} has {len(found)} .safetensors files but no {INDEX_FILE}. Download the model again."
+    if files:
+        return f"{folder} has {len(files)} .safetensors files but no {INDEX_FILE}. Download the model again."
     others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf"})
     if others:
         return (

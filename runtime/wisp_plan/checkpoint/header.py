@@ -185,7 +185,7 @@ def _tensor(name: str, entry: object, file: str, data_start: int) -> TensorInfo:
 
 
 def _is_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 62 for one in value)
+    return isinstance(value, list) and all(type(count) is int and 0 <= count < 1 << 62 for count in value)
 
 
 def _check_gapless(tensors: list[TensorInfo], data_start: int, file: str) -> int:

@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class TensorIndex:
     """The tensors of a checkpoint.
 
     Attributes:
@@ -100,7 +100,7 @@ def read_source(source: Source, file: str = SINGLE_FILE) -> Header:
     return parse_header(text, file, source.file_bytes)
 
 
-def read_inventory(open_file: Callable[[str], Source], index: bytes | None = None) -> Inventory:
+def read_tensor_index(open_file: Callable[[str], Source], index: bytes | None = None) -> TensorIndex:
     """Read the headers of a checkpoint.
 
     Args:
@@ -112,7 +112,7 @@ def read_inventory(open_file: Callable[[str], Source], index: bytes | None = Non
         HeaderInvalid, FileTruncated: a file or the index is damaged, or they contradict each other.
     """
     if index is None:
-        return Inventory((read_source(_open(open_file, SINGLE_FILE)),))
+        return TensorIndex((read_source(_open(open_file, SINGLE_FILE)),))
     expected = parse_index(index)
     files = sorted(set(expected.values()))
     headers = tuple(read_source(_open(open_file, file), file) for file in files)
@@ -146,8 +146,8 @@ def parse_index(text: bytes) -> dict[str, str]:
     return weight_map
 
 
-def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -> Inventory:
-    """Make one inventory of several files.
+def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -> TensorIndex:
+    """Make one index of several files.
 
     Args:
         headers: headers of the files.
@@ -156,20 +156,20 @@ def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -
     Raises:
         HeaderInvalid: a tensor is in two files, or not in the one that the index names.
     """
-    found: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     headers = tuple(headers)
-    for tensor in Inventory(headers):
-        if tensor.name in found:
+    for tensor in TensorIndex(headers):
+        if tensor.name in file_of:
             raise HeaderInvalid(
-                f"tensor {tensor.name} is in both {found[tensor.name]} and {tensor.file}. Files of two "
+                f"tensor {tensor.name} is in both {file_of[tensor.name]} and {tensor.file}. Files of two "
                 "checkpoints are mixed: download the model into an empty folder."
             )
-        found[tensor.name] = tensor.file
+        file_of[tensor.name] = tensor.file
     for name, file in (expected or {}).items():
-        if found.get(name) != file:
-            where = f"it is in {found[name]}" if name in found else "it is in none of the files"
+        if file_of.get(name) != file:
+            where = f"it is in {file_of[name]}" if name in file_of else "it is in none of the files"
             raise HeaderInvalid(
                 f"{INDEX_FILE} says that {name} is in {file}, but {where}. Files of two checkpoints are "
                 "mixed: download the model into an empty folder."
             )
-    return Inventory(headers)
+    return TensorIndex(headers)

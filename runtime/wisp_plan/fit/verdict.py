@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import Trial, allocate, attempt
@@ -111,7 +111,7 @@ def check(
     *,
     available_bytes: int,
     device_name: str,
-    inventory: Inventory | None = None,
+    tensors: TensorIndex | None = None,
 ) -> Fit:
     """Decide whether ``spec`` can be served as requested within ``available_bytes``.
 
@@ -119,15 +119,15 @@ def check(
         available_bytes: what the process may take in all (``gpus.usable_bytes``, or free memory times
             ``--memory-fraction``).
         device_name: for messages: ``L4``, or ``this machine``.
-        inventory: the checkpoint's tensors; given, they must be those that the model needs.
+        tensors: the checkpoint's tensors; given, they must be those that the model needs.
 
     Raises:
         RequestInvalid: the request cannot be satisfied by any amount of memory.
         TensorsMismatch: the checkpoint lacks tensors or has them in other shapes.
     """
     request.check(spec)
-    if inventory is not None:
-        check_tensors(spec, inventory.by_name)
+    if tensors is not None:
+        check_tensors(spec, tensors.by_name)
     trial = attempt(spec, request, available_bytes)
     remedies = () if trial.fits else find_remedies(spec, request, trial)
     ledger = allocate(spec, request, trial)
@@ -146,7 +146,7 @@ def check(
         kv_blocks=ledger.options.kv_blocks if trial.fits else 0,
         block_tokens=request.block_tokens,
         remedies=remedies,
-        basis="config" if inventory is None else "checkpoint",
+        basis="config" if tensors is None else "checkpoint",
     )
 
 

@@ -69,22 +69,22 @@ def compare(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Comparison:
     missing, mismatched, used = [], [], set()
     for wanted in tensors_of(as_stored(declare(spec), tensors)):
         used.add(wanted.name)
-        found = tensors.get(wanted.name)
-        if found is None:
+        stored = tensors.get(wanted.name)
+        if stored is None:
             missing.append(wanted.name)
-        elif not _is_shaped(found, wanted):
-            mismatched.append((wanted.name, str(list(found.shape)), str(list(wanted.shape))))
-        elif found.dtype not in wanted.dtypes:
-            mismatched.append((wanted.name, found.dtype, " or ".join(wanted.dtypes)))
+        elif not _is_shaped(stored, wanted):
+            mismatched.append((wanted.name, str(list(stored.shape)), str(list(wanted.shape))))
+        elif stored.dtype not in wanted.dtypes:
+            mismatched.append((wanted.name, stored.dtype, " or ".join(wanted.dtypes)))
     extra = [name for name in tensors if name not in used and not _is_harmless(name)]
     return Comparison(tuple(missing), tuple(mismatched), tuple(sorted(extra)))
 
 
-def _is_shaped(found: TensorInfo, wanted: ExpectedTensor) -> bool:
+def _is_shaped(stored: TensorInfo, wanted: ExpectedTensor) -> bool:
     """Compare shapes; exporters store scales with more or fewer axes of 1."""
     if wanted.role != "scale":
-        return found.shape == wanted.shape
-    return _squeezed(found.shape) == _squeezed(wanted.shape)
+        return stored.shape == wanted.shape
+    return _squeezed(stored.shape) == _squeezed(wanted.shape)
 
 
 def _squeezed(shape: tuple[int, ...]) -> list[int]:
@@ -108,7 +108,7 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
         [f"{_count(result.missing, 'is', 'are')} missing: {_some(result.missing)}"] if result.missing else []
     )
     if result.mismatched:
-        claims = [f"{name} is {found}, must be {wanted}" for name, found, wanted in result.mismatched]
+        claims = [f"{name} is {stored}, must be {wanted}" for name, stored, wanted in result.mismatched]
         faults.append(f"{_count(claims, 'differs', 'differ')}: {_some(claims)}")
     raise TensorsMismatch(
         f"the checkpoint does not match config.json ({spec.architecture}): {'; '.join(faults)}. "

@@ -1,4 +1,4 @@
-"""Read a model's folder: its dimensions, then its tensors into the weights that the model asks for.
+"""Read a model's folder: its dimensions, then its tensors into the weights that are declared for it.
 
 Headers are checked whole before memory is allocated, and before a device is needed, so that a GPU's context
 can be made meanwhile.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wisp_plan.checkpoint.directory import read_config, read_directory
-from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.share import rank_share
@@ -46,18 +46,18 @@ def read_spec(path: Path) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose headers were read and are those of the model.
+    """A folder whose headers are read and match the model.
 
     Attributes:
         path: the folder.
-        spec: the model's dimensions.
-        inventory: its tensors.
+        spec: dimensions of the model.
+        tensors: index of its tensors.
         weights: the weights that are read from them, in their stored formats.
     """
 
     path: Path
     spec: ModelSpec
-    inventory: Inventory
+    tensors: TensorIndex
     weights: tuple[WeightSpec, ...]
 
     def load(
@@ -70,21 +70,21 @@ class Checkpoint:
     ) -> Model:
         """Read the weights into a model on the device of ``ops``.
 
-        The model's own tables (the angles of rotation) are made while threads read.
+        The model's own tables (RoPE) are made while threads read.
 
         Args:
-            on_progress: called as bytes are read.
+            on_progress: callback for bytes that were read.
             comm: the ranks that share the model; this one's weights are in :attr:`weights`.
-            is_direct: read past the page cache.
+            is_direct: whether to read past the page cache.
 
         Raises:
             WeightsUnreadable: a file is truncated or damaged.
             GpuOutOfMemory: the weights did not fit after all: something else took memory meanwhile.
-            RuntimeFailure: what else the device reports.
+            RuntimeFailure: any other failure of the device.
         """
-        tensors = self.inventory.by_name
+        by_name = self.tensors.by_name
         weights = Weights(ops, self.weights)
-        wanted = {source.tensor: tensors[source.tensor] for spec in self.weights for source in spec.sources}
+        wanted = {source.tensor: by_name[source.tensor] for spec in self.weights for source in spec.sources}
         uploader = ops.uploader(sum(tensor.size_bytes for tensor in wanted.values()))
         chunks = plan(self.weights, wanted, uploader.chunk_bytes)
         names = dict.fromkeys(tensor.file for tensor in wanted.values())
@@ -112,16 +112,16 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     """
     model_class(spec)
     try:
-        inventory = read_directory(path)
-        check_tensors(spec, inventory.by_name)
-        weights = as_stored(shard(declare(spec), rank, ranks), inventory.by_name)
+        tensors = read_directory(path)
+        check_tensors(spec, tensors.by_name)
+        weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name)
     except CheckpointMissing as error:
         raise ModelNotFound(error.message) from error
     except PlanError as error:
         raise WeightsUnreadable(f"{path}: {error.message}") from error
     except OSError as error:
         raise WeightsUnreadable(f"{path}: reading the headers failed: {error.strerror}.") from error
-    return Checkpoint(path, spec, inventory, weights)
+    return Checkpoint(path, spec, tensors, weights)
 
 
 def load_model(
@@ -148,4 +148,4 @@ def random_model(spec: ModelSpec, ops: Ops, seed: int = 0) -> Model:
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Report nothing."""

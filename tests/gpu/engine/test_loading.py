@@ -96,10 +96,10 @@ def load(folder, spec, ops, told=lambda *_: None, *, is_direct=False):
     """Bring a checkpoint's tensors into weights, without a model around them."""
     checkpoint = open_checkpoint(folder, spec)
     weights = Weights(ops, checkpoint.weights)
-    uploader = ops.uploader(checkpoint.inventory.tensor_bytes)
-    chunks = plan(checkpoint.weights, checkpoint.inventory.by_name, uploader.chunk_bytes)
+    uploader = ops.uploader(checkpoint.tensors.tensor_bytes)
+    chunks = plan(checkpoint.weights, checkpoint.tensors.by_name, uploader.chunk_bytes)
     with (
-        Files(folder, checkpoint.inventory.files, is_direct=is_direct) as files,
+        Files(folder, checkpoint.tensors.files, is_direct=is_direct) as files,
         WeightReader(files, chunks, weights, uploader) as reader,
     ):
         reader.wait(told)

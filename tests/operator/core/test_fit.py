@@ -237,7 +237,7 @@ def test_a_hub_that_ignores_ranges_is_read_all_the_same():
     hub = Hub(ranges=False)
     try:
         files = HubRepository(REPO, endpoint=hub.endpoint)
-        assert files.inventory().file_bytes == len(WEIGHTS)
+        assert files.tensors().file_bytes == len(WEIGHTS)
         assert len(files.config().layers) == 2
     finally:
         hub.close()
@@ -248,7 +248,7 @@ def test_a_sharded_checkpoint_is_read_by_its_index(hub):
     hub.files["model-00001-of-00001.safetensors"] = hub.files.pop("model.safetensors")
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
     hub.files["model.safetensors.index.json"] = json.dumps(index).encode()
-    assert len(HubRepository(REPO, endpoint=hub.endpoint).inventory()) == len(names)
+    assert len(HubRepository(REPO, endpoint=hub.endpoint).tensors()) == len(names)
 
 
 def test_the_token_goes_to_the_hub_and_never_to_its_storage():
@@ -258,7 +258,7 @@ def test_the_token_goes_to_the_hub_and_never_to_its_storage():
             HubRepository(REPO, endpoint=hub.endpoint).config()
         files = HubRepository(REPO, endpoint=hub.endpoint, token="secret")
         assert len(files.config().layers) == 2
-        assert len(files.inventory()) > 0
+        assert len(files.tensors()) > 0
         assert not hub.storage_saw_token
         assert any(path.startswith("/storage/") for path in hub.paths)
     finally:

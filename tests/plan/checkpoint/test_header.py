@@ -60,8 +60,8 @@ def test_what_the_reference_implementation_writes_is_read_as_it_was(tensors, met
         array[...] = index % 2  # so that the bytes of one tensor differ from its neighbours'
     data = save(arrays, metadata)
     header = read(data)
-    found = {info.name: (info.dtype, info.shape) for info in header.tensors}
-    assert found == {name: (dtype, shape) for name, (dtype, shape) in tensors.items()}
+    described = {info.name: (info.dtype, info.shape) for info in header.tensors}
+    assert described == {name: (dtype, shape) for name, (dtype, shape) in tensors.items()}
     assert header.metadata == (metadata or {})
     assert header.file_bytes == len(data)
     for info in header.tensors:
@@ -102,8 +102,8 @@ entries = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.text(max_size=12) | st.just("__metadata__"), entries | json_values, max_size=4))
 def test_any_json_object_gives_a_header_or_our_error(header):
-    found = read_or_refuse(file_of(header))
-    assert found is None or all(info.size_bytes == 0 for info in found.tensors)
+    accepted = read_or_refuse(file_of(header))
+    assert accepted is None or all(info.size_bytes == 0 for info in accepted.tensors)
 
 
 @given(tensors.filter(bool), st.data())
@@ -208,6 +208,6 @@ def test_without_the_length_of_the_file_the_header_still_says_it():
 @given(st.dictionaries(st.text(max_size=5), entries, max_size=3), st.integers(0, 64))
 def test_whatever_we_accept_the_reference_accepts_too(header, body_bytes):
     data = file_of(header, body_bytes)
-    found = read_or_refuse(data)
-    if found is not None:
-        assert {name for name, _ in safetensors.deserialize(data)} == {info.name for info in found.tensors}
+    accepted = read_or_refuse(data)
+    if accepted is not None:
+        assert {name for name, _ in safetensors.deserialize(data)} == {info.name for info in accepted.tensors}

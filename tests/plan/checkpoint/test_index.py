@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save, save_file
 
 from wisp_plan.checkpoint.directory import read_config, read_directory, read_file
-from wisp_plan.checkpoint.index import INDEX_FILE, Source, read_inventory
+from wisp_plan.checkpoint.index import INDEX_FILE, Source, read_tensor_index
 from wisp_plan.errors import (
     CheckpointMissing,
     ConfigInvalid,
@@ -33,20 +33,20 @@ def write_shards(folder: Path, weight_map: object = None) -> None:
 
 def test_a_folder_with_one_file_is_read(tmp_path):
     save_file({"a": A, "b": B}, tmp_path / "model.safetensors")
-    inventory = read_directory(tmp_path)
-    assert set(inventory.by_name) == {"a", "b"}
-    assert inventory.files == ("model.safetensors",)
-    assert (len(inventory), inventory.elements, inventory.tensor_bytes) == (2, 10, 32)
-    assert inventory.file_bytes == (tmp_path / "model.safetensors").stat().st_size
-    info = inventory.by_name["a"]
+    tensors = read_directory(tmp_path)
+    assert set(tensors.by_name) == {"a", "b"}
+    assert tensors.files == ("model.safetensors",)
+    assert (len(tensors), tensors.elements, tensors.tensor_bytes) == (2, 10, 32)
+    assert tensors.file_bytes == (tmp_path / "model.safetensors").stat().st_size
+    info = tensors.by_name["a"]
     assert (tmp_path / info.file).read_bytes()[info.start : info.end] == A.tobytes()
 
 
 def test_a_folder_with_shards_is_read_by_its_index(tmp_path):
     write_shards(tmp_path)
-    inventory = read_directory(tmp_path)
-    assert {info.name: info.file for info in inventory} == WEIGHT_MAP
-    assert inventory.elements == 10
+    tensors = read_directory(tmp_path)
+    assert {info.name: info.file for info in tensors} == WEIGHT_MAP
+    assert tensors.elements == 10
 
 
 def test_the_single_file_outranks_an_index_as_in_transformers(tmp_path):
@@ -153,8 +153,8 @@ def test_a_remote_checkpoint_is_read_by_ranges_alone():
         data = files[name]
         return Source(lambda offset, length: data[offset : offset + length], len(data))
 
-    inventory = read_inventory(open_file, json.dumps({"weight_map": WEIGHT_MAP}).encode())
-    assert {info.name for info in inventory} == {"a", "b"}
+    tensors = read_tensor_index(open_file, json.dumps({"weight_map": WEIGHT_MAP}).encode())
+    assert {info.name for info in tensors} == {"a", "b"}
     assert opened == [SHARD_1, SHARD_2]
 
 
@@ -163,7 +163,7 @@ def test_a_remote_file_that_is_not_there_is_named():
         raise FileNotFoundError(name)
 
     with pytest.raises(CheckpointMissing, match=r"model\.safetensors is not there"):
-        read_inventory(open_file)
+        read_tensor_index(open_file)
 
 
 @pytest.mark.parametrize(

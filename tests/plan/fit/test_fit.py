@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wisp_plan.checkpoint.header import Header
-from wisp_plan.checkpoint.index import Inventory
+from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.errors import RequestInvalid, TensorsMismatch
 from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware.gpus import find_card, usable_bytes
@@ -227,9 +227,9 @@ def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
 
 
 def test_a_checkpoint_that_lacks_tensors_is_refused_before_the_arithmetic(spec_of):
-    empty = Inventory((Header("model.safetensors", (), 16),))
+    empty = TensorIndex((Header("model.safetensors", (), 16),))
     with pytest.raises(TensorsMismatch):
-        check(spec_of("smollm2-135m"), CPU, available_bytes=GIB, device_name="this machine", inventory=empty)
+        check(spec_of("smollm2-135m"), CPU, available_bytes=GIB, device_name="this machine", tensors=empty)
 
 
 def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):

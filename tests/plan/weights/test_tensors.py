@@ -1,4 +1,4 @@
-"""Which tensors a model needs, and how a checkpoint that lacks them is told so."""
+"""Tensors that a model needs, and the messages about a checkpoint that lacks them."""
 
 from __future__ import annotations
 

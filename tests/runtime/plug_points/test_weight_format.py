@@ -82,6 +82,6 @@ def logits(folder):
 
 def test_a_registered_format_gives_the_logits_of_its_dequantized_weights(folders, monkeypatch):
     monkeypatch.setitem(FORMATS, INT8_ROWS.name, INT8_ROWS)
-    found, expected = map(logits, folders)
-    np.testing.assert_array_equal(found, expected)
+    quantized_logits, expected = map(logits, folders)
+    np.testing.assert_array_equal(quantized_logits, expected)
     assert np.ptp(expected) > 1

@@ -40,7 +40,7 @@ def folder(tmp_path):
 def tensors_of(folder, dtype=np.float32):
     random = np.random.default_rng(1)
     expected = expected_tensors(read_spec(folder))
-    return {one.name: random.standard_normal(one.shape).astype(dtype) for one in expected}
+    return {tensor.name: random.standard_normal(tensor.shape).astype(dtype) for tensor in expected}
 
 
 def load_from(folder, progress=None):

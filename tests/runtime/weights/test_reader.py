@@ -1,4 +1,4 @@
-"""From files to weights: how tensors are cut, how files are read, and a GPU's storing, played by NumPy."""
+"""Reading files into weights, and storing them on a GPU that NumPy simulates."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_gate_and_up_alternate_by_eights(rows):
     assert [at[place] for place in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
 
 
-# A GPU, played by NumPy: packed matrices in bf16, and copies that happen long after they were asked for.
+# A GPU simulated by NumPy: packed matrices in bf16, and copies that happen long after they were requested.
 
 
 class Packed:
@@ -137,7 +137,7 @@ class LateCopyEngine:
         self.is_closed = True
 
 
-class PlayedGpu(CpuOps):
+class SimulatedGpu(CpuOps):
     chunk_bytes = 3000
 
     def weight_bytes(self, weight):
@@ -175,7 +175,9 @@ SPEC = changed(parse_config(CONFIG), has_bias=True, has_output_bias=True, has_qk
 def checkpoint(folder, spec, dtype):
     """Write two shards of random numbers; return them, and the headers' entries by name."""
     numbers = np.random.default_rng(5)
-    tensors = {one.name: numbers.standard_normal(one.shape).astype(dtype) for one in expected_tensors(spec)}
+    tensors = {
+        tensor.name: numbers.standard_normal(tensor.shape).astype(dtype) for tensor in expected_tensors(spec)
+    }
     names = list(tensors)
     random.Random(1).shuffle(names)
     files = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -188,9 +190,9 @@ def checkpoint(folder, spec, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
 def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_direct):
     tensors, infos = checkpoint(tmp_path, SPEC, dtype)
-    ops, declared = PlayedGpu(threads=1), declare(SPEC)
+    ops, declared = SimulatedGpu(threads=1), declare(SPEC)
     weights = Weights(ops, declared)
-    uploader, told = ops.uploader(0), []
+    uploader, reports = ops.uploader(0), []
     chunks = plan(declared, infos, uploader.chunk_bytes)
     try:
         files = Files(tmp_path, ["a.safetensors", "b.safetensors"], is_direct=is_direct)
@@ -198,10 +200,10 @@ def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_dir
         pytest.skip("this file system has no O_DIRECT")
     uploader._engine.buffers = [page_aligned(np.zeros(3000 + 3 * PAGE_BYTES, np.uint8)) for _ in range(3)]
     with files, WeightReader(files, chunks, weights, uploader) as reader:
-        reader.wait(lambda *now: told.append(now))
+        reader.wait(lambda *now: reports.append(now))
     assert uploader._engine.is_closed
     total = sum(info.size_bytes for info in infos.values())
-    assert (told[0], told[-1]) == ((0, total), (total, total))
+    assert (reports[0], reports[-1]) == ((0, total), (total, total))
     for weight in declared:
         stacked = np.concatenate([tensors[source.tensor] for source in weight.sources]).astype(BF16)
         held = weights[weight.name]
@@ -215,7 +217,7 @@ def test_every_parameter_of_a_gpu_is_what_the_files_hold(tmp_path, dtype, is_dir
 @pytest.mark.parametrize("switches", [{}, {"ties_embeddings": False}, {"has_qkv_bias": False, "inner": 128}])
 def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
     spec = changed(SPEC, **switches)
-    weights = Weights(PlayedGpu(threads=1), declare(spec))
+    weights = Weights(SimulatedGpu(threads=1), declare(spec))
     assert weights.arena.nbytes == weight_bytes(spec, "bf16", "cuda").weights
     starts = [weights[weight.name] for weight in declare(spec) if not weight.is_matrix]
     assert all((start.ctypes.data - weights.arena.ctypes.data) % 128 == 0 for start in starts)
@@ -228,7 +230,7 @@ class BrokenCopyEngine(LateCopyEngine):
 
 def test_a_device_that_fails_ends_the_load_and_the_tensor_is_noted(tmp_path):
     _, infos = checkpoint(tmp_path, SPEC, BF16)
-    weights = Weights(PlayedGpu(threads=1), declare(SPEC))
+    weights = Weights(SimulatedGpu(threads=1), declare(SPEC))
     uploader = PipelinedUploader(BrokenCopyEngine(2, 3000), threads=4, chunk_bytes=3000)
     chunks = plan(declare(SPEC), infos, 3000)
     with (

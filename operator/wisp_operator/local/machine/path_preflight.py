@@ -27,7 +27,7 @@ def path_failure(model: InferenceModel) -> Failure | None:
         return None
     try:
         files.config()
-        files.inventory()
+        files.tensors()
     except SourceError as error:
         return Failure("ModelNotFound", str(error), time.time())
     except ConfigInvalid as error:

@@ -34,14 +34,14 @@ def pack(matrix: Array, permutation: RowPermutation = "plain") -> Array:
     padded = np.zeros((rows, columns), matrix.dtype)
     padded[permuted_rows(outputs, permutation), :inputs] = matrix
     chunks = padded.reshape(rows // BLOCK, BLOCK, columns // BLOCK, _CHUNKS, _CHUNK)
-    chunks = chunks.transpose(0, 2, 1, 3, 4)[:, :, *_places()]
+    chunks = chunks.transpose(0, 2, 1, 3, 4)[:, :, *_positions()]
     return np.ascontiguousarray(chunks).reshape(-1)
 
 
 def unpack(storage: Array, outputs: int, inputs: int, permutation: RowPermutation = "plain") -> Array:
     """Return the matrix ``[out, in]`` that :func:`pack` laid out as ``storage``."""
     rows, columns = packed_shape(outputs, inputs)
-    chunks = storage.reshape(rows // BLOCK, columns // BLOCK, BLOCK, _CHUNKS, _CHUNK)[:, :, *_places()]
+    chunks = storage.reshape(rows // BLOCK, columns // BLOCK, BLOCK, _CHUNKS, _CHUNK)[:, :, *_positions()]
     padded = chunks.transpose(0, 2, 1, 3, 4).reshape(rows, columns)
     return padded[permuted_rows(outputs, permutation), :inputs]
 
@@ -55,7 +55,7 @@ def permuted_rows(outputs: int, permutation: RowPermutation) -> Array:
     return permuted_row(np.arange(outputs), outputs, permutation)
 
 
-def _places() -> Any:
+def _positions() -> Any:
     """Return indices ``[64, 8]`` of a block's rows and chunks; a swizzle is its own inverse."""
     rows = np.arange(BLOCK)[:, None]
     return rows, np.arange(_CHUNKS) ^ rows % 8

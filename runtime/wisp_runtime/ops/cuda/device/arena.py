@@ -1,6 +1,6 @@
 """The GPU's large allocations: one arena for all weights, one each for keys and values. None moves or grows.
 
-They are plain allocations beside CuPy's pool, so that what the ledger predicts is what the driver reports.
+They are plain allocations beside CuPy's pool, so that the ledger's prediction equals the driver's report.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
 
 
 def _dtype(weight: WeightSpec) -> np.dtype[Any]:
+    """Return the dtype in which a weight is held."""
     return BF16 if weight.dtype is None else STORED[weight.dtype]
 
 

@@ -53,7 +53,7 @@ class _Slot:
 
 
 class CudaCopyEngine:
-    """See :class:`wisp_runtime.ops.cuda.weights.pipelined_uploader.CopyEngine`.
+    """Copy engine of CUDA, see :class:`wisp_runtime.ops.cuda.weights.pipelined_uploader.CopyEngine`.
 
     Args:
         device: GPU; its stream packs.
@@ -105,11 +105,9 @@ class CudaCopyEngine:
         """Round here, in the buffer, and copy straight to the arena: vectors are few and small."""
         held = destination.weight.dtype
         values = rows.view(STORED[destination.dtype]).astype(held)
-        if size := interleaved_head_size(
-            destination.permutation
-        ):  # whole heads: a vector is never cut in chunks
-            places = permuted_row(np.arange(size), size, destination.permutation)
-            values = values.reshape(-1, size)[:, np.argsort(places)].reshape(-1)
+        if size := interleaved_head_size(destination.permutation):  # whole heads: a vector is one chunk
+            positions = permuted_row(np.arange(size), size, destination.permutation)
+            values = values.reshape(-1, size)[:, np.argsort(positions)].reshape(-1)
         rounded = buffer[: values.nbytes]
         rounded[:] = values.view(np.uint8)
         target = destination.weight.data.ptr
@@ -126,7 +124,7 @@ class CudaCopyEngine:
         runtime.memcpyAsync(target, source.ctypes.data, source.nbytes, kind, stream)
 
     def _copy_eights(self, target: int, source: Array) -> None:
-        """Copy eight numbers to every other destination for eight."""
+        """Copy groups of eight numbers to every other group of the target."""
         runtime, width = cp.cuda.runtime, 8 * BF16.itemsize
         kind, stream = runtime.memcpyHostToDevice, self._stream.ptr
         height = source.nbytes // width

@@ -20,7 +20,7 @@ from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation, interleaved_head_size
 
 _THREADS = constants()["pack_threads"]
-_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # what a thread block packs
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # of a thread block
 _SOURCES = {BF16: "pack_bf16", np.dtype(np.float16): "pack_f16", np.dtype(np.float32): "pack_f32"}
 _PLAIN, _GATE, _UP = 0, 1, 2
 
@@ -33,8 +33,8 @@ class PackedMatrix:
         storage: ``[elements(out, in)]`` bf16; padding is zero.
         outputs: number of rows.
         inputs: number of columns, a multiple of 8.
-        permutation: row permutation, :func:`~.upload.permuted_row`. Interleaved gate and up have a multiple
-            of 8 rows each, interleaved heads are whole.
+        permutation: row permutation. Interleaved gate and up have a multiple of 8 rows each, interleaved
+            heads are whole.
     """
 
     storage: Array
@@ -49,7 +49,7 @@ class PackedMatrix:
 
 
 def elements(outputs: int, inputs: int) -> int:
-    """Return how many elements a packed ``[outputs, inputs]`` matrix takes, padding included."""
+    """Return the number of elements of a packed ``[outputs, inputs]`` matrix, padding included."""
     return packed_elements(outputs, inputs)
 
 
@@ -97,13 +97,10 @@ def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
     require(op, "the packed matrix", weight.storage, (elements(weight.outputs, columns),), BF16)
     require_aligned(op, "the packed matrix", weight.storage)
     require_true(columns % 8 == 0, f"{op}: the matrix has {columns} columns, must be a multiple of 8")
-    unit = interleaved_head_size(weight.permutation) or (
-        16 if weight.permutation == "gate_up_interleaved" else 1
-    )
+    permutation = weight.permutation
+    unit = interleaved_head_size(permutation) or (16 if permutation == "gate_up_interleaved" else 1)
     is_even = weight.outputs % unit == 0
-    require_true(
-        is_even, f"{op}: {weight.outputs} rows of {weight.permutation}, must be a multiple of {unit}"
-    )
+    require_true(is_even, f"{op}: {weight.outputs} rows of {permutation}, must be a multiple of {unit}")
     fits = first >= 0 and first + count <= weight.outputs
     require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {weight.outputs}")
 
@@ -111,9 +108,8 @@ def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
 def _runs(weight: PackedMatrix, first: int, end: int) -> list[tuple[int, int, int, int]]:
     """Split rows between gate and up: first and end of each run, position in its half, pack.cu's code."""
     if weight.permutation != "gate_up_interleaved":
-        return (
-            [(first, end, first, interleaved_head_size(weight.permutation) or _PLAIN)] if end > first else []
-        )
+        code = interleaved_head_size(weight.permutation) or _PLAIN
+        return [(first, end, first, code)] if end > first else []
     half = weight.outputs // 2
     runs = ((first, min(end, half), first, _GATE), (max(first, half), end, max(first, half) - half, _UP))
     return [run for run in runs if run[1] > run[0]]

@@ -24,7 +24,7 @@ class CopyEngine(Protocol):
     buffers: list[Array]
 
     def wait(self, slot: int) -> None:
-        """Wait until what was last sent from buffer ``slot`` has left it; at once if nothing was."""
+        """Wait until the last copy out of buffer ``slot`` is over."""
         ...
 
     def send(self, slot: int, rows: Array, destination: WeightDestination) -> None:
@@ -32,7 +32,7 @@ class CopyEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait until all that was sent is stored, and free the buffers."""
+        """Wait until all copies are over, and free the buffers."""
         ...
 
 
