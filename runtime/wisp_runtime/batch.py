@@ -49,6 +49,9 @@ class Batch:
         kind: kind of every sequence's work, where all are computed as of that kind: DECODE is one token each;
             PREFILL (in deterministic mode) is as prompts are computed, a single token too. None is any
             mixture.
+        state_slots: ``[B]`` int32, slot of each sequence's recurrent state, -1 for padding; None where no
+            layer has one. A sequence whose first token is at position 0 begins with a state of zeros.
+        other_groups: the same step with ``slots`` and ``block_tables`` of each paged group but the first.
     """
 
     tokens: Array
@@ -61,6 +64,12 @@ class Batch:
     query_starts_host: tuple[int, ...]
     context_lengths_host: tuple[int, ...]
     kind: StepKind | None = None
+    state_slots: Array | None = None
+    other_groups: tuple[Batch, ...] = ()
+
+    def of_group(self, index: int) -> Batch:
+        """Return the step with ``slots`` and ``block_tables`` of a paged group."""
+        return self.other_groups[index - 1] if index else self
 
 
 @dataclass(frozen=True, slots=True)

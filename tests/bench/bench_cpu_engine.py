@@ -34,7 +34,7 @@ from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import kv_cache
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
 
@@ -104,7 +104,7 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
         BLOCK_TOKENS,
         attention_of(spec).head_size,
     )
-    runner = CpuRunner(model, KVCache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
+    runner = CpuRunner(model, kv_cache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
     reads = {name: reading(arena, threads, read) for name, read in READS.items()}
     rows = []
     for batch, context in CASES:

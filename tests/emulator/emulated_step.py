@@ -15,7 +15,7 @@ from wisp_plan.presets import shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.bench.contexts import fill_with_noise
-from wisp_runtime.layers.cache import allocate
+from wisp_runtime.layers.cache import allocate_blocks
 from wisp_runtime.models.load import random_model
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -63,7 +63,7 @@ class EmulatedStep:
         self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
         self.kernels = Emulated(source, [*Catalogue().defines("hopper", step_model(spec)), *options])
         self.model = random_model(spec, self.ops, 7)
-        self.cache = allocate(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
+        self.cache = allocate_blocks(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         for array in (self.cache.keys, self.cache.values):
             array[:] = array.astype(BF16)

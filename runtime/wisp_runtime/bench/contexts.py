@@ -14,7 +14,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.ops.protocol.ops import Ops
 
 Prompt = tuple[int, ...]
@@ -44,9 +44,9 @@ def insert_prefixes(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
         manager.release(cache)
 
 
-def fill_with_noise(cache: KVCache, ops: Ops, seed: int = 0) -> None:
+def fill_with_noise(cache: ModelCache, ops: Ops, seed: int = 0) -> None:
     """Fill keys and values with standard normal numbers, repeating a million of them."""
-    for number, array in enumerate((cache.keys, cache.values)):
+    for number, array in enumerate(array for group in cache.groups for array in group):
         rng = np.random.default_rng((seed, number))
         noise = rng.standard_normal(min(array.size, _NOISE_ELEMENTS), np.float32).astype(array.dtype)
         bits = f"u{array.dtype.itemsize}"

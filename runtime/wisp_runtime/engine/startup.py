@@ -198,7 +198,7 @@ def make_runner(
         GpuOutOfMemory: what the ledger left was taken by something else.
     """
     ops = device.ops
-    cache = allocate(model.spec, ops, blocks=fit.kv_blocks, block_tokens=fit.block_tokens)
+    cache = allocate(fit.cache, ops)
     device.reserve(model.spec, step_sizes(limits))
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)

@@ -1,44 +1,124 @@
-"""The paged KV cache: one arena for keys, one for values, allocated once.
+"""Arrays of a model's caches, allocated once: blocks of each paged group, slots of recurrent state.
 
-Which block belongs to whom is the engine's business (``engine/cache/blocks.py``); here are only the arrays.
+Which block or slot belongs to which sequence is the engine's business (``engine/cache/manager.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.ops import Ops
+from wisp_runtime.ops.protocol.cache import CacheOps
+
+CopySlot = Callable[[Array, int, int], None]
+"""Copy of one slot of a state's array to another: array, source, target."""
 
 
 @dataclass(frozen=True, slots=True)
-class KVCache:
-    """Keys and values of all layers.
+class LayerCache:
+    """Cache of one layer, as its mixer uses it.
 
     Attributes:
-        keys: ``[L, P, Hkv, Tb, Dh]``; a block of a head is contiguous.
-        values: ``[L, P, Hkv, Tb, Dh]``.
-        block_tokens: Tb, tokens per block.
+        arrays: for attention keys and values, ``[P, Hkv, Tb, Dh]`` each; for a recurrent mixer each array of
+            its state, ``[slots, …]``.
+        group: position of the layer's paged group: block tables and slots are ``batch.of_group(group)``'s.
     """
 
-    keys: Array
-    values: Array
+    arrays: tuple[Array, ...]
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCache:
+    """Caches of all layers.
+
+    Attributes:
+        block_tokens: Tb, tokens per block.
+        layers: cache of each layer; None for a layer without.
+        groups: arrays of each paged group, ``[L, P, …]`` with L layers of the group: of attention keys and
+            values, a block of a head contiguous.
+        states: all arrays of recurrent state, ``[slots, L, …]``: one sequence's is contiguous.
+        copy_slot: device's copy.
+    """
+
     block_tokens: int
+    layers: tuple[LayerCache | None, ...]
+    groups: tuple[tuple[Array, ...], ...]
+    states: tuple[Array, ...] = ()
+    copy_slot: CopySlot | None = None
+
+    @property
+    def keys(self) -> Array:
+        """Keys of the only group, ``[L, P, Hkv, Tb, Dh]``."""
+        return self.groups[0][0]
+
+    @property
+    def values(self) -> Array:
+        """Values of the only group, ``[L, P, Hkv, Tb, Dh]``."""
+        return self.groups[0][1]
 
     @property
     def blocks(self) -> int:
-        """P, the number of blocks."""
+        """P, the number of blocks of the only group."""
         return int(self.keys.shape[1])
 
+    def of_layer(self, index: int) -> LayerCache:
+        """Return the cache of a layer that has one."""
+        layer = self.layers[index]
+        assert layer is not None, f"layer {index} declares no cache"
+        return layer
 
-def allocate(spec: ModelSpec, ops: Ops, *, blocks: int, block_tokens: int) -> KVCache:
-    """Allocate the cache of a model: ``blocks`` blocks of ``block_tokens`` tokens.
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy one sequence's recurrent state, of all layers, from slot to slot."""
+        assert self.copy_slot is not None, "no layer has a recurrent state"
+        for array in self.states:
+            self.copy_slot(array, source, target)
+
+
+def kv_cache(keys: Array, values: Array, block_tokens: int) -> ModelCache:
+    """Return the cache of a model all of whose layers attend alike; arrays as of :class:`ModelCache`."""
+    layers = tuple(LayerCache((keys[index], values[index])) for index in range(len(keys)))
+    return ModelCache(block_tokens, layers, ((keys, values),))
+
+
+def allocate(sizes: CacheSizes, ops: CacheOps) -> ModelCache:
+    """Allocate caches of ``sizes``.
 
     Raises:
         GpuOutOfMemory: there is less memory than the ledger counted on.
     """
-    layer = dense_layer(spec)
-    assert layer is not None, "layers that differ have no common cache yet"
-    shape = (len(spec.layers), blocks, layer.attention.kv_heads, block_tokens, layer.attention.head_size)
-    return KVCache(ops.kv_arena(shape), ops.kv_arena(shape), block_tokens)
+    layers: dict[int, LayerCache] = {}
+    groups = []
+    for index, pool in enumerate(sizes.pools):
+        spec, count = pool.group.spec, len(pool.group.layers)
+        shapes = spec.block_shapes(sizes.block_tokens)
+        arrays = tuple(ops.kv_arena((count, pool.blocks, *shape)) for shape in shapes)
+        groups.append(arrays)
+        for row, layer in enumerate(pool.group.layers):
+            layers[layer] = LayerCache(tuple(array[row] for array in arrays), index)
+    states: list[Array] = []
+    for group in sizes.states:
+        slots, count = sizes.state_slots + sizes.snapshots, len(group.layers)
+        described = zip(group.spec.shapes, group.spec.dtypes, strict=True)
+        arrays = tuple(ops.state_arena((slots, count, *shape), dtype) for shape, dtype in described)
+        states += arrays
+        for row, layer in enumerate(group.layers):
+            layers[layer] = LayerCache(tuple(array[:, row] for array in arrays))
+    of_layers = tuple(layers.get(index) for index in range(max(layers, default=-1) + 1))
+    return ModelCache(sizes.block_tokens, of_layers, tuple(groups), tuple(states), ops.copy_slot)
+
+
+def allocate_blocks(spec: ModelSpec, ops: CacheOps, *, blocks: int, block_tokens: int) -> ModelCache:
+    """Allocate caches of a model without recurrent state: ``blocks`` blocks of ``block_tokens`` tokens."""
+    sizes = cache_sizes(
+        model_groups(spec, "bf16"),
+        blocks,
+        block_tokens=block_tokens,
+        max_concurrent=blocks,
+        max_step_tokens=blocks * block_tokens,
+        max_context=blocks * block_tokens,
+    )
+    return allocate(sizes, ops)

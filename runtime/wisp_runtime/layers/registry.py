@@ -14,7 +14,7 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import ModelUnsupported
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import GatedMLP
 from wisp_runtime.layers.mixers.attention import Attention
@@ -23,7 +23,7 @@ from wisp_runtime.layers.mixers.attention import Attention
 class Mixer(Protocol):
     """A token mixer of one layer."""
 
-    def __call__(self, x: Array, batch: Batch, cache: KVCache, rows: Array | None = None) -> Array:
+    def __call__(self, x: Array, batch: Batch, cache: ModelCache, rows: Array | None = None) -> Array:
         """Map ``[N, D]`` to ``[N, D]``, updating what the layer keeps of each sequence in ``cache``.
 
         Args:

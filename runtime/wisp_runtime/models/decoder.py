@@ -10,7 +10,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
@@ -43,7 +43,7 @@ class Layer:
         return self._mixer is not None
 
     def __call__(
-        self, x: Array | None, residual: Array, batch: Batch, cache: KVCache, rows: Array | None = None
+        self, x: Array | None, residual: Array, batch: Batch, cache: ModelCache, rows: Array | None = None
     ) -> Array:
         """Add ``x``, of the layer before, into ``residual``, both ``[N, D]``; return this layer's output.
 
@@ -86,7 +86,7 @@ class Decoder:
         self._norm = RMSNorm(ops, weights, "norm", spec.final_norm.eps)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
-    def forward(self, batch: Batch, cache: KVCache, probe: Probe | None = None) -> Output:
+    def forward(self, batch: Batch, cache: ModelCache, probe: Probe | None = None) -> Output:
         """Run one step: write the K and V of its tokens to ``cache`` and return logits.
 
         Nobody reads what the last layer leaves of the other rows, so there they end with its attention.

@@ -8,7 +8,7 @@ from typing import Protocol
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
@@ -32,7 +32,7 @@ class Model(Protocol):
 
     spec: ModelSpec
 
-    def forward(self, batch: Batch, cache: KVCache) -> Output:
+    def forward(self, batch: Batch, cache: ModelCache) -> Output:
         """Run one step: write the K and V of its tokens to ``cache`` and return logits."""
         ...
 

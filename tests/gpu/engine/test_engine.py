@@ -17,7 +17,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-from wisp_plan.memory.cache import one_pool  # noqa: E402
+from wisp_plan.memory.cache import cache_sizes, model_groups  # noqa: E402
 from wisp_plan.spec.attention import AttentionSpec  # noqa: E402
 from wisp_plan.spec.model import dense_decoder  # noqa: E402
 from wisp_plan.spec.rope import RopeSpec  # noqa: E402
@@ -43,7 +43,15 @@ SPEC = dense_decoder(
     attention=AttentionSpec(8, 2, 64, RopeSpec()),
     norm_eps=1e-5,
 )
-LIMITS = Limits(one_pool(700, 16), 256, 32, 512, SPEC.vocab)
+CACHE = cache_sizes(
+    model_groups(SPEC, "bf16"),
+    700,
+    block_tokens=16,
+    max_concurrent=32,
+    max_step_tokens=256,
+    max_context=512,
+)
+LIMITS = Limits(CACHE, 256, 32, 512, SPEC.vocab)
 TOKENS = 64
 NAN_BITS = 0xFFFF
 
@@ -62,7 +70,7 @@ class Rig:
         self.ops, self.device = device.ops, device.gpu
         memory = device.memory()
         self.model = random_model(SPEC, self.ops, seed=3)
-        fit = SimpleNamespace(kv_blocks=LIMITS.cache.pools[0].blocks, block_tokens=LIMITS.block_tokens)
+        fit = SimpleNamespace(cache=CACHE)
         self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path, memory)[0]
         self.cache = self.runner.forward_pass.cache
         self.clear_cache()

@@ -13,7 +13,7 @@ from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent.strategy import load_persistent
-from wisp_runtime.layers.cache import KVCache, allocate
+from wisp_runtime.layers.cache import ModelCache, allocate_blocks
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.ops import Ops
@@ -99,9 +99,9 @@ class Ours:
             logits |= {piece.row: found[row : row + 1].copy() for row, piece in enumerate(step)}
         return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
 
-    def _unwritten_cache(self, blocks: int) -> KVCache:
+    def _unwritten_cache(self, blocks: int) -> ModelCache:
         """Return a cache full of NaN: nothing that was not written may reach a result."""
-        cache = allocate(self.model.spec, self.ops, blocks=blocks, block_tokens=BLOCK_TOKENS)
+        cache = allocate_blocks(self.model.spec, self.ops, blocks=blocks, block_tokens=BLOCK_TOKENS)
         if self.ops.device == "cuda":
             for array in (cache.keys, cache.values):
                 array.data.memset_async(_NAN_BYTE, array.nbytes)

@@ -44,14 +44,14 @@ class Subject:
 
     def __init__(self, device, spec, blocks=4200):
         from wisp_runtime.bench.contexts import fill_with_noise
-        from wisp_runtime.layers.cache import allocate
+        from wisp_runtime.layers.cache import allocate_blocks
         from wisp_runtime.models.load import random_model
         from wisp_runtime.ops.cuda.ops import CudaOps
         from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
 
         self.spec, self.device, self.ops = spec, device, CudaOps(device)
         self.model = random_model(spec, self.ops, 7)
-        self.cache = allocate(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
+        self.cache = allocate_blocks(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
         self.step = DecodeStep(

@@ -16,7 +16,7 @@ from wisp_runtime.bench.harness import requests_of, run_script
 from wisp_runtime.bench.profile.trace import HostClock, TracedDevice, Tracer
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import kv_cache
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from fake_device import fake_device_runner
@@ -42,7 +42,7 @@ def test_steps_that_overlap_are_counted_like_others(is_late):
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_noise_reaches_every_block_of_a_cache(kind):
     shape = (3, 70, 2, 16, 128)
-    cache = KVCache(np.full(shape, np.nan, kind), np.full(shape, np.nan, kind), 16)
+    cache = kv_cache(np.full(shape, np.nan, kind), np.full(shape, np.nan, kind), 16)
     fill_with_noise(cache, SimpleNamespace(from_host=lambda array: array))
     for array in (cache.keys, cache.values):
         assert np.isfinite(array).all()

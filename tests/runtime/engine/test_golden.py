@@ -15,7 +15,7 @@ from spec_changes import attention_of
 from tokenizers import Tokenizer
 
 from wisp_runtime.batch import Batch
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import kv_cache
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
 
@@ -48,7 +48,7 @@ def cache(model):
         BLOCK_TOKENS,
         attention_of(spec).head_size,
     )
-    return KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32), BLOCK_TOKENS)
+    return kv_cache(np.zeros(shape, np.float32), np.zeros(shape, np.float32), BLOCK_TOKENS)
 
 
 def batch_of(pieces: list[tuple[int, int, list[int]]]) -> Batch:

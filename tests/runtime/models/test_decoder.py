@@ -19,7 +19,7 @@ from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.weights.declaration import declare
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ModelUnsupported
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import kv_cache
 from wisp_runtime.layers.rotary import rope_frequencies
 from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.cpu.ops import CpuOps
@@ -85,7 +85,7 @@ def run(model, pieces, cache):
 def empty_cache(spec):
     attention = attention_of(spec)
     shape = (len(spec.layers), 16, attention.kv_heads, TB, attention.head_size)
-    return KVCache(OPS.kv_arena(shape), OPS.kv_arena(shape), TB)
+    return kv_cache(OPS.kv_arena(shape), OPS.kv_arena(shape), TB)
 
 
 TOKENS = [3, 14, 15, 9, 26, 5, 35, 89, 79, 3, 23, 84, 62]

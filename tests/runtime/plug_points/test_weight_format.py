@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from wisp_plan.weights.formats import FORMATS, VALUES, ScaleLayout, StoredPart, WeightFormat
 from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.batch import Batch
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import kv_cache
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
 
@@ -65,7 +65,7 @@ def folders(tmp_path):
 
 def logits(folder):
     spec, count = read_spec(folder), len(TOKENS)
-    cache = KVCache(*(OPS.kv_arena((2, 1, 2, 16, 12)) for _ in range(2)), 16)
+    cache = kv_cache(*(OPS.kv_arena((2, 1, 2, 16, 12)) for _ in range(2)), 16)
     batch = Batch(
         tokens=TOKENS,
         positions=np.arange(count, dtype=np.int32),

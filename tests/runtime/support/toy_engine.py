@@ -29,7 +29,7 @@ from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.engine.transport.messages import Phase, Ready, Submit
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache, kv_cache
 from wisp_runtime.models.model import Output
 
 VOCAB = 13
@@ -82,7 +82,7 @@ class ToyModel:
     computed_tokens: int = 0
     window: int | None = None
 
-    def forward(self, batch: Batch, cache: KVCache) -> Output:
+    def forward(self, batch: Batch, cache: ModelCache) -> Output:
         self.computed_tokens += len(batch.tokens)
         tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
         live = batch.slots >= 0
@@ -120,7 +120,7 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
 def toy_runner(sizes: CacheSizes) -> CpuRunner:
     """A runner of the toy, its cache filled with what no one wrote."""
     shape = (1, sizes.pools[0].blocks, 1, sizes.block_tokens, 1)
-    cache = KVCache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), sizes.block_tokens)
+    cache = kv_cache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), sizes.block_tokens)
     return CpuRunner(ToyModel(window=sizes.pools[0].group.spec.window), cache, toy_sample)
 
 

@@ -11,7 +11,7 @@ from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.execution.sampler import draws, sampling_batch
 from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Model
 
 Sample = Callable[[Array, SamplingBatch], Sampled]
@@ -57,11 +57,14 @@ class CpuRunner:
 
     overlaps = False
 
-    def __init__(self, model: Model, cache: KVCache, sample: Sample) -> None:
+    def __init__(self, model: Model, cache: ModelCache, sample: Sample) -> None:
         self.forward_pass = ForwardPass(model, cache)
         self.sample = sample
 
     def forward(self, plan: Plan) -> CpuStep:
         """Compute the chunks of ``plan``."""
         batch = pack(plan, self.forward_pass.cache.block_tokens)
-        return CpuStep(plan, self.forward_pass(batch).logits, self.sample)
+        self.forward_pass.restore_states(plan)
+        logits = self.forward_pass(batch).logits
+        self.forward_pass.save_states(plan)
+        return CpuStep(plan, logits, self.sample)

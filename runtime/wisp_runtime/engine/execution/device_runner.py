@@ -38,7 +38,7 @@ from wisp_runtime.engine.execution.staging import (
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
 from wisp_runtime.ops.protocol.stream import Event, Stream
@@ -102,7 +102,7 @@ class DeviceRunner:
     overlaps = True
 
     def __init__(
-        self, model: Model, cache: KVCache, sampler: Sampler, stream: Stream, limits: Limits
+        self, model: Model, cache: ModelCache, sampler: Sampler, stream: Stream, limits: Limits
     ) -> None:
         self.forward_pass = ForwardPass(model, cache)
         self.graphs = GraphCache(stream)
@@ -124,14 +124,17 @@ class DeviceRunner:
             persistent = self.forward_pass.persistent
             staged = self._staging.stage(plan, persistent.max_context_tokens if persistent else None)
             step = self._last = DeviceStep(plan, self._stream, staged.pinned.done)
+            self.forward_pass.restore_states(plan)
             if staged.sampling is None:
                 logits = self._forward(staged)
+                self.forward_pass.save_states(plan)
                 step.launch_sampling = lambda: self._sample_late(plan, staged, logits)
                 return step
             if staged.valid_rows or staged.bucket is not None:
                 step.results = self._staging.fetch(staged, self._forward_and_sample(staged, staged.sampling))
             else:
                 self._forward(staged)
+            self.forward_pass.save_states(plan)
             step.done.record()
         return step
 

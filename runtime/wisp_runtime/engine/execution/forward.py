@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wisp_runtime.batch import Batch
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.engine.scheduling.plan import Plan
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Model, Output
 from wisp_runtime.ops.protocol.persistent import WholeStep
 
@@ -13,18 +14,32 @@ class ForwardPass:
 
     Args:
         model: computes logits op by op.
-        cache: keys and values of all layers.
+        cache: caches of all layers.
 
     Attributes:
         persistent: the kernel that computes a decode step in one launch; None if there is none.
     """
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
+    def __init__(self, model: Model, cache: ModelCache) -> None:
         self.model, self.cache = model, cache
         self.persistent: WholeStep | None = None
 
     def __call__(self, batch: Batch) -> Output:
-        """Write the K and V of the batch's tokens to the cache; return logits."""
+        """Write what the layers keep of the batch's tokens to the cache; return logits."""
         if self.persistent is not None and self.persistent.takes(batch):
             return Output(self.persistent(batch, self.cache.keys, self.cache.values))
         return self.model.forward(batch, self.cache)
+
+    def restore_states(self, plan: Plan) -> None:
+        """Copy the snapshots from which chunks of ``plan`` go on; before the step's forward pass."""
+        if self.cache.states:
+            for chunk in plan:
+                if chunk.restore_slot >= 0:
+                    self.cache.copy_state(chunk.restore_slot, chunk.sequence.cache.state_slot)
+
+    def save_states(self, plan: Plan) -> None:
+        """Copy the states that chunks of ``plan`` leave to their snapshots; after the step's forward pass."""
+        if self.cache.states:
+            for chunk in plan:
+                if chunk.snapshot_slot >= 0:
+                    self.cache.copy_state(chunk.sequence.cache.state_slot, chunk.snapshot_slot)

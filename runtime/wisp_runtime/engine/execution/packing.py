@@ -6,8 +6,10 @@ device looks up when this step runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,15 +20,29 @@ _ALIGNMENT_BYTES = 16
 
 
 class Shape(NamedTuple):
-    """How large a step is: N tokens of B sequences, R rows of logits."""
+    """Sizes of a step.
+
+    Attributes:
+        tokens, sequences: N, B.
+        rows: R, rows of logits.
+        groups: paged groups of the model.
+        has_states: whether any layer has a recurrent state.
+    """
 
     tokens: int
     sequences: int
     rows: int
+    groups: int = 1
+    has_states: bool = False
 
 
 class Arrays(NamedTuple):
-    """The small arrays of a step, as :class:`wisp_runtime.batch.Batch` says; of the host or of a device."""
+    """The small arrays of a step, as :class:`wisp_runtime.batch.Batch` says; of the host or of a device.
+
+    Attributes:
+        slots: ``[G, N]``, slots of each paged group.
+        state_slots: ``[B]``, or empty.
+    """
 
     slots: Array
     logit_rows: Array
@@ -34,17 +50,19 @@ class Arrays(NamedTuple):
     positions: Array
     query_starts: Array
     context_lengths: Array
+    state_slots: Array
 
 
 def _lengths(shape: Shape) -> tuple[tuple[int, type[np.signedinteger]], ...]:
-    tokens, sequences, rows = shape
+    tokens, sequences, rows, groups, has_states = shape
     return (
-        (tokens, np.int64),
+        (groups * tokens, np.int64),
         (rows, np.int64),
         (tokens, np.int32),
         (tokens, np.int32),
         (sequences + 1, np.int32),
         (sequences, np.int32),
+        (sequences * has_states, np.int32),
     )
 
 
@@ -58,17 +76,26 @@ def cut(memory: Array, shape: Shape) -> Arrays:
     arrays, start = [], 0
     for length, kind in _lengths(shape):
         size = length * np.dtype(kind).itemsize
-        arrays.append(memory[start : start + size].view(kind))
+        array = memory[start : start + size].view(kind) if length else np.empty(0, kind)
+        arrays.append(array)
         start += _aligned(size)
+    arrays[0] = arrays[0].reshape(shape.groups, shape.tokens)
     return Arrays(*arrays)
 
 
 def shape_of(plan: Plan) -> Shape:
     """Return the shape of a plan's step."""
-    return Shape(sum(chunk.tokens for chunk in plan), len(plan), sum(chunk.logits for chunk in plan))
+    cache = plan[0].sequence.cache
+    return Shape(
+        sum(chunk.tokens for chunk in plan),
+        len(plan),
+        sum(chunk.logits for chunk in plan),
+        len(cache.tables),
+        cache.state_slot >= 0,
+    )
 
 
-def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
+def fill(arrays: Arrays, plan: Plan, tables: Sequence[Array], block_tokens: int) -> None:
     """Write the chunks of ``plan`` one after the other; rows beyond them are padding.
 
     A padding row is a sequence of one token that reads nothing (context 0) and writes nothing (slot -1).
@@ -76,7 +103,7 @@ def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
     Args:
         arrays: of the plan's shape; or, of a plan that samples nothing, with one row of logits, which nobody
             wants; or with as many more tokens, sequences and rows, all padding.
-        tables: ``[B, W]`` int32, KV blocks of each sequence of the plan.
+        tables: for each paged group ``[B, W]`` int32, blocks of each sequence of the plan.
         block_tokens: Tb, tokens a KV block.
     """
     live = len(plan)
@@ -94,7 +121,10 @@ def fill(arrays: Arrays, plan: Plan, tables: Array, block_tokens: int) -> None:
     count = len(tokens)
     arrays.tokens[:count] = tokens
     arrays.positions[:count] = positions
-    arrays.slots[:count] = tables[rows, blocks] * np.int64(block_tokens) + offsets
+    for slots, table in zip(arrays.slots, tables, strict=True):
+        slots[:count] = table[rows, blocks] * np.int64(block_tokens) + offsets
+    if len(arrays.state_slots):
+        arrays.state_slots[:live] = [chunk.sequence.cache.state_slot for chunk in plan]
     arrays.query_starts[0] = 0
     arrays.query_starts[1 : live + 1] = query_ends
     arrays.context_lengths[:live] = ends
@@ -124,20 +154,38 @@ def pack(plan: Plan, block_tokens: int) -> Batch:
     """
     shape = shape_of(plan)
     arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
-    tables = _block_tables(plan)
+    tables = [_block_tables(plan, group) for group in range(shape.groups)]
     fill(arrays, plan, tables, block_tokens)
     return batch_of(arrays, tables, plan)
 
 
-def batch_of(arrays: Arrays, tables: Array, plan: Plan) -> Batch:
+def batch_of(arrays: Arrays, tables: Sequence[Array], plan: Plan) -> Batch:
     """Make a batch of arrays that ``plan`` was, or will be, written to."""
-    return Batch(
-        **arrays._asdict(),
-        block_tables=tables,
+    has_groups = len(tables) > 0
+    batch = Batch(
+        tokens=arrays.tokens,
+        positions=arrays.positions,
+        slots=arrays.slots[0] if has_groups else arrays.slots.reshape(-1),
+        query_starts=arrays.query_starts,
+        context_lengths=arrays.context_lengths,
+        block_tables=tables[0] if has_groups else arrays.context_lengths[:, None][:, :0],
+        logit_rows=arrays.logit_rows,
+        state_slots=arrays.state_slots if len(arrays.state_slots) else None,
         query_starts_host=(0, *accumulate(chunk.tokens for chunk in plan)),
         context_lengths_host=tuple(chunk.start + chunk.tokens for chunk in plan),
         kind=StepKind.DECODE if only_decodes(plan) else None,
     )
+    if len(tables) < 2:
+        return batch
+    groups = zip(arrays.slots[1:], tables[1:], strict=True)
+    others = tuple(replace(batch, slots=slots, block_tables=table) for slots, table in groups)
+    return replace(batch, other_groups=others)
+
+
+def with_fields(batch: Batch, **fields: Any) -> Batch:
+    """Return ``batch`` with other ``fields``, for all its groups."""
+    others = tuple(replace(other, **fields) for other in batch.other_groups)
+    return replace(batch, **fields, other_groups=others)
 
 
 def _only_token(chunk: Chunk) -> int:
@@ -153,18 +201,20 @@ def _tokens(chunk: Chunk) -> list[int]:
 def _pad(arrays: Arrays, tokens: int, sequences: int, rows: int) -> None:
     arrays.tokens[tokens:] = 0
     arrays.positions[tokens:] = 0
-    arrays.slots[tokens:] = -1
+    arrays.slots[:, tokens:] = -1
+    arrays.state_slots[sequences:] = -1
     arrays.context_lengths[sequences:] = 0
     arrays.query_starts[sequences + 1 :] = np.arange(tokens + 1, len(arrays.tokens) + 1)
     wanted = np.arange(tokens, tokens + len(arrays.logit_rows) - rows)
     arrays.logit_rows[rows:] = np.minimum(wanted, len(arrays.tokens) - 1)
 
 
-def _block_tables(plan: Plan) -> Array:
-    """Return ``[B, W]`` int32, W the most blocks a sequence of the plan has."""
-    tables = np.zeros((len(plan), max(len(chunk.sequence.cache.tables[0]) for chunk in plan)), dtype=np.int32)
+def _block_tables(plan: Plan, group: int) -> Array:
+    """Return ``[B, W]`` int32, W the most blocks a sequence of the plan has of a group."""
+    width = max(len(chunk.sequence.cache.tables[group]) for chunk in plan)
+    tables = np.zeros((len(plan), width), dtype=np.int32)
     for row, chunk in zip(tables, plan, strict=True):
-        blocks = chunk.sequence.cache.tables[0]
+        blocks = chunk.sequence.cache.tables[group]
         row[: len(blocks)] = blocks
     return tables
 

@@ -16,7 +16,8 @@ from host memory, or to write n's results there. The rules that keep this right:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from wisp_runtime.engine.execution.packing import (
     only_decodes,
     shape_of,
     size_bytes,
+    with_fields,
 )
 from wisp_runtime.engine.execution.sampler import SamplingRows, has_pending_counts
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
@@ -87,13 +89,13 @@ class PinnedBuffer:
     """Page-locked memory of a step: inputs, block tables and results."""
 
     def __init__(
-        self, stream: Stream, parameters: Sampler, inputs_bytes: int, tables: tuple[int, int]
+        self, stream: Stream, parameters: Sampler, inputs_bytes: int, tables: tuple[int, int, int]
     ) -> None:
         self.inputs = stream.host_memory(parameters.parameter_bytes + inputs_bytes)
         self.parameters = parameters.host_view(self.inputs[: parameters.parameter_bytes])
         self.arrays = self.inputs[parameters.parameter_bytes :]
-        self.tables = stream.host_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
-        self.results = stream.host_memory(_RESULT_BYTES * tables[0] + _ALIGNMENT_BYTES * len(_RESULTS))
+        self.tables = stream.host_memory(4 * math.prod(tables)).view(np.int32).reshape(tables)
+        self.results = stream.host_memory(_RESULT_BYTES * tables[1] + _ALIGNMENT_BYTES * len(_RESULTS))
         self.done = stream.event()
         self.cut: dict[int, Arrays] = {}
 
@@ -111,12 +113,13 @@ class Staging:
         self._stream, self._limits, self._parameters = stream, limits, parameters
         self._buckets = buckets(limits.max_running)
         rows = limits.max_running
-        tables = (rows, blocks_for(limits.max_context, limits.block_tokens))
-        inputs_bytes = size_bytes(Shape(limits.max_step_tokens, rows, rows))
+        self._groups, self._has_states = len(limits.cache.pools), bool(limits.cache.states)
+        tables = (self._groups, rows, blocks_for(limits.max_context, limits.block_tokens))
+        inputs_bytes = size_bytes(self._shape(limits.max_step_tokens, rows, rows))
         self._pinned = [PinnedBuffer(stream, parameters, inputs_bytes, tables) for _ in range(2)]
         self._inputs = stream.device_memory(parameters.parameter_bytes + inputs_bytes)
-        self._tables = stream.device_memory(4 * tables[0] * tables[1]).view(np.int32).reshape(tables)
-        self._host_tables = BlockTables(*tables)
+        self._tables = stream.device_memory(4 * math.prod(tables)).view(np.int32).reshape(tables)
+        self._host_tables = [BlockTables(*tables[1:], group) for group in range(self._groups)]
         self._sampling = SamplingRows()
         self._decodes: dict[tuple[int, bool], Batch] = {}
 
@@ -133,7 +136,7 @@ class Staging:
         bucket, is_long = None, False
         if only_decodes(plan):
             bucket = bucket_for(len(plan), self._buckets)
-            shape = Shape(bucket, bucket, bucket)
+            shape = self._shape(bucket, bucket, bucket)
             if most_context_tokens is not None:
                 is_long = sum(chunk.start + 1 for chunk in plan) > most_context_tokens
         else:
@@ -141,7 +144,7 @@ class Staging:
             shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is launched for no row
         self._stage_tables(plan, pinned)
         arrays = self._host_arrays(pinned, shape, bucket)
-        fill(arrays, plan, self._host_tables.table, self._limits.block_tokens)
+        fill(arrays, plan, [tables.table for tables in self._host_tables], self._limits.block_tokens)
         sampling = None if has_pending_counts(plan) else self._fill_parameters(plan, pinned)
         first, end = self._parameters.parameter_bytes, self._parameters.parameter_bytes + size_bytes(shape)
         if sampling is not None:
@@ -192,9 +195,13 @@ class Staging:
 
     def _stage_tables(self, plan: Plan, pinned: PinnedBuffer) -> None:
         """Copy the block tables' rows that differ from the last step's."""
-        if changed := self._host_tables.update(plan):
-            pinned.tables[changed] = self._host_tables.table[changed]
-            self._stream.upload_rows(self._tables[changed], pinned.tables[changed])
+        for group, tables in enumerate(self._host_tables):
+            if changed := tables.update(plan):
+                pinned.tables[group][changed] = tables.table[changed]
+                self._stream.upload_rows(self._tables[group][changed], pinned.tables[group][changed])
+
+    def _shape(self, tokens: int, sequences: int, rows: int) -> Shape:
+        return Shape(tokens, sequences, rows, self._groups, self._has_states)
 
     def _host_arrays(self, pinned: PinnedBuffer, shape: Shape, bucket: int | None) -> Arrays:
         if bucket is None:
@@ -209,12 +216,13 @@ class Staging:
         if known is not None:
             return known
         arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
-        batch = batch_of(arrays, self._tables[: shape.sequences], plan)
+        tables = [self._tables[group, : shape.sequences] for group in range(self._groups)]
+        batch = batch_of(arrays, tables, plan)
         if bucket is None and self._limits.separate_prefill_decode:
-            return replace(batch, kind=StepKind.PREFILL)
+            return with_fields(batch, kind=StepKind.PREFILL)
         if bucket is not None:
             # What is recorded holds for every context, as far as long steps are told from others.
-            batch = self._decodes[bucket, is_long] = replace(
+            batch = self._decodes[bucket, is_long] = with_fields(
                 batch,
                 query_starts_host=tuple(range(bucket + 1)),
                 context_lengths_host=(self._limits.max_context if is_long else 1,) * bucket,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.ops.protocol.attention import HeadLayout
@@ -33,14 +33,16 @@ class Attention:
             context.model.layers[context.index].norms.eps,
         )
 
-    def __call__(self, x: Array, batch: Batch, cache: KVCache, rows: Array | None = None) -> Array:
+    def __call__(self, x: Array, batch: Batch, cache: ModelCache, rows: Array | None = None) -> Array:
         """Map ``[N, D]`` to ``[N, D]``, writing this step's K and V to the cache.
 
         Args:
             rows: ``[R]``, the rows of the result that are wanted, ``[R, D]``; K and V are written of all.
         """
         spec, ops = self._spec, self._ops
-        keys, values = cache.keys[self._layer], cache.values[self._layer]
+        layer = cache.of_layer(self._layer)
+        keys, values = layer.arrays
+        batch = batch.of_group(layer.group)
         q = ops.project_qkv(x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values)
         mixed = ops.paged_attention(q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.window)
         mixed = mixed.reshape(len(x), -1)

@@ -148,6 +148,14 @@ class CpuOps:
         """Allocate float32 zeros."""
         return np.zeros(shape, np.float32)
 
+    def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:  # noqa: ARG002 (a GPU's business)
+        """Allocate float32 zeros."""
+        return np.zeros(shape, np.float32)
+
+    def copy_slot(self, array: Array, source: int, target: int) -> None:
+        """Copy one slot of recurrent state."""
+        array[target] = array[source]
+
     def to_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""
         return array

@@ -53,10 +53,6 @@ class WeightOps(Protocol):
         """Fill a whole weight with :func:`.reference.random_values`; padding stays zero."""
         ...
 
-    def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate keys or values, ``[L, P, Hkv, Tb, Dh]``; the contents are undefined."""
-        ...
-
     def from_host(self, array: Array) -> Array:
         """Return a host array as an array of this device."""
         ...

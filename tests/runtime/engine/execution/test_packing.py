@@ -90,22 +90,39 @@ def test_rows_beyond_the_plan_are_sequences_that_touch_nothing():
     shape = Shape(4, 4, 4)
     memory = np.full(size_bytes(shape), 77, np.uint8)  # whatever the last step left
     arrays = cut(memory, shape)
-    fill(arrays, plan, np.array([[3], [5]], np.int32), 4)
+    fill(arrays, plan, [np.array([[3], [5]], np.int32)], 4)
     assert {name: getattr(arrays, name).tolist() for name in arrays._fields} == {
         "tokens": [11, -1, 0, 0],
         "positions": [1, 3, 0, 0],
-        "slots": [13, 23, -1, -1],
+        "slots": [[13, 23, -1, -1]],
         "query_starts": [0, 1, 2, 3, 4],
         "context_lengths": [2, 4, 0, 0],
         "logit_rows": [0, 1, 2, 3],
+        "state_slots": [],
     }
+
+
+def test_each_group_has_tables_of_its_own_and_states_a_slot():
+    sequences = [sequence_of(range(6), ()) for _ in range(2)]
+    for number, sequence in enumerate(sequences):
+        sequence.cache = SequenceCache(groups=2)
+        sequence.cache.tables[0].extend([number, 4])
+        sequence.cache.tables[1].extend([7, 8 + number])
+        sequence.cache.state_slot = 5 - number
+    batch = pack(tuple(Chunk.decode(sequence, 5) for sequence in sequences), block_tokens=4)
+    second = batch.of_group(1)
+    assert batch.of_group(0) is batch
+    assert [group.block_tables.tolist() for group in (batch, second)] == [[[0, 4], [1, 4]], [[7, 8], [7, 9]]]
+    assert [group.slots.tolist() for group in (batch, second)] == [[17, 17], [33, 37]]
+    assert second.positions is batch.positions
+    assert batch.state_slots.tolist() == [5, 4]
 
 
 def test_a_row_of_logits_that_nobody_wants_is_one_that_exists():
     plan = (chunk(range(9), [0, 1, 2], 0, 5),)
     shape = shape_of(plan)._replace(rows=1)
     arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
-    fill(arrays, plan, np.array([[0, 1, 2]], np.int32), 4)
+    fill(arrays, plan, [np.array([[0, 1, 2]], np.int32)], 4)
     assert arrays.logit_rows.tolist() == [4]
 
 

@@ -8,7 +8,7 @@ from wisp_runtime.engine.execution.sampler import MAX_COUNTED, SamplingRows, dra
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit, TokenLogprobs
-from wisp_runtime.layers.cache import KVCache
+from wisp_runtime.layers.cache import ModelCache, kv_cache
 from wisp_runtime.models.model import Output
 
 
@@ -82,13 +82,13 @@ class Scripted:
     def __init__(self, logits):
         self.logits = np.array(logits, np.float32)
 
-    def forward(self, batch: Batch, cache: KVCache) -> Output:
+    def forward(self, batch: Batch, cache: ModelCache) -> Output:
         return Output(self.logits)
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 def test_a_row_without_finite_numbers_is_an_error_of_that_request_alone(broken):
-    cache = KVCache(np.zeros((1, 1, 1, 4, 1)), np.zeros((1, 1, 1, 4, 1)), 4)
+    cache = kv_cache(np.zeros((1, 1, 1, 4, 1)), np.zeros((1, 1, 1, 4, 1)), 4)
     model = Scripted([[0.0, 2.0, 1.0], [broken] * 3])
     runner = CpuRunner(model, cache, lambda logits, _: Sampled(logits.argmax(axis=1).astype(np.int32)))
     good, bad = run_step(runner, (chunk(), chunk()))

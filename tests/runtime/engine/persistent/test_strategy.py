@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from wisp_runtime.engine.persistent import strategy as strategies
 from wisp_runtime.engine.persistent.strategy import select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.layers.cache import allocate
+from wisp_runtime.layers.cache import allocate_blocks, kv_cache
 from wisp_runtime.ops.protocol.device import Memory
 
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
@@ -47,7 +46,7 @@ class Kernel:
 
     def __call__(self, batch, keys, values):
         self.batches.append(batch)
-        cache = SimpleNamespace(keys=keys, values=values, block_tokens=16)
+        cache = kv_cache(keys, values, 16)
         return self.wrong(self.model.forward(batch, cache).logits, batch)
 
     @property
@@ -83,7 +82,9 @@ def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMI
 
     gpu = Gpu()
     gpu.whole_step = whole_step
-    cache = allocate(model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens)
+    cache = allocate_blocks(
+        model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens
+    )
     forward_pass = ForwardPass(model, cache)
     return select_strategy(requested, forward_pass, gpu, limits, memory), forward_pass, kernel
 

@@ -95,6 +95,18 @@ class Arenas:
         """Allocate keys or values in bf16. What is in them may be NaN: attention never lets it through."""
         return allocate(shape, BF16, "the KV cache")
 
+    def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Allocate slots of recurrent state, and have the device's stream clear them."""
+        array = allocate(shape, {"bf16": BF16, "float32": np.dtype(np.float32)}[dtype], "recurrent state")
+        with translate("clearing the memory of recurrent state"):
+            array.data.memset_async(0, array.nbytes, self._device.stream)
+        return array
+
+    def copy_slot(self, array: Array, source: int, target: int) -> None:
+        """Enqueue the copy of one slot of recurrent state on the device's stream."""
+        of, to = array[source], array[target]
+        to.data.copy_from_device_async(of.data, of.nbytes, self._device.stream)
+
     def uploader(self, total_bytes: int) -> WeightUploader:
         """Return an uploader that copies through pinned memory and packs on the GPU."""
         return gpu_uploader(self._device, total_bytes)
