@@ -1,4 +1,4 @@
-"""What the benchmarks of attention have in common: layers that rotate, their graph, its times, the record."""
+"""Shared by the attention benchmarks: layers to cycle through, their CUDA graph, its times, the record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decode attention alone: microseconds a layer, and the rate at which K and V are read.
 
-Shapes are Llama-3-8B's. Layers rotate, so that K and V of a layer are not in the L2 from the time before; all
+Shapes are Llama-3-8B's. Launches cycle through several layers, so that K and V are not in the L2 already; all
 launches of a round are one CUDA graph, its edges programmatic as in a step.
 
     PYTHONPATH=runtime:operator python tests/bench/bench_decode_attention.py [--rounds 20] [--record PATH]
@@ -25,7 +25,7 @@ from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device, open_device
 
-CASES = {  # contexts, and the microseconds we want on an H200
+CASES = {  # contexts, and the target in microseconds on an H200
     "1 x 512": ([512], 5),
     "8 x 512": ([512] * 8, 9),
     "64 x 512": ([512] * 64, 40),
@@ -36,8 +36,8 @@ CASES = {  # contexts, and the microseconds we want on an H200
     "32 x 1 to 2000": (list(range(1, 2001, 63)), None),
     "63 x 512, 1 x 32000": ([512] * 63 + [32000], None),
 }
-MOST_LAYERS = 64
-LAUNCHES = 32  # of a graph at least, so that its own start does not count
+MAX_LAYERS = 64
+LAUNCHES = 32  # minimum of a graph, so that its own start is negligible
 
 
 class Case:
@@ -46,7 +46,7 @@ class Case:
     Args:
         device: the GPU.
         contexts: tokens of each sequence.
-        room: tokens that the block tables have room for.
+        room: capacity of the block tables in tokens.
     """
 
     def __init__(self, device: Device, contexts: list[int], room: int) -> None:
@@ -58,7 +58,7 @@ class Case:
         for row, (first, last) in enumerate(pairwise(np.cumsum([0, *counts]))):
             tables[row, : last - first] = blocks[first:last]
         self.bytes_read = layers.layer_bytes(sum(contexts))
-        self.caches = layers.caches(random, sum(contexts), len(blocks), MOST_LAYERS)
+        self.caches = layers.caches(random, sum(contexts), len(blocks), MAX_LAYERS)
         self.q = layers.normal(random, (batch, HEADS, SIZE))
         self.out = cp.empty((batch, HEADS * SIZE), BF16)
         self.batch = layers.step(range(batch + 1), contexts, tables)

@@ -1,4 +1,4 @@
-"""What the gateway costs: CPU per streamed token, and time added to the first one.
+"""Cost of the gateway: CPU per streamed token, and time added to the first one.
 
 Processes on loopback: a paced pod that streams tokens at a fixed rate, the gateway, a bare TCP splice (what
 moving the bytes costs with no gateway's work at all), and a client that takes each way in turn. Prints one

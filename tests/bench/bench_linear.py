@@ -38,7 +38,7 @@ SHAPES = {  # Llama-3-8B
     "head": (128256, 4096),
 }
 TOKENS = (1, 8, 32, 64, 128, 256, 300, 512, 2048, 8192)
-MOST_LOGIT_ROWS = 512
+MAX_LOGIT_ROWS = 512
 ARENA_ELEMENTS = 1 << 30  # 2 GiB of weights: 17 times an H200's L2, and more than one matrix of each shape
 ROUND_S = 6e-3
 PAUSE_S = 0.05
@@ -90,7 +90,7 @@ def in_turn(graphs: dict[str, Graph], launches: int, guess_us: float, rounds: in
 
 
 def matrices(arena: Any, shape: str) -> list[PackedMatrix]:
-    """Cut the arena into matrices of a shape; any bits are a packed matrix."""
+    """Split the arena into matrices of a shape; any bits are a packed matrix."""
     rows, inputs = SHAPES[shape]
     permutation = "gate_up_interleaved" if shape == "gate_up" else "plain"
     count = min(64, arena.size // (rows * inputs))
@@ -150,7 +150,7 @@ def words(plan: Plan) -> str:
 def alternatives(work: Work, sms: int, count: int) -> list[Plan]:
     """Return the plans that come after the chosen one by their estimate."""
     ranked = sorted(set(linear_plan._candidates(work, sms)), key=estimate_us)
-    return [one for one in ranked if one != linear_plan.plan(work, sms)][:count]
+    return [plan for plan in ranked if plan != linear_plan.plan(work, sms)][:count]
 
 
 def measure(
@@ -240,7 +240,7 @@ def main(
     print(*rows, sep="\n")
     for shape in shapes:
         for count in tokens:
-            if shape == "head" and count > MOST_LOGIT_ROWS:
+            if shape == "head" and count > MAX_LOGIT_ROWS:
                 continue
             beside = explore, with_torch, with_portable
             rows.append(measure(device, arena, shape, count, *beside, rounds))

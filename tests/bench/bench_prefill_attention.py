@@ -1,8 +1,8 @@
 """Prefill attention alone: microseconds a layer and TFLOP/s of both families of kernels, and of torch.
 
-Shapes are Llama-3-8B's. Layers rotate, so that K and V of a layer are not in the L2 from the time before;
-all launches of a round are one CUDA graph. The work is counted causally: 4 Dh Hq for each query and token
-that it sees. torch, if it is there, attends to as much K and V without pages; behind a prefix without a mask.
+Shapes are Llama-3-8B's. Launches cycle through several layers, so that K and V are not in the L2 already; all
+launches of a round are one CUDA graph. The work is counted causally: 4 Dh Hq for each pair of query and key.
+torch, if installed, attends to as much K and V without pages; behind a prefix without a mask.
 
     PYTHONPATH=runtime:operator python tests/bench/bench_prefill_attention.py [--rounds 20] [--record PATH]
 """
@@ -27,7 +27,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device, open_device
 
 CASES = ((512, 0), (2048, 0), (8192, 0), (16, 7900))  # tokens, cached before them
-MOST_LAYERS = 16
+MAX_LAYERS = 16
 
 
 class Case:
@@ -35,7 +35,7 @@ class Case:
 
     Args:
         device: the GPU.
-        tokens: of the chunk.
+        tokens: tokens of the chunk.
         prefix: tokens cached before it.
     """
 
@@ -44,7 +44,7 @@ class Case:
         random = np.random.default_rng(tokens)
         context = tokens + prefix
         blocks = -(-context // BLOCK_TOKENS)
-        self.caches = layers.caches(random, context, blocks, MOST_LAYERS)
+        self.caches = layers.caches(random, context, blocks, MAX_LAYERS)
         self.layers = len(self.caches)
         self.q = layers.normal(random, (tokens, HEADS, SIZE))
         self.out = cp.empty((tokens, HEADS * SIZE), BF16)

@@ -41,7 +41,7 @@ MODES: dict[str, tuple[dict[str, Any], int, bool]] = {  # rules, alternatives, k
     "top-p 0.9": ({"top_p": 0.9}, -1, False),
     "top-k 50, top-p 0.9": ({"top_k": 50, "top_p": 0.9, "temperature": 0.7}, -1, False),
     "min-p 0.05": ({"min_p": 0.05}, -1, False),
-    "one row of all draws": ({}, -1, False),
+    "one sampled row": ({}, -1, False),
     "greedy, masked": (GREEDY, -1, False),
     "greedy, 20 alternatives": (GREEDY, 20, False),
 }
@@ -61,7 +61,7 @@ def logits_of(kind: str, rows: int, vocab: int) -> np.ndarray:
 def sampling_of(mode: str, rows: int, vocab: int) -> SamplingBatch:
     """Make the parameters of a mode."""
     rules = dict(MODES[mode][0])
-    if mode == "one row of all draws":
+    if mode == "one sampled row":
         rules |= {"temperature": np.eye(1, rows, dtype=np.float32)[0], "top_p": 0.9}
     if mode == "greedy, masked":
         rules["bitmask"] = np.full((rows, -(-vocab // 32)), 0x5555FFFF, np.uint32)

@@ -39,7 +39,7 @@ def row_of(stage: str, log: str, status: int, seconds: int) -> dict[str, Any]:
 
 
 def _sum(found: Iterable[str]) -> int | None:
-    numbers = [int(one) for one in found]
+    numbers = [int(number) for number in found]
     return sum(numbers) if numbers else None
 
 

@@ -1,10 +1,10 @@
-"""Run a hundred thousand decode steps in one launch each, of changing batches, and compare every replay.
+"""Run many steps of the persistent decode kernel, of changing batches, and compare every replay.
 
     python tests/bench/soak_decode_step.py --steps 100000 --json soak.json      on a Hopper
 
 Forty batches of random sizes and contexts are run once each; then they are replayed as CUDA graphs in random
-order, and each time all logits are compared, bit for bit, with those of the first time. A step that hangs
-ends in KernelFault with what it waited for.
+order, and each time all logits are compared, bit for bit, with those of the first time. A hang ends in
+KernelFault with the waits of its blocks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wisp_runtime.bench.record import Row, make_record, write_record
 from wisp_runtime.ops.cuda.device.device import open_device
 
 _BATCHES, _TELL_EVERY = 40, 20000
-_MOST_SEQUENCES, _MOST_CONTEXT = 32, 1400
-_BLOCKS = _MOST_SEQUENCES * -(-_MOST_CONTEXT // 16)
+_MAX_SEQUENCES, _MAX_CONTEXT = 32, 1400
+_BLOCKS = _MAX_SEQUENCES * -(-_MAX_CONTEXT // 16)
 _COMPARE = cp.RawKernel(
     r"""
     extern "C" __global__ void compare(const unsigned* a, const unsigned* b, long long size, unsigned* differ)
@@ -96,7 +96,7 @@ def soak(shape: str, steps: int) -> tuple[float, int]:
 
 
 def _contexts(random: np.random.Generator) -> list[int]:
-    return random.integers(1, _MOST_CONTEXT, random.integers(1, _MOST_SEQUENCES + 1)).tolist()
+    return random.integers(1, _MAX_CONTEXT, random.integers(1, _MAX_SEQUENCES + 1)).tolist()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     PYTHONPATH=tests/bench compute-sanitizer --tool memcheck \\
         python3 -m pytest -p under_sanitizer tests/gpu/elementwise/test_norms.py
 
-CuPy's pool hands out pieces of large allocations, in which a kernel may run over its array unseen: without
+CuPy's pool suballocates large blocks, in which a kernel may run over its array unseen: without
 the pool each array is an allocation of its own. A sanitizer makes kernels ten to a hundred times slower: of
 each test the first of its cases stays, and the last with each kernel; with ``WISP_SANITIZER`` set tests
 choose smaller sizes.

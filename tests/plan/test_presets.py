@@ -61,6 +61,6 @@ def test_a_caller_cannot_change_a_shape_for_others():
     assert shape_config("toy")["hidden_size"] == 64
 
 
-def test_an_unknown_name_is_told_with_the_nearest():
+def test_the_error_of_an_unknown_name_has_the_nearest():
     with pytest.raises(UnknownShape, match="did you mean 'llama-3-8b'"):
         shape_spec("lama-3-8b")

@@ -57,5 +57,5 @@ def test_sizes_are_written_in_binary_units(size, expect):
 
 
 @given(st.integers(0, 1 << 50))
-def test_what_was_written_reads_as_about_the_same(size):
+def test_written_sizes_read_back_about_equal(size):
     assert abs(parse_size(format_size(size)) - size) <= max(1, size * 0.05)

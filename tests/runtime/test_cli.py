@@ -44,7 +44,7 @@ def test_every_command_named_can_be_loaded():
 
 
 @pytest.mark.parametrize("group", [[], ["kernels"], ["bench"]])
-def test_every_command_is_told_in_one_whole_sentence(group):
+def test_every_command_has_a_one_sentence_summary(group):
     listing = CliRunner().invoke(main, [*group, "--help"], terminal_width=80).output
     lines = listing.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert lines
@@ -67,7 +67,7 @@ def test_settings_that_cannot_be_are_in_the_termination_log_too(tmp_path):
     assert "--max-concurrent 100" in told["message"]
 
 
-def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path, capsys):
+def test_a_port_in_use_is_reported_before_anything_is_loaded(tmp_path, capsys):
     async def never(_):
         raise AssertionError("the engine must not start")
 
@@ -92,7 +92,7 @@ def test_a_bug_of_the_server_still_leaves_its_reason(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
-def test_an_address_that_is_not_ours_is_told(host, capsys):
+def test_a_foreign_address_is_reported(host, capsys):
     async def never(_):
         raise AssertionError("the engine must not start")
 
@@ -100,7 +100,7 @@ def test_an_address_that_is_not_ours_is_told(host, capsys):
     assert f"ListenFailed: cannot listen on {host}:0" in capsys.readouterr().err
 
 
-def test_of_two_that_took_a_port_the_one_that_listens_later_is_told(monkeypatch):
+def test_of_two_processes_that_bind_a_port_the_later_listener_fails(monkeypatch):
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
@@ -148,7 +148,7 @@ def test_a_start_up_line_has_time_and_bytes(phase, line):
     assert phase_line(phase) == line
 
 
-def test_the_termination_log_stays_within_what_kubernetes_keeps():
+def test_the_termination_log_stays_within_kubernetes_limit():
     assert len(termination_message(Fatal("DoesNotFit", "m" * 9000, 3, {"a": "b" * 9000}))) <= MAX_LOG_BYTES
 
 

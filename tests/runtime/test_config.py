@@ -111,7 +111,7 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["extra"], {}, "unexpected extra argument"),
     ],
 )
-def test_what_cannot_be_is_misuse_and_says_what_would_do(parsed, arguments, environment, says):
+def test_invalid_settings_are_misuse_with_a_remedy(parsed, arguments, environment, says):
     status, config, output = parsed("m", *arguments, **environment)
     assert (status, config) == (2, None)
     assert says in re.sub(r"\s+", " ", output)

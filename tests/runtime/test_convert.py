@@ -88,7 +88,7 @@ def write_gguf(path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama"
     return tensors
 
 
-def test_what_was_written_can_be_read_by_the_safetensors_library(tmp_path):
+def test_written_files_can_be_read_by_the_safetensors_library(tmp_path):
     values = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     tensors = [PendingTensor("a", (3, 5), lambda: values), PendingTensor("b", (5,), lambda: values[1])]
     size = write_safetensors(tmp_path / "x", tensors, "F32", lambda _done, _total: None)
@@ -149,7 +149,7 @@ def test_the_folder_is_a_model_that_loads(tmp_path):
     assert (settings["bos_token"], settings["eos_token"]) == ("<|begin|>", "<|end|>")
 
 
-def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens_whole(tmp_path):
+def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens(tmp_path):
     write_gguf(tmp_path / "m.gguf")
     convert(tmp_path / "m.gguf", tmp_path / "out")
     tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
@@ -170,16 +170,14 @@ def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens_whole(tmp_p
         ({"change": {"tokens": [t if t != "Ĥ" else "zz" for t in TOKENS]}}, TokenizerUnreadable, "turns"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_in_a_sentence_and_leaves_nothing(
-    tmp_path, options, expect, says
-):
+def test_a_refused_conversion_leaves_nothing(tmp_path, options, expect, says):
     write_gguf(tmp_path / "m.gguf", **options)
     with pytest.raises(expect, match=says):
         convert(tmp_path / "m.gguf", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
 
-def test_a_missing_a_foreign_and_a_truncated_file_are_told_apart(tmp_path):
+def test_a_missing_a_foreign_and_a_truncated_file_are_distinguished(tmp_path):
     with pytest.raises(ModelNotFound, match="is not a file"):
         convert(tmp_path / "absent.gguf", tmp_path / "out")
     (tmp_path / "foreign.gguf").write_bytes(b"not a model" * 100)
@@ -230,7 +228,7 @@ def test_the_command_prints_data_on_stdout_and_the_rest_on_stderr(tmp_path):
     )
 
 
-def test_the_example_says_what_it_does_and_prints_the_folder_alone(tmp_path, monkeypatch):
+def test_the_example_reports_its_steps_and_prints_the_folder_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(
         example, "_fetch", lambda scratch: write_gguf(scratch / "m.gguf") and scratch / "m.gguf"
     )

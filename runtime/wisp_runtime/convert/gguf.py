@@ -1,6 +1,6 @@
-"""Convert a GGUF file into the folder that every other tool knows: safetensors, config, tokenizer.
+"""Convert a GGUF file into a Hugging Face folder: safetensors, config, tokenizer.
 
-The folder appears whole or not at all: it is written beside its place and renamed into it.
+The folder appears complete or not at all: it is written under another name and renamed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPARE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a conversion made."""
+    """Result of a conversion."""
 
     folder: Path
     tensors: int
@@ -50,17 +50,17 @@ def convert(
     """Convert the GGUF file ``source`` into the folder ``target``.
 
     Args:
-        source: a Llama-like model with a byte-level BPE tokenizer.
-        target: a folder that does not exist, or is empty.
-        dtype: of the weights that are written.
-        force: replace ``target`` if it is there.
+        source: GGUF file of a Llama-like model with a byte-level BPE tokenizer.
+        target: folder that does not exist, or is empty.
+        dtype: dtype of the written weights.
+        force: replace ``target`` if it exists.
         on_progress: ``on_progress(bytes_done, total_bytes)``, after each tensor.
 
     Raises:
-        ConfigError: ``target`` is there and ``force`` is not given.
+        ConfigError: ``target`` exists and ``force`` is not given.
         ModelNotFound, WeightsUnreadable: no such file, or it is damaged.
-        ModelUnsupported, TokenizerUnreadable: what it holds cannot be converted.
-        DiskFull: there is no room for the result.
+        ModelUnsupported, TokenizerUnreadable: the model cannot be converted.
+        DiskFull: too little free space for the result.
     """
     file, stored = GGUFFile(source), dtype.upper()
     if target.exists() and not force and (not target.is_dir() or any(target.iterdir())):
@@ -82,7 +82,7 @@ def convert(
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Report nowhere."""
 
 
 def _write_tokenizer(file: GGUFFile, folder: Path, settings: dict[str, object]) -> None:
@@ -98,7 +98,7 @@ def _write_json(path: Path, content: dict[str, object]) -> None:
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """Give a folder to fill that takes the place of ``target`` at the end, and is gone after a failure."""
+    """Yield a folder to fill, which replaces ``target`` at the end and is deleted after a failure."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial, old = (target.with_name(f".{target.name}.{word}-{os.getpid()}") for word in ("partial", "old"))
     shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""``config.json`` and ``generation_config.json`` from GGUF metadata, in Hugging Face's words."""
+"""``config.json`` and ``generation_config.json`` from GGUF metadata, with Hugging Face's keys."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def config(source: GGUFFile, dtype: str) -> dict[str, object]:
     """Return ``config.json`` of a Llama-like model.
 
     Args:
-        source: the file.
-        dtype: of the weights that are being written, ``BF16`` or ``F32``.
+        source: the GGUF file.
+        dtype: dtype of the written weights, ``BF16`` or ``F32``.
 
     Raises:
-        ModelUnsupported: another architecture, or a scaling of positions we do not convert.
+        ModelUnsupported: another architecture, or an unsupported scaling of positions.
     """
     architecture = source.require("general.architecture", str)
     if architecture not in ARCHITECTURES:
@@ -51,15 +51,15 @@ def config(source: GGUFFile, dtype: str) -> dict[str, object]:
 
 
 def generation_config(source: GGUFFile) -> dict[str, object]:
-    """Return ``generation_config.json``: the tokens that begin and end an answer."""
+    """Return ``generation_config.json``: the tokens that begin and end a sequence."""
     return dict(special_token_ids(source))
 
 
 def special_token_ids(source: GGUFFile) -> dict[str, int]:
-    """Return the special tokens' ids that the file names, as ``bos_token_id`` and so on."""
+    """Return the ids of the file's special tokens, as ``bos_token_id`` and so on."""
     named = {"bos": "bos", "eos": "eos", "padding": "pad"}
-    found = {ours: source.get(f"tokenizer.ggml.{theirs}_token_id", int) for theirs, ours in named.items()}
-    return {f"{name}_token_id": value for name, value in found.items() if value is not None}
+    ids = {ours: source.get(f"tokenizer.ggml.{theirs}_token_id", int) for theirs, ours in named.items()}
+    return {f"{name}_token_id": value for name, value in ids.items() if value is not None}
 
 
 def _integer(source: GGUFFile, key: str) -> int:
@@ -67,10 +67,10 @@ def _integer(source: GGUFFile, key: str) -> int:
 
 
 def _rope(source: GGUFFile, head_size: int) -> dict[str, object]:
-    """Return the rotation's keys, for transformers before and after its version 5."""
-    rotated = source.get("llama.rope.dimension_count", int, head_size)
+    """Return the RoPE keys, for transformers before and after version 5."""
+    rotary_size = source.get("llama.rope.dimension_count", int, head_size)
     scaling = source.get("llama.rope.scaling.type", str, "none")
-    if rotated != head_size or scaling != "none" or "rope_freqs.weight" in source.tensors:
+    if rotary_size != head_size or scaling != "none" or "rope_freqs.weight" in source.tensors:
         raise ModelUnsupported(
             f"{source.path}: its rotary embedding is scaled or partial, which is not converted. "
             "Use the repository with the original safetensors weights."

@@ -1,4 +1,4 @@
-"""A GGUF file, opened: its metadata with types checked, and its tensors."""
+"""Reader of a GGUF file: metadata with checked types, and tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GGUFFile:
     """Metadata and tensors of one file.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Raises:
         ModelNotFound: there is no such file.
@@ -36,8 +36,8 @@ class GGUFFile:
             raise WeightsUnreadable(f"{path} cannot be read: {error.strerror}. Check the disk.") from error
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise WeightsUnreadable(
-                f"{path} is truncated or damaged: its {format_size(path.stat().st_size)} do not hold what "
-                "its header promises; download it again."
+                f"{path} is truncated or damaged: its header announces more than its "
+                f"{format_size(path.stat().st_size)}; download it again."
             ) from error
         self._fields = reader.fields
         self.tensors: dict[str, Any] = {tensor.name: tensor for tensor in reader.tensors}
@@ -72,15 +72,15 @@ class GGUFFile:
 
 
 def _require_magic(path: Path) -> None:
-    """Tell another file from a damaged one, which is the reader's to find out.
+    """Refuse a file that is not GGUF; damaged ones are the reader's to refuse.
 
     Raises:
-        WeightsUnreadable: the file cannot be opened, or does not begin as GGUF does.
+        WeightsUnreadable: the file cannot be opened, or does not begin with GGUF's magic.
     """
     try:
         with path.open("rb") as file:
-            found = file.read(len(MAGIC))
+            magic = file.read(len(MAGIC))
     except OSError as error:
         raise WeightsUnreadable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
-    if found != MAGIC:
+    if magic != MAGIC:
         raise WeightsUnreadable(f"{path} is not a GGUF file. Name one, or download it again.")

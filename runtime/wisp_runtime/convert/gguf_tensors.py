@@ -1,4 +1,4 @@
-"""A Llama GGUF's tensors under Hugging Face's names: dequantised, heads in Hugging Face's order."""
+"""Tensors of a Llama GGUF under Hugging Face's names: dequantised, rows in Hugging Face's RoPE order."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 def pending_tensors(source: GGUFFile, heads: int, kv_heads: int) -> Iterator[PendingTensor]:
-    """Yield every tensor of the model, to be computed when it is written.
+    """Yield every tensor of the model, computed when it is written.
 
     Args:
-        source: the file.
-        heads, kv_heads: Hq and Hkv, which the rows of q and k are ordered by.
+        source: the GGUF file.
+        heads, kv_heads: Hq and Hkv, for the row permutation of q and k.
 
     Raises:
-        ModelUnsupported: a tensor of an unknown name, or quantised in a way we cannot undo.
+        ModelUnsupported: a tensor of an unknown name, or of an unsupported quantisation.
     """
     for name, tensor in source.tensors.items():
         kind = tensor.tensor_type
         if kind not in gguf.quants._type_traits and kind.name not in ("F32", "F16"):
             raise ModelUnsupported(
-                f"{source.path}: {name} is quantised as {kind.name}, which cannot be undone here. "
+                f"{source.path}: {name} is quantised as {kind.name}, which is not supported. "
                 "Use a file of another quantisation, such as Q8_0 or Q4_K_M."
             )
         target = _name(source, name)
@@ -74,7 +74,7 @@ def _values(tensor: Any, shape: tuple[int, ...], heads: int) -> Array:
 
 
 def half_split(rows: Array, heads: int) -> Array:
-    """Undo llama.cpp's order of a head's rows: pairs ``0 h 1 h+1 …`` become halves ``0 1 … h h+1 …``."""
+    """Undo llama.cpp's row permutation of a head: pairs ``0 h 1 h+1 …`` become halves ``0 1 … h h+1 …``."""
     head_size = rows.shape[0] // heads
     paired = rows.reshape(heads, head_size // 2, 2, *rows.shape[1:])
     return paired.swapaxes(1, 2).reshape(rows.shape)

@@ -17,10 +17,10 @@ _ROUND_TRIPS = (
 
 
 def tokenizer(source: GGUFFile) -> Tokenizer:
-    """Build the tokenizer that the file describes, and prove that text survives it.
+    """Build the tokenizer of the file, and check that text survives a round trip.
 
     Raises:
-        ModelUnsupported: not byte-level BPE, or split by rules we do not know.
+        ModelUnsupported: not byte-level BPE, or an unknown pre-tokenizer.
         TokenizerUnreadable: its lists contradict each other, or text does not survive a round trip.
     """
     _require_byte_level(source)
@@ -110,5 +110,5 @@ def _check_round_trips(source: GGUFFile, built: Tokenizer) -> None:
         back = built.decode(built.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
         if back != text:
             raise TokenizerUnreadable(
-                f"{source.path}: its tokenizer turns {text!r} into {back!r}; its token list is not whole."
+                f"{source.path}: its tokenizer turns {text!r} into {back!r}; its token list is incomplete."
             )

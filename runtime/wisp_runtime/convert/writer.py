@@ -1,4 +1,4 @@
-"""Write a safetensors file tensor by tensor, so that no more than one is in memory.
+"""Write a safetensors file tensor by tensor, with at most one in memory.
 
 Source of the format: the README of the ``safetensors`` repository.
 """
@@ -22,11 +22,11 @@ _HEADER_ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class PendingTensor:
-    """A tensor that is to be written.
+    """A tensor to write.
 
     Attributes:
-        name, shape: as they shall stand in the file.
-        compute: gives its values, float32.
+        name, shape: name and shape in the file.
+        compute: function that returns the values, float32.
     """
 
     name: str
@@ -35,7 +35,7 @@ class PendingTensor:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -45,13 +45,13 @@ def write_safetensors(
     """Write ``tensors`` in their order and return the bytes of the file.
 
     Args:
-        path: a new file.
-        tensors: what to write.
-        dtype: of all of them: ``BF16`` (rounded to nearest, ties to even) or ``F32``.
+        path: path of a new file.
+        tensors: tensors to write.
+        dtype: dtype of all of them: ``BF16`` (rounded to nearest, ties to even) or ``F32``.
         on_progress: ``on_progress(bytes_done, total_bytes)`` after each tensor.
     """
     listed, stored = list(tensors), DTYPES[dtype]
-    ends = np.cumsum([0, *(one.elements * stored.itemsize for one in listed)]).tolist()
+    ends = np.cumsum([0, *(tensor.elements * stored.itemsize for tensor in listed)]).tolist()
     with path.open("xb") as file:
         file.write(_header(listed, dtype, ends))
         for tensor, end in zip(listed, ends[1:], strict=True):

@@ -1,1 +1,1 @@
-"""Where models come from: folders, hubs, buckets, and the cache on disk."""
+"""Sources of models: folders, hubs, buckets, and the cache on disk."""

@@ -1,4 +1,4 @@
-"""Refuse work that a disk has no room for, before it begins."""
+"""Refuse work for which a disk has too little space, before it begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
     """Check that the disk of ``folder`` (which need not exist yet) has ``needed_bytes`` free.
 
     Raises:
-        DiskFull: it has not; the message names both numbers and the remedy.
+        DiskFull: fewer bytes are free; the message names both numbers and the remedy.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free

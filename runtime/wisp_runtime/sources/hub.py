@@ -1,7 +1,7 @@
 """A repository of a Hugging Face hub, or of a mirror, as a source of weights.
 
-``huggingface_hub`` knows the API, the token and the proxies, and itself reads ``HF_TOKEN``, ``HF_ENDPOINT``
-and ``HF_HUB_OFFLINE``. Its downloads start over after a process dies; :mod:`.transfer`'s go on.
+``huggingface_hub`` handles the API, the token and the proxies, and itself reads ``HF_TOKEN``, ``HF_ENDPOINT``
+and ``HF_HUB_OFFLINE``. Its downloads restart after a process dies; those of :mod:`.transfer` resume.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class HubSource:
     """A repository at a branch, tag or commit; see :class:`.listing.Source`."""
 
     def __init__(self, repository: str, revision: str | None) -> None:
-        """Name a repository ``ORG/NAME``; nothing is asked yet."""
+        """Name a repository ``ORG/NAME``; no request is sent yet."""
         self.uri = f"hf://{repository}"
-        self.place = "hf--" + repository.replace("/", "--")
+        self.cache_key = "hf--" + repository.replace("/", "--")
         self.wanted = revision or constants.DEFAULT_REVISION
         self.pinned: str | None = self.wanted if _COMMIT.fullmatch(self.wanted) else None
         self._repository, self._endpoint = repository, constants.ENDPOINT
         self._commit = ""
 
     def listing(self, timeout_s: float) -> Listing:
-        """Ask which commit the revision is, and what it holds; raises as :class:`.listing.Source`."""
+        """Resolve the revision to a commit and list its files; raises as :class:`.listing.Source`."""
         api = huggingface_hub.HfApi(endpoint=self._endpoint)
         with self._explained():
             info = api.model_info(
                 self._repository, revision=self.wanted, files_metadata=True, timeout=timeout_s
             )
         self._commit = str(info.sha)
-        found = [_file(one) for one in info.siblings or () if is_needed(one.rfilename)]
-        return Listing(self._commit, tuple(found))
+        files = [_file(sibling) for sibling in info.siblings or () if is_needed(sibling.rfilename)]
+        return Listing(self._commit, tuple(files))
 
     def read(self, file: RemoteFile, start: int, stop: int) -> Iterator[Buffer]:
         """Yield a range of a file, following the hub to its storage; raises as :class:`.listing.Source`."""
@@ -60,16 +60,16 @@ class HubSource:
             self._explained(),
             get_session().stream(
                 "GET", f"{self._endpoint}/{path}", headers=headers, follow_redirects=True, timeout=_READ_S
-            ) as answer,
+            ) as response,
         ):
-            hf_raise_for_status(answer)
-            if answer.status_code != 206 and (start or stop < file.size_bytes):
+            hf_raise_for_status(response)
+            if response.status_code != 206 and (start or stop < file.size_bytes):
                 raise SourceUnreachable(
-                    f"{self._endpoint} sends {file.name} of {self.uri} only whole "
-                    f"(HTTP {answer.status_code} to a range request). Use a mirror that answers those."
+                    f"{self._endpoint} ignores range requests for {file.name} of {self.uri} "
+                    f"(HTTP {response.status_code}). Use a mirror that serves those."
                 )
             left = stop - start
-            for data in answer.iter_raw():
+            for data in response.iter_raw():
                 yield data[:left]
                 left -= len(data)
                 if left <= 0:
@@ -102,8 +102,8 @@ class HubSource:
                 return ModelNotFound(f"{name} is no name: write hf://ORG/NAME, as in its page's address.")
             case errors.OfflineModeIsEnabled():
                 return SourceUnreachable(
-                    f"{name} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it. Unset it, or put "
-                    "the model into the cache on a machine with a connection: wisp-runtime pull."
+                    f"{name} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it. Unset it, or fill "
+                    "the cache on a machine with a connection: wisp-runtime pull."
                 )
         if status in (401, 403):
             return AccessDenied(
@@ -113,13 +113,13 @@ class HubSource:
             return ModelNotFound(f"{self._endpoint} answers HTTP {status} for {name}: {_first_line(error)}")
         return SourceUnreachable(
             f"{name} could not be fetched from {self._endpoint}: {_first_line(error)} Check the connection, "
-            "HF_ENDPOINT and HTTPS_PROXY; what has arrived is kept."
+            "HF_ENDPOINT and HTTPS_PROXY; fetched data is kept."
         )
 
 
-def _file(one: Any) -> RemoteFile:
-    digest = f"sha256:{one.lfs.sha256}" if one.lfs else f"git:{one.blob_id}" if one.blob_id else ""
-    return RemoteFile(one.rfilename, int(one.size or 0), digest, one.blob_id or "")
+def _file(info: Any) -> RemoteFile:
+    digest = f"sha256:{info.lfs.sha256}" if info.lfs else f"git:{info.blob_id}" if info.blob_id else ""
+    return RemoteFile(info.rfilename, int(info.size or 0), digest, info.blob_id or "")
 
 
 def _has_token() -> bool:

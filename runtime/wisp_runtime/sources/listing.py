@@ -1,6 +1,6 @@
-"""What a source of weights offers: files with sizes and digests, under a revision, readable in ranges.
+"""Interface of a source of weights: files with sizes and digests, under a revision, readable in ranges.
 
-Hubs and buckets both become a :class:`Source`; what happens to the bytes is :mod:`.store`'s business.
+Hubs and buckets implement :class:`Source`; :mod:`.store` keeps the files.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class RemoteFile:
     """One file of a model.
 
     Attributes:
-        name: its path below the model's folder.
-        size_bytes: exact.
+        name: path below the model's folder.
+        size_bytes: exact size.
         digest: ``sha256:HEX``, ``git:HEX`` (a Git blob's SHA-1) or ``md5:HEX``; empty if the source has none.
-        tag: what the source calls this version of it; empty if nothing.
+        tag: the source's tag of this version of the file; empty if none.
     """
 
     name: str
@@ -59,39 +59,39 @@ class Listing:
 
 
 class Source(Protocol):
-    """Where a model can be fetched from.
+    """Source of a model.
 
     Attributes:
-        uri: as the user wrote it, for messages.
-        place: a folder name below the cache, different for different models.
-        wanted: the branch, tag or commit that was asked for.
-        pinned: the revision, if it is known without asking the source.
+        uri: URI as the user wrote it, for messages.
+        cache_key: folder name below the cache, unique to the model.
+        wanted: requested branch, tag or commit.
+        pinned: revision, if known without a request to the source.
     """
 
     uri: str
-    place: str
+    cache_key: str
     wanted: str
     pinned: str | None
 
     def listing(self, timeout_s: float) -> Listing:
-        """Ask the source what it holds.
+        """Request the list of files.
 
         Raises:
-            SourceUnreachable: no answer, or none that helps; a copy may do.
-            RuntimeFailure: the source answered, and the answer was no.
+            SourceUnreachable: no response, or a temporary failure; a cached copy may serve.
+            RuntimeFailure: the source refused.
         """
 
     def read(self, file: RemoteFile, start: int, stop: int) -> Iterator[Buffer]:
-        """Yield the bytes of ``file`` from ``start`` up to ``stop``, in pieces of any length.
+        """Yield the bytes of ``file`` from ``start`` up to ``stop``, in buffers of any length.
 
         Raises:
-            SourceUnreachable: the connection broke or the server is busy; trying again may help.
-            RuntimeFailure: trying again would not.
+            SourceUnreachable: the connection broke or the server is busy; a retry may help.
+            RuntimeFailure: a retry would not help.
         """
 
 
 def is_needed(name: str) -> bool:
-    """Whether a model runs with the file ``name``; other formats and subfolders are left where they are."""
+    """Return whether a model needs the file ``name``; other formats and subfolders are not fetched."""
     if "/" in name or fnmatch(name, _DUPLICATES):
         return False
     return any(fnmatch(name, pattern) for pattern in NEEDED_FILES)

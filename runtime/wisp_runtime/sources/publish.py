@@ -1,4 +1,4 @@
-"""Fetch a model into a folder that appears whole or not at all; one process at a time, whoever asks."""
+"""Fetch a model into a folder atomically: it appears complete or not at all; one process at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threading import Lock
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.sources.disk import require_space
 from wisp_runtime.sources.listing import Listing, Source
-from wisp_runtime.sources.lock import Held, Holder, locked
+from wisp_runtime.sources.lock import HeldLock, LockHolder, locked
 from wisp_runtime.sources.manifest import MANIFEST_FILE, Manifest, check_sizes, has_size, read_manifest
 from wisp_runtime.sources.transfer import Transfer
 from wisp_runtime.sources.verify import verify
@@ -24,16 +24,16 @@ log = logging.getLogger(__name__)
 
 
 def publish(source: Source, listing: Listing, folder: Path, on_progress: OnProgress, stall_s: float) -> None:
-    """Make ``folder`` hold what ``listing`` says, unless another process does it first.
+    """Fetch the files of ``listing`` into ``folder``, unless another process does it first.
 
     Raises: as :func:`.store.obtain`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(_beside(folder, "lock"), _Waiting(source.uri, on_progress), stall_s) as held:
-        if folder.is_dir():  # whoever held the lock before us fetched it
+    with locked(_sibling(folder, "lock"), _Waiting(source.uri, on_progress), stall_s) as held:
+        if folder.is_dir():  # the previous holder of the lock fetched it
             check_sizes(folder)
             return
-        partial = _beside(folder, "partial")
+        partial = _sibling(folder, "partial")
         partial.mkdir(exist_ok=True)
         _transfer(source, listing, partial, held, on_progress)
         _check(source.uri, listing, partial, held)
@@ -42,8 +42,8 @@ def publish(source: Source, listing: Listing, folder: Path, on_progress: OnProgr
 
 
 def withdraw_if_damaged(folder: Path) -> None:
-    """Read every byte of a published model; if any is wrong, unpublish it and drop the wrong files."""
-    with locked(_beside(folder, "lock"), _Waiting(str(folder), _nobody)) as held:
+    """Verify every byte of a published model; if any is wrong, unpublish it and delete the wrong files."""
+    with locked(_sibling(folder, "lock"), _Waiting(str(folder), _ignore)) as held:
         try:
             files = read_manifest(folder).files
         except WeightsUnreadable as error:
@@ -59,41 +59,43 @@ def withdraw_if_damaged(folder: Path) -> None:
 
 
 def _withdraw(folder: Path, wrong: list[str]) -> None:
-    partial = _beside(folder, "partial")
+    partial = _sibling(folder, "partial")
     shutil.rmtree(partial, ignore_errors=True)
     for name in (*wrong, MANIFEST_FILE):
         (folder / name).unlink(missing_ok=True)
     folder.rename(partial)
 
 
-def _transfer(source: Source, listing: Listing, partial: Path, held: Held, on_progress: OnProgress) -> None:
+def _transfer(
+    source: Source, listing: Listing, partial: Path, held: HeldLock, on_progress: OnProgress
+) -> None:
     transfer = Transfer(source, listing.files, partial)
     require_space(partial, transfer.missing_bytes + _SPARE_BYTES, f"downloading {source.uri}")
     done = listing.size_bytes - transfer.missing_bytes
     transfer.run(_Count(held, on_progress, done, listing.size_bytes))
 
 
-def _check(uri: str, listing: Listing, partial: Path, held: Held) -> None:
+def _check(uri: str, listing: Listing, partial: Path, held: HeldLock) -> None:
     """Compare every byte with the source's digests, and write the manifest.
 
     Raises:
-        WeightsUnreadable: some file is wrong; it is removed, so that the next attempt fetches it again.
+        WeightsUnreadable: a file is wrong; it is deleted, so that the next attempt fetches it again.
     """
     files, wrong = verify(partial, listing.files, _Checked(held, listing.size_bytes))
     for name in wrong:
         (partial / name).unlink()
     if wrong:
         raise WeightsUnreadable(
-            f"{', '.join(wrong)} of {uri} arrived with other bytes than the source promised. "
-            "Start again to fetch them once more; if it stays so, the source's copy is damaged."
+            f"{', '.join(wrong)} of {uri} arrived with other digests than the source announced. "
+            "Start again to refetch them; if that does not help, the source's copy is damaged."
         )
     Manifest(uri, listing.revision, files).write(partial)
 
 
 class _Count:
-    """Counts bytes from several threads, for those who watch and for those who wait for our lock."""
+    """Counter of fetched bytes from several threads; reports to ``on_progress`` and to the lock's file."""
 
-    def __init__(self, held: Held, on_progress: OnProgress, done: int, total: int) -> None:
+    def __init__(self, held: HeldLock, on_progress: OnProgress, done: int, total: int) -> None:
         self._held, self._on_progress, self._done, self._total = held, on_progress, done, total
         self._lock = Lock()
         self(0)
@@ -101,46 +103,46 @@ class _Count:
     def __call__(self, count: int) -> None:
         with self._lock:
             self._done += count
-            self._held.beat(self._done, self._total)
+            self._held.heartbeat(self._done, self._total)
             self._on_progress(self._done, self._total)
 
 
 class _Checked:
-    """Counts bytes that are compared, for those who wait for our lock."""
+    """Counter of verified bytes from several threads; reports to the lock's file."""
 
-    def __init__(self, held: Held, total: int) -> None:
+    def __init__(self, held: HeldLock, total: int) -> None:
         self._held, self._done, self._total = held, 0, total
         self._lock = Lock()
 
     def __call__(self, count: int) -> None:
         with self._lock:
             self._done += count
-            self._held.beat(self._total, self._total, self._done)
+            self._held.heartbeat(self._total, self._total, self._done)
 
 
 class _Waiting:
-    """Says once who fetches the model meanwhile, and shows that one's progress as ours."""
+    """Logs the holder of the lock once, and reports its progress as this process's."""
 
-    def __init__(self, what: str, on_progress: OnProgress) -> None:
-        self._what, self._on_progress, self._said = what, on_progress, ""
+    def __init__(self, model: str, on_progress: OnProgress) -> None:
+        self._model, self._on_progress, self._logged = model, on_progress, ""
 
-    def __call__(self, holder: Holder) -> None:
-        if self._said != f"{holder.host} {holder.pid}":
-            self._said = f"{holder.host} {holder.pid}"
-            log.warning("waiting for %s, which fetches %s", holder, self._what)
+    def __call__(self, holder: LockHolder) -> None:
+        if self._logged != f"{holder.host} {holder.pid}":
+            self._logged = f"{holder.host} {holder.pid}"
+            log.warning("waiting for %s, which fetches %s", holder, self._model)
         self._on_progress(holder.done_bytes, holder.total_bytes)
 
 
-def _nobody(_done: int, _total: int) -> None:
-    """Nobody watches."""
+def _ignore(_done: int, _total: int) -> None:
+    """Report nowhere."""
 
 
-def _beside(folder: Path, ending: str) -> Path:
+def _sibling(folder: Path, ending: str) -> Path:
     return folder.with_name(f"{folder.name}.{ending}")
 
 
 def _sync(folder: Path) -> None:
-    """Make names in ``folder`` outlive a power cut."""
+    """Sync the names in ``folder`` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Find a model: a folder as it is, or a download from a hub or a bucket."""
+"""Resolve a model's URI to a folder: a local one, or a download from a hub or a bucket."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _MOUNTED = {"pvc": "a claim's directory", "oci": "an image's files"}
 
 
 def resolve(uri: str, revision: str | None, cache_dir: Path, on_progress: OnProgress | None = None) -> Path:
-    """Return the folder of the model that ``uri`` names, downloading it if it is not here yet.
+    """Return the folder of the model at ``uri``, downloading it if it is not in the cache yet.
 
     Args:
         uri: a folder, ``file://FOLDER``, ``s3://BUCKET/PREFIX``, or ``hf://ORG/NAME`` with an optional
             ``@REVISION``.
-        revision: a hub's branch, tag or commit; the one in ``uri`` goes first.
-        cache_dir: where downloads are kept (:mod:`.store`).
+        revision: branch, tag or commit of a hub; one in ``uri`` takes precedence.
+        cache_dir: folder of downloads (:mod:`.store`).
         on_progress: ``on_progress(bytes_done, total_bytes)`` while downloading.
 
     Raises:
         ModelNotFound: no such folder, repository, bucket or revision.
-        ModelUnsupported: a scheme that cannot be read here.
-        RuntimeFailure: what fetching may meet, see :func:`.store.obtain`.
+        ModelUnsupported: an unsupported scheme.
+        RuntimeFailure: a failure of fetching, see :func:`.store.obtain`.
     """
     source = source_of(uri, revision)
     return obtain(source, cache_dir, on_progress) if source else _folder(_path(uri))
 
 
 def source_of(uri: str, revision: str | None) -> Source | None:
-    """Return where ``uri`` is fetched from, or None for a folder.
+    """Return the source of ``uri``, or None for a folder.
 
     Raises:
-        ModelUnsupported: a scheme that cannot be read here.
+        ModelUnsupported: an unsupported scheme.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme == "file":
         return None
-    # The clients are imported here: each costs 0.1 to 0.4 s that a local model need not pay.
+    # The clients are imported here: each takes 0.1 to 0.4 s, which a local model does not need.
     if scheme == "hf":
         from wisp_runtime.sources.hub import HubSource
 

@@ -1,7 +1,7 @@
-"""A prefix of an S3 bucket, or of anything that speaks S3, as a source of weights.
+"""A prefix of an S3 bucket, or of another server with S3's API, as a source of weights.
 
-The client is ``obstore``; it signs, retries, and finds credentials as the AWS tools do: keys, a web identity,
-a container's or a machine's role.
+The client is ``obstore``; it signs, retries, and takes credentials from the AWS tools' places: keys, a web
+identity, a container's or a machine's role.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wisp_runtime.errors import (
 )
 from wisp_runtime.sources.listing import Buffer, Listing, RemoteFile, is_needed
 
-_READ_BYTES = 64 << 10  # what a break loses at most
+_READ_BYTES = 64 << 10  # maximum lost when a connection breaks
 _READ_S = 30.0
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE")
 _MD5 = re.compile(r'"[0-9a-f]{32}"')  # an object that came in parts has "…-PARTS"
@@ -47,10 +47,10 @@ _CREDENTIALS = (
 
 
 class BucketSource:
-    """``s3://BUCKET/PREFIX``; see :class:`.listing.Source`. Its revision is a digest of its objects' tags."""
+    """``s3://BUCKET/PREFIX``; see :class:`.listing.Source`. The revision is a digest of its objects' tags."""
 
     def __init__(self, location: str, settings: Mapping[str, str]) -> None:
-        """Name a bucket and a prefix; nothing is asked yet.
+        """Name a bucket and a prefix; no request is sent yet.
 
         Args:
             location: ``BUCKET/PREFIX``.
@@ -68,29 +68,29 @@ class BucketSource:
                 f"AWS_ENDPOINT_URL is {self._endpoint!r}; it must be an http:// or https:// URL."
             )
         identity = hashlib.sha256(f"{self._endpoint}\n{bucket}\n{prefix}".encode()).hexdigest()[:8]
-        self.place = "s3--" + re.sub(r"[^\w.-]+", "--", f"{bucket}/{prefix}")[:100] + f"-{identity}"
+        self.cache_key = "s3--" + re.sub(r"[^\w.-]+", "--", f"{bucket}/{prefix}")[:100] + f"-{identity}"
         self._bucket, self._prefix, self._settings = bucket, prefix, settings
         self._reader = self._store(_READ_S, retries=3)
 
     def listing(self, timeout_s: float) -> Listing:
         """List the objects directly below the prefix; raises as :class:`.listing.Source`."""
         with self._explained():
-            found = obstore.list_with_delimiter(self._store(timeout_s, retries=1))["objects"]
-        wanted = sorted((one for one in found if is_needed(one["path"])), key=lambda one: one["path"])
-        versions = [(one["path"], one["size"], one["e_tag"] or str(one["last_modified"])) for one in wanted]
+            objects = obstore.list_with_delimiter(self._store(timeout_s, retries=1))["objects"]
+        needed = sorted((meta for meta in objects if is_needed(meta["path"])), key=lambda meta: meta["path"])
+        versions = [(m["path"], m["size"], m["e_tag"] or str(m["last_modified"])) for m in needed]
         revision = hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]
-        return Listing(revision, tuple(_file(one) for one in wanted))
+        return Listing(revision, tuple(map(_file, needed)))
 
     def read(self, file: RemoteFile, start: int, stop: int) -> Iterator[Buffer]:
         """Yield a range of an object as it was listed; raises as :class:`.listing.Source`."""
         options: Any = {"range": (start, stop), **({"if_match": file.tag} if file.tag else {})}
         with self._explained():
-            answer = obstore.get(self._reader, file.name, options=options)
-            for data in answer.stream(min_chunk_size=_READ_BYTES):
+            response = obstore.get(self._reader, file.name, options=options)
+            for data in response.stream(min_chunk_size=_READ_BYTES):
                 yield memoryview(data)
 
     def _store(self, timeout_s: float, retries: int) -> S3Store:
-        """Open the store; obstore itself adds what else the environment says of credentials."""
+        """Open the store; obstore itself adds other credentials of the environment."""
         config: Any = {key.lower(): value for key, value in self._settings.items() if key in _KEYS and value}
         config["aws_region"] = (
             self._settings.get("AWS_REGION") or self._settings.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -121,8 +121,8 @@ class BucketSource:
 
     def _failure(self, error: Exception) -> RuntimeFailure:
         text = str(error)
-        status = int(found[1]) if (found := re.search(r"status code: (\d{3})", text)) else 0
-        code = found[1] if (found := re.search(r"<Code>(\w+)</Code>", text)) else ""
+        status = int(match[1]) if (match := re.search(r"status code: (\d{3})", text)) else 0
+        code = match[1] if (match := re.search(r"<Code>(\w+)</Code>", text)) else ""
         where = f"{self.uri} at {self._endpoint or 'AWS'}"
         if status == 412 or code == "NoSuchKey":
             return WeightsUnreadable(
@@ -144,17 +144,17 @@ class BucketSource:
             return ModelNotFound(f"{where} answers HTTP {status} {code}: check bucket, prefix and endpoint.")
         return SourceUnreachable(
             f"{where} could not be reached: {_reason(text)} Check AWS_ENDPOINT_URL and the connection; "
-            "what has arrived is kept."
+            "fetched data is kept."
         )
 
 
-def _file(one: Any) -> RemoteFile:
-    tag = one["e_tag"] or ""
+def _file(meta: Any) -> RemoteFile:
+    tag = meta["e_tag"] or ""
     digest = f"md5:{tag.strip(chr(34))}" if _MD5.fullmatch(tag) else ""
-    return RemoteFile(one["path"], one["size"], digest, tag)
+    return RemoteFile(meta["path"], meta["size"], digest, tag)
 
 
 def _reason(text: str) -> str:
-    """What went wrong in the last words of the library's first line."""
+    """Return the reason at the end of the library's first line."""
     first = (text.strip().splitlines() or ["no answer"])[0]
     return first.rsplit(" - ", 1)[-1].rstrip(".:") + "."

@@ -1,11 +1,11 @@
-"""Downloaded models on the disk: one folder a model and revision, which is there whole or not at all.
+"""Cache of downloaded models: one folder per model and revision, published complete or not at all.
 
-    CACHE/weights/PLACE/REVISION/            a model, with its manifest; never written again
-    CACHE/weights/PLACE/REVISION.partial/    on its way
-    CACHE/weights/PLACE/REVISION.lock        held by the process that fetches it
-    CACHE/weights/PLACE/refs/WANTED          the revision that a branch or tag last meant
+    CACHE/weights/KEY/REVISION/            a model, with its manifest; never written again
+    CACHE/weights/KEY/REVISION.partial/    a download in progress
+    CACHE/weights/KEY/REVISION.lock        lock of the process that fetches it
+    CACHE/weights/KEY/refs/WANTED          latest known revision of a branch or tag
 
-Any number of processes and pods may share it. Nothing is ever removed to make room.
+Any number of processes and pods may share it. Nothing is ever evicted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wisp_runtime.sources.publish import OnProgress, publish, withdraw_if_damage
 
 WEIGHTS_DIR = "weights"
 _ASK_S = 10.0
-_ASK_AGAIN_S = 3.0  # with a copy at hand, a source that does not answer must not hold up a start
+_ASK_WITH_COPY_S = 3.0  # with a cached copy, an unreachable source must not delay a start
 
 log = logging.getLogger(__name__)
 
@@ -34,58 +34,58 @@ log = logging.getLogger(__name__)
 def obtain(
     source: Source, cache_dir: Path, on_progress: OnProgress | None = None, *, stall_s: float = STALL_S
 ) -> Path:
-    """Return the folder of the model in ``cache_dir``, fetching it first if it is not there.
+    """Return the folder of the model in ``cache_dir``, fetching it first if it is missing.
 
     Args:
-        source: where it comes from.
-        cache_dir: see above.
+        source: source of the model.
+        cache_dir: root of the cache.
         on_progress: ``on_progress(bytes_done, total_bytes)`` while this or another process fetches it.
-        stall_s: how long another process that fetches it may stand still.
+        stall_s: timeout of another process that fetches it without progress.
 
     Raises:
-        RuntimeFailure: of the source.
-        ModelNotFound: there is no model that we could run.
-        WeightsUnreadable: the copy is damaged, or what arrived is not what the source promised.
-        CacheUnusable: the folder cannot be written, or another process holds it and stands still.
-        DiskFull: it does not fit on the disk.
+        RuntimeFailure: a failure of the source.
+        ModelNotFound: the source has no supported model.
+        WeightsUnreadable: the copy is damaged, or fetched files differ from the source's digests.
+        CacheUnusable: the folder cannot be written, or another process holds the lock without progress.
+        DiskFull: too little free space.
     """
-    place = cache_dir / WEIGHTS_DIR / source.place
+    model_dir = cache_dir / WEIGHTS_DIR / source.cache_key
     with _explained(cache_dir, source.uri):
-        if source.pinned and (place / source.pinned).is_dir():
-            check_sizes(place / source.pinned)
-            return place / source.pinned
-        listing = _ask(source, place)
+        if source.pinned and (model_dir / source.pinned).is_dir():
+            check_sizes(model_dir / source.pinned)
+            return model_dir / source.pinned
+        listing = _ask(source, model_dir)
         if isinstance(listing, Path):
             return listing
-        folder = place / listing.revision
+        folder = model_dir / listing.revision
         if folder.is_dir():
             check_sizes(folder)
         else:
             publish(source, _model(source, listing), folder, on_progress or _ignore, stall_s)
-        _remember(place, source.wanted, listing.revision)
+        _remember(model_dir, source.wanted, listing.revision)
     return folder
 
 
 def repair(source: Source, cache_dir: Path, on_progress: OnProgress | None = None) -> Path:
-    """Read every byte of the copy and fetch again what is damaged; otherwise as :func:`obtain`."""
-    place = cache_dir / WEIGHTS_DIR / source.place
-    revision = source.pinned or _remembered(place, source.wanted)
-    if revision and (place / revision).is_dir():
+    """Verify every byte of the copy and refetch damaged files; otherwise as :func:`obtain`."""
+    model_dir = cache_dir / WEIGHTS_DIR / source.cache_key
+    revision = source.pinned or _remembered(model_dir, source.wanted)
+    if revision and (model_dir / revision).is_dir():
         with _explained(cache_dir, source.uri):
-            withdraw_if_damaged(place / revision)
+            withdraw_if_damaged(model_dir / revision)
     return obtain(source, cache_dir, on_progress)
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Report nowhere."""
 
 
-def _ask(source: Source, place: Path) -> Listing | Path:
-    """Ask the source what there is; where it cannot be asked, the copy that it last named will do."""
-    known = _remembered(place, source.wanted)
-    copy = place / known if known and (place / known).is_dir() else None
+def _ask(source: Source, model_dir: Path) -> Listing | Path:
+    """Return the source's listing; where it is unreachable, the copy of its latest known revision."""
+    known = _remembered(model_dir, source.wanted)
+    copy = model_dir / known if known and (model_dir / known).is_dir() else None
     try:
-        return source.listing(_ASK_AGAIN_S if copy else _ASK_S)
+        return source.listing(_ASK_WITH_COPY_S if copy else _ASK_S)
     except SourceUnreachable as error:
         if copy is None:
             raise
@@ -95,7 +95,7 @@ def _ask(source: Source, place: Path) -> Listing | Path:
 
 
 def _model(source: Source, listing: Listing) -> Listing:
-    """Refuse to download what is no model."""
+    """Refuse to download a listing that is no model."""
     names = [file.name for file in listing.files]
     missing = [] if "config.json" in names else ["config.json"]
     missing += [] if any(name.endswith(".safetensors") for name in names) else ["*.safetensors"]
@@ -107,41 +107,41 @@ def _model(source: Source, listing: Listing) -> Listing:
     return listing
 
 
-def _remembered(place: Path, wanted: str) -> str | None:
+def _remembered(model_dir: Path, wanted: str) -> str | None:
     try:
-        return _ref(place, wanted).read_text().strip() or None
+        return _ref(model_dir, wanted).read_text().strip() or None
     except OSError:
         return None
 
 
-def _remember(place: Path, wanted: str, revision: str) -> None:
-    """Keep what ``wanted`` means now, for when the source cannot be asked."""
-    if _remembered(place, wanted) == revision:
+def _remember(model_dir: Path, wanted: str, revision: str) -> None:
+    """Record the revision of ``wanted``, for when the source is unreachable."""
+    if _remembered(model_dir, wanted) == revision:
         return
-    ref = _ref(place, wanted)
+    ref = _ref(model_dir, wanted)
     scratch = ref.with_name(f"{ref.name}.{os.getpid()}")
     try:
         ref.parent.mkdir(parents=True, exist_ok=True)
         scratch.write_text(revision + "\n")
         scratch.rename(ref)
-    except OSError as error:  # a cache filled elsewhere and mounted read-only is as good
+    except OSError as error:  # a cache filled elsewhere and mounted read-only works too
         log.warning("%s cannot be written: %s", ref, error.strerror)
 
 
-def _ref(place: Path, wanted: str) -> Path:
-    return place / "refs" / quote(wanted, safe="")
+def _ref(model_dir: Path, wanted: str) -> Path:
+    return model_dir / "refs" / quote(wanted, safe="")
 
 
 @contextmanager
 def _explained(cache_dir: Path, uri: str) -> Iterator[None]:
-    """Turn what the disk says into sentences."""
+    """Turn errors of the disk into ours."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
                 f"the disk of {cache_dir} filled up while {uri} was downloaded. Free some space, or choose "
-                "another disk with --cache-dir; what has arrived is kept."
+                "another disk with --cache-dir; fetched data is kept."
             ) from error
         raise CacheUnusable(
             f"the cache {cache_dir} cannot be used by user {os.getuid()}: {error.strerror or error} "

@@ -54,7 +54,7 @@ metadata = st.none() | st.dictionaries(names, names, min_size=1, max_size=3)  # 
 
 
 @given(tensors, metadata)
-def test_what_the_reference_implementation_writes_is_read_as_it_was(tensors, metadata):
+def test_files_of_the_reference_implementation_are_read_unchanged(tensors, metadata):
     arrays = {name: np.zeros(shape, DTYPES[dtype]) for name, (dtype, shape) in tensors.items()}
     for index, array in enumerate(arrays.values()):
         array[...] = index % 2  # so that the bytes of one tensor differ from its neighbours'
@@ -107,7 +107,7 @@ def test_any_json_object_gives_a_header_or_our_error(header):
 
 
 @given(tensors.filter(bool), st.data())
-def test_a_truncated_file_says_how_many_bytes_are_missing(tensors, data):
+def test_the_error_of_a_truncated_file_has_the_missing_bytes(tensors, data):
     whole = save({name: np.zeros(shape, DTYPES[dtype]) for name, (dtype, shape) in tensors.items()})
     kept = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(FileTruncated) as caught:
@@ -199,7 +199,7 @@ def test_a_header_longer_than_the_first_read_takes_one_more():
     assert reads == [(0, FIRST_READ_BYTES), (FIRST_READ_BYTES, header_bytes - FIRST_READ_BYTES)]
 
 
-def test_without_the_length_of_the_file_the_header_still_says_it():
+def test_without_the_file_length_the_header_still_gives_it():
     data = save({"a": np.zeros(100, "<f4")})
     header = read_source(source_of(data[:-50], None))
     assert header.file_bytes == len(data)

@@ -75,7 +75,7 @@ def test_files_beside_those_of_the_index_are_left_alone(tmp_path):
         ([SHARD_1, SHARD_2], f"2 .safetensors files but no {INDEX_FILE}"),
     ],
 )
-def test_a_folder_without_a_checkpoint_says_what_it_has(tmp_path, files, said):
+def test_the_error_of_a_folder_without_a_checkpoint_lists_its_files(tmp_path, files, said):
     for name in files:
         (tmp_path / name).write_bytes(save({"a": A}))
     with pytest.raises(CheckpointMissing) as caught:

@@ -1,4 +1,4 @@
-"""What a config.json says is what the ModelSpec says, for real models and every spelling."""
+"""ModelSpec of a config.json, for real models and every spelling."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_absent_keys_take_the_defaults_of_transformers(spec_of, model, changes, 
         ({"head_dim": 65}, "head_dim", "even"),
     ],
 )
-def test_a_wrong_key_is_named_with_its_value_and_what_was_expected(config_of, changes, key, said):
+def test_a_wrong_key_is_named_with_its_value_and_the_expected_one(config_of, changes, key, said):
     with pytest.raises(ConfigInvalid) as caught:
         parse_config(config_of("llama-3-8b", **changes))
     assert caught.value.key == key

@@ -56,7 +56,7 @@ def test_real_models_fit_the_cards_that_people_run_them_on(spec_of, model, card,
         ("l4", 8192, range(8192, 8193)),
     ],
 )
-def test_max_context_is_what_was_asked_or_as_long_as_fits(spec_of, card, max_context, expect):
+def test_max_context_is_the_request_or_the_longest_that_fits(spec_of, card, max_context, expect):
     fit = on(card, spec_of("llama-3.1-8b"), FitRequest(max_context=max_context))
     assert fit.fits
     assert fit.max_context in expect
@@ -103,7 +103,7 @@ def test_the_sentence_of_a_model_that_fits(spec_of):
         ("llama-3-8b", "l4", FitRequest(max_context=8192, max_concurrent=8192), ["maxConcurrent 2048"]),
     ],
 )
-def test_what_does_not_fit_is_told_what_would(spec_of, model, card, request_, advice):
+def test_a_refusal_names_the_remedies(spec_of, model, card, request_, advice):
     fit = on(card, spec_of(model), request_)
     assert not fit.fits
     assert fit.message.startswith(f"needs {fit.required_bytes / GIB:.1f} GiB, the {fit.device_name} has ")
@@ -121,12 +121,12 @@ def test_the_designs_own_example_reads_like_it(spec_of):
     )
 
 
-def test_a_model_beyond_every_card_is_told_so(spec_of):
+def test_a_model_beyond_every_card_is_refused(spec_of):
     spec = spec_of("llama-3-8b", num_hidden_layers=600)
     assert "more than any card we know" in on("b300", spec).message
 
 
-def test_a_model_beyond_this_machine_is_told_how_much_memory_it_needs(spec_of):
+def test_the_refusal_on_this_machine_has_the_needed_memory(spec_of):
     fit = check(spec_of("smollm2-135m"), CPU, available_bytes=400 * MIB, device_name="this machine")
     assert fit.message == "needs 579.8 MiB, this machine has 400.0 MiB free; fits with 1 GiB of free memory"
 
@@ -153,7 +153,7 @@ def test_a_model_fits_to_the_byte(spec_of):
     assert (short.fits, short.headroom_bytes) == (False, -1)
 
 
-def test_the_context_that_all_sequences_can_have_at_a_time_is_told(spec_of):
+def test_the_context_that_all_sequences_can_have_is_reported(spec_of):
     fit = on("l4", spec_of("llama-3-8b"))
     assert fit.context_at_max_concurrent == fit.kv_blocks // 32 * 16 < 8192
     assert on("h100", spec_of("llama-3-8b")).context_at_max_concurrent == 8192
@@ -286,7 +286,7 @@ def tiny(request: FitRequest, available_bytes: int):
 
 
 @given(requests, memory)
-def test_what_fits_really_fits_and_what_does_not_really_does_not(request, available_bytes):
+def test_the_verdict_agrees_with_the_ledger(request, available_bytes):
     fit = tiny(request, available_bytes)
     if fit.fits:
         assert fit.required_bytes <= fit.ledger.total_bytes <= available_bytes

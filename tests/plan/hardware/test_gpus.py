@@ -150,7 +150,7 @@ def test_the_smallest_card_that_suffices_is_proposed(needed_gib, expect):
     assert (card.name if card else None) == expect
 
 
-def test_a_tenth_of_what_the_driver_leaves_stays_free():
+def test_a_tenth_of_the_usable_memory_stays_free():
     assert usable_bytes(find_card("l4")) == int((23034 - 640) * MIB * 0.9)
     assert usable_bytes(find_card("l4"), 1.0) == (23034 - 640) * MIB
 

@@ -41,7 +41,7 @@ def group(folder, limit, used, cached):
         ),
     ],
 )
-def test_the_tightest_limit_is_what_is_available(tmp_path, own, files, expect_mib):
+def test_the_tightest_limit_is_the_available_memory(tmp_path, own, files, expect_mib):
     for name, text in {"proc/meminfo": MEMINFO, "proc/self/cgroup": own, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")

@@ -79,7 +79,7 @@ def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
 
 
 @pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
-def test_the_stored_dtype_does_not_change_what_is_held(spec_of, stored):
+def test_the_stored_dtype_does_not_change_the_memory(spec_of, stored):
     spec = replace(spec_of("smollm2-135m"), dtype=stored)
     assert weight_bytes(spec, "bf16", "cuda").weights == 2 * 134_515_008
     assert weight_bytes(spec, "bf16", "cpu").weights == 4 * 134_515_008
@@ -111,7 +111,7 @@ def test_a_measured_cuda_context_replaces_the_estimate(spec_of, measured, expect
     assert ledger.context_bytes == expect
 
 
-def test_the_total_is_the_sum_of_the_rows_and_each_row_says_how_it_came_about(spec_of):
+def test_the_total_is_the_sum_of_the_rows_and_each_row_is_explained(spec_of):
     ledger = compute_ledger(spec_of("llama-3-8b"), replace(CUDA, quantization="fp8"))
     rows = {row.name: row for row in ledger.rows()}
     assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context"]
@@ -121,7 +121,7 @@ def test_the_total_is_the_sum_of_the_rows_and_each_row_says_how_it_came_about(sp
     assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
 
 
-def test_the_workspace_of_a_step_is_what_lives_at_the_same_time(spec_of):
+def test_the_workspace_of_a_step_counts_buffers_alive_together(spec_of):
     spec = spec_of("llama-3-8b")
     activations = 512 * (2 * 4096 + 3 * 14336) * 2
     logits = 32 * (2 * 128256 * 4 + 128256 // 8)
@@ -163,4 +163,4 @@ def test_a_larger_step_needs_a_larger_workspace(spec_of, options, more):
 def test_there_are_graphs_for_every_size_that_decode_steps_are_rounded_to(spec_of, max_concurrent, graphs):
     spec = spec_of("smollm2-135m")
     assert graphs_bytes(spec, max_concurrent) == graphs * graphs_bytes(spec, 1)
-    assert graphs_bytes(spec, 1) == 3 * (30 * 8 + 12) * 4096  # greedy, drawn, with log-probabilities
+    assert graphs_bytes(spec, 1) == 3 * (30 * 8 + 12) * 4096  # greedy, sampled, with log-probabilities

@@ -1,4 +1,4 @@
-"""How wide a step becomes when the user leaves it open, and what it gives way to."""
+"""Default width of a step, and its limits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_narrower_step_is_taken_before_a_model_is_refused(step_tokens):
     assert found.ledger.options.max_step_tokens == found.to_dict()["maxStepTokens"] == step_tokens
 
 
-def test_what_does_not_fit_is_told_what_the_narrowest_step_needs():
+def test_the_refusal_has_the_memory_of_the_narrowest_step():
     needed = least(512, max_context=8192)
     found = fit_of(needed - 1, max_context=8192)
     assert (found.fits, found.max_step_tokens, found.required_bytes) == (False, 512, needed)
@@ -120,7 +120,7 @@ def test_a_small_kv_cache_that_was_asked_for_does_not_make_steps_narrow():
     st.integers(15 * GIB, 24 * GIB),
     st.sampled_from(["cuda", "cpu"]),
 )
-def test_what_fits_with_any_step_that_is_tried_fits_with_auto(sequences, context, available_bytes, device):
+def test_a_fit_with_any_step_width_is_a_fit_with_auto(sequences, context, available_bytes, device):
     request = FitRequest(max_concurrent=sequences, max_context=context, device=device)
     available_bytes *= 2 if device == "cpu" else 1
     narrow = replace(request, max_step_tokens=max(512, sequences))

@@ -56,7 +56,7 @@ def test_shapes_are_those_of_the_published_files(spec_of, model, name, shape):
     assert {wanted.name: wanted.shape for wanted in expected_tensors(spec_of(model))}[name] == shape
 
 
-def test_a_whole_checkpoint_is_usable(spec_of):
+def test_a_complete_checkpoint_is_usable(spec_of):
     spec = spec_of("smollm2-135m")
     result = check_tensors(spec, checkpoint(spec))
     assert (result.missing, result.mismatched, result.extra) == ((), (), ())
@@ -70,7 +70,7 @@ def test_a_whole_checkpoint_is_usable(spec_of):
         ({"model.norm.weight": ("I32", (576,))}, "model.norm.weight is I32, must be BF16 or F16 or F32"),
     ],
 )
-def test_what_is_wrong_with_a_checkpoint_is_said(spec_of, changes, said):
+def test_faults_of_a_checkpoint_are_reported(spec_of, changes, said):
     spec = spec_of("smollm2-135m")
     with pytest.raises(TensorsMismatch) as caught:
         check_tensors(spec, checkpoint(spec, **changes))

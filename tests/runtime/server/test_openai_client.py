@@ -36,7 +36,7 @@ def test_it_streams_a_chat_with_usage(client):
     assert chunks[-1].usage.total_tokens > 13
 
 
-def test_its_streaming_helper_builds_the_whole_answer(client):
+def test_its_streaming_helper_builds_the_complete_message(client):
     with client.chat.completions.stream(model="tiny", messages=ASK) as stream:
         events = list(stream)
         answer = stream.get_final_completion()

@@ -129,7 +129,7 @@ def test_a_completion_request_that_cannot_be_served_is_refused_by_name(api, chan
         (COMPLETE, GO_ON | {"prompt": [1] * 600, "max_tokens": 9}, ["609 (", "prompt by at least 89:"]),
     ],
 )
-def test_a_request_longer_than_the_context_is_told_the_numbers(api, path, body, numbers):
+def test_the_error_of_a_request_beyond_the_context_has_the_numbers(api, path, body, numbers):
     response = api.post(path, json=body)
     error = error_of(response)
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
@@ -169,7 +169,7 @@ def test_a_text_far_longer_than_the_context_is_refused_untokenized(api, server, 
         ),
     ],
 )
-def test_a_body_that_is_no_json_is_told_where(api, content, says):
+def test_the_error_of_invalid_json_has_its_position(api, content, says):
     response = api.post(CHAT, content=content, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
     assert says in error_of(response)["message"]
@@ -218,20 +218,20 @@ def test_a_body_over_the_limit_is_refused(api, is_chunked):
         ("GET", "/v1/models/other", 404, "model_not_found"),
     ],
 )
-def test_paths_that_do_not_exist_answer_in_the_same_shape(api, method, path, status, code):
+def test_unknown_paths_return_errors_in_the_same_format(api, method, path, status, code):
     response = api.request(method, path)
     assert (response.status_code, error_of(response)["code"]) == (status, code)
     assert status != 405 or response.headers["allow"] in error_of(response)["message"]
 
 
-def test_a_path_that_does_not_exist_is_told_which_do(api):
+def test_the_error_of_an_unknown_path_lists_the_paths(api):
     told = re.findall(r"/v1/[a-z/]*[a-z]", error_of(api.get("/models"))["message"])
     assert [path for path in told if api.head(path).status_code == 404] == []
     assert {CHAT, COMPLETE, "/v1/models"} <= set(told)
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), (COMPLETE, GO_ON)])
-def test_another_models_name_is_told_what_is_served(api, path, body):
+def test_the_error_of_another_models_name_has_the_served_one(api, path, body):
     response = api.post(path, json=body | {"model": "gpt-4"})
     error = error_of(response)
     assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")

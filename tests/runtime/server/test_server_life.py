@@ -34,7 +34,7 @@ def busy(server, tokens=200, delay_s=0.01):
     server.engine.delay_s = delay_s
 
 
-def test_health_answers_while_the_model_loads_and_requests_are_told_to_wait(tiny_model):
+def test_health_responds_while_the_model_loads_and_requests_get_503(tiny_model):
     with live_server(tiny_model, is_ready=False) as server, httpx.Client(base_url=server.url) as client:
         assert client.get("/livez").status_code == 200
         assert client.get("/metrics").status_code == 200
@@ -167,7 +167,9 @@ def test_a_stop_lets_running_requests_finish_and_refuses_new_ones(tiny_model):
 
 @pytest.mark.parametrize(("drain_timeout_s", "skips_wait"), [(0.1, False), (60, True)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_does_not_finish_in_time_is_told_so(tiny_model, drain_timeout_s, skips_wait, stream):
+def test_requests_that_exceed_the_drain_timeout_end_with_an_error(
+    tiny_model, drain_timeout_s, skips_wait, stream
+):
     with live_server(tiny_model, drain_timeout_s=drain_timeout_s) as server:
         busy(server, tokens=5000)
         results = []
@@ -204,7 +206,7 @@ def test_a_dead_engine_ends_every_request_and_the_process(tiny_model, stream):
     assert len(results) == 3
 
 
-def test_a_model_that_does_not_load_says_why_and_ends_the_process(tiny_model):
+def test_a_model_that_does_not_load_ends_the_process_with_its_reason(tiny_model):
     fatal = Fatal("DoesNotFit", "needs 17.1 GiB, this machine has 14.8 GiB free", 3)
     with live_server(tiny_model, is_ready=False) as server:
         server.call(lambda: server.engine.die(fatal))

@@ -94,7 +94,7 @@ def client(served):
         yield client
 
 
-def test_it_answers_a_question(client):
+def test_it_completes_a_question(client):
     answer = client.chat.completions.create(messages=QUESTION, **GREEDY)
     assert answer.choices[0].message.content == "The capital of France is Paris."
     assert answer.choices[0].finish_reason == "stop"
@@ -170,7 +170,7 @@ def test_kill_9_of_the_engine_is_a_clean_error_and_exit_1(smollm2_dir, tmp_path,
     assert json.loads(log.read_text())["reason"] == "EngineDied"
 
 
-def test_sigterm_lets_the_answer_finish_and_exits_0(smollm2_dir):
+def test_sigterm_lets_the_response_finish_and_exits_0(smollm2_dir):
     with runtime(smollm2_dir, "--max-context", "1024") as running:
         url = running.wait_ready()
         with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
@@ -212,7 +212,9 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
         ),
     ],
 )
-def test_what_cannot_be_served_exits_with_its_reason(smollm2_dir, tmp_path, flags, status, reason, says):
+def test_a_model_that_cannot_be_served_exits_with_its_reason(
+    smollm2_dir, tmp_path, flags, status, reason, says
+):
     log = tmp_path / "termination.json"
     with runtime(smollm2_dir, "--termination-log", str(log), *flags) as running:
         assert running.process.wait(30) == status

@@ -11,8 +11,8 @@ from wisp_runtime.sources import transfer
 from wisp_runtime.sources.resolve import resolve
 
 REPO = "acme/tiny"
-PIECE = 64 << 10
-WEIGHTS = os.urandom(5 * PIECE + 11)
+RANGE = 64 << 10
+WEIGHTS = os.urandom(5 * RANGE + 11)
 FILES = {
     "config.json": b'{"model_type": "llama"}',
     "tokenizer.json": b"{}",
@@ -26,7 +26,7 @@ WANTED = {"config.json", "tokenizer.json", "model.safetensors"}
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    monkeypatch.setattr(transfer, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", RANGE)
     monkeypatch.setattr(transfer, "_PAUSE_S", 0.001)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with Hub({REPO: dict(FILES)}) as running:
@@ -159,7 +159,12 @@ def gone(hub):
         (f"hf://{REPO}@v9", None, ModelNotFound, r"has no revision 'v9': name a branch, tag or commit"),
         ("hf://a/b/c", None, ModelNotFound, r"is no name: write hf://ORG/NAME"),
         (f"hf://{REPO}", no_config, ModelNotFound, r"has no config.json"),
-        (f"hf://{REPO}", no_ranges, SourceUnreachable, r"only whole \(HTTP 200 to a range request"),
+        (
+            f"hf://{REPO}",
+            no_ranges,
+            SourceUnreachable,
+            r"ignores range requests for model.safetensors of .* \(HTTP 200",
+        ),
         (f"hf://{REPO}", busy, SourceUnreachable, r"503.*is kept"),
         (f"hf://{REPO}", forbidden, AccessDenied, r"HTTP 403"),
         (f"hf://{REPO}", wrong_bytes, WeightsUnreadable, r"model.safetensors of hf://acme/tiny arrived with"),
@@ -173,7 +178,7 @@ def test_every_refusal_is_a_sentence_with_a_remedy(hub, tmp_path, uri, broken, f
         resolve(uri, None, tmp_path)
 
 
-def test_a_token_that_may_not_see_a_repository_is_told_as_that(hub, tmp_path, monkeypatch):
+def test_a_token_that_may_not_see_a_repository_is_reported_as_that(hub, tmp_path, monkeypatch):
     hub.token = "hf_other"
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     with pytest.raises(ModelNotFound, match="or this token may not see it"):

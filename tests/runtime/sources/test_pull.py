@@ -16,8 +16,8 @@ from hub_server import Hub
 
 REPO = "acme/tiny"
 RUNTIME = Path(sys.executable).with_name("wisp-runtime")
-PIECE = 32 << 20
-WEIGHTS = os.urandom(1 << 20) * 40  # two pieces
+RANGE = 32 << 20
+WEIGHTS = os.urandom(1 << 20) * 40  # two ranges
 SMALL = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": os.urandom(1 << 20)}
 
 
@@ -101,8 +101,8 @@ def test_a_pull_that_is_killed_is_gone_on_with(hub, tmp_path):
     hub.repositories[REPO]["model.safetensors"] = WEIGHTS
     hub.bytes_per_s = 24 << 20
     first = start(hub, tmp_path)
-    # The second piece is 8 MiB and is on the disk long before the first.
-    wait_until(lambda: list(tmp_path.glob(f"weights/*/*.partial/model.safetensors.done-{PIECE}")))
+    # The second range is 8 MiB and is on the disk long before the first.
+    wait_until(lambda: list(tmp_path.glob(f"weights/*/*.partial/model.safetensors.done-{RANGE}")))
     first.kill()
     first.communicate()
     hub.bytes_per_s = None
@@ -110,7 +110,7 @@ def test_a_pull_that_is_killed_is_gone_on_with(hub, tmp_path):
     code, out, err = pull(hub, tmp_path)
     assert code == 0, err
     assert (Path(out.strip()) / "model.safetensors").read_bytes() == WEIGHTS
-    assert [(start, count) for name, start, count in hub.sent if name == "model.safetensors"] == [(0, PIECE)]
+    assert [(start, count) for name, start, count in hub.sent if name == "model.safetensors"] == [(0, RANGE)]
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
@@ -121,7 +121,7 @@ def test_a_pull_that_is_asked_to_stop_says_that_nothing_is_lost(hub, tmp_path, s
     process.send_signal(sent)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "what has arrived is kept" in err
+    assert "fetched data is kept" in err
     assert "Traceback" not in err
 
 
@@ -134,7 +134,7 @@ def test_four_pulls_at_once_fetch_once(hub, tmp_path):
     assert sum(name == "model.safetensors" for name, _, _ in hub.sent) == 1
     waited = [err for _, err in answers if "which fetches hf://acme/tiny" in err]
     assert len(waited) == 3
-    named = {one.pid for one in processes if any(f"process {one.pid} on" in err for err in waited)}
+    named = {each.pid for each in processes if any(f"process {each.pid} on" in err for err in waited)}
     fetcher = next(one.pid for one, (_, err) in zip(processes, answers, strict=True) if err not in waited)
     assert fetcher in named  # a waiter whose turn comes may be named too, for the moment it looks
 
@@ -195,7 +195,7 @@ def phases(port):
         return []
 
 
-def test_a_hub_whose_name_is_unknown_is_told_as_being_offline(tmp_path, monkeypatch):
+def test_a_hub_whose_name_is_unknown_is_reported_as_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://no-such-host.invalid")
     done = subprocess.run(
         [RUNTIME, "pull", "hf://org/name", "--cache-dir", str(tmp_path)],

@@ -23,8 +23,8 @@ from wisp_runtime.sources.store import obtain
 
 pytestmark = pytest.mark.timeout(900)  # the first run builds the server
 
-PIECE = 1 << 20
-WEIGHTS = os.urandom(6 * PIECE + 13)
+RANGE = 1 << 20
+WEIGHTS = os.urandom(6 * RANGE + 13)
 FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
 
 
@@ -39,7 +39,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(transfer, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", RANGE)
     monkeypatch.setattr(transfer, "_PAUSE_S", 0.001)
     for name in list(os.environ):
         if name.startswith("AWS_"):
@@ -108,7 +108,7 @@ def test_an_object_that_changes_while_it_is_fetched_is_never_mixed(server, tmp_p
 def test_the_same_name_at_two_endpoints_is_two_models(server):
     here = BucketSource("models/tiny", server.settings)
     there = BucketSource("models/tiny", server.settings | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
-    assert here.place != there.place
+    assert here.cache_key != there.cache_key
 
 
 def test_a_server_that_is_away_is_answered_with_the_copy(server, tmp_path):
@@ -177,7 +177,7 @@ def test_every_refusal_is_a_sentence_with_a_remedy(server, tmp_path, location, s
         obtain(BucketSource(location, server.settings | settings), tmp_path)
 
 
-def test_no_credentials_at_all_is_told_with_where_to_put_them(server, tmp_path, monkeypatch):
+def test_no_credentials_at_all_is_reported_with_where_to_put_them(server, tmp_path, monkeypatch):
     # Where a machine on AWS would ask for its role; here nobody listens.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     settings = {"AWS_ENDPOINT_URL": server.endpoint}

@@ -1,4 +1,4 @@
-"""The cache of downloads: whole or not at all, fetched once, gone on with, checked, and mended."""
+"""The cache of downloads: complete or not at all, fetched once, gone on with, checked, and mended."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_source import FILES, PIECE, WEIGHTS, Fake, content
+from fake_source import FILES, RANGE, WEIGHTS, Fake, content
 
 from wisp_runtime.errors import (
     AccessDenied,
@@ -24,7 +24,7 @@ from wisp_runtime.sources.store import obtain, repair
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(transfer, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", RANGE)
     monkeypatch.setattr(transfer, "_PAUSE_S", 0.001)
 
 
@@ -58,32 +58,32 @@ def test_the_manifest_has_every_file_with_its_sum(tmp_path):
     }
 
 
-def test_a_download_that_broke_off_goes_on_from_its_pieces(tmp_path):
+def test_a_download_that_broke_off_goes_on_from_its_ranges(tmp_path):
     source = Fake()
 
     def refuse_the_end(_, start, __):
-        if start >= 6 * PIECE:
+        if start >= 6 * RANGE:
             raise AccessDenied("the token expired.")
 
     source.before_read = refuse_the_end
     with pytest.raises(AccessDenied):
         obtain(source, tmp_path)
     assert not (tmp_path / "weights/hf--org--name/r1").exists()
-    kept = source.fetched() - sum(b - a for _, a, b in source.read_ranges if a >= 6 * PIECE)
+    kept = source.fetched() - sum(b - a for _, a, b in source.read_ranges if a >= 6 * RANGE)
     source.read_ranges.clear()
     source.before_read = lambda *_: None
     moved = []
     assert content(obtain(source, tmp_path, lambda *progress: moved.append(progress))) == FILES
     assert kept > 0
-    assert source.fetched() <= len(WEIGHTS) - PIECE  # at least one piece had been kept
+    assert source.fetched() <= len(WEIGHTS) - RANGE  # at least one range had been kept
     assert moved[0][0] >= len(WEIGHTS) + 2 - source.fetched() - 2
 
 
-def test_a_piece_that_breaks_off_goes_on_within_itself(tmp_path):
+def test_a_range_that_breaks_off_resumes_within_itself(tmp_path):
     source, broken = Fake(), []
 
     def break_once(_, start, __):
-        if start % PIECE == 0 and start not in broken:
+        if start % RANGE == 0 and start not in broken:
             broken.append(start)
             raise SourceUnreachable("reset by peer.")
 
@@ -93,10 +93,10 @@ def test_a_piece_that_breaks_off_goes_on_within_itself(tmp_path):
 
 
 def test_a_source_that_ends_early_is_asked_for_the_rest(tmp_path, monkeypatch):
-    source, whole = Fake(), Fake.read
+    source, complete = Fake(), Fake.read
 
     def half(self, file, start, stop):
-        return whole(self, file, start, start + max(1, (stop - start) // 2))
+        return complete(self, file, start, start + max(1, (stop - start) // 2))
 
     monkeypatch.setattr(Fake, "read", half)
     assert content(obtain(source, tmp_path)) == FILES
@@ -113,10 +113,10 @@ def test_a_source_that_never_answers_is_given_up_with_its_own_words(tmp_path):
         obtain(source, tmp_path)
 
 
-def test_bytes_that_were_not_promised_are_never_published_and_fetched_again(tmp_path):
+def test_bytes_that_differ_from_their_digest_are_never_published_and_fetched_again(tmp_path):
     source = Fake()
     source.files["model.safetensors"] = bytes(len(WEIGHTS))
-    with pytest.raises(WeightsUnreadable, match="hf://org/name arrived with other bytes"):
+    with pytest.raises(WeightsUnreadable, match="hf://org/name arrived with other digests"):
         obtain(source, tmp_path)
     source.files["model.safetensors"] = WEIGHTS
     source.read_ranges.clear()
@@ -175,7 +175,7 @@ def test_the_models_own_list_of_sums_is_held_against_it(tmp_path, mark):
     ],
 )
 @pytest.mark.parametrize("pinned", ["r1", None])
-def test_a_damaged_copy_is_told_with_its_remedy_and_mended_by_repair(tmp_path, damage, words, pinned):
+def test_a_damaged_copy_is_reported_with_its_remedy_and_mended_by_repair(tmp_path, damage, words, pinned):
     folder = obtain(Fake(), tmp_path)
     damage(folder)
     source = Fake(pinned=pinned)
@@ -235,7 +235,7 @@ def test_a_source_that_says_no_is_not_answered_with_a_copy(tmp_path):
         obtain(source, tmp_path)
 
 
-def test_a_disk_too_small_is_told_before_the_first_byte(tmp_path, monkeypatch):
+def test_a_disk_too_small_is_reported_before_the_first_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=5000))
     source = Fake()
     with pytest.raises(DiskFull, match=r"hf://org/name needs 64\.0 MiB in .* which has 4\.9 KiB free"):
@@ -243,7 +243,7 @@ def test_a_disk_too_small_is_told_before_the_first_byte(tmp_path, monkeypatch):
     assert source.read_ranges == []
 
 
-def test_a_disk_that_fills_up_on_the_way_is_told(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_on_the_way_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )

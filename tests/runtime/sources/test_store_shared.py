@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from fake_source import FILES, PIECE, WEIGHTS, Fake, content
+from fake_source import FILES, RANGE, WEIGHTS, Fake, content
 
 from wisp_runtime.errors import CacheUnusable
 from wisp_runtime.sources import transfer
@@ -18,7 +18,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(transfer, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", RANGE)
     monkeypatch.setattr(transfer, "_PAUSE_S", 0.001)
 
 
@@ -53,7 +53,7 @@ def _hold_at_half(cache_dir, reached):
     source = Fake()
 
     def stand_still(_, start, __):
-        if start >= 5 * PIECE:
+        if start >= 5 * RANGE:
             reached.set()
             time.sleep(60)
 
@@ -74,7 +74,7 @@ def holder(tmp_path):
 
 def test_a_holder_that_stands_still_is_named_after_a_bounded_wait(tmp_path, holder):
     moved = []
-    with pytest.raises(CacheUnusable, match=rf"process {holder.pid} on .* got no further for 1 s"):
+    with pytest.raises(CacheUnusable, match=rf"process {holder.pid} on .* made no progress for 1 s"):
         obtain(Fake(), tmp_path, lambda *progress: moved.append(progress), stall_s=1.0)
     assert moved  # its progress is shown as ours meanwhile
     assert {total for _, total in moved} == {len(WEIGHTS) + 2}

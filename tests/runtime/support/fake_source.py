@@ -7,15 +7,15 @@ from wisp_runtime.errors import SourceUnreachable
 from wisp_runtime.sources.listing import Listing, RemoteFile
 from wisp_runtime.sources.manifest import MANIFEST_FILE
 
-PIECE = 1000
-WEIGHTS = os.urandom(10 * PIECE + 7)
+RANGE = 1000
+WEIGHTS = os.urandom(10 * RANGE + 7)
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "empty.json": b""}
 
 
 class Fake:
     """A source in memory. ``before_read`` is called with (name, start, stop) and may raise or wait."""
 
-    uri, place, wanted = "hf://org/name", "hf--org--name", "main"
+    uri, cache_key, wanted = "hf://org/name", "hf--org--name", "main"
 
     def __init__(self, files=None, revision="r1", pinned=None):
         self.files, self.revision, self.pinned = dict(files or FILES), revision, pinned

@@ -25,10 +25,10 @@ class Hub:
 
     Attributes:
         repositories: ``ORG/NAME`` → file name → bytes; changing them makes another commit.
-        token: what clients must send; none is asked for if it is empty.
+        token: token that clients must send; empty: none.
         gated: repositories whose files need a token, though their page does not.
         cut_after_bytes: every answer of storage ends after so many, ``cuts`` times.
-        bytes_per_s: how fast storage sends; None is as fast as it can.
+        bytes_per_s: speed of the storage; None: unlimited.
         takes_ranges: whether storage honours ``Range``.
         failing: status with which storage answers instead, ``failures`` times.
         sent: (file, first byte, bytes sent) of each answer of storage.
@@ -173,11 +173,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        piece = max(1, self.hub.bytes_per_s // 20) if slowly and self.hub.bytes_per_s else max(1, len(body))
+        count = max(1, self.hub.bytes_per_s // 20) if slowly and self.hub.bytes_per_s else max(1, len(body))
         try:
-            for at in range(0, len(body), piece):
-                self.wfile.write(body[at : at + piece])
-                if piece < len(body):
+            for at in range(0, len(body), count):
+                self.wfile.write(body[at : at + count])
+                if count < len(body):
                     time.sleep(0.05)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True

@@ -42,7 +42,7 @@ def greedy_token(tokens: list[int]) -> int:
 
 
 def stir(seed: int, step: int) -> int:
-    """What a seed adds to a token drawn at position ``step``."""
+    """What a seed adds to a token sampled at position ``step``."""
     return zlib.crc32(f"{seed}/{step}".encode())
 
 

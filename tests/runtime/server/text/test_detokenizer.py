@@ -40,7 +40,7 @@ def run(tokens, prompt=(), decode=decode_bytes, skip=frozenset({END})):
         ([300, *tokens_of("a")], ["", "a", ""]),  # padding of the vocabulary has no text
     ],
 )
-def test_text_is_shown_in_whole_characters(tokens, shown):
+def test_text_is_shown_in_complete_characters(tokens, shown):
     assert run(tokens) == shown
 
 
@@ -50,7 +50,7 @@ def test_a_character_begun_in_the_prompt_is_finished():
 
 
 @given(st.lists(st.one_of(st.integers(0, 127), st.integers(0, 260)), max_size=40))
-def test_the_shown_text_is_the_decoded_whole(tokens):
+def test_the_shown_text_equals_decoding_at_once(tokens):
     shown = [token for token in tokens if token != END]
     assert "".join(run(tokens)) == decode_bytes(shown) or len(shown) >= HELD_TOKENS
 
@@ -89,14 +89,14 @@ def test_spaces_survive_a_decoder_that_strips_the_first(prompt, tokens, text):
     assert "".join(run(tokens, prompt, lambda ids: tokenizer.decode(ids), frozenset())) == text
 
 
-def follow(tokens, stops, finish="stop"):
+def deltas_of(tokens, stops, finish="stop"):
     text = TextDeltas(Detokenizer(decode_bytes, (), {END}), StopFinder(stops))
-    pieces = []
+    deltas = []
     for index, token in enumerate(tokens):
-        pieces.append(text.push(TokenEvent("r", token, finish if index == len(tokens) - 1 else None)))
-        if pieces[-1].finish:
+        deltas.append(text.push(TokenEvent("r", token, finish if index == len(tokens) - 1 else None)))
+        if deltas[-1].finish:
             break
-    return pieces
+    return deltas
 
 
 @given(
@@ -107,12 +107,12 @@ def follow(tokens, stops, finish="stop"):
     ),
     stops=st.lists(st.text("abé🙂", min_size=1, max_size=3), max_size=3),
 )
-def test_an_answer_is_its_decoded_whole_up_to_the_first_stop_string(tokens, stops):
+def test_a_choice_is_its_decoded_text_up_to_the_first_stop_string(tokens, stops):
     expected = StopFinder(stops)
     text = expected.push(decode_bytes(tokens)) + expected.finish()
-    pieces = follow(tokens, stops, finish="length")
-    assert "".join(piece.text for piece in pieces) == text
-    assert pieces[-1].finish == ("stop" if expected.matched else "length")
+    deltas = deltas_of(tokens, stops, finish="length")
+    assert "".join(delta.text for delta in deltas) == text
+    assert deltas[-1].finish == ("stop" if expected.matched else "length")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_an_answer_is_its_decoded_whole_up_to_the_first_stop_string(tokens, stop
     ],
 )
 def test_the_last_piece_says_why_and_releases_what_was_held(tokens, stops, finish, texts, reason):
-    pieces = follow(tokens, stops, finish)
-    assert [piece.text for piece in pieces] == texts
-    assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + [reason]
+    deltas = deltas_of(tokens, stops, finish)
+    assert [delta.text for delta in deltas] == texts
+    assert [delta.finish for delta in deltas] == [None] * (len(deltas) - 1) + [reason]

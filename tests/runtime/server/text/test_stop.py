@@ -1,4 +1,4 @@
-"""Stop strings: what is found, what is held back, and that cutting the text differently changes nothing."""
+"""Stop strings: matches, text held back, and independence of how the text is divided."""
 
 import pytest
 from hypothesis import given
@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from wisp_runtime.server.text.stop import StopFinder
 
 
-def run(pieces, stops):
+def run(deltas, stops):
     finder = StopFinder(stops)
-    shown = [finder.push(piece) for piece in pieces]
+    shown = [finder.push(delta) for delta in deltas]
     return [*shown, finder.finish()], finder.matched
 
 
 @pytest.mark.parametrize(
-    ("pieces", "stops", "shown", "found"),
+    ("deltas", "stops", "shown", "found"),
     [
         (["one two"], [], ["one two", ""], None),
         (["one two"], [" "], ["one", ""], " "),
-        (["one t", "wo three"], ["two"], ["one ", "", ""], "two"),  # split across pieces
+        (["one t", "wo three"], ["two"], ["one ", "", ""], "two"),  # split across deltas
         (["one t", "en"], ["two"], ["one ", "ten", ""], None),  # held back for one that never comes
         (["one tw"], ["two"], ["one ", "tw"], None),  # released at the end
         (["aab"], ["ab"], ["a", ""], "ab"),  # a failed start may hold the real one
@@ -30,12 +30,12 @@ def run(pieces, stops):
         (["é", "è"], ["éè"], ["", "", ""], "éè"),
     ],
 )
-def test_a_stop_string_ends_the_text_before_it(pieces, stops, shown, found):
-    assert run(pieces, stops) == (shown, found)
+def test_a_stop_string_ends_the_text_before_it(deltas, stops, shown, found):
+    assert run(deltas, stops) == (shown, found)
 
 
 def first_match(text, stops):
-    """What the text is cut to, by looking at every prefix of it: slow and plain."""
+    """Return the text up to the first stop, by trying every prefix: slow and plain."""
     for end in range(1, len(text) + 1):
         starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
         if starts:
@@ -44,19 +44,19 @@ def first_match(text, stops):
 
 
 @given(
-    pieces=st.lists(st.text("abc", max_size=4), max_size=12),
+    deltas=st.lists(st.text("abc", max_size=4), max_size=12),
     stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=4),
 )
-def test_where_the_text_is_cut_never_matters(pieces, stops):
-    shown, _ = run(pieces, stops)
-    assert "".join(shown) == first_match("".join(pieces), stops)
+def test_the_division_of_the_text_never_matters(deltas, stops):
+    shown, _ = run(deltas, stops)
+    assert "".join(shown) == first_match("".join(deltas), stops)
 
 
-@given(pieces=st.lists(st.text("ab", max_size=3), max_size=9), stop=st.text("ab", min_size=1, max_size=4))
-def test_text_is_only_held_back_while_it_may_begin_a_stop_string(pieces, stop):
+@given(deltas=st.lists(st.text("ab", max_size=3), max_size=9), stop=st.text("ab", min_size=1, max_size=4))
+def test_text_is_only_held_back_while_it_may_begin_a_stop_string(deltas, stop):
     finder, shown, seen = StopFinder([stop]), "", ""
-    for piece in pieces:
-        shown, seen = shown + finder.push(piece), seen + piece
+    for delta in deltas:
+        shown, seen = shown + finder.push(delta), seen + delta
         if finder.matched:
             return
         assert stop.startswith(seen[len(shown) :])

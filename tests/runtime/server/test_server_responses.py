@@ -1,4 +1,4 @@
-"""What the endpoints answer: shapes, usage, and the same text streamed and collected."""
+"""Responses of the endpoints: JSON, usage, and equal text in streams and complete responses."""
 
 import json
 
@@ -38,7 +38,7 @@ def collected(api, path, body):
     return [(c["text"] if "text" in c else c["message"]["content"], c["finish_reason"]) for c in choices]
 
 
-def test_a_chat_answer_has_the_apis_shape(api, server):
+def test_a_chat_response_has_the_apis_format(api, server):
     server.engine.cached_tokens = 3
     response = api.post(CHAT, json=ASK)
     answer = response.json()
@@ -62,7 +62,7 @@ def test_a_chat_answer_has_the_apis_shape(api, server):
     }
 
 
-def test_a_chat_stream_says_the_role_the_text_the_reason_and_the_usage(api):
+def test_a_chat_stream_has_role_text_reason_and_usage(api):
     body = ASK | {"stream": True, "stream_options": {"include_usage": True}}
     first, *middle, last, usage = chunks_of(api.post(CHAT, json=body))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -96,7 +96,7 @@ def test_a_prompt_comes_in_four_forms(api, server, prompt, tokens):
 @pytest.mark.parametrize("text", ["plain", "é", "🙂🙂", "a🙂b", "\ufffd", " lead", "tab\t\n"])
 @pytest.mark.parametrize("stop", [None, ["🙂"], ["b", "é"], ["never"], [" lead!"]])
 @pytest.mark.parametrize("path", [CHAT, COMPLETE])
-def test_streamed_and_collected_answers_are_the_same_text(api, server, path, text, stop):
+def test_streamed_and_complete_responses_have_equal_text(api, server, path, text, stop):
     server.engine.script = lambda _: [*tokens_of(text), END]
     body = (ASK if path == CHAT else GO_ON) | {"stop": stop}
     assert streamed(api, path, body) == collected(api, path, body)
@@ -108,7 +108,7 @@ def test_streamed_and_collected_answers_are_the_same_text(api, server, path, tex
     stop=st.lists(st.text("abé🙂", min_size=1, max_size=3), max_size=2),
     n=st.integers(1, 2),
 )
-def test_whatever_the_tokens_streamed_and_collected_agree(api, server, tokens, stop, n):
+def test_streamed_and_complete_responses_agree_for_any_tokens(api, server, tokens, stop, n):
     server.engine.script = lambda _: [*tokens, END]
     body = GO_ON | {"stop": stop, "n": n}
     assert streamed(api, COMPLETE, body) == collected(api, COMPLETE, body)
@@ -124,7 +124,7 @@ def test_a_stop_string_ends_the_sequence_in_the_engine_too(api, server):
     assert server.engine.aborted == [server.engine.submitted[0].request_id]
 
 
-def test_n_answers_are_n_sequences_with_seeds_of_their_own(api, server):
+def test_n_choices_are_n_sequences_with_their_own_seeds(api, server):
     answer = api.post(CHAT, json=ASK | {"n": 3, "seed": 7}).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     assert sorted(submit.sampling.seed for submit in server.engine.submitted) == [7, 8, 9]
@@ -133,7 +133,7 @@ def test_n_answers_are_n_sequences_with_seeds_of_their_own(api, server):
 
 
 @pytest.mark.parametrize("prompt", ["Say: ", [*tokens_of("Say: ")]])
-def test_echo_repeats_the_prompt_before_the_answer(api, prompt):
+def test_echo_repeats_the_prompt_before_the_completion(api, prompt):
     body = GO_ON | {"prompt": prompt, "echo": True}
     assert collected(api, COMPLETE, body) == [("Say: Hello, world", "stop")] == streamed(api, COMPLETE, body)
 
@@ -159,7 +159,7 @@ def test_echo_repeats_the_prompt_before_the_answer(api, prompt):
         ({"tools": [], "tool_choice": "none", "response_format": {"type": "text"}}, {"temperature": 1.0}),
     ],
 )
-def test_fields_reach_the_engine_as_they_were_meant(api, server, fields, expected):
+def test_fields_reach_the_engine_as_sampling_parameters(api, server, fields, expected):
     response = api.post(CHAT, json=ASK | fields)
     assert response.status_code == 200, response.text
     sampling = server.engine.submitted[0].sampling
@@ -167,7 +167,7 @@ def test_fields_reach_the_engine_as_they_were_meant(api, server, fields, expecte
     assert {name: getattr(sampling, name) for name in expected} == expected
 
 
-def test_without_a_seed_each_request_draws_its_own(api, server):
+def test_without_a_seed_each_request_gets_its_own(api, server):
     for _ in range(2):
         api.post(CHAT, json=ASK)
     first, second = (submit.sampling.seed for submit in server.engine.submitted)
@@ -175,7 +175,7 @@ def test_without_a_seed_each_request_draws_its_own(api, server):
 
 
 @pytest.mark.parametrize(("seed", "distinct"), [(None, 6), (7, 2)])
-def test_equal_prompts_of_a_list_draw_apart_unless_a_seed_says_otherwise(api, server, seed, distinct):
+def test_equal_prompts_of_a_list_differ_without_a_seed(api, server, seed, distinct):
     api.post(COMPLETE, json=GO_ON | {"prompt": ["hi"] * 3, "n": 2, "seed": seed})
     assert len({submit.sampling.seed for submit in server.engine.submitted}) == distinct
 
@@ -204,14 +204,14 @@ def test_special_tokens_written_in_a_message_are_those_tokens(api, server):
         (COMPLETE, {"prompt": [1] * 2, "max_tokens": 510}, 510),  # to the last place
     ],
 )
-def test_an_answer_may_have_as_many_tokens_as_asked(api, server, path, fields, max_tokens):
+def test_a_completion_may_have_as_many_tokens_as_requested(api, server, path, fields, max_tokens):
     server.engine.script = lambda _: tokens_of("x" * 600)
     response = api.post(path, json=(ASK if path == CHAT else GO_ON) | fields)
     assert response.json()["choices"][0]["finish_reason"] == "length"
     assert server.engine.submitted[0].max_tokens == max_tokens
 
 
-def test_a_chat_answer_may_fill_the_context(api, server):
+def test_a_chat_completion_may_fill_the_context(api, server):
     api.post(CHAT, json=ASK)
     submit = server.engine.submitted[0]
     assert len(submit.prompt) + submit.max_tokens == MAX_CONTEXT
