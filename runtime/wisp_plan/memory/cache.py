@@ -139,6 +139,12 @@ class CacheSizes:
         slots = self.state_slots + self.snapshots
         return paged + slots * sum(group.slot_bytes for group in self.states)
 
+    def with_groups(self, groups: tuple[CacheGroup, ...]) -> CacheSizes:
+        """Return as many blocks and slots of other ``groups``, one for one: those of a rank of the model."""
+        paged = [group for group in groups if not isinstance(group.spec, State)]
+        pools = tuple(replace(pool, group=group) for pool, group in zip(self.pools, paged, strict=True))
+        return replace(self, pools=pools, states=tuple(groups[len(paged) :]))
+
     def sequences(self, tokens: int, max_step_tokens: int) -> int | None:
         """Return how many sequences of ``tokens`` tokens the blocks suffice for; None: any number."""
         counts = (

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
+from wisp_plan.memory.cache import model_groups
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
@@ -198,7 +199,7 @@ def make_runner(
         GpuOutOfMemory: what the ledger left was taken by something else.
     """
     ops = device.ops
-    cache = allocate(fit.cache, ops)
+    cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv_dtype)), ops)
     device.reserve(model.spec, step_sizes(limits))
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
