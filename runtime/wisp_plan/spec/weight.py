@@ -49,6 +49,7 @@ class WeightSource:
             weight's last axis whole.
         view: shape that the tensor is seen in, row-major: ``[C, 1, K]`` as ``[C, K]``; None: as it is.
         dtypes: dtypes that the tensor may have, by safetensors' names.
+        repeats: rows of the weight that each row of the part fills.
     """
 
     tensor: str
@@ -57,6 +58,7 @@ class WeightSource:
     at: Shape
     view: Shape | None = None
     dtypes: tuple[str, ...] = COMPUTABLE_DTYPES
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Weights of a model: required tensors, formats, layout in memory."""
+"""Weights of a model: declaration, required tensors, formats, layout in memory."""

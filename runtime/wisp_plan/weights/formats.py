@@ -52,7 +52,8 @@ class StoredPart:
         tensor: its name; ``{weight}`` stands for the unquantized tensor's, ``{layer}`` for that without
             ``.weight``.
         dtypes: dtypes that it may have, by safetensors' names.
-        rows, columns: weights that one of its elements stands for along each axis; columns 0: the whole row.
+        rows, columns: weights that one of its elements stands for along each axis; 0: the whole axis. A scale
+            of a whole tensor is held once a row, as tensors with different scales are stacked.
         tail: length of a last axis that is split off, as in MXFP4's ``[…, in / 32, 16]``; 0: none.
         dtype: dtype in which a part other than the values is held.
     """

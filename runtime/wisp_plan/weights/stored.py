@@ -54,7 +54,7 @@ def _has_all(weight_format: WeightFormat, source: WeightSource, tensors: Mapping
 def _parts(weight: WeightSpec, weight_format: WeightFormat) -> Iterator[WeightSpec]:
     for part in weight_format.stored[1:]:
         sources = tuple(_source(weight, source, part) for source in weight.sources)
-        shape = part_shape(part, weight.shape)
+        shape = part_shape(replace(part, rows=part.rows or 1), weight.shape)
         yield WeightSpec(f"{weight.name}.{part.name}", shape, sources, "scale", dtype=part.dtype)
     if weight_format.name != weight.format:
         values = weight_format.stored[0]
@@ -68,7 +68,7 @@ def _source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> Weigh
     """Return the source of a part that belongs to ``source`` of a projection."""
     *slices, rows, columns = source.slices
     *leading, first, _ = source.at
-    at = _block(range(first, first + 1), part.rows, weight).start
+    at = _block(range(first, first + 1), part.rows or 1, weight).start
     view = part_shape(part, source.view or source.shape)
     shape = (*view[:-1], view[-1] // part.tail, part.tail) if part.tail else view
     return WeightSource(
@@ -78,6 +78,7 @@ def _source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> Weigh
         (*leading, at, 0),
         None if shape == view else view,
         part.dtypes,
+        1 if part.rows else len(rows),
     )
 
 

@@ -1,1 +1,1 @@
-"""Weights of a model in one arena, and the threads that read them."""
+"""Weights of a model: arena, plan of the reads, reading, dequantization."""

@@ -33,6 +33,7 @@ class ReadChunk:
         shape: shape of what is kept.
         step: distance between rows that are kept.
         columns: bytes of each element, and indices of those that are kept of a row; None: all.
+        repeats: copies of each kept row that are stored.
         is_scale: whether values of other chunks need it to be dequantized.
     """
 
@@ -45,6 +46,7 @@ class ReadChunk:
     shape: tuple[int, ...]
     step: int = 1
     columns: tuple[int, range] | None = None
+    repeats: int = 1
     is_scale: bool = False
 
     @property
@@ -58,7 +60,9 @@ class ReadChunk:
         return ((self.rows - 1) * self.step + 1) * self.row_bytes
 
     def select(self, raw: Array) -> Array:
-        """Move the bytes that are kept to the front of ``raw``, ``[size_bytes]`` uint8, and return them."""
+        """Return the bytes to store of those read, ``raw`` ``[size_bytes]`` uint8; may overwrite them."""
+        if self.repeats > 1:
+            return raw.reshape(self.rows, -1).repeat(self.repeats, axis=0).reshape(-1)
         if self.step == 1 and self.columns is None:
             return raw
         rows = raw.reshape(-1, self.row_bytes)[:: self.step]
@@ -113,8 +117,9 @@ def _chunks(
                 row_bytes,
                 weight.name,
                 at,
-                (len(part), *kept),
+                (len(part) * source.repeats, *kept),
                 rows.step,
                 columns,
+                source.repeats,
                 weight.role == "scale",
             )

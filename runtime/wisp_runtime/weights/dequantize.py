@@ -41,7 +41,7 @@ def decoder_of(
 
 def _of_rows(array: Array, part: StoredPart, first: int, count: int, inputs: int) -> Array:
     """Repeat a part's elements so that each of ``count`` rows has its own: ``[R, in]``, or ``[R, 1]``."""
-    rows = array[(first + np.arange(count)) // part.rows]
+    rows = array[(first + np.arange(count)) // (part.rows or 1)]
     if part.columns == 0:
         return rows
     return rows if part.columns == 1 else np.repeat(rows, part.columns, axis=1)[:, :inputs]

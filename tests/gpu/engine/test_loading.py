@@ -70,13 +70,13 @@ def spec_of(config):
 def random_tensors(spec, dtype):
     """Return random numbers of every size and sign, float32's subnormals and bf16's ties among them."""
     random = np.random.default_rng(5)
-    for one in expected_tensors(spec):
-        numbers = random.standard_normal(one.shape, np.float32)
+    for tensor in expected_tensors(spec):
+        numbers = random.standard_normal(tensor.shape, np.float32)
         flat = numbers.reshape(-1)
         flat[::97] *= 1e-7
         flat[5::101] = 1 + 2.0**-8  # halfway between two bf16
         flat[6::101] = -(1 + 3 * 2.0**-8)
-        yield one.name, numbers.astype(dtype)
+        yield tensor.name, numbers.astype(dtype)
 
 
 def write(folder, config, dtype):
@@ -166,7 +166,7 @@ def test_unpacking_gives_the_rows_of_the_file_back(device, ops, tmp_path):
         assert np.array_equal(found.view(np.uint16), stacked.view(np.uint16)), name
 
 
-def test_the_buffers_are_free_again_when_all_is_in_its_place(device, ops, tmp_path):
+def test_the_buffers_are_free_again_when_all_is_stored(device, ops, tmp_path):
     spec, tensors = write(tmp_path, LARGE, np.float32)
     kept = load(tmp_path, spec, ops)  # modules are loaded now
     before = device.free_bytes()
@@ -213,7 +213,7 @@ def test_random_weights_are_the_cpus_to_the_bit(ops, config):
     spec = spec_of(config)
     if config is LARGE:
         spec = replace(spec, vocab=3001)  # enough, and the CPU is slow
-    on_gpu, on_cpu = (Weights(one, declare(spec)) for one in (ops, CpuOps()))
+    on_gpu, on_cpu = (Weights(device_ops, declare(spec)) for device_ops in (ops, CpuOps()))
     on_gpu.randomize(7)
     on_cpu.randomize(7)
     for weight in declare(spec):

@@ -57,7 +57,7 @@ def test_gate_and_up_alternate_by_eights(device, random, source, half, inputs):
 @pytest.mark.parametrize(
     "permutation", ["plain", "gate_up_interleaved", "rope_interleaved_128", "rope_interleaved_192"]
 )
-def test_pieces_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, permutation):
+def test_chunks_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, permutation):
     rows = random_bf16((384, 136))
     weight = empty_matrix(384, 136, permutation)
     cuts = [0, 1, 63, 64, 130, 191, 193, 300, 384]

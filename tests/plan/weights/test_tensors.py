@@ -10,7 +10,7 @@ from wisp_plan.weights.tensors import check_tensors, compare, expected_tensors
 
 
 def checkpoint(spec, **changes):
-    """What a whole checkpoint of ``spec`` has; keywords give (dtype, shape) by name, None drops one."""
+    """Tensors of a whole checkpoint of ``spec``; keywords give (dtype, shape) by name, None drops one."""
     tensors = {
         wanted.name: TensorInfo(wanted.name, "BF16", wanted.shape, 0, 0, "model.safetensors")
         for wanted in expected_tensors(spec)

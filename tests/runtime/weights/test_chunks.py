@@ -1,4 +1,4 @@
-"""Plan of a load: how tensors are cut into reads, in which order, and what of a read is kept."""
+"""Plan of a load: reads of tensors, their order, and the part of a read that is kept."""
 
 from __future__ import annotations
 

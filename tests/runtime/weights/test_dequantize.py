@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from wisp_plan.checkpoint.directory import read_file
-from wisp_plan.spec.weight import WeightSpec, part_of
+from wisp_plan.spec.weight import WeightSpec, part_of, stacked
 from wisp_plan.weights.declaration import shard
 from wisp_plan.weights.formats import FORMATS, VALUES, ScaleLayout, StoredPart, WeightFormat
 from wisp_plan.weights.stored import as_stored
@@ -45,6 +47,11 @@ FP_BLOCKS = WeightFormat(
         StoredPart("scale", "{weight}_scale", ("F32",), rows=4, columns=8),
     ),
     decode=lambda values, parts: values * parts["scale"],
+)
+FP_TENSORS = replace(
+    FP_BLOCKS,
+    name="tensors",
+    stored=(FP_BLOCKS.stored[0], StoredPart("scale", "{weight}_scale", ("F32",), rows=0, columns=0)),
 )
 RANDOM = np.random.default_rng(3)
 
@@ -96,8 +103,29 @@ def load(folder, declared):
         WeightReader(files, chunks, held, ops.uploader(0)) as reader,
     ):
         reader.wait(lambda *_: None)
-    return [ops.embedding(np.arange(matrix.outputs), matrix) for matrix in held["experts"]]
+    matrices = held["experts"]
+    matrices = matrices if isinstance(matrices, tuple) else (matrices,)
+    return [ops.embedding(np.arange(matrix.outputs), matrix) for matrix in matrices]
 
 
 def share(values, axis, rank, ranks):
     return values if axis is None else np.split(values, ranks, axis=axis)[rank]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_scales_of_whole_tensors_are_those_of_their_rows_where_tensors_are_stacked(
+    tmp_path, monkeypatch, rank
+):
+    monkeypatch.setitem(FORMATS, FP_TENSORS.name, FP_TENSORS)
+    values = {name: RANDOM.integers(-9, 9, (rows, 16)).astype(np.int8) for name, rows in (("q", 8), ("k", 4))}
+    scales = {
+        "q": np.array(0.5, np.float32),
+        "k": np.array([0.25], np.float32),
+    }  # both are written
+    stored = {f"{name}_packed": rows for name, rows in values.items()}
+    save_file(stored | {f"{name}_scale": scale for name, scale in scales.items()}, tmp_path / "f.safetensors")
+    sources = stacked(*((name, rows.shape) for name, rows in values.items()))
+    declared = shard([WeightSpec("experts", (12, 16), sources, "projection", shard_axis=0)], rank, 2)
+    (rows,) = load(tmp_path, declared)
+    halves = [np.split(values[name] * scales[name], 2)[rank] for name in "qk"]
+    np.testing.assert_array_equal(rows, np.concatenate(halves))

@@ -42,7 +42,7 @@ def chunk_of(name, start, shape):
 
 @pytest.mark.parametrize("is_direct", [False, True])
 @pytest.mark.parametrize(("start", "size"), [(0, 10), (4095, 2), (8192, 4096), (777, 50_000), (59_990, 10)])
-def test_a_piece_is_read_whole_wherever_it_lies(tmp_path, is_direct, start, size):
+def test_a_chunk_is_read_whole_wherever_it_lies(tmp_path, is_direct, start, size):
     data = np.random.default_rng(start).integers(0, 256, 60_000).astype(np.uint8)
     (tmp_path / "a").write_bytes(data.tobytes())
     buffer = page_aligned(np.zeros(size + SLACK_BYTES + PAGE_BYTES, np.uint8))
@@ -83,7 +83,7 @@ def test_gate_and_up_alternate_by_eights(rows):
     positions = [permuted_row(row, rows, "gate_up_interleaved") for row in range(rows)]
     assert sorted(positions) == list(range(rows))
     at = dict(zip(positions, range(rows), strict=True))
-    assert [at[place] for place in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
+    assert [at[position] for position in range(16)] == [*range(8), *range(rows // 2, rows // 2 + 8)]
 
 
 # A GPU simulated by NumPy: packed matrices in bf16, and copies that happen long after they were requested.
@@ -95,15 +95,15 @@ class Packed:
 
     def store(self, first, rows):
         for number, row in enumerate(rows, first):
-            place = permuted_row(number, self.outputs, self.permutation)
-            self.storage[self._places(place)] = row.astype(BF16)
+            position = permuted_row(number, self.outputs, self.permutation)
+            self.storage[self._indices(position)] = row.astype(BF16)
 
     def rows(self):
         """Return the rows as the checkpoint stacks them."""
-        places = permuted_row(np.arange(self.outputs), self.outputs, self.permutation)
-        return np.stack([self.storage[self._places(place)] for place in places]).astype(np.float32)
+        positions = permuted_row(np.arange(self.outputs), self.outputs, self.permutation)
+        return np.stack([self.storage[self._indices(position)] for position in positions]).astype(np.float32)
 
-    def _places(self, row):
+    def _indices(self, row):
         columns = np.arange(self.inputs)
         block = (row // 64 * (padded(self.inputs) // 64) + columns // 64) * 4096
         return block + row % 64 * 64 + ((columns % 64 // 8) ^ (row % 8)) * 8 + columns % 8
@@ -118,18 +118,20 @@ class LateCopyEngine:
         self.is_closed = False
 
     def wait(self, slot):
-        for rows, place in self.sent[slot]:
-            values = rows.view(STORED[place.dtype]).reshape(place.shape)
-            if len(place.shape) == 2:
-                place.weight.store(place.first, values)
+        for rows, destination in self.sent[slot]:
+            values = rows.view(STORED[destination.dtype]).reshape(destination.shape)
+            if len(destination.shape) == 2:
+                destination.weight.store(destination.first, values)
             else:
-                for number, value in enumerate(values.astype(BF16), place.first):
-                    place.weight[permuted_row(number, len(place.weight), place.permutation)] = value
+                for number, value in enumerate(values.astype(BF16), destination.first):
+                    destination.weight[
+                        permuted_row(number, len(destination.weight), destination.permutation)
+                    ] = value
         self.sent[slot].clear()
 
-    def send(self, slot, rows, place):
+    def send(self, slot, rows, destination):
         assert not self.sent[slot], "sent twice without waiting"
-        self.sent[slot].append((rows, place))
+        self.sent[slot].append((rows, destination))
 
     def close(self):
         for slot in range(len(self.buffers)):
@@ -224,7 +226,7 @@ def test_the_arena_of_a_gpu_is_what_the_ledger_counts(switches):
 
 
 class BrokenCopyEngine(LateCopyEngine):
-    def send(self, slot, rows, place):
+    def send(self, slot, rows, destination):
         raise WeightsUnreadable("the GPU is gone")
 
 

@@ -20,7 +20,7 @@ SHAPES = (
 
 
 def matrix(outputs, inputs):
-    """Numbers from 1 on, so that no place of a row holds zero."""
+    """Numbers from 1 on, so that no element is zero."""
     return (
         (np.arange(outputs * inputs, dtype=np.uint32) % 65535 + 1).astype(np.uint16).reshape(outputs, inputs)
     )
