@@ -37,8 +37,8 @@ CASES = {"seven": PLAIN, "eight": PLAIN | {"eighth": 0.0}, "penalised": PLAIN | 
 _WARM_UP_TOKENS = 8  # of each request: its prompt's step and a graph's capture are among them
 
 
-class Line:
-    """A server of the engine's loop that submits requests at once and notes when their tokens came."""
+class ScriptedChannel:
+    """The server's end of the engine's loop: it submits requests at once and notes when their tokens came."""
 
     def __init__(self, requests: list[Any], shutdown: Any) -> None:
         self._inbox, self._shutdown = requests, shutdown
@@ -62,13 +62,16 @@ def engine_drive(options: argparse.Namespace) -> Drive:
     from wisp_runtime.engine.loop import run
 
     try:
-        from wisp_runtime.bench.target import Wanted, open_subject
+        from wisp_runtime.bench.target import TargetOptions, open_target
         from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
     except ImportError:  # before the packages of bench and engine
         from wisp_runtime.engine.messages import SamplingParams, Shutdown, Submit
-        from wisp_runtime.measure.subject import Wanted, open_subject
+        from wisp_runtime.measure.subject import Wanted as TargetOptions
+        from wisp_runtime.measure.subject import open_subject as open_target
     context = options.prompt + options.tokens + 16
-    subject = open_subject(Wanted(options.model, options.device, 8, context, kv_tokens=8 * (context + 64)))
+    target = open_target(
+        TargetOptions(options.model, options.device, 8, context, kv_tokens=8 * (context + 64))
+    )
 
     def drive(name: str, penalties: dict[str, float]) -> Times:
         requests = [
@@ -81,9 +84,9 @@ def engine_drive(options: argparse.Namespace) -> Drive:
             )
             for (key, penalty), prompt in zip(penalties.items(), prompts(options, name), strict=False)
         ]
-        line = Line(requests, Shutdown())
-        run(line, subject.scheduler(), subject.runner)
-        return {key.removeprefix(f"{name}-"): times for key, times in line.times.items()}
+        channel = ScriptedChannel(requests, Shutdown())
+        run(channel, target.scheduler(), target.runner)
+        return {key.removeprefix(f"{name}-"): times for key, times in channel.times.items()}
 
     return drive
 

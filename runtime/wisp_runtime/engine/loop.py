@@ -1,10 +1,9 @@
-"""The engine's round: hear what came, run a step, tell what it gave. Sleeps when there is nothing to do.
+"""The engine's loop: take in messages, run a step, send its tokens. Sleeps when there is nothing to do.
 
-With a runner that overlaps, a step is planned and its forward pass launched before the tokens of the one
-before
-are known: the processor's work for one step is done while the device runs the other. Its sampling is launched
-once they are committed, because penalties count them. When a plan is made, at most one before it is
-uncommitted (:meth:`.Scheduler.plan` asserts it).
+With a runner that overlaps, a step is planned and its forward pass launched before the tokens of the step
+before are known, so the host works on one step while the device runs the other. Its sampling is launched once
+those are committed, because penalties count them. When a plan is made, at most one before it is uncommitted
+(:meth:`.Scheduler.plan` asserts it).
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
 
 
-class Line(Protocol):
-    """What connects to the server; :class:`.pipe.Pipe` is the real one."""
+class Channel(Protocol):
+    """Connection to the server; :class:`.pipe.Pipe` is the real one."""
 
     def send(self, message: Any) -> None:
         """Send one message."""
         ...
 
     def receive(self, *, waits: bool) -> list[Any]:
-        """Return what has come."""
+        """Return the messages that have come; with ``waits``, at least one."""
         ...
 
 
@@ -35,23 +34,23 @@ def step(scheduler: Scheduler, runner: Runner) -> list[TokenEvent]:
     return scheduler.commit(plan, run_step(runner, plan))
 
 
-def run(line: Line, scheduler: Scheduler, runner: Runner, early: Iterable[Any] = ()) -> None:
-    """Serve until told to shut down.
+def run(channel: Channel, scheduler: Scheduler, runner: Runner, early: Iterable[Any] = ()) -> None:
+    """Serve until a shutdown is requested.
 
     Args:
         early: messages that came before the engine was ready.
 
     Raises:
-        ServerGone: nobody is left to serve.
+        ServerGone: the server has closed its end.
         RuntimeFailure: the device failed.
     """
     inbox = list(early)
     in_flight: LaunchedStep | None = None
     while True:
-        inbox += line.receive(waits=scheduler.is_idle and in_flight is None and not inbox)
+        inbox += channel.receive(waits=scheduler.is_idle and in_flight is None and not inbox)
         if any(isinstance(message, Shutdown) for message in inbox):
             return
-        events = _hear(scheduler, inbox)
+        events = _handle_messages(scheduler, inbox)
         inbox.clear()
         completed, in_flight = in_flight, _forward(scheduler, runner)
         if in_flight is not None and not runner.overlaps:
@@ -62,7 +61,7 @@ def run(line: Line, scheduler: Scheduler, runner: Runner, early: Iterable[Any] =
         if in_flight is not None:
             in_flight.sample()
         if events or completed is not None:
-            line.send(StepOutput(tuple(events), scheduler.load))
+            channel.send(StepOutput(tuple(events), scheduler.load))
 
 
 def _forward(scheduler: Scheduler, runner: Runner) -> LaunchedStep | None:
@@ -71,8 +70,8 @@ def _forward(scheduler: Scheduler, runner: Runner) -> LaunchedStep | None:
     return runner.forward(plan) if plan else None
 
 
-def _hear(scheduler: Scheduler, inbox: Iterable[Any]) -> list[TokenEvent]:
-    """Take in requests and aborts; return the events they cause at once."""
+def _handle_messages(scheduler: Scheduler, inbox: Iterable[Any]) -> list[TokenEvent]:
+    """Submit and abort requests; return the events they cause at once."""
     events: list[TokenEvent | None] = []
     for message in inbox:
         match message:

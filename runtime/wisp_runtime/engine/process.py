@@ -1,9 +1,9 @@
 """The engine's process: ``python -m wisp_runtime.engine.process FD PARENT STARTED``.
 
 FD is its end of the pipe, PARENT the server's process id, STARTED the monotonic time at which the server
-started it. The first message is the :class:`wisp_runtime.config.ServeConfig`. Whatever goes wrong is
-told as :class:`.messages.Fatal` before the end. It never outlives the server, and it leaves signals
-to it: the server decides when to drain and when to stop.
+started it. The first message is the :class:`wisp_runtime.config.ServeConfig`. Every failure is sent as
+:class:`.messages.Fatal` before the process ends. It never outlives the server, and it leaves signals to the
+server, which decides when to drain and when to stop.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from wisp_runtime.config import ServeConfig
     from wisp_runtime.engine.startup import Engine
 
-Tell = Callable[[Phase], None]
-Start = Callable[["ServeConfig", Tell], "Engine"]
+Report = Callable[[Phase], None]
+Start = Callable[["ServeConfig", Report], "Engine"]
 _PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str], start: Start | None = None) -> int:
-    """Be the engine; return the exit status.
+    """Run the engine; return the exit status.
 
     Args:
         arguments: FD, PARENT, STARTED.
-        start: brings the model up; :func:`.startup.start` unless a test brings its own.
+        start: start-up of the model; :func:`.startup.start` unless a test brings its own.
     """
     descriptor, parent, started_s = int(arguments[0]), int(arguments[1]), float(arguments[2])
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    die_with(parent)
+    end_with_parent(parent)
     pipe = Pipe(socket.socket(fileno=descriptor))
     try:
         serve(pipe, started_s, start)
     except ServerGone:
         pass
     except RuntimeFailure as failure:
-        return tell_end(pipe, failure)
+        return report_end(pipe, failure)
     except Exception as error:
         log.exception("the engine failed")
-        return tell_end(pipe, _unexpected(error))
+        return report_end(pipe, _unexpected(error))
     return 0
 
 
 def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
-    """Start up, then run until told to stop."""
+    """Start up, then run until the server asks to stop."""
     config, *early = pipe.receive(waits=True)
     pipe.send(Phase("import"))
     from wisp_runtime.engine import loop, startup  # NumPy and the model code: the phase "import"
@@ -71,24 +71,24 @@ def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
     engine = (start or startup.start)(config, pipe.send)
     pipe.send(engine.ready)
     runner = engine.runner
-    if runner.overlaps:  # it waits for a device
-        from wisp_runtime.engine.watchdog import Watchdog, Watched
+    if runner.overlaps:  # its calls may wait for a device
+        from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 
-        runner = Watched(runner, Watchdog(lambda limit_s: end_in_silence(pipe, limit_s)))
+        runner = WatchedRunner(runner, Watchdog(lambda timeout_s: end_unresponsive(pipe, timeout_s)))
     loop.run(pipe, engine.scheduler, runner, early)
 
 
-def end_in_silence(pipe: Pipe, limit_s: float) -> None:
-    """Tell the server that the device does not answer, and end the process from a thread of its own."""
+def end_unresponsive(pipe: Pipe, timeout_s: float) -> None:
+    """Report that the device does not respond, and end the process; called on a thread of its own."""
     failure = DeviceFailed(
-        f"the GPU has not finished a step for {limit_s:g} s; it hangs. The process ends, and others serve. "
+        f"the GPU has not finished a step for {timeout_s:g} s; it hangs. The process ends, and others serve. "
         "If it happens again, look at dmesg for Xid messages, and drain the node."
     )
-    os._exit(tell_end(pipe, failure))
+    os._exit(report_end(pipe, failure))
 
 
-def tell_end(pipe: Pipe, failure: RuntimeFailure) -> int:
-    """Tell the server why the engine ends; return the exit status."""
+def report_end(pipe: Pipe, failure: RuntimeFailure) -> int:
+    """Send the server the reason why the engine ends; return the exit status."""
     with contextlib.suppress(ServerGone):
         pipe.send(
             Fatal(failure.reason, failure.message, failure.exit_code, dict[str, object](failure.details))
@@ -96,7 +96,7 @@ def tell_end(pipe: Pipe, failure: RuntimeFailure) -> int:
     return failure.exit_code
 
 
-def die_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Have the kernel end this process when the server does, even in the middle of a step.
 
     The kernel watches the thread that started us: the server's event loop has to outlive the engine.

@@ -1,7 +1,7 @@
-"""End the engine when its device does not answer: a wait without end would leave every client waiting.
+"""End the engine when its device does not respond: a wait without end would leave every client waiting.
 
 A kernel that never ends reports no error, and nothing in this process can break off a wait for it. So a
-thread looks whether one takes too long, and has the process say why and end.
+thread checks how long the current wait takes, and after a timeout has the process report the reason and end.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from contextlib import contextmanager
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner
 from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 
-LIMIT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
-_LOOKS = 20  # in the time of the limit
+TIMEOUT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
+_CHECKS = 20  # within a timeout
 
 
 class Watchdog:
-    """A thread that calls ``on_silence`` once, with the limit in seconds, if a watched wait takes longer."""
+    """A thread that calls ``on_timeout`` once, with the timeout in seconds, if a watched wait takes
+    longer."""
 
-    def __init__(self, on_silence: Callable[[float], None], limit_s: float = LIMIT_S) -> None:
-        self._on_silence, self._limit_s = on_silence, limit_s
+    def __init__(self, on_timeout: Callable[[float], None], timeout_s: float = TIMEOUT_S) -> None:
+        self._on_timeout, self._timeout_s = on_timeout, timeout_s
         self._since_s: float | None = None
         threading.Thread(target=self._watch, name="engine-watchdog", daemon=True).start()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch what happens inside; not for several threads."""
+        """Watch a wait inside the block; not for several threads."""
         self._since_s = time.monotonic()
         try:
             yield
@@ -37,14 +38,14 @@ class Watchdog:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(self._limit_s / _LOOKS)
+            time.sleep(self._timeout_s / _CHECKS)
             since_s = self._since_s
-            if since_s is not None and time.monotonic() - since_s > self._limit_s:
-                self._on_silence(self._limit_s)
+            if since_s is not None and time.monotonic() - since_s > self._timeout_s:
+                self._on_timeout(self._timeout_s)
                 return
 
 
-class Watched:
+class WatchedRunner:
     """A runner whose launches and waits are watched; see :class:`.runner.Runner`."""
 
     def __init__(self, runner: Runner, watchdog: Watchdog) -> None:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 SHAPE, COUNT, CONTEXT, SEQUENCES = "llama-3.2-1b", 200, 2048, 48
 
 
-class Line:
+class ScriptedChannel:
     """Sends requests, so many more each time it is asked, and keeps what comes back."""
 
     def __init__(self, requests, at_once):
@@ -80,9 +80,9 @@ def alone(target, requests):
 def serve(target, requests, at_once=COUNT, blocks=None, **limits):
     cache = one_pool(blocks, target.limits.block_tokens) if blocks else target.limits.cache
     limits = replace(target.limits, **limits, cache=cache)
-    line = Line(requests, at_once)
-    loop.run(line, make_scheduler(limits), target.runner)
-    return line.tokens, line.load
+    channel = ScriptedChannel(requests, at_once)
+    loop.run(channel, make_scheduler(limits), target.runner)
+    return channel.tokens, channel.load
 
 
 CASES = {

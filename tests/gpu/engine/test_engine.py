@@ -86,10 +86,10 @@ class Rig:
         runner = self.runner if overlaps else Synchronous(self.runner)
         if not records:
             self.runner.graphs = GraphCache(self.runner._stream)
-        line = Line(requests)
-        run(line, Scheduler(replace(LIMITS, **limits)), runner)
+        channel = ScriptedChannel(requests)
+        run(channel, Scheduler(replace(LIMITS, **limits)), runner)
         self.runner.graphs.captures = True
-        return line.got, line.load
+        return channel.got, channel.load
 
     def logits_after(self, tokens):
         """Compute the logits after ``tokens`` in one chunk, on blocks that no answer needs any more."""
@@ -128,7 +128,7 @@ class Synchronous:
         self.forward = runner.forward
 
 
-class Line:
+class ScriptedChannel:
     def __init__(self, requests):
         self.inbox, self.got, self.load = list(requests), {one.request_id: [] for one in requests}, None
 
@@ -212,12 +212,12 @@ def test_a_cached_prefix_gives_what_a_computed_one_gives(rig):
     computed, load = rig.answers(asked, reuses_prefixes=False)
     assert load.cached_tokens_total == 0
     first = replace(asked[0], request_id="first", prompt=(*prefix, 1), max_tokens=1)
-    line, scheduler = Line([first]), Scheduler(LIMITS)
-    run(line, scheduler, rig.runner)
-    line = Line(asked)
-    run(line, scheduler, rig.runner)
-    assert line.load.cached_tokens_total >= 6 * 192
-    rig.require_explained("cached, computed", asked, line.got, computed)
+    channel, scheduler = ScriptedChannel([first]), Scheduler(LIMITS)
+    run(channel, scheduler, rig.runner)
+    channel = ScriptedChannel(asked)
+    run(channel, scheduler, rig.runner)
+    assert channel.load.cached_tokens_total >= 6 * 192
+    rig.require_explained("cached, computed", asked, channel.got, computed)
 
 
 def test_a_preempted_request_gives_what_an_undisturbed_one_gives(rig):

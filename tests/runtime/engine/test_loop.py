@@ -24,7 +24,7 @@ from wisp_runtime.engine.transport.wire import Decoder, encode
 
 
 class Script:
-    """A line on which each ``receive`` brings the next of ``inboxes``; it knows who waited."""
+    """A channel whose ``receive`` returns the next of ``inboxes``; it notes which calls may wait."""
 
     def __init__(self, *inboxes):
         self.inboxes, self.sent, self.waited = list(inboxes), [], []
@@ -83,65 +83,65 @@ class InFlight(Completed):
 
 
 def serve(*inboxes, early=(), runner=None):
-    line = Script(*inboxes)
-    run(line, Scheduler(Limits(one_pool(9, 4), 8, 4, 64, 50)), runner or Sevens(), early)
-    return line
+    channel = Script(*inboxes)
+    run(channel, Scheduler(Limits(one_pool(9, 4), 8, 4, 64, 50)), runner or Sevens(), early)
+    return channel
 
 
 def submit(name, prompt=(1, 2), max_tokens=2):
     return Submit(name, prompt, max_tokens, SamplingParams(temperature=0.0))
 
 
-def news(line):
-    return [[(event.request_id, event.token, event.finish) for event in one.events] for one in line.sent]
+def events_of(channel):
+    return [[(event.request_id, event.token, event.finish) for event in one.events] for one in channel.sent]
 
 
 def test_it_waits_for_messages_only_when_nothing_runs():
-    line = serve([submit("a")], [], [])
-    assert line.waited == [True, False, True, True]
-    assert news(line) == [[("a", 7, None)], [("a", 7, "length")]]
+    channel = serve([submit("a")], [], [])
+    assert channel.waited == [True, False, True, True]
+    assert events_of(channel) == [[("a", 7, None)], [("a", 7, "length")]]
 
 
 def test_every_step_tells_the_load_even_without_a_token():
-    line = serve([submit("a", tuple(range(1, 13)))], [])
-    assert news(line) == [[], [("a", 7, None)]]
-    assert [one.load.running for one in line.sent] == [1, 1]
+    channel = serve([submit("a", tuple(range(1, 13)))], [])
+    assert events_of(channel) == [[], [("a", 7, None)]]
+    assert [one.load.running for one in channel.sent] == [1, 1]
 
 
 def test_what_came_while_starting_is_served_first():
-    assert news(serve([], early=[submit("early")]))[0] == [("early", 7, None)]
+    assert events_of(serve([], early=[submit("early")]))[0] == [("early", 7, None)]
 
 
 def test_an_abort_and_a_refusal_are_told_with_the_step_or_at_once_when_there_is_none():
-    line = serve([submit("a", max_tokens=9)], [Abort("a"), Abort("nobody")], [submit("bad", (99,))])
-    assert news(line) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
-    line = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
-    assert news(line) == [[("bad", None, "error"), ("good", 7, "length")]]
+    channel = serve([submit("a", max_tokens=9)], [Abort("a"), Abort("nobody")], [submit("bad", (99,))])
+    assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
+    channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
+    assert events_of(channel) == [[("bad", None, "error"), ("good", 7, "length")]]
 
 
 def test_a_forward_pass_is_launched_before_the_tokens_of_the_step_before_are_taken_and_sampled_after():
     runner = Overlapping()
-    line = serve([submit("a", max_tokens=3)], [], [], [], runner=runner)
+    channel = serve([submit("a", max_tokens=3)], [], [], [], runner=runner)
     assert runner.log == [
         *("forward 0", "sample 0"),
         *("forward 1", "tokens 0", "sample 1"),
         *("forward 2", "tokens 1", "sample 2"),
         "tokens 2",
     ]
-    assert news(line) == [[("a", 7, None)], [("a", 7, None)], [("a", 7, "length")]]
-    assert line.waited == [True, False, False, False, True]
+    assert events_of(channel) == [[("a", 7, None)], [("a", 7, None)], [("a", 7, "length")]]
+    assert channel.waited == [True, False, False, False, True]
 
 
 def test_a_step_for_nobody_is_landed_before_the_loop_waits():
-    line = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
-    assert news(line) == [[("a", 7, None)], [("a", None, "abort")]]
-    assert line.waited == [True, False, False, True, True]
-    assert [one.load.steps for one in line.sent] == [1, 2]
+    channel = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
+    assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")]]
+    assert channel.waited == [True, False, False, True, True]
+    assert [one.load.steps for one in channel.sent] == [1, 2]
 
 
 def test_what_the_first_step_has_to_wait_for_is_told_before_it():
-    line = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
-    assert news(line) == [[("bad", None, "error")], [("good", 7, "length")]]
+    channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
+    assert events_of(channel) == [[("bad", None, "error")], [("good", 7, "length")]]
 
 
 def test_a_message_no_engine_understands_is_not_passed_over():

@@ -13,12 +13,12 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.startup import start
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
-from wisp_runtime.engine.watchdog import Watchdog, Watched
+from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 from wisp_runtime.errors import DoesNotFit, GpuOutOfMemory, KernelFault
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from line import Line
 from mock_device import Launch, MockDevice, registered
+from scripted_channel import ScriptedChannel
 
 LAYERS, HIDDEN, HEADS, HEAD_SIZE, INNER, VOCAB = 2, 64, 4, 16, 128, 512
 PHASES = ["pull", "weights", "kernels", "firstToken"]
@@ -66,7 +66,7 @@ def test_a_prompt_launches_the_ops_of_each_layer_in_order(folder):
     device = MockDevice()
     engine, _ = started(folder, device)
     device.ops.launches.clear()
-    run(Line(request("a", 5, 1)), engine.scheduler, engine.runner)
+    run(ScriptedChannel(request("a", 5, 1)), engine.scheduler, engine.runner)
     qkv = [Launch("project_qkv", (5, HEADS, HEAD_SIZE)), Launch("paged_attention", (5, HEADS, HEAD_SIZE))]
     assert device.ops.launches == [
         Launch("embedding", (5, HIDDEN)),
@@ -94,19 +94,19 @@ def test_everyone_gets_the_scripted_tokens_of_their_positions(folder, is_late):
     device = MockDevice(lambda position: position * 7 % VOCAB, is_late=is_late)
     engine, _ = started(folder, device)
     requests = [request(f"r{n}", 1 + 11 * n % 40, 3 + n, presence_penalty=n % 3 == 1) for n in range(9)]
-    line = Line(*requests)
-    run(line, engine.scheduler, engine.runner)
+    channel = ScriptedChannel(*requests)
+    run(channel, engine.scheduler, engine.runner)
     for one in requests:
         first = len(one.prompt)
         expect = [position * 7 % VOCAB for position in range(first, first + one.max_tokens)]
-        assert line.tokens[one.request_id] == expect
+        assert channel.tokens[one.request_id] == expect
 
 
 def test_steps_that_only_decode_are_replayed_in_batch_buckets(folder):
     device = MockDevice()
     engine, _ = started(folder, device)
     device.ops.launches.clear()
-    run(Line(*(request(f"r{n}", 2, 9) for n in range(3))), engine.scheduler, engine.runner)
+    run(ScriptedChannel(*(request(f"r{n}", 2, 9) for n in range(3))), engine.scheduler, engine.runner)
     rows = [launch.shape[0] for launch in device.ops.launches if launch.op == "logits"]
     assert rows == [3] + [4] * 8  # one prefill, then decodes of three sequences in a bucket of four
     assert sum(graph.launches for graph in device.stream.recordings) >= 7
@@ -129,18 +129,18 @@ def test_a_kernels_fault_ends_the_loop_with_its_name(folder):
     device = MockDevice()
     engine, _ = started(folder, device)
     device.ops.fault_after = 100
-    line = Line(request("a", 5, 60))
+    channel = ScriptedChannel(request("a", 5, 60))
     with pytest.raises(KernelFault, match=r"running a step: .*CUDA error 700"):
-        run(line, engine.scheduler, engine.runner)
-    assert 0 < len(line.tokens["a"]) < 60
+        run(channel, engine.scheduler, engine.runner)
+    assert 0 < len(channel.tokens["a"]) < 60
 
 
 def test_a_step_that_does_not_end_in_time_is_reported(folder):
     device, reported = MockDevice(), []
     engine, _ = started(folder, device)
     device.ops.launch_s = 0.02
-    told = threading.Event()
-    watchdog = Watchdog(lambda limit_s: (reported.append(limit_s), told.set()), limit_s=0.05)
-    run(Line(request("a", 5, 2)), engine.scheduler, Watched(engine.runner, watchdog))
-    assert told.wait(5)
+    ended = threading.Event()
+    watchdog = Watchdog(lambda timeout_s: (reported.append(timeout_s), ended.set()), timeout_s=0.05)
+    run(ScriptedChannel(request("a", 5, 2)), engine.scheduler, WatchedRunner(engine.runner, watchdog))
+    assert ended.wait(5)
     assert reported == [0.05]

@@ -1,4 +1,4 @@
-"""A device that does not answer ends the engine in a named reason; one that is only slow does not."""
+"""A device that does not respond ends the engine with a named reason; one that is only slow does not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from wisp_runtime.engine import process
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.transport.messages import Fatal
-from wisp_runtime.engine.watchdog import Watchdog, Watched
+from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 
-LIMIT_S = 0.1
+TIMEOUT_S = 0.1
 
 
 class Hung:
@@ -41,36 +41,36 @@ class Hung:
 
 
 @pytest.mark.parametrize("where", ["forward", "sample", "sampled_tokens"])
-def test_a_wait_that_takes_too_long_is_told_once(where):
-    told, runner = [], Hung(where)
+def test_a_wait_that_takes_too_long_is_reported_once(where):
+    timeouts, runner = [], Hung(where)
 
-    def end(limit_s):
-        told.append(limit_s)
+    def end(timeout_s):
+        timeouts.append(timeout_s)
         runner.gate.set()
 
-    watched = Watched(runner, Watchdog(end, LIMIT_S))
+    watched = WatchedRunner(runner, Watchdog(end, TIMEOUT_S))
     began_s = time.monotonic()
     assert run_step(watched, ()) == ["sampled"]
-    assert told == [LIMIT_S]
+    assert timeouts == [TIMEOUT_S]
     assert time.monotonic() - began_s < 3
 
 
-def test_many_short_waits_are_no_silence():
-    told, runner = [], Hung("nowhere")
-    watched = Watched(runner, Watchdog(told.append, LIMIT_S))
-    until_s = time.monotonic() + 3 * LIMIT_S
+def test_many_short_waits_are_no_timeout():
+    timeouts, runner = [], Hung("nowhere")
+    watched = WatchedRunner(runner, Watchdog(timeouts.append, TIMEOUT_S))
+    until_s = time.monotonic() + 3 * TIMEOUT_S
     while time.monotonic() < until_s:
         run_step(watched, ())
-    assert told == []
-    time.sleep(2 * LIMIT_S)  # and an engine with nothing to do is not silent
-    assert told == []
+    assert timeouts == []
+    time.sleep(2 * TIMEOUT_S)  # and an engine with nothing to do times out no more
+    assert timeouts == []
 
 
-def test_the_end_is_told_with_its_reason_and_what_to_do(monkeypatch):
+def test_the_end_is_reported_with_its_reason_and_what_to_do(monkeypatch):
     ended, sent = [], []
     monkeypatch.setattr(os, "_exit", ended.append)
-    line = type("Line", (), {"send": staticmethod(sent.append)})()
-    process.end_in_silence(line, 60.0)
+    pipe = type("Pipe", (), {"send": staticmethod(sent.append)})()
+    process.end_unresponsive(pipe, 60.0)
     (fatal,) = sent
     assert isinstance(fatal, Fatal)
     assert (fatal.reason, ended) == ("DeviceFailed", [fatal.exit_code])

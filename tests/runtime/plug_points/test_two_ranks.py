@@ -19,7 +19,7 @@ from wisp_runtime.ops import registry
 from wisp_runtime.ops.cpu.cpu_device import CpuDevice
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from line import Line
+from scripted_channel import ScriptedChannel
 
 SIZE = 2
 
@@ -59,9 +59,11 @@ def answers(folder, device):
     config = ServeConfig(model=str(folder), device=device, max_concurrent=2, max_context=128)
     engine = start(config, lambda _: None)
     greedy = SamplingParams(temperature=0.0)
-    line = Line(*(Submit(f"r{n}", tuple(range(3, 9 + 7 * n)), 20, greedy, ignore_eos=True) for n in range(3)))
-    run(line, engine.scheduler, engine.runner)
-    return line.tokens, engine
+    channel = ScriptedChannel(
+        *(Submit(f"r{n}", tuple(range(3, 9 + 7 * n)), 20, greedy, ignore_eos=True) for n in range(3))
+    )
+    run(channel, engine.scheduler, engine.runner)
+    return channel.tokens, engine
 
 
 def test_two_ranks_give_the_tokens_of_one(folder):

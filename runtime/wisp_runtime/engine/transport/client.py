@@ -1,7 +1,7 @@
-"""The server's half of the engine: start its process, submit requests, follow their tokens.
+"""The server's half of the engine: start its process, submit requests, receive their tokens.
 
-Runs in the server's event loop and computes nothing. The other half is :mod:`.process`; what goes
-between them is :mod:`.messages`, framed by :mod:`.wire`.
+Runs in the server's event loop and computes nothing. The other half is :mod:`wisp_runtime.engine.process`;
+between them go :mod:`.messages`, framed by :mod:`.wire`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from wisp_runtime.errors import EngineDied
 
 ENTRY = "wisp_runtime.engine.process"
 _EXIT_GRACE_S = 5.0
-_PIECE_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class Engine(Protocol):
-    """What the server needs of an engine; :class:`EngineClient` is the real one.
+    """An engine as the server sees it; :class:`EngineClient` is the real one.
 
     Attributes:
-        ready: set once a real step has given a token; ``info`` is there from then on.
-        info: what the engine can do, or None while it starts.
-        failed: resolves, with the reason, when the engine has ended other than by ``shutdown``.
-        phases: the start-up phases so far, in order, the latest news of each.
-        load: how busy it is, as of its last step, or as it began.
+        ready: event that is set once a real step has given a token; ``info`` is there from then on.
+        info: limits and ledger of the engine, or None while it starts.
+        failed: future that resolves, with the reason, when the engine has ended other than by ``shutdown``.
+        phases: start-up phases so far, in order, the latest state of each.
+        load: counts as of its last step, or as it began.
     """
 
     ready: asyncio.Event
@@ -92,15 +92,15 @@ class EngineClient:
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
         self._is_stopping = False
         self._fatal: Fatal | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, config: ServeConfig, *, entry: str = ENTRY) -> EngineClient:
-        """Start the engine's process and return at once; ``ready`` or ``failed`` tells how it went.
+        """Start the engine's process and return at once; ``ready`` or ``failed`` is set later.
 
         Args:
-            config: the settings, sent to the engine as its first message.
-            entry: the module that runs as the engine.
+            config: settings, sent to the engine as its first message.
+            entry: module that runs as the engine.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -113,7 +113,7 @@ class EngineClient:
         reader, writer = await asyncio.open_connection(sock=ours)
         client = cls(process, writer)
         client._send(config)
-        client._following = asyncio.create_task(client._follow(reader), name="engine-client")
+        client._reading = asyncio.create_task(client._read_messages(reader), name="engine-client")
         return client
 
     @property
@@ -123,21 +123,21 @@ class EngineClient:
 
     @property
     def info(self) -> Ready | None:
-        """What the engine can do, or None while it starts."""
+        """Limits and ledger of the engine, or None while it starts."""
         return self._info
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The start-up phases so far, in order, the latest news of each."""
+        """The start-up phases so far, in order, the latest state of each."""
         return tuple(self._phases.values())
 
     @property
     def load(self) -> Load:
-        """How busy the engine is, as of its last step."""
+        """Counts as of the engine's last step."""
         return self._load
 
     async def submit(self, request: Submit) -> AsyncGenerator[TokenEvent, None]:
-        """Follow ``request`` to its end; see :meth:`Engine.submit`.
+        """Yield the tokens of ``request`` to its end; see :meth:`Engine.submit`.
 
         Raises:
             EngineDied: the engine ended before the request did.
@@ -172,15 +172,15 @@ class EngineClient:
     async def shutdown(self, *, grace_s: float = _EXIT_GRACE_S) -> None:
         """Abort what runs and wait until the process is gone; kill it after ``grace_s`` seconds.
 
-        An engine that is still starting hears nothing and has nothing to lose: it is killed at once.
+        An engine that is still starting reads no messages and has nothing to lose: it is killed at once.
         """
         self._is_stopping = True
         self._send(Shutdown())
-        await self._gone(grace_s if self.ready.is_set() else 0.0)
-        if self._following is not None:
-            await self._following
+        await self._wait_for_exit(grace_s if self.ready.is_set() else 0.0)
+        if self._reading is not None:
+            await self._reading
 
-    async def _gone(self, grace_s: float) -> int:
+    async def _wait_for_exit(self, grace_s: float) -> int:
         """Wait for the process to end, kill it after ``grace_s`` seconds; return its status."""
         try:
             return await asyncio.wait_for(self._process.wait(), grace_s)
@@ -193,20 +193,21 @@ class EngineClient:
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
-    async def _follow(self, reader: asyncio.StreamReader) -> None:
-        """Take in what the engine says until it says no more, then settle every account.
+    async def _read_messages(self, reader: asyncio.StreamReader) -> None:
+        """Read the engine's messages until it ends, then end every request.
 
-        Whoever has told of its end gets a grace to leave: a process whose GPU hangs may never manage.
+        A process that has reported its end gets a grace period to exit; with a GPU that hangs it may never
+        manage.
         """
         decoder, fatal = Decoder(), None
         with contextlib.suppress(ConnectionError):
-            while fatal is None and (data := await reader.read(_PIECE_BYTES)):
+            while fatal is None and (data := await reader.read(_READ_BYTES)):
                 for message in decoder.feed(data):
                     fatal = message if isinstance(message, Fatal) else fatal
                     self._take(message)
         self._writer.close()
-        status = await self._gone(_EXIT_GRACE_S)
-        self._fatal = fatal or Fatal("EngineDied", _obituary(status))
+        status = await self._wait_for_exit(_EXIT_GRACE_S)
+        self._fatal = fatal or Fatal("EngineDied", _exit_message(status))
         for queue in self._queues.values():
             queue.put_nowait(self._fatal)
         if not self._is_stopping and not self.failed.done():
@@ -225,13 +226,13 @@ class EngineClient:
                 self._info, self._load = message, message.load
                 self.ready.set()
             case Fatal():
-                pass  # the process ends now; _follow settles when it has
+                pass  # the process ends now; _read_messages takes care of it
 
 
 def _died(fatal: Fatal) -> EngineDied:
     return EngineDied(fatal.message, because=fatal.reason, details=fatal.details)
 
 
-def _obituary(status: int) -> str:
+def _exit_message(status: int) -> str:
     how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
     return f"the engine's process {how} without saying why; see its log, and the kernel's for signal 9"

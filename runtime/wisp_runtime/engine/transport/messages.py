@@ -1,4 +1,4 @@
-"""The messages between the server's process and the engine's: all that crosses that pipe.
+"""Messages between the server's process and the engine's: all that crosses that pipe.
 
 Plain immutable records, pickled. One `Submit` per request goes in, one `StepOutput` per engine
 step comes out; the rest is start-up and failure.
@@ -14,17 +14,17 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Defaults are the OpenAI API's.
+    """Parameters of sampling. Defaults are the OpenAI API's.
 
     Attributes:
-        temperature: 0 is greedy.
-        top_k: 0 keeps every token.
-        top_p: 1.0 keeps every token.
+        temperature: divisor of the logits; 0 is greedy.
+        top_k: number of the likeliest tokens that are kept; 0 keeps all.
+        top_p: mass of the likeliest tokens that are kept; 1.0 keeps all.
         min_p: share of the best token's probability below which a token is dropped; 0 keeps all.
-        seed: the key of the random numbers; the same seed gives the same tokens whoever shares the batch.
-        presence_penalty, frequency_penalty: subtracted from the logits of tokens already generated.
+        seed: key of the random numbers; the same seed gives the same tokens in every batch.
+        presence_penalty, frequency_penalty: amounts subtracted from the logits of tokens already generated.
         logit_bias: (token id, bias) pairs added to the logits.
-        logprobs: how many alternatives to report; None reports nothing.
+        logprobs: number of alternatives to report; None reports nothing.
     """
 
     temperature: float = 1.0
@@ -73,14 +73,14 @@ class TokenLogprobs:
 
 
 class TokenEvent(NamedTuple):
-    """One request's news of one step. A tuple, because a step makes and pickles one for each sequence.
+    """A request's result of one step. A tuple, because a step makes and pickles one for each sequence.
 
     Attributes:
-        token: the token generated, or None when the request ended without one (abort, error).
-        finish: why it ended, or None while it runs. An end-of-sequence or stop token is itself
+        token: token that was generated, or None when the request ended without one (abort, error).
+        finish: reason why it ended, or None while it runs. An end-of-sequence or stop token is itself
             reported in ``token`` with ``finish="stop"``; the server does not show it as text.
         cached_tokens: prompt tokens found in the prefix cache (set on the first event).
-        message: for ``finish="error"``, what happened and what to do.
+        message: error and remedy, for ``finish="error"``.
     """
 
     request_id: str
@@ -93,7 +93,7 @@ class TokenEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the engine is, after a step."""
+    """Counts of the engine after a step."""
 
     waiting: int = 0
     running: int = 0
@@ -108,7 +108,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one engine step produced."""
+    """Results of one engine step."""
 
     events: tuple[TokenEvent, ...]
     load: Load
@@ -132,12 +132,12 @@ class Ready:
     Attributes:
         max_context: tokens a sequence may hold, prompt and answer together.
         max_concurrent: sequences in one step.
-        vocab_size: logits a position has; token ids at or above it are invalid.
+        vocab_size: number of token ids.
         eos_token_ids: tokens that end an answer.
-        ledger: the memory plan, as ``/state`` shows it.
-        kernels: the kernel set, as ``/state`` shows it.
-        device: ``cpu`` or ``cuda``: what ``auto`` became.
-        load: how busy it is before its first request; ``kv_blocks_total`` is known from here on.
+        ledger: memory plan, as ``/state`` shows it.
+        kernels: kernel set, as ``/state`` shows it.
+        device: ``cpu`` or ``cuda``; ``auto`` is resolved.
+        load: counts before the first request; ``kv_blocks_total`` is known from here on.
     """
 
     max_context: int
@@ -155,9 +155,9 @@ class Fatal:
     """The engine cannot go on; the process ends after this.
 
     Attributes:
-        reason: a CamelCase word of :mod:`wisp_runtime.errors` (``DoesNotFit``, ``WeightsUnreadable``, …).
-        message: what, where, and what to do.
-        exit_code: what the server's process should exit with.
+        reason: CamelCase word of :mod:`wisp_runtime.errors` (``DoesNotFit``, ``WeightsUnreadable``, …).
+        message: error, place and remedy.
+        exit_code: exit status for the server's process.
     """
 
     reason: str

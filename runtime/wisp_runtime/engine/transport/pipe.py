@@ -7,11 +7,11 @@ from typing import Any
 
 from wisp_runtime.engine.transport.wire import Decoder, encode
 
-_PIECE_BYTES = 1 << 18
+_READ_BYTES = 1 << 18
 
 
 class ServerGone(Exception):
-    """The other end of the pipe is closed: nobody is left to serve, or to tell."""
+    """The server has closed its end of the pipe."""
 
 
 class Pipe:
@@ -25,7 +25,7 @@ class Pipe:
         """Send one message; waits while the server is behind.
 
         Raises:
-            ServerGone: nobody reads it.
+            ServerGone: the server has closed its end.
         """
         try:
             self._connection.sendall(encode(message))
@@ -33,10 +33,10 @@ class Pipe:
             raise ServerGone from error
 
     def receive(self, *, waits: bool) -> list[Any]:
-        """Return what has come, in order; with ``waits``, at least one message.
+        """Return the messages that have come, in order; with ``waits``, at least one.
 
         Raises:
-            ServerGone: nothing will come any more.
+            ServerGone: the server has closed its end.
         """
         messages: list[Any] = []
         while data := self._read(waits=waits and not messages):
@@ -44,9 +44,9 @@ class Pipe:
         return messages
 
     def _read(self, *, waits: bool) -> bytes:
-        """Return some bytes, or none if there are none to be had without waiting."""
+        """Return some bytes; none if that would mean waiting and ``waits`` is false."""
         try:
-            data = self._connection.recv(_PIECE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+            data = self._connection.recv(_READ_BYTES, 0 if waits else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return b""
         except ConnectionError as error:

@@ -1,4 +1,4 @@
-"""Put messages on the pipe between server and engine, and take them off again.
+"""Frames of messages on the pipe between server and engine.
 
 A frame is four bytes of length (big endian) and one pickled message. Pickle is safe here because
 both ends are this program: the pipe is an unnamed socket pair that no one else can open.
@@ -20,13 +20,13 @@ def encode(message: Any) -> bytes:
 
 
 class Decoder:
-    """Cut a stream of bytes, in whatever pieces it comes, into messages."""
+    """Decode a stream of bytes, however it is chunked, into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Take in ``data`` and return the messages it completed, in order."""
+        """Append ``data`` and return the messages that it completed, in order."""
         self._buffer += data
         messages, start = [], 0
         while (body := start + HEADER.size) <= len(self._buffer):

@@ -16,29 +16,15 @@ from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
+from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import FakeStream, fake_device_runner
 from mock_device import CUDARuntimeError
+from scripted_channel import ScriptedChannel
 from toy_engine import EOS, VOCAB, answer
 
 LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
-
-
-class Line:
-    """Sends everything at once, and leaves when all is answered."""
-
-    def __init__(self, requests):
-        self.inbox, self.got = list(requests), {one.request_id: [] for one in requests}
-
-    def receive(self, *, waits):
-        messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
-        return messages
-
-    def send(self, message):
-        for event in message.events:
-            self.got[event.request_id].append(event.token)
 
 
 def mixed_requests(count):
@@ -61,9 +47,9 @@ def test_everyone_gets_the_tokens_they_would_get_alone(is_late, is_warm):
     runner, requests = fake_device_runner(LIMITS, is_late=is_late), mixed_requests(30)
     if is_warm:
         runner.warm_up()
-    line = Line(requests)
-    run(line, Scheduler(LIMITS), runner)
-    assert line.got == {one.request_id: answer(one, LIMITS.max_context) for one in requests}
+    channel = ScriptedChannel(*requests)
+    run(channel, Scheduler(LIMITS), runner)
+    assert channel.tokens == {one.request_id: answer(one, LIMITS.max_context) for one in requests}
     assert bool(len(runner.graphs)) == is_warm
 
 
@@ -125,7 +111,7 @@ def test_nothing_is_allocated_on_the_device_while_it_serves():
     runner = fake_device_runner(LIMITS)
     runner.warm_up()
     before = runner._stream.device_bytes
-    run(Line(mixed_requests(30)), Scheduler(LIMITS), runner)
+    run(ScriptedChannel(*mixed_requests(30)), Scheduler(LIMITS), runner)
     assert runner._stream.device_bytes == before
 
 

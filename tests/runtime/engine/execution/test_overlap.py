@@ -12,28 +12,14 @@ from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
+from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import fake_device_runner
+from scripted_channel import ScriptedChannel
 from toy_engine import EOS, VOCAB, answer
 
 LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
-
-
-class Script:
-    """Sends everything at once, and leaves when all is answered."""
-
-    def __init__(self, requests):
-        self.inbox, self.tokens = list(requests), {one.request_id: [] for one in requests}
-
-    def receive(self, *, waits):
-        messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
-        return messages
-
-    def send(self, message):
-        for event in message.events:
-            self.tokens[event.request_id].append(event.token)
 
 
 class Synchronous:
@@ -75,9 +61,9 @@ class LoggedStep:
 
 
 def answers(asked, runner, limits=LIMITS):
-    script = Script(asked)
-    run(script, Scheduler(limits), runner)
-    return script.tokens
+    channel = ScriptedChannel(*asked)
+    run(channel, Scheduler(limits), runner)
+    return channel.tokens
 
 
 def requests(penalised, count=8, tokens=12):

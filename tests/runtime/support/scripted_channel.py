@@ -1,12 +1,12 @@
-"""The server's side of an engine's loop: sends every request at once, and leaves when all are answered."""
+"""The server's end of an engine's loop: sends every request at once, and leaves when all are answered."""
 
 from __future__ import annotations
 
 from wisp_runtime.engine.transport.messages import Shutdown
 
 
-class Line:
-    """See :class:`wisp_runtime.engine.loop.Line`.
+class ScriptedChannel:
+    """See :class:`wisp_runtime.engine.loop.Channel`.
 
     Attributes:
         tokens: tokens of each request, by its id.
