@@ -1,8 +1,9 @@
-"""The house rules that no linter knows: what stands where, and how big a room may grow."""
+"""Layout rules that no linter checks: folders, names and sizes."""
 
 import ast
 import re
 import subprocess
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,8 @@ TEST_FOLDERS = {
     *("gpu", "cluster", "bench"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
+MAX_FOLDER_FILES = 15
+CODE = ("*.py", "*.cu", "*.cuh", "*.h", "*.cpp")
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -35,7 +38,7 @@ def is_test(path: Path) -> bool:
     return path.relative_to(ROOT).parts[0] == "tests"
 
 
-def test_the_top_level_holds_only_what_the_map_names():
+def test_the_top_level_holds_only_named_folders():
     assert {path.relative_to(ROOT).parts[0] for path in tracked()} <= TOP_LEVEL
 
 
@@ -52,12 +55,12 @@ def test_tests_are_folders_of_modules_not_packages():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_is_typed_and_says_what_it_is(package):
+def test_every_package_is_typed_and_documented(package):
     assert (ROOT / package / "py.typed").exists()
     assert ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()))
 
 
-def test_no_room_has_a_vague_name():
+def test_no_module_has_a_vague_name():
     versioned = re.compile(r"_v\d+$|[a-z]{3,}\d+$")  # kernel6, new_v2; s3 is a name
     # A family's file is named after its models: qwen3.
     names = {path.stem for path in tracked("*.py") if path.parent.name != "families"}
@@ -71,6 +74,12 @@ def test_files_stay_short_enough_to_read():
         if lines > (MAX_TEST_FILE_LINES if is_test(path) else MAX_FILE_LINES):
             too_long[str(path.relative_to(ROOT))] = lines
     assert too_long == {}, "a file this long usually holds two things: find their names"
+
+
+def test_folders_hold_at_most_15_code_files():
+    counts = Counter(path.parent for path in tracked(*CODE) if path.name != "__init__.py")
+    too_full = {str(folder.relative_to(ROOT)): n for folder, n in counts.items() if n > MAX_FOLDER_FILES}
+    assert too_full == {}, "a folder this full usually holds two packages: find their names"
 
 
 def test_functions_stay_short_enough_to_hold_in_mind():
@@ -105,15 +114,15 @@ def test_nothing_unfinished_ships():
 
 
 def needed_by(name: str) -> set[str]:
-    """What pip installs beside an installed package; every extra of ours counts, none of others."""
+    """Return the dependencies of an installed package; every extra of ours counts, none of others."""
     try:
         requirements = [Requirement(text) for text in metadata.requires(name) or ()]
     except metadata.PackageNotFoundError:
         return set()  # for another platform, or of an extra that is not installed (cuda)
-    wanted = (
+    required = (
         r for r in requirements if name == "wisp" or r.marker is None or r.marker.evaluate({"extra": ""})
     )
-    return {canonicalize_name(requirement.name) for requirement in wanted}
+    return {canonicalize_name(requirement.name) for requirement in required}
 
 
 def test_no_dependency_pulls_in_torch():
@@ -147,11 +156,13 @@ def test_ci_runs_the_commands_of_the_readme():
         assert command in readme
 
 
-def test_the_front_page_fits_in_a_minute():
+def test_the_readme_has_at_most_150_lines():
     assert (ROOT / "README.md").read_text().count("\n") <= 150
 
 
 def test_links_between_our_pages_lead_somewhere():
     link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-    targets = [(page, found) for page in tracked("*.md") for found in link.findall(page.read_text())]
-    assert [f"{page.name} -> {found}" for page, found in targets if not (page.parent / found).exists()] == []
+    targets = [(page, target) for page in tracked("*.md") for target in link.findall(page.read_text())]
+    assert [
+        f"{page.name} -> {target}" for page, target in targets if not (page.parent / target).exists()
+    ] == []
