@@ -149,7 +149,7 @@ FORGOTTEN = {  # model; part of the kernel, what waits, what stands there instea
     "a stage of weights": (
         "heads of 64",
         "memory_stream",
-        "detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty",
+        "detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty,",
         "(void)(",
     ),
     "a stage of activations": (
