@@ -1,4 +1,4 @@
-"""Decode steps of random sequences, for the tests of the step in one launch: emulated and on a GPU."""
+"""Decode steps of random sequences, for the tests of the persistent decode kernel, emulated and on a GPU."""
 
 from __future__ import annotations
 

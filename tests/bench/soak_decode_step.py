@@ -18,7 +18,7 @@ import cupy as cp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu/persistent"))
-from test_decode_step import Subject
+from test_persistent_decode import Subject
 
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench.record import Row, make_record, write_record

@@ -19,16 +19,16 @@ from wisp_runtime.layers.cache import allocate_blocks
 from wisp_runtime.models.load import random_model
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
+from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
     LAYER_WEIGHTS,
     THREADS,
     WIDTHS,
     Arguments,
-    fixed_by,
-    passed_between,
+    exchanged_arrays,
+    model_arguments,
 )
-from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
+from wisp_runtime.ops.cuda.persistent.model import kernel_model
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation
 from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
@@ -61,14 +61,14 @@ class EmulatedStep:
         self, spec: ModelSpec, blocks: int, options: tuple[str, ...] = (), source: Path = SOURCE
     ) -> None:
         self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
-        self.kernels = Emulated(source, [*Catalogue().defines("hopper", step_model(spec)), *options])
+        self.kernels = Emulated(source, [*Catalogue().defines("hopper", kernel_model(spec)), *options])
         self.model = random_model(spec, self.ops, 7)
         self.cache = allocate_blocks(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         for array in (self.cache.keys, self.cache.values):
             array[:] = array.astype(BF16)
         self.keys, self.values = (array.astype(BF16) for array in (self.cache.keys, self.cache.values))
-        self.report = np.zeros(4, np.int32)
+        self.hang_report = np.zeros(4, np.int32)
         self._kept: list[np.ndarray] = []
         self._fixed = self._weights()
 
@@ -108,7 +108,7 @@ class EmulatedStep:
             "cosines": self._pointer(np.ascontiguousarray(rotation.cosines)),
             "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
             "known_positions": len(rotation.cosines),
-        } | self._between()
+        } | self._exchanged()
 
     def packed(self, matrix: np.ndarray, permutation: str) -> int:
         """Return the address of a bf16 matrix ``[out, in]``, packed."""
@@ -117,10 +117,10 @@ class EmulatedStep:
     layer_matrix = packed
     """The same for a GEMM of a layer; a test of another weight format packs these in its own way."""
 
-    def _between(self) -> dict[str, int]:
-        made = passed_between(self.spec, WIDTHS[-1])
-        self.between = {name: _aligned(shape, dtype) for name, (shape, dtype) in made.items()}
-        return {name: self._pointer(array) for name, array in self.between.items()}
+    def _exchanged(self) -> dict[str, int]:
+        made = exchanged_arrays(self.spec, WIDTHS[-1])
+        self.exchanged = {name: _aligned(shape, dtype) for name, (shape, dtype) in made.items()}
+        return {name: self._pointer(array) for name, array in self.exchanged.items()}
 
     def _pointer(self, array: np.ndarray) -> int:
         if array.ctypes.data % _ALIGNMENT_BYTES:
@@ -151,12 +151,12 @@ class EmulatedStep:
         live = self.rows(batch, np.flatnonzero(batch.context_lengths))
         return self.model.forward(live, self.cache).logits.copy()
 
-    def launch(self, batch: Batch, seed: int, patience: int = 3_000_000) -> np.ndarray:
+    def launch(self, batch: Batch, seed: int, timeout: int = 3_000_000) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""
         rows, spec = len(batch.tokens), self.spec
         width = next(width for width in WIDTHS if width >= rows)
         logits = np.full((rows, spec.vocab), np.nan, np.float32)
-        self.report[:] = 0
+        self.hang_report[:] = 0
         arrays = {
             "logits": logits,
             "tokens": batch.tokens,
@@ -166,18 +166,18 @@ class EmulatedStep:
             "slots": batch.slots,
             "keys": self.keys,
             "values": self.values,
-            "report": self.report,
+            "hang_report": self.hang_report,
         }
         arguments = Arguments(
             **self._fixed,
             **{name: array.ctypes.data for name, array in arrays.items()},
-            patience_clocks=patience,
+            timeout_clocks=timeout,
             layer_count=len(spec.layers),
             sequences=rows,
             table_width=batch.block_tables.shape[1],
             kv_blocks=self.cache.blocks,
             block_tokens=TOKENS,
-            **fixed_by(spec),
+            **model_arguments(spec),
         )
         maps = [
             tensor_map(one.reshape(-1, attention_of(spec).head_size), TOKENS, 64)

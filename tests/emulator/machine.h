@@ -79,7 +79,7 @@ class Machine {
   std::string run(const std::function<void()>& kernel);
 
   void yield();                                   // let others run
-  void poll();                                    // the same, by who waits for a change
+  void poll();                                    // the same, while waiting for a change
   void wait_for(Barrier& barrier, int expected);  // arrive, and wait for the others
   [[noreturn]] void fault(std::string why);
   bool chance(unsigned one_in) { return random_() % one_in == 0; }
@@ -96,7 +96,7 @@ class Machine {
   void copy_async(std::function<void()> copy);  // after those that this thread has asked for
   void store_relaxed(uint32_t* to, uint32_t value);
   uint32_t load(const uint32_t* from);  // with this thread's own stores
-  void order_stores();                  // before a barrier of the block: who passes it and releases, shows them
+  void order_stores();                  // before a barrier of the block: a release after it publishes them
   void release();
 
  private:

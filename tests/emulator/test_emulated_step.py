@@ -1,7 +1,7 @@
-"""The decode step in one launch, on an emulated GPU: against the general path, whoever runs and lands first.
+"""The persistent decode kernel on an emulated GPU, against the general path, in many orders of events.
 
-A seed draws which warp runs next, and when a copy or a relaxed store is seen. What a GPU alone can show (its
-memory model, its speed, the sizes of real models) is in ``tests/gpu/persistent/test_decode_step.py``.
+A seed decides which warp runs next, and when a copy or a relaxed store is seen. The memory model, the speed
+and the sizes of real models are tested on a GPU: ``tests/gpu/persistent/test_persistent_decode.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from emulated_kernel import DidNotEnd, needs_compiler
 from emulated_step import SOURCE, EmulatedStep, small
 from spec_changes import changed
 
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WAITED
+from wisp_runtime.ops.cuda.persistent.arguments import WAIT_REASONS
 
 pytestmark = needs_compiler
 
@@ -85,7 +85,7 @@ def equals_general(step: EmulatedStep, contexts: list[int], seed: int) -> bool:
         found.append(cosines(theirs[:, blocks, :, offsets], new).min())
         old[:, blocks, :, offsets] = new
         kept.append(np.array_equal(old.view(np.uint16), ours.view(np.uint16)))
-    return bool(min(found) > 0.9995) and all(kept) and not step.between["counters"].any()
+    return bool(min(found) > 0.9995) and all(kept) and not step.exchanged["counters"].any()
 
 
 @pytest.mark.parametrize("contexts", CONTEXTS)
@@ -105,7 +105,7 @@ def test_a_query_sees_no_further_than_its_window(contexts: str) -> None:
 
 
 @pytest.mark.parametrize("contexts", CONTEXTS)
-def test_who_runs_first_changes_no_bit(contexts: str) -> None:
+def test_the_order_of_events_changes_no_bit(contexts: str) -> None:
     step = step_of("heads of 64")
     batch = step.batch(CONTEXTS[contexts])
     live, logits = batch.context_lengths > 0, step.launch(batch, seed=0)
@@ -114,7 +114,7 @@ def test_who_runs_first_changes_no_bit(contexts: str) -> None:
 
 
 @pytest.mark.parametrize("contexts", ["in parts", "16", "32", "64"])
-def test_a_row_does_not_depend_on_its_company(contexts: str) -> None:
+def test_a_row_does_not_depend_on_the_batch(contexts: str) -> None:
     step = step_of("heads of 128")
     batch = step.batch(CONTEXTS[contexts])
     logits = step.launch(batch, seed=3)
@@ -134,9 +134,9 @@ def test_a_block_that_never_arrives_ends_the_step_with_a_report() -> None:
     shape, sizes, blocks = MODELS["heads of 64"]
     step = EmulatedStep(small(shape, **sizes), blocks, options=("-DWISP_WITHHOLD_BLOCK=5",))
     with pytest.raises(DidNotEnd, match="trap"):
-        step.launch(step.batch([20]), seed=1, patience=50_000)
-    what, _, _, phase = step.report
-    assert WAITED[what] in (WAITED[6], WAITED[7])
+        step.launch(step.batch([20]), seed=1, timeout=50_000)
+    reason, _, _, phase = step.hang_report
+    assert WAIT_REASONS[reason] in (WAIT_REASONS[6], WAIT_REASONS[7])
     assert phase == 8
 
 

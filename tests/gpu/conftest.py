@@ -29,7 +29,7 @@ def _gpu():
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_models_stand_for_large_ones():
-    """Decode steps run in one launch, whatever the weights' size: they are what shall be tested."""
+    """Run decode steps by the persistent kernel, whatever the weights' size."""
     from wisp_runtime.engine.persistent import strategy
 
     with pytest.MonkeyPatch.context() as patch:

@@ -91,7 +91,8 @@ struct Compute {
     asm volatile("bar.sync %0, 128;" ::"r"(2 + warpgroup) : "memory");
   }
 
-  // One thread of a warpgroup, after a barrier of it: whoever passes the grid's barrier may read all that it stored.
+  // One thread of a warpgroup, after a barrier of it: any block that passes the grid's barrier may read all that it
+  // stored.
   __device__ __forceinline__ void arrive() {
 #ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/persistent/: a step in which one block never arrives
     if (blockIdx.x == WISP_WITHHOLD_BLOCK && phase == 7) return;

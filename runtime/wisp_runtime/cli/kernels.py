@@ -97,14 +97,14 @@ def _step_of(folder: Path) -> Model:
         ModelUnsupported: the kernel cannot run this model.
     """
     from wisp_runtime.models.load import read_spec
-    from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
+    from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
 
     spec = read_spec(folder)
-    if refusal := why_not(spec, MOST_WORKERS):
+    if refusal := unsupported_reason(spec, MAX_SM_COUNT):
         raise ModelUnsupported(
             f"{folder}: no persistent decode kernel: {refusal}. It is served all the same, a kernel an op."
         )
-    return step_model(spec)
+    return kernel_model(spec)
 
 
 @command.command("list")

@@ -160,12 +160,12 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(uint32_t barrier)
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity) {
   while (emulator::mbarrier(barrier).phase() == parity) emulator::machine.poll();
 }
-inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long patience,
+inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long timeout,
                                                                void* report, unsigned* counters, int what, int phase) {
   const int64_t begin = emulator::machine.clock;
   while (emulator::mbarrier(barrier).phase() == parity) {
     emulator::machine.poll();
-    if (emulator::machine.clock - begin <= patience) continue;
+    if (emulator::machine.clock - begin <= timeout) continue;
     const int found[4] = {what, int(blockIdx.x), int(threadIdx.x / 32), phase};
     if (atomicExch(counters, 1u) == 0) std::memcpy(report, found, sizeof(found));
     emulator::machine.fault("trap");

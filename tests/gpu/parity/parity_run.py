@@ -17,7 +17,7 @@ from wisp_runtime.layers.cache import ModelCache, allocate_blocks
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 BLOCK_TOKENS = 16
 MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here
@@ -47,7 +47,7 @@ class Ours:
 
     model: Decoder
     ops: Ops
-    persistent: WholeStep | None = None
+    persistent: PersistentKernel | None = None
 
     @classmethod
     def load(cls, folder: Path, ops: Ops) -> Ours:

@@ -95,7 +95,7 @@ class MockOps(CpuOps):
     def paged_attention(self, q, keys, values, batch, *, scale, window):
         return self.launch("paged_attention", *q.shape)
 
-    def whole_step(self, spec, weights, rope, max_sequences):
+    def persistent_kernel(self, spec, weights, rope, max_sequences):
         return "a mock has no persistent kernel"
 
 

@@ -33,14 +33,14 @@ def exchanged(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
     """
     width, keys = widest(spec, "query_size"), widest(spec, "kv_size")
     return (
-        _exchanged("raw", (2 * rows, width + 2 * keys), is_float=True),
-        _exchanged("y", (rows, spec.hidden)),
+        _exchanged("pre_rope_qkv", (2 * rows, width + 2 * keys), is_float=True),
+        _exchanged("normed", (rows, spec.hidden)),
         _exchanged("attended", (rows, width)),
         _exchanged("gated", (rows, widest_ffn(spec))),
-        _exchanged("squares", (rows, MAX_BLOCKS), is_float=True),
-        _exchanged("parts", (MAX_PARTIALS * rows, width), is_float=True),
-        _exchanged("stats", (MAX_PARTIALS * rows, widest(spec, "heads"), 2), is_float=True),
-        Buffer("step.arrived", (rows * widest(spec, "kv_heads"),), "uint32", is_zeroed=True),
+        _exchanged("square_sums", (rows, MAX_BLOCKS), is_float=True),
+        _exchanged("partials", (MAX_PARTIALS * rows, width), is_float=True),
+        _exchanged("partial_stats", (MAX_PARTIALS * rows, widest(spec, "heads"), 2), is_float=True),
+        Buffer("step.splits_done", (rows * widest(spec, "kv_heads"),), "uint32", is_zeroed=True),
         Buffer("step.counters", (COUNTERS,), "uint32", is_zeroed=True),
     )
 

@@ -6,7 +6,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.engine.scheduling.plan import Plan
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Model, Output
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 
 class ForwardPass:
@@ -22,7 +22,7 @@ class ForwardPass:
 
     def __init__(self, model: Model, cache: ModelCache) -> None:
         self.model, self.cache = model, cache
-        self.persistent: WholeStep | None = None
+        self.persistent: PersistentKernel | None = None
 
     def __call__(self, batch: Batch) -> Output:
         """Write what the layers keep of the batch's tokens to the cache; return logits."""

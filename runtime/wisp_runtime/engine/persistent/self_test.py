@@ -21,7 +21,7 @@ from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 _WIDTHS = (1, 16, 32, 64)
 _LONG_TOKENS = 1100
@@ -36,7 +36,9 @@ _MIN_COSINE = 0.99
 _ARRAYS = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
 
 
-def compare_logits(forward_pass: ForwardPass, kernel: WholeStep, ops: Ops, limits: Limits) -> str | None:
+def compare_logits(
+    forward_pass: ForwardPass, kernel: PersistentKernel, ops: Ops, limits: Limits
+) -> str | None:
     """Run prompts, then a token of each both ways, in every width; return the difference if it is too large.
 
     Args:

@@ -24,7 +24,7 @@ from wisp_runtime.errors import ConfigError
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.device import Memory
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 _FASTER_UP_TO = 32
 """Sequences of a step; with 64 the general path takes 6.14 ms of an 8B on an H200, one launch 6.28."""
@@ -119,12 +119,12 @@ def select_strategy(
     return DecodeStrategy("general", kernel)
 
 
-def load_persistent(model: Model, ops: Ops, max_sequences: int) -> WholeStep | str:
+def load_persistent(model: Model, ops: Ops, max_sequences: int) -> PersistentKernel | str:
     """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why there is none."""
     layer = dense_layer(model.spec)
     if layer is None:
         return "its layers differ, or are no attention and gated MLP"
-    return ops.whole_step(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
+    return ops.persistent_kernel(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
 
 
 def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory) -> str | None:

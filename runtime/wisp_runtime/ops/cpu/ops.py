@@ -22,7 +22,7 @@ from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
 from wisp_runtime.ops.protocol.weights import NamedWeights
@@ -269,13 +269,13 @@ class CpuOps:
             known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
         return known.lone
 
-    def whole_step(
+    def persistent_kernel(
         self,
         spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
         weights: NamedWeights,  # noqa: ARG002
         rotation: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
-    ) -> WholeStep | str:
+    ) -> PersistentKernel | str:
         """A processor has no launches to save."""
         return "the CPU computes op by op"
 

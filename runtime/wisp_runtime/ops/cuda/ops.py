@@ -28,11 +28,11 @@ from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
 from wisp_runtime.ops.cuda.gemm.linear import Linear
 from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE, whole_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
-from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
+from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
@@ -205,18 +205,18 @@ class CudaOps(Arenas):
             )
         return out
 
-    def whole_step(
+    def persistent_kernel(
         self, spec: ModelSpec, weights: NamedWeights, rotation: RopeTable, max_sequences: int
-    ) -> WholeStep | str:
-        """See :class:`.decode_step.DecodeStep`; the reason where that is refused."""
+    ) -> PersistentKernel | str:
+        """See :class:`.persistent.decode.PersistentDecode`; the reason where that is refused."""
         device = self.device_state
         if "MIG" in device.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
-            step = DecodeStep(device, spec, weights, rotation, max_sequences)
+            step = PersistentDecode(device, spec, weights, rotation, max_sequences)
         except KernelsMissing as error:
             return error.message
-        step.drawn = lambda: None if self.sampler is None else self.sampler.drawn
+        step.sampled = lambda: None if self.sampler is None else self.sampler.drawn
         return step
 
     def _kinds(self, batch: Batch) -> _Kinds:

@@ -9,7 +9,7 @@ from wisp_runtime.ops.protocol.attention import AttentionOps, RopeTable
 from wisp_runtime.ops.protocol.cache import CacheOps
 from wisp_runtime.ops.protocol.elementwise import ElementwiseOps
 from wisp_runtime.ops.protocol.gemm import GemmOps
-from wisp_runtime.ops.protocol.persistent import WholeStep
+from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.sampling import SamplingOps
 from wisp_runtime.ops.protocol.weights import NamedWeights, WeightOps
 
@@ -35,8 +35,8 @@ class Ops(GemmOps, AttentionOps, ElementwiseOps, SamplingOps, CacheOps, WeightOp
         """
         ...
 
-    def whole_step(
+    def persistent_kernel(
         self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
-    ) -> WholeStep | str:
+    ) -> PersistentKernel | str:
         """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none."""
         ...

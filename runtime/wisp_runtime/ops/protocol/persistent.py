@@ -8,23 +8,23 @@ from typing import Protocol
 from wisp_runtime.batch import Array, Batch
 
 
-class WholeStep(Protocol):
-    """Runs the decode steps of one model in one launch each.
+class PersistentKernel(Protocol):
+    """The decode steps of one model, a launch each.
 
     Attributes:
-        max_sequences: of a step.
-        max_context_tokens: of all its sequences together.
+        max_sequences: limit of sequences in a step.
+        max_context_tokens: limit of their tokens together.
     """
 
     max_sequences: int
     max_context_tokens: int
 
     def takes(self, batch: Batch) -> bool:
-        """Return whether ``batch`` is such a step: one token a sequence, all logits wanted, not too much."""
+        """Return whether ``batch`` is a decode step within both limits."""
         ...
 
     def traced(self, run: Callable[[], object]) -> Array:
-        """Return the clocks that thread blocks leave during the step that ``run`` launches, on the host."""
+        """Return the clocks that thread blocks record during the step that ``run`` launches, on the host."""
         ...
 
     def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:

@@ -73,7 +73,7 @@ def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMI
     kernel = Kernel(model, wrong)
     kernel.max_context_tokens = best_up_to
 
-    def whole_step(spec, weights, rope, max_sequences):
+    def persistent_kernel(spec, weights, rope, max_sequences):
         assert max_sequences == (
             limits.max_running if limits.separate_prefill_decode else min(32, limits.max_running)
         )
@@ -81,7 +81,7 @@ def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMI
         return why or kernel
 
     gpu = Gpu()
-    gpu.whole_step = whole_step
+    gpu.persistent_kernel = persistent_kernel
     cache = allocate_blocks(
         model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens
     )

@@ -14,7 +14,7 @@ from wisp_runtime.engine.execution.packing import Shape, size_bytes
 from wisp_runtime.engine.execution.sampler import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import LAYER_WEIGHTS
+from wisp_runtime.ops.cuda.persistent.arguments import LAYER_WEIGHTS
 from wisp_runtime.server.parsing.requests import MAX_BIASES
 
 KERNELS = Path(__file__).parents[4] / "kernels"

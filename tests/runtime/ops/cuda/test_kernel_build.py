@@ -18,7 +18,7 @@ from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device import build
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Absent
-from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
+from wisp_runtime.ops.cuda.persistent.model import kernel_model
 
 COMPILER = """#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -138,7 +138,7 @@ def test_build_for_a_model_compiles_its_decode_step_too(compiler, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     done = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
     assert done.exit_code == 0, done.stderr
-    catalogue, model = Catalogue(), step_model(parse_config(config))
+    catalogue, model = Catalogue(), kernel_model(parse_config(config))
     (source,) = catalogue.templates("hopper", "bf16", model)
     assert (tmp_path / "out" / catalogue.cubin_name(source, "sm_90a")).is_file()
     assert len(calls(tmp_path)) == len(catalogue.sources("hopper")) + 1

@@ -78,8 +78,8 @@ _BROKEN = {
     721: "the GPU was reset, or fell off the bus",
     999: "the driver reported an error that it does not name",
 }
-WITNESSES: list[Callable[[], str | None]] = []
-"""Kernels that leave a word before they give up say it here: each returns what it found, or None."""
+FAULT_REPORTERS: list[Callable[[], str | None]] = []
+"""Kernels that detect a hang add a function here: it describes the wait that timed out, or returns None."""
 
 STICKY = frozenset({*_FAULTS, *_BROKEN})
 """Codes after which nothing on this context works again: the process has to end."""
@@ -105,12 +105,12 @@ def failure_of(code: int, doing: str) -> RuntimeFailure:
         says = f"{_UNLOADABLE[code]} ({error}). Remove it and run `wisp-runtime kernels build` again."
         return KernelsMissing(f"{doing}: {says}", code=code)
     if code in _FAULTS:
-        for witness in WITNESSES:
-            if told := witness():
+        for describe in FAULT_REPORTERS:
+            if description := describe():
                 return KernelFault(
-                    f"{doing}: {told} (CUDA error {code}). This happens where something else holds a part of "
-                    "the GPU (MPS, another process's kernels): give the model a GPU of its own, or set "
-                    "--decode-path general (spec.runtime.decodePath). This process ends.",
+                    f"{doing}: {description} (CUDA error {code}). This happens where something else holds a "
+                    "part of the GPU (MPS, another process's kernels): give the model a GPU of its own, or "
+                    "set --decode-path general (spec.runtime.decodePath). This process ends.",
                     code=code,
                 )
         says = (

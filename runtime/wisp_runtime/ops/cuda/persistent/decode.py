@@ -1,7 +1,7 @@
-"""A decode step in one launch: the persistent kernel of ``persistent_decode.cu``, for one model on one GPU.
+"""The persistent decode kernel, ``persistent_decode.cu``, for one model on one GPU.
 
 Every block of its grid waits for every other, so all must run at once: the driver is asked how many do, and
-a GPU that runs too few takes the general path. What the step waited for in vain is found in :attr:`report`.
+a GPU that runs too few takes the general path. A timeout leaves its reason in :attr:`hang_report`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from wisp_plan.memory.buffers.persistent import exchanged
+from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.formats import weight_bytes
@@ -21,75 +21,75 @@ from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
 from wisp_runtime.ops.cuda.device.checks import require_true
 from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
-from wisp_runtime.ops.cuda.device.driver import WITNESSES
+from wisp_runtime.ops.cuda.device.driver import FAULT_REPORTERS
 from wisp_runtime.ops.cuda.device.kernels import Kernel
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import (
+from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
     LAYER_WEIGHTS,
-    MARKS,
-    MOST_BLOCKS,
+    MAX_MARKS,
     SHARED_BYTES,
     THREADS,
-    WAITED,
+    WAIT_REASONS,
     WIDTHS,
     Arguments,
-    fixed_by,
+    model_arguments,
 )
-from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_SEQUENCES, step_model, why_not
+from wisp_runtime.ops.cuda.persistent.model import MAX_SEQUENCES, kernel_model, unsupported_reason
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
 _OP = "persistent_decode"
-_MOST_CACHE_PART = 0.4
-_LEAST_WORKERS = 64
-PATIENCE_CLOCKS = 4_000_000_000
-"""How long any wait may last: about two seconds; a step takes milliseconds."""
+_MAX_CACHE_FRACTION = 0.4
+_MIN_BLOCKS = 64
+TIMEOUT_CLOCKS = 4_000_000_000
+"""Timeout of every wait: about two seconds; a step takes milliseconds."""
 
 
-class DecodeStep:
+class PersistentDecode:
     """Run the decode steps of one model.
 
     Args:
-        device: where.
+        device: the GPU.
         spec: the model.
         weights: its weights on the device.
-        rotation: the angles of every position.
-        max_sequences: of a step, as far as this kernel takes them.
+        rope: cosines and sines of every position.
+        max_sequences: limit of sequences in a step; the kernel's own is 64.
 
     Attributes:
-        max_sequences: that a step may have.
-        max_context_tokens: of its sequences together; of more, the general path is faster.
-        drawn: says what the step before sampled; see :class:`.embedding.Embedding`.
+        max_sequences: limit of sequences in a step.
+        max_context_tokens: limit of their tokens together; above it the general path is faster.
+        sampled: returns the tokens of the step before; see :class:`.embedding.Embedding`.
+        hang_report: pinned memory in which a wait that timed out leaves its reason.
 
     Raises:
         KernelsMissing: this model cannot run so, is not compiled, or the GPU does not run enough blocks.
     """
 
     def __init__(
-        self, device: Device, spec: ModelSpec, weights: NamedWeights, rotation: RopeTable, max_sequences: int
+        self, device: Device, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
     ) -> None:
-        self.drawn: Callable[[], Array | None] = lambda: None
-        self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
-        self.max_sequences = min(max_sequences, MOST_SEQUENCES)
+        self.sampled: Callable[[], Array | None] = lambda: None
+        self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
+        self.max_sequences = min(max_sequences, MAX_SEQUENCES)
         self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
-        model = step_model(spec)
+        model = kernel_model(spec)
         self._kernels = {
             width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}") for width in self._widths
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
-        self.blocks = min(self.blocks, MOST_BLOCKS, device.sms // CLUSTER * CLUSTER)
-        refusal = why_not(spec, self.blocks)
-        if self.blocks < _LEAST_WORKERS:
-            refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_LEAST_WORKERS}"
+        self.blocks = min(self.blocks, MAX_BLOCKS, device.sms // CLUSTER * CLUSTER)
+        refusal = unsupported_reason(spec, self.blocks)
+        if self.blocks < _MIN_BLOCKS:
+            refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_MIN_BLOCKS}"
         if refusal:
-            raise KernelsMissing(f"no decode step in one launch: {refusal}.")
-        self.max_context_tokens = _most_context_tokens(spec)
+            raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
+        self.max_context_tokens = _max_context_tokens(spec)
         self._layers = _layer_table(weights, len(spec.layers))
-        self.report = cp.cuda.alloc_pinned_memory(16)
-        self._report_host = np.frombuffer(self.report, np.int32, 4)
-        self._report_host[:] = 0
-        self._arguments = self._fixed()
-        WITNESSES.append(self.explain)
+        self.hang_report = cp.cuda.alloc_pinned_memory(16)
+        self._hang_report_host = np.frombuffer(self.hang_report, np.int32, 4)
+        self._hang_report_host[:] = 0
+        self._arguments = self._shared_arguments()
+        FAULT_REPORTERS.append(self.describe_hang)
         self._trace: Array | None = None
         self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
 
@@ -107,19 +107,19 @@ class DecodeStep:
             batch: B sequences of one token each.
             keys, values: ``[L, P, Hkv, Tb, Dh]``.
         """
-        rows, spec, arguments, drawn = len(batch.tokens), self._spec, self._arguments, self.drawn()
+        rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
         layers, blocks, _, block_tokens, _ = keys.shape
         require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
         logits = self._device.workspace.array("logits", (rows, spec.vocab), np.float32)
         arguments.logits, arguments.tokens = logits.data.ptr, batch.tokens.data.ptr
-        arguments.drawn = None if drawn is None else drawn.data.ptr
+        arguments.sampled = None if sampled is None else sampled.data.ptr
         arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
         arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
         arguments.trace = None if self._trace is None else self._trace.data.ptr
         arguments.layer_count, arguments.sequences = layers, rows
-        arguments.drawn_rows = 0 if drawn is None else len(drawn)
+        arguments.sampled_rows = 0 if sampled is None else len(sampled)
         arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
         arguments.block_tokens = block_tokens
         maps = self._cached(keys, values)
@@ -134,63 +134,63 @@ class DecodeStep:
         Returns:
             ``[blocks, 2048]`` int64 of the host; :mod:`wisp_runtime.bench.profile.step_clocks` reads them.
         """
-        self._trace = zeros((self.blocks, MARKS), np.int64)
+        self._trace = zeros((self.blocks, MAX_MARKS), np.int64)
         try:
             run()
             return to_host(self._trace)
         finally:
             self._trace = None
 
-    def explain(self) -> str | None:
-        """Say what a step waited for when it gave up; None if none did."""
-        what, block, warp, phase = (int(one) for one in self._report_host)
-        if not what:
+    def describe_hang(self) -> str | None:
+        """Describe the wait that timed out; None if none did."""
+        reason, block, warp, phase = (int(number) for number in self._hang_report_host)
+        if not reason:
             return None
         layer, name = divmod(phase - 1, 4)
         names = ("QKV or attention", "output", "gate and up", "down")
         where = "the head" if layer >= len(self._spec.layers) else f"layer {max(layer, 0)}, {names[name]}"
-        return f"block {block}, warp {warp} of a decode step waited {WAITED[what]} ({where})"
+        return f"block {block}, warp {warp} of a decode step waited {WAIT_REASONS[reason]} ({where})"
 
-    def _fixed(self) -> Arguments:
-        """Fill in what every step has alike, and allocate what passes between blocks."""
-        workspace, between = self._device.workspace, exchanged(self._spec, self._widths[-1])
-        made = {buffer.name.removeprefix("step."): workspace.view(buffer) for buffer in between}
-        self._between = made  # kept: another model's step may replace them in the workspace
-        weights, rotation = self._weights, self._rotation
+    def _shared_arguments(self) -> Arguments:
+        """Return the arguments that all steps share; allocate the buffers that blocks exchange."""
+        workspace, buffers = self._device.workspace, exchanged(self._spec, self._widths[-1])
+        made = {buffer.name.removeprefix("step."): workspace.view(buffer) for buffer in buffers}
+        self._exchanged = made  # kept: another model's kernel may replace them in the workspace
+        weights, rope = self._weights, self._rope
         embeddings = weights["embeddings.weight"].storage
         fixed = {
             "layers": self._layers,
             "embeddings": embeddings,
             "head": embeddings if self._spec.ties_embeddings else weights["head.weight"].storage,
             "final_norm": weights["norm.weight"],
-            "cosines": rotation.cosines,
-            "sines": rotation.sines,
+            "cosines": rope.cosines,
+            "sines": rope.sines,
         }
         return Arguments(
             **{name: array.data.ptr for name, array in (made | fixed).items()},
-            report=self.report.ptr,
-            patience_clocks=PATIENCE_CLOCKS,
-            known_positions=len(rotation.cosines),
-            **fixed_by(self._spec),
+            hang_report=self.hang_report.ptr,
+            timeout_clocks=TIMEOUT_CLOCKS,
+            known_positions=len(rope.cosines),
+            **model_arguments(self._spec),
         )
 
     def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
         known, key = self._cache_maps, (keys.data.ptr, values.data.ptr, keys.shape)
         if known is None or known[0] != key:
-            maps = tuple(tensor_map_2d(one.reshape(-1, one.shape[-1]), 16, 64) for one in (keys, values))
+            maps = [tensor_map_2d(cache.reshape(-1, cache.shape[-1]), 16, 64) for cache in (keys, values)]
             known = self._cache_maps = (key, (maps[0], maps[1]))
         return known[1]
 
 
-def _most_context_tokens(spec: ModelSpec) -> int:
-    """Return how many tokens of cache a step may read: as many as take 0.4 of the weights' bytes.
+def _max_context_tokens(spec: ModelSpec) -> int:
+    """Return the most tokens of cache that a step may read: those that take 0.4 of the weights' bytes.
 
-    The whole step saves launches, but its blocks get equal parts of the cache, and some multiprocessors are
-    slower than others. An H200, Llama-3-8B, 16 sequences: 4.05 ms for 4.33 at 600 tokens each, 8.3 for 7.95
-    at 7,900; between them the two are even at about 48,000 tokens in all.
+    The kernel saves launches, but its blocks get equal parts of the cache, and some SMs are slower than
+    others. An H200, Llama-3-8B, 16 sequences: 4.05 ms for 4.33 at 600 tokens each, 8.3 for 7.95 at 7,900;
+    between them the two are even at about 48,000 tokens in all.
     """
     weights = weight_bytes(spec, "bf16", "cuda").weights
-    return int(_MOST_CACHE_PART * weights / kv_bytes_per_token(spec, "bf16"))
+    return int(_MAX_CACHE_FRACTION * weights / kv_bytes_per_token(spec, "bf16"))
 
 
 def _clusters(kernel: Kernel) -> int:

@@ -1,7 +1,7 @@
-"""The decode step in one launch against the general path, which is checked against transformers.
+"""The persistent decode kernel against the general path, which is checked against transformers.
 
 The two add in different orders and round at different places, so their logits differ as two runs in bf16 do:
-cosines are compared. A request's own numbers must not depend on its company, bit for bit.
+cosines are compared. A request's own numbers must not depend on the batch, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wisp_plan.presets import shape_spec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 TOKENS = 16  # of a KV block
-LEAST_COSINE = 0.9995
+MIN_COSINE = 0.9995
 
 MODELS = {
     "llama-3-8b": {"layers": 2, "vocab": 4000},
@@ -47,14 +47,14 @@ class Subject:
         from wisp_runtime.layers.cache import allocate_blocks
         from wisp_runtime.models.load import random_model
         from wisp_runtime.ops.cuda.ops import CudaOps
-        from wisp_runtime.ops.cuda.persistent.decode_step import DecodeStep
+        from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 
         self.spec, self.device, self.ops = spec, device, CudaOps(device)
         self.model = random_model(spec, self.ops, 7)
         self.cache = allocate_blocks(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
-        self.step = DecodeStep(
+        self.step = PersistentDecode(
             device, spec, self.model.weights, self.model.rope_table(attention_of(spec)), 64
         )
 
@@ -73,7 +73,7 @@ class Subject:
 
     def persistent(self, batch):
         logits = self.ops.to_host(self.step(batch, self.cache.keys, self.cache.values)).copy()
-        assert self.step.explain() is None
+        assert self.step.describe_hang() is None
         return logits
 
     def written(self, batch):
@@ -124,8 +124,8 @@ def test_a_step_gives_what_the_general_path_gives(subject, contexts):
     found, found_cache = cosines(got, expected), cosines(got_cache, expected_cache)
     print(f"cosines: logits {found.min():.6f}, K and V {found_cache.min():.6f}")
     assert np.isfinite(got).all()
-    assert found.min() >= LEAST_COSINE
-    assert found_cache.min() >= LEAST_COSINE
+    assert found.min() >= MIN_COSINE
+    assert found_cache.min() >= MIN_COSINE
 
 
 def test_the_same_step_gives_the_same_bits(subject):
@@ -135,7 +135,7 @@ def test_the_same_step_gives_the_same_bits(subject):
         assert np.array_equal(first, subject.persistent(batch))
 
 
-def test_a_row_does_not_depend_on_its_company(subject):
+def test_a_row_does_not_depend_on_the_batch(subject):
     contexts = [700, 33, 512, 1500, 16, 90, 1025, 511] + [100 + n for n in range(56)]
     batch = subject.batch(contexts)
     together = subject.persistent(batch)
@@ -159,14 +159,14 @@ WITHHELD = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-import test_decode_step as tests
+import test_persistent_decode as tests
 from wisp_runtime.errors import KernelFault
 from wisp_runtime.ops.cuda.device import kernels
-from wisp_runtime.ops.cuda.persistent import decode_step
+from wisp_runtime.ops.cuda.persistent import decode
 from wisp_runtime.ops.cuda.device.device import open_device
 from wisp_runtime.ops.cuda.device.driver import translate
 
-decode_step.PATIENCE_CLOCKS = 100_000_000
+decode.TIMEOUT_CLOCKS = 100_000_000
 real = kernels.KernelSet._compiled
 kernels.KernelSet._compiled = lambda self, source: (
     Path({cubin!r}) if source.op == "persistent_decode" else real(self, source)
@@ -185,10 +185,10 @@ def test_a_block_that_never_arrives_ends_the_step_in_a_named_reason(device, tmp_
     from wisp_runtime.errors import CompilerMissing
     from wisp_runtime.ops.cuda.device import build
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
-    from wisp_runtime.ops.cuda.persistent.decode_step_model import step_model
+    from wisp_runtime.ops.cuda.persistent.model import kernel_model
 
     catalogue = Catalogue()
-    (source,) = catalogue.templates("hopper", "bf16", step_model(spec_of("smollm2-135m")))
+    (source,) = catalogue.templates("hopper", "bf16", kernel_model(spec_of("smollm2-135m")))
     withheld = replace(source, defines=(*source.defines, "-DWISP_WITHHOLD_BLOCK=5"))
     job = build.Job(withheld, device.arch, tmp_path / "withheld.cubin")
     try:

@@ -1,6 +1,6 @@
-"""Which models the decode step's template can be compiled for, and with which sizes.
+"""Sizes and switches that the persistent kernel is compiled with, and the reasons why a model cannot have it.
 
-Pure: what :mod:`.decode_step` needs of a spec, and ``wisp-runtime kernels build --for`` too.
+Pure; :mod:`.decode` and ``wisp-runtime kernels build --for`` read it.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 from wisp_plan.families.hugging_face import rotary_rows
 from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_runtime.ops.cuda.device.manifest import Model
-from wisp_runtime.ops.cuda.persistent.decode_step_arguments import WIDTHS, require_dense
+from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_dense
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
 
-MOST_SEQUENCES = WIDTHS[-1]
-"""Of a step."""
+MAX_SEQUENCES = WIDTHS[-1]
+"""Sequences of a step."""
 
-SLICE_ROWS, UNIT_SLICES = 16, 4
-"""Rows of a slice, slices that a worker multiplies at once: ``kSliceRows``, ``kUnitSlices``."""
+_BLOCK_ROWS = 64
+"""Rows that a warpgroup multiplies at once: ``kBlockM``."""
 
-MOST_WORKERS = 132
-"""Thread blocks that the largest Hopper runs at once, one a multiprocessor."""
+MAX_SM_COUNT = 132
+"""SMs of the largest Hopper; each runs one thread block."""
 
-_ONE_UNIT_ROWS = 4096
-"""Up to this hidden size a cluster has one unit of the residual stream's rows: ``OutputProduct``."""
+_ONE_BLOCK_HIDDEN = 4096
+"""Up to this hidden size a cluster has one 64-row block of the residual: ``kResidualMBlocks``."""
 
 _HEAD_SIZES = (64, 128)
-_MOST_HEADS_A_GROUP = 8
+_MAX_GROUP_HEADS = 8
 
 
-def step_model(spec: ModelSpec) -> Model:
+def kernel_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
     attention, ffn, _ = require_dense(spec)
     permutation = fused_permutation(rotary_rows(attention))
@@ -45,11 +45,11 @@ def step_model(spec: ModelSpec) -> Model:
     }
 
 
-def why_not(spec: ModelSpec, workers: int) -> str | None:
-    """Say why a model cannot have a decode step in one launch; None if it can.
+def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
+    """Return why a model cannot have the kernel; None if it can.
 
     Args:
-        workers: thread blocks that the GPU runs at once.
+        blocks: thread blocks that the GPU runs at once.
     """
     layer = dense_layer(spec)
     if layer is None:
@@ -60,16 +60,14 @@ def why_not(spec: ModelSpec, workers: int) -> str | None:
         "Q, K and V": attention.query_size + 2 * attention.kv_size,
     }
     for name, size in rows.items():
-        units = 1 if name == "hidden_size" and size <= _ONE_UNIT_ROWS else 2
-        most = workers // 2 * units * UNIT_SLICES * SLICE_ROWS
-        if size > most:
-            return f"{name} has {size} rows, over the {most} that {workers} thread blocks hold"
+        row_blocks = 1 if name == "hidden_size" and size <= _ONE_BLOCK_HIDDEN else 2
+        max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
+        if size > max_rows:
+            return f"{name} has {size} rows, over the {max_rows} that {blocks} thread blocks hold"
     if attention.head_size not in _HEAD_SIZES:
         return f"heads of {attention.head_size} channels, not 64 or 128"
     if attention.rotary_size != attention.head_size:
         return f"only {attention.rotary_size} of {attention.head_size} channels of a head rotate"
-    if attention.heads // attention.kv_heads > _MOST_HEADS_A_GROUP:
-        return (
-            f"{attention.heads // attention.kv_heads} query heads share a KV head, over {_MOST_HEADS_A_GROUP}"
-        )
+    if attention.heads // attention.kv_heads > _MAX_GROUP_HEADS:
+        return f"{attention.heads // attention.kv_heads} query heads share a KV head, over {_MAX_GROUP_HEADS}"
     return None

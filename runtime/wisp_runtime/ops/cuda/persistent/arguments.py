@@ -1,6 +1,6 @@
-"""What the host passes ``persistent_decode.cu``, byte for byte, and the numbers that both sides know.
+"""Arguments of ``persistent_decode.cu``, byte for byte, and the constants that both sides share.
 
-The other side is ``kernels/hopper/persistent/model.cuh``.
+The CUDA side is ``kernels/hopper/persistent/model.cuh``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import ml_dtypes  # noqa: F401 (gives NumPy the name bfloat16)
 import numpy as np
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
-from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
+from wisp_plan.memory.buffers.persistent import exchanged
 from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 
-WIDTHS, MOST_BLOCKS, MARKS = BATCH_SIZES, MAX_BLOCKS, 2048
+WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
 THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
 
-WAITED = {
+WAIT_REASONS = {
     1: "for weights or cached keys that never came",
-    2: "for a slot of its ring that nobody emptied",
+    2: "for a pipeline stage that was never released",
     3: "for activations that never came",
-    4: "for a place for activations that nobody emptied",
-    5: "for sums of the other block of its cluster",
+    4: "for a stage of activations that was never released",
+    5: "for partial sums of its cluster",
     6: "at the grid's barrier: a block never arrived there",
     7: "for its own block to pass the grid's barrier",
     8: "for the scales of a norm",
@@ -34,9 +34,10 @@ WAITED = {
 """``WaitReason`` of ``hang_detector.cuh``."""
 
 _POINTERS = (
-    *("layers", "embeddings", "head", "final_norm", "raw", "y", "attended", "gated", "squares", "parts"),
-    *("stats", "arrived", "logits", "tokens", "drawn", "positions", "contexts", "tables", "slots"),
-    *("cosines", "sines", "keys", "values", "counters", "report", "trace"),
+    *("layers", "embeddings", "head", "final_norm", "pre_rope_qkv", "normed", "attended", "gated"),
+    *("square_sums", "partials", "partial_stats", "splits_done", "logits", "tokens", "sampled", "positions"),
+    *("contexts", "tables", "slots"),
+    *("cosines", "sines", "keys", "values", "counters", "hang_report", "trace"),
 )
 LAYER_WEIGHTS = (
     "qkv.weight",
@@ -55,7 +56,7 @@ LAYER_WEIGHTS = (
 """Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none."""
 
 _COUNTS = (
-    *("layer_count", "vocab", "sequences", "drawn_rows", "table_width", "kv_blocks", "block_tokens"),
+    *("layer_count", "vocab", "sequences", "sampled_rows", "table_width", "kv_blocks", "block_tokens"),
     *("known_positions", "window"),
 )
 
@@ -68,7 +69,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("patience_clocks", ctypes.c_int64),
+        ("timeout_clocks", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("scale", "eps")),
     )
@@ -78,25 +79,25 @@ Shape = tuple[int, ...]
 
 
 def require_dense(spec: ModelSpec) -> DenseLayer:
-    """Return the layer of a model whose layers are equal; ``why_not`` refuses every other."""
+    """Return the layer of a model whose layers are equal; ``unsupported_reason`` refuses every other."""
     layer = dense_layer(spec)
     assert layer is not None, f"{spec.architecture} has layers that differ"
     return layer
 
 
-def passed_between(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtype[Any]]]:
-    """Return the arrays that blocks pass each other: name, shape and dtype. All begin as zeros.
+def exchanged_arrays(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+    """Return shape and dtype of the arrays that blocks exchange, by name. All begin as zeros.
 
     Args:
-        rows: sequences of the widest kernel.
+        rows: sequences of the largest variant.
     """
     require_dense(spec)
     declared = {buffer.name.removeprefix("step."): buffer for buffer in exchanged(spec, rows)}
     return {name: (buffer.shape, np.dtype(buffer.dtype)) for name, buffer in declared.items()}
 
 
-def fixed_by(spec: ModelSpec) -> dict[str, int | float]:
-    """Return the arguments that the model alone decides."""
+def model_arguments(spec: ModelSpec) -> dict[str, int | float]:
+    """Return the arguments that depend on the model alone."""
     attention, _, norms = require_dense(spec)
     return {
         "window": attention.window or _SEES_ALL,

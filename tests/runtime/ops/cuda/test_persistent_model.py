@@ -1,4 +1,4 @@
-"""Which models can have a decode step in one launch, and that the manifests describe the models they name."""
+"""Models that can have the persistent decode kernel; manifests describe the models they name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spec_changes import attention_of, changed
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
-from wisp_runtime.ops.cuda.persistent.decode_step_model import MOST_WORKERS, step_model, why_not
+from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
 
 CATALOGUE = Catalogue()
 SPEC = shape_spec("llama-3-8b")
@@ -20,7 +20,7 @@ PREPARED = CATALOGUE.manifest("hopper").models
 @pytest.mark.parametrize("entry", PREPARED, ids=lambda entry: entry.name)
 def test_a_manifest_describes_the_shape_of_its_name(entry):
     assert entry.formats == ("bf16",)
-    (wanted,) = CATALOGUE.templates("hopper", "bf16", step_model(shape_spec(entry.name)))
+    (wanted,) = CATALOGUE.templates("hopper", "bf16", kernel_model(shape_spec(entry.name)))
     chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["persistent_decode"]
     assert isinstance(chosen, Source)
     assert (chosen.defines, chosen.path) == (wanted.defines, wanted.path)
@@ -34,27 +34,27 @@ def test_the_shapes_of_the_families_that_are_served_are_prepared():
 
 def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_kernel():
     other = changed(SPEC, layers=3, vocab=1000, window=64, ties_embeddings=True, max_context=9)
-    assert step_model(other) == step_model(SPEC)
+    assert kernel_model(other) == kernel_model(SPEC)
 
 
 @pytest.mark.parametrize(
     ("changes", "workers", "says"),
     [
-        ({}, MOST_WORKERS, None),
+        ({}, MAX_SM_COUNT, None),
         ({}, 128, None),  # 64 clusters of 64 rows: just enough for 4,096
         ({}, 114, "hidden_size has 4096 rows, over the 3648 that 114 thread blocks hold"),  # an H100 PCIe
-        ({"hidden": 8192}, MOST_WORKERS, None),  # two units
-        ({"hidden": 8576}, MOST_WORKERS, "hidden_size has 8576 rows, over the 8448"),
-        ({"heads": 64, "kv_heads": 8}, MOST_WORKERS, "Q, K and V has 10240 rows, over the 8448"),
-        ({"head_size": 96}, MOST_WORKERS, "heads of 96 channels, not 64 or 128"),
-        ({"kv_heads": 2}, MOST_WORKERS, "16 query heads share a KV head, over 8"),
+        ({"hidden": 8192}, MAX_SM_COUNT, None),  # two units
+        ({"hidden": 8576}, MAX_SM_COUNT, "hidden_size has 8576 rows, over the 8448"),
+        ({"heads": 64, "kv_heads": 8}, MAX_SM_COUNT, "Q, K and V has 10240 rows, over the 8448"),
+        ({"head_size": 96}, MAX_SM_COUNT, "heads of 96 channels, not 64 or 128"),
+        ({"kv_heads": 2}, MAX_SM_COUNT, "16 query heads share a KV head, over 8"),
         (
             {"rope": replace(attention_of(SPEC).rope, rotary_size=64)},
-            MOST_WORKERS,
+            MAX_SM_COUNT,
             "only 64 of 128 channels of a head rotate",
         ),
     ],
 )
 def test_a_shape_that_the_template_cannot_take_says_why(changes, workers, says):
-    found = why_not(changed(SPEC, **changes), workers)
+    found = unsupported_reason(changed(SPEC, **changes), workers)
     assert found is None if says is None else says in found
