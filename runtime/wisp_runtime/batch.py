@@ -1,7 +1,6 @@
-"""What one engine step computes: the argument that travels from the runner down to the kernels.
+"""Arguments of one engine step, from the runner down to the kernels.
 
-A leaf: it names arrays, it makes none. On the CPU backend they are NumPy arrays, on CUDA they
-are CuPy arrays; every consumer takes them as they come.
+A leaf: it names arrays, it makes none. They are NumPy arrays on the CPU backend, CuPy arrays on CUDA.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Batch:
     Attributes:
         tokens: ``[N]`` int32, token ids.
         positions: ``[N]`` int32, position of each token in its sequence.
-        slots: ``[N]`` int64, where each token's K and V go: ``block * Tb + offset``.
+        slots: ``[N]`` int64, place of each token's K and V: ``block * Tb + offset``.
         query_starts: ``[B + 1]`` int32, sequence b owns tokens ``query_starts[b]:query_starts[b + 1]``.
         context_lengths: ``[B]`` int32, tokens of each sequence in the cache after this step.
         block_tables: ``[B, W]`` int32, KV blocks of each sequence in order; unused entries are 0.
@@ -74,7 +73,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """How the next token is chosen for each of R rows of logits.
+    """Sampling parameters of each of R rows of logits.
 
     Ragged lists (token counts for penalties, logit bias) are flat with ``[R + 1]`` starts.
 
@@ -84,8 +83,8 @@ class SamplingBatch:
         top_p: ``[R]`` float32, 1 keeps all.
         min_p: ``[R]`` float32, 0 keeps all.
         seeds: ``[R]`` uint64, key of the random numbers.
-        steps: ``[R]`` int64, position in the sequence of the token being drawn: the counter of the
-            random numbers, so that what a request draws never depends on its company or on preemption.
+        steps: ``[R]`` int64, position in the sequence of the sampled token: the counter of the random
+            numbers, so that a request's tokens depend neither on the batch nor on preemption.
         presence_penalty, frequency_penalty: ``[R]`` float32.
         count_starts, count_ids, counts: ``[R + 1]``, ``[C]``, ``[C]`` int32, generated tokens and how often.
         bias_starts, bias_ids, biases: ``[R + 1]``, ``[C']`` int32, ``[C']`` float32.
@@ -113,11 +112,11 @@ class SamplingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The chosen tokens, on the host.
+    """Sampled tokens, on the host.
 
     Attributes:
         tokens: ``[R]`` int32.
-        logprobs: ``[R]`` float32 of the chosen tokens, or None.
+        logprobs: ``[R]`` float32 of these tokens, or None.
         top_ids: ``[R, K]`` int32, best first, or None.
         top_logprobs: ``[R, K]`` float32, or None.
     """

@@ -1,6 +1,6 @@
-"""Deterministic mode: a request gets the same tokens alone, in any company, with hits, and preempted.
+"""Deterministic mode: a request gets the same tokens alone, in any batch, with hits, and preempted.
 
-Two hundred requests of mixed lengths, greedy and drawn, on a model of random weights at a published shape.
+Two hundred requests of mixed lengths, greedy and sampled, on a model of random weights at a published shape.
 Set WISP_TEST_RECORD to a file to keep what was found, a line a case.
 """
 
@@ -88,7 +88,7 @@ def serve(target, requests, at_once=COUNT, blocks=None, **limits):
 CASES = {
     "all at once, no prefix cache": {"reuses_prefixes": False},
     "three more a step, in another order": {"at_once": 3, "order": 5},
-    "in other company": {"at_once": 17, "order": 8, "max_concurrent": 9},
+    "in other batches": {"at_once": 17, "order": 8, "max_concurrent": 9},
     "with few blocks, so that some are preempted": {"blocks": 70, "order": 7},
     "prompts cut into small steps": {"max_step_tokens": 200, "mixed_step_tokens": 96},
 }
@@ -100,7 +100,7 @@ def test_a_request_gets_what_it_gets_alone(target, requests, alone, case, reques
     order = np.random.default_rng(settings.pop("order", 0)).permutation(COUNT)
     found, load = serve(target, [requests[i] for i in order], **settings)
     differing = [name for name, tokens in found.items() if tokens != alone[name]]
-    told = {
+    result = {
         "case": request.node.callspec.id,
         "requests": COUNT,
         "tokens": sum(map(len, found.values())),
@@ -108,10 +108,10 @@ def test_a_request_gets_what_it_gets_alone(target, requests, alone, case, reques
         "preemptions": load.preemptions_total,
         "cached_tokens": load.cached_tokens_total,
     }
-    print(told)
+    print(result)
     if path := os.environ.get("WISP_TEST_RECORD"):
         with Path(path).open("a") as record:
-            record.write(json.dumps(told) + "\n")
+            record.write(json.dumps(result) + "\n")
     assert differing == []
     assert load.preemptions_total > 0 or "blocks" not in case
     assert load.cached_tokens_total > 0 or "reuses_prefixes" in case

@@ -1,4 +1,4 @@
-"""The engine's steps on a GPU, with a small model of random weights: graphs, overlap, company, reuse, memory.
+"""The engine's steps on a GPU, with a small model of random weights: graphs, overlap, batches, reuse, memory.
 
 Runs whose steps are the same give the same tokens to the bit. Where a run computes a sequence in another way
 (another bucket, other chunks) bf16 rounds differently: then the first tokens that differ must have had logits
@@ -76,7 +76,7 @@ class Rig:
         self.clear_cache()
 
     def clear_cache(self):
-        """Make everything in the cache NaN: nobody may read what was not written."""
+        """Make everything in the cache NaN: nothing may read what was not written."""
         for array in (self.cache.keys, self.cache.values):
             array.data.memset_async(0xFF, array.nbytes, self.device.stream)
         self.device.synchronize()
@@ -89,7 +89,7 @@ class Rig:
         channel = ScriptedChannel(requests)
         run(channel, Scheduler(replace(LIMITS, **limits)), runner)
         self.runner.graphs.captures = True
-        return channel.got, channel.load
+        return channel.tokens, channel.load
 
     def logits_after(self, tokens):
         """Compute the logits after ``tokens`` in one chunk, on blocks that no answer needs any more."""
@@ -98,8 +98,8 @@ class Rig:
         )
         sequence.cache = scratch_cache(LIMITS.cache, len(tokens))
         step = self.runner._staging.stage((Chunk.prefill(sequence, 0, len(tokens), samples=True),))
-        logits = self.ops.to_host(self.model.forward(step.batch, self.cache))
-        step.half.done.record()
+        logits = self.ops.to_host(self.model.forward(step.batch, self.cache).logits)
+        step.pinned.done.record()
         return logits[0]
 
     def require_explained(self, what, requests, ones, others):
@@ -130,7 +130,7 @@ class Synchronous:
 
 class ScriptedChannel:
     def __init__(self, requests):
-        self.inbox, self.got, self.load = list(requests), {one.request_id: [] for one in requests}, None
+        self.inbox, self.tokens, self.load = list(requests), {one.request_id: [] for one in requests}, None
 
     def receive(self, *, waits):
         messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
@@ -140,7 +140,7 @@ class ScriptedChannel:
         self.load = message.load
         for event in message.events:
             assert event.finish != "error", event.message
-            self.got[event.request_id].append(event.token)
+            self.tokens[event.request_id].append(event.token)
 
 
 @pytest.fixture(scope="module", params=["auto", "general"])
@@ -168,7 +168,7 @@ KINDS = [{}, {"temperature": 1.0, "top_p": 0.95}, {"logprobs": 3}, {"presence_pe
 
 
 @pytest.mark.parametrize("sampling", KINDS, ids=str)
-def test_a_replayed_graph_gives_the_tokens_of_the_launches_it_was_recorded_from(rig, sampling):
+def test_a_replayed_graph_gives_the_tokens_of_the_launches_it_was_captured_from(rig, sampling):
     asked = requests(13, **sampling)
     launched, _ = rig.answers(asked, records=False)
     assert len(rig.runner.graphs) == 0
@@ -197,6 +197,22 @@ def test_overlapping_steps_give_the_tokens_of_steps_that_wait(rig, sampling):
     assert load.kv_blocks_used == 0
 
 
+def test_a_request_with_a_penalty_changes_no_token_of_the_others(rig):
+    plain = requests(8)
+    asked = [
+        replace(request, sampling=replace(request.sampling, presence_penalty=0.5)) if n == 3 else request
+        for n, request in enumerate(plain)
+    ]
+    waiting, _ = rig.answers(asked, overlaps=False)
+    for _ in range(3):  # launched, captured, replayed
+        overlapping, _ = rig.answers(asked)
+        assert overlapping == waiting
+    without, _ = rig.answers(plain)
+    assert {key: tokens for key, tokens in waiting.items() if key != "r3"} == {
+        key: tokens for key, tokens in without.items() if key != "r3"
+    }
+
+
 def test_a_request_gets_alone_what_it_gets_among_32(rig):
     asked = requests(32)
     together, _ = rig.answers(asked)
@@ -217,7 +233,7 @@ def test_a_cached_prefix_gives_what_a_computed_one_gives(rig):
     channel = ScriptedChannel(asked)
     run(channel, scheduler, rig.runner)
     assert channel.load.cached_tokens_total >= 6 * 192
-    rig.require_explained("cached, computed", asked, channel.got, computed)
+    rig.require_explained("cached, computed", asked, channel.tokens, computed)
 
 
 def test_a_preempted_request_gives_what_an_undisturbed_one_gives(rig):

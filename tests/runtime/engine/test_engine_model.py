@@ -1,4 +1,4 @@
-"""The engine with a real model: what a request gets never depends on its company, on chunks or on reuse."""
+"""The engine with a real model: a request's tokens depend neither on the batch nor on chunks or reuse."""
 
 import json
 
@@ -98,7 +98,7 @@ def mixed_requests():
     ],
     ids=str,
 )
-def test_company_chunks_preemption_and_reuse_change_no_token(tiny, limits):
+def test_batch_chunks_preemption_and_reuse_change_no_token(tiny, limits):
     requests = mixed_requests()
     alone = {
         one.request_id: answers(tiny, [one], reuses_prefixes=False)[0][one.request_id] for one in requests
@@ -119,10 +119,10 @@ def test_what_the_model_can_hold_is_what_the_engine_says(tiny):
 
 
 def test_phases_come_in_order_and_weights_count_their_bytes(tmp_path):
-    told = []
-    startup.start(ServeConfig(model=str(write_tiny(tmp_path / "tiny")), threads=1), told.append)
-    assert [phase.name for phase in told if phase.is_done] == ["pull", "weights", "kernels", "firstToken"]
-    size = next(phase for phase in told if phase.name == "weights" and phase.is_done)
+    reported = []
+    startup.start(ServeConfig(model=str(write_tiny(tmp_path / "tiny")), threads=1), reported.append)
+    assert [phase.name for phase in reported if phase.is_done] == ["pull", "weights", "kernels", "firstToken"]
+    size = next(phase for phase in reported if phase.name == "weights" and phase.is_done)
     assert 0 < size.bytes == size.total_bytes
 
 

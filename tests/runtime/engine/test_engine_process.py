@@ -170,7 +170,7 @@ def test_kill_9_gives_every_waiting_request_a_clean_error():
 def test_a_step_that_raises_ends_the_engine_with_what_happened():
     async def run():
         async with toy("raises") as engine:
-            with pytest.raises(EngineDied, match="the toy was told to raise"):
+            with pytest.raises(EngineDied, match="the toy was asked to raise"):
                 await follow(engine, request("r"))
             fatal = await engine.failed
             assert (fatal.reason, fatal.exit_code) == ("EngineFailed", 1)
@@ -179,10 +179,10 @@ def test_a_step_that_raises_ends_the_engine_with_what_happened():
     asyncio.run(run())
 
 
-def test_an_engine_that_told_of_its_end_and_does_not_leave_keeps_nobody_waiting():
+def test_an_engine_that_reported_its_end_and_does_not_exit_keeps_no_request_waiting():
     async def run():
         async with toy("lingers") as engine:
-            with pytest.raises(EngineDied, match="told to linger"):
+            with pytest.raises(EngineDied, match="asked to linger"):
                 await asyncio.wait_for(follow(engine, request("r")), 10)
             assert (await engine.failed).reason == "EngineFailed"
             assert engine._process.returncode == -signal.SIGKILL

@@ -60,7 +60,7 @@ class EngineMachine(RuleBasedStateMachine):
     """Drives scheduler, packing and runner, and keeps its own account of everything.
 
     The runner computes each step at once; or it is a device's, and a step is planned and its forward pass
-    launched before the tokens of the one before are taken, whose work may only then be done.
+    launched before the tokens of the one before are taken.
     """
 
     answer = staticmethod(answer)
@@ -142,11 +142,11 @@ class EngineMachine(RuleBasedStateMachine):
             completed, self.in_flight = self.in_flight, None
         if completed:
             sampling = [chunk.sequence.id for chunk in completed.plan if chunk.samples]
-            draws = [
-                SampledToken(-1, error="spoiled") if name == spoiled else draw
-                for name, draw in zip(sampling, completed.sampled_tokens(), strict=True)
+            tokens = [
+                SampledToken(-1, error="spoiled") if name == spoiled else token
+                for name, token in zip(sampling, completed.sampled_tokens(), strict=True)
             ]
-            self.take(self.scheduler.commit(completed.plan, draws))
+            self.take(self.scheduler.commit(completed.plan, tokens))
         if self.in_flight:
             self.in_flight.sample()
 
@@ -174,7 +174,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert chunk.samples == (end == sequence.length)
         assert end < sequence.max_length, "computes what nothing comes after"
         is_known = start < len(sequence.tokens)
-        assert is_known or (chunk.tokens == 1 and self.in_flight), "a token that nobody draws"
+        assert is_known or (chunk.tokens == 1 and self.in_flight), "a token that no step samples"
         size = self.limits.block_tokens
         assert sequence.cache.cached_blocks * size <= start, "writes what may be found in the prefix cache"
         for group, table in zip(self.scheduler.cache.groups, sequence.cache.tables, strict=True):

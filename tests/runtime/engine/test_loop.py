@@ -102,7 +102,7 @@ def test_it_waits_for_messages_only_when_nothing_runs():
     assert events_of(channel) == [[("a", 7, None)], [("a", 7, "length")]]
 
 
-def test_every_step_tells_the_load_even_without_a_token():
+def test_every_step_sends_the_load_even_without_a_token():
     channel = serve([submit("a", tuple(range(1, 13)))], [])
     assert events_of(channel) == [[], [("a", 7, None)]]
     assert [one.load.running for one in channel.sent] == [1, 1]
@@ -112,7 +112,7 @@ def test_what_came_while_starting_is_served_first():
     assert events_of(serve([], early=[submit("early")]))[0] == [("early", 7, None)]
 
 
-def test_an_abort_and_a_refusal_are_told_with_the_step_or_at_once_when_there_is_none():
+def test_an_abort_and_a_refusal_are_sent_with_the_step_or_at_once_when_there_is_none():
     channel = serve([submit("a", max_tokens=9)], [Abort("a"), Abort("nobody")], [submit("bad", (99,))])
     assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
     channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
@@ -132,14 +132,14 @@ def test_a_forward_pass_is_launched_before_the_tokens_of_the_step_before_are_tak
     assert channel.waited == [True, False, False, False, True]
 
 
-def test_a_step_for_nobody_is_landed_before_the_loop_waits():
+def test_a_surplus_step_is_completed_before_the_loop_waits():
     channel = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
     assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")]]
     assert channel.waited == [True, False, False, True, True]
     assert [one.load.steps for one in channel.sent] == [1, 2]
 
 
-def test_what_the_first_step_has_to_wait_for_is_told_before_it():
+def test_events_that_precede_the_first_step_are_sent_before_it():
     channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
     assert events_of(channel) == [[("bad", None, "error")], [("good", 7, "length")]]
 

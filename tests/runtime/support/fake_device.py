@@ -105,7 +105,7 @@ class FakeSampler:
 
     def __init__(self, stream, max_rows):
         self.stream = stream
-        self.drawn = np.full(max_rows, -99, np.int32)
+        self.sampled = np.full(max_rows, -99, np.int32)
         self.is_sound = np.zeros(max_rows, np.uint8)
         self.logprobs = np.zeros(max_rows, np.float32)
         self.top_ids = np.zeros((max_rows, MAX_ALTERNATIVES), np.int32)
@@ -128,9 +128,9 @@ class FakeSampler:
             live = len(sampling.steps)
             assert live <= rows
             assert greedy == (logprobs < 0 and not sampling.temperature.any())
-            self.drawn[:live] = toy_sample(logits[:live], sampling).tokens
+            self.sampled[:live] = toy_sample(logits[:live], sampling).tokens
             self.is_sound[:live] = 1
-            self.logprobs[:live] = -self.drawn[:live]
+            self.logprobs[:live] = -self.sampled[:live]
             self.top_ids[:live] = np.arange(MAX_ALTERNATIVES)
             self.top_logprobs[:live] = -np.arange(MAX_ALTERNATIVES)
 
@@ -138,7 +138,7 @@ class FakeSampler:
         reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}
         if logprobs < 0:
             reported = dict.fromkeys(reported)
-        return SimpleNamespace(tokens=self.drawn[:rows], is_sound=self.is_sound[:rows], **reported)
+        return SimpleNamespace(tokens=self.sampled[:rows], is_sound=self.is_sound[:rows], **reported)
 
 
 class FakeModel:
@@ -148,7 +148,7 @@ class FakeModel:
         self.stream, self.sampler = stream, sampler
         self.toy = toy
         self.spec = self.toy.spec
-        self.logits = np.zeros((len(sampler.drawn), VOCAB), np.float32)
+        self.logits = np.zeros((len(sampler.sampled), VOCAB), np.float32)
 
     def forward(self, batch: Batch, cache):
         logits = self.logits[: len(batch.logit_rows)]
@@ -157,8 +157,8 @@ class FakeModel:
         def work():
             awaited = batch.tokens < 0
             known = batch.tokens.copy()
-            known[awaited] = self.sampler.drawn[-1 - batch.tokens[awaited]]
-            assert (known >= 0).all(), "a token that nobody drew"
+            known[awaited] = self.sampler.sampled[-1 - batch.tokens[awaited]]
+            assert (known >= 0).all(), "a token that no step sampled"
             fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
             logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache).logits
 

@@ -138,17 +138,17 @@ class TroubledRunner(CpuRunner):
         if self.trouble == "stuck":
             time.sleep(120)
         if self.trouble == "raises" and any(chunk.sequence.generated_tokens for chunk in plan):
-            raise ZeroDivisionError("the toy was told to raise")
+            raise ZeroDivisionError("the toy was asked to raise")
         if self.trouble == "lingers" and any(chunk.sequence.generated_tokens for chunk in plan):
             atexit.register(time.sleep, 120)  # as the driver may, whose GPU does not answer any more
-            self.error = ZeroDivisionError("the toy was told to linger")  # as a future does: frames live on
+            self.error = ZeroDivisionError("the toy was asked to linger")  # as a future does: frames live on
             raise self.error
         return super().forward(plan)
 
 
-def toy_start(config: ServeConfig, tell: Callable[[Phase], None]) -> Engine:
+def toy_start(config: ServeConfig, report: Callable[[Phase], None]) -> Engine:
     """Start-up without a model; ``late`` takes half a second."""
-    with phase("weights", tell):
+    with phase("weights", report):
         time.sleep(0.5 if config.model == "late" else 0)
     limits = Limits(
         one_pool(64, 4), config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS})

@@ -9,7 +9,7 @@ import numpy as np
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
-from wisp_runtime.engine.execution.sampler import draws, sampling_batch
+from wisp_runtime.engine.execution.sampler import sampling_batch, tokens_of
 from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Model
@@ -23,7 +23,7 @@ class CpuStep:
     Args:
         plan: its chunks.
         logits: ``[R, V]`` float32.
-        sample: as of :class:`CpuRunner`.
+        sample: sampler, as of :class:`CpuRunner`.
     """
 
     def __init__(self, plan: Plan, logits: Array, sample: Sample) -> None:
@@ -39,7 +39,7 @@ class CpuStep:
         sampled = self._sample(self._logits, sampling_batch(self.plan))
         # The chosen logit is NaN or infinite if anything that matters in its row is.
         is_sound = np.isfinite(self._logits[np.arange(rows), sampled.tokens])
-        self._tokens = draws(self.plan, sampled, is_sound.tolist())
+        self._tokens = tokens_of(self.plan, sampled, is_sound.tolist())
 
     def sampled_tokens(self) -> list[SampledToken]:
         """Return one token per chunk that samples, in the plan's order."""
@@ -50,9 +50,9 @@ class CpuRunner:
     """A model that runs plans, each call to its end before it returns.
 
     Args:
-        model: computes logits.
-        cache: where it keeps keys and values.
-        sample: chooses tokens from ``[R, V]`` logits; ``ops.sample`` of the model's device.
+        model: model on the CPU.
+        cache: caches of its layers.
+        sample: sampler of tokens from ``[R, V]`` logits; ``ops.sample`` of the model's device.
     """
 
     overlaps = False

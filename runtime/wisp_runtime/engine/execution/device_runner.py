@@ -14,8 +14,8 @@ Why forward pass n + 1 may be launched while the tokens of step n are unknown:
    comes after. It is launched after the host has committed step n, and before forward n + 2
    (:class:`DeviceRunner` asserts).
 3. Logits lie in one place: sampling n has read them before forward n + 1 writes them.
-4. What the host does to a sequence in between (it ends, is aborted, is preempted) changes nothing that was
-   launched; its row is sampled with the parameters it had, and the token is dropped.
+4. A sequence that ends, is aborted or is preempted in between changes nothing that was launched: its row is
+   sampled with the parameters it had, and the token is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wisp_runtime.engine.cache.sequence_cache import scratch_cache
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.graph_cache import GraphCache
 from wisp_runtime.engine.execution.runner import run_step
-from wisp_runtime.engine.execution.sampler import draws
+from wisp_runtime.engine.execution.sampler import tokens_of
 from wisp_runtime.engine.execution.staging import (
     StagedSampling,
     StagedStep,
@@ -50,10 +50,10 @@ class DeviceStep:
 
     Attributes:
         plan: its chunks.
-        stream: the device's.
-        done: the event behind its results.
+        stream: stream of the device.
+        done: event behind its results.
         results: tokens and their soundness, on the host once the step is done; None if it samples nothing.
-        launch_sampling: what :meth:`sample` has yet to do; None if sampling was launched.
+        launch_sampling: call that :meth:`sample` has yet to make; None if sampling was launched.
     """
 
     plan: Plan
@@ -85,18 +85,18 @@ class DeviceStep:
         if self.results is None:
             return []
         sampled, is_sound = self.results
-        return draws(self.plan, sampled, is_sound.tolist())
+        return tokens_of(self.plan, sampled, is_sound.tolist())
 
 
 class DeviceRunner:
     """A model that runs plans on a device.
 
     Args:
-        model: computes logits.
-        cache: where it keeps keys and values.
-        sampler: draws tokens from them.
-        stream: the device's, on which all of these run.
-        limits: of a step.
+        model: model on the device.
+        cache: caches of its layers.
+        sampler: sampler of tokens from its logits.
+        stream: stream of the device, on which all of these run.
+        limits: bounds of a step.
     """
 
     overlaps = True
@@ -139,10 +139,11 @@ class DeviceRunner:
         return step
 
     def warm_up(self) -> None:
-        """Run the largest step and each bucket: what is allocated or loaded on first use is then there.
+        """Run the largest step and each bucket, so that all is there that is allocated or loaded on first
+        use.
 
-        Overwrites blocks of the cache, so it is for before the first request. From here on graphs are
-        recorded, so memory that steps use must not move any more.
+        Overwrites blocks of the cache: for before the first request. From here on graphs are captured, so
+        memory that steps use must not move any more.
         """
         for plan in warm_plans(self._limits):
             run_step(self, plan)

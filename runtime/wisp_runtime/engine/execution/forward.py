@@ -1,4 +1,4 @@
-"""Forward pass of a model over its cache, and by which kernels: the runner's choice, not the model's."""
+"""Forward pass of a model over its cache; the runner, not the model, chooses the kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class ForwardPass:
     """A model with its cache.
 
     Args:
-        model: computes logits op by op.
+        model: model that runs op by op.
         cache: caches of all layers.
 
     Attributes:
-        persistent: the kernel that computes a decode step in one launch; None if there is none.
+        persistent: kernel that computes a decode step in one launch; None if there is none.
     """
 
     def __init__(self, model: Model, cache: ModelCache) -> None:
@@ -25,20 +25,20 @@ class ForwardPass:
         self.persistent: PersistentKernel | None = None
 
     def __call__(self, batch: Batch) -> Output:
-        """Write what the layers keep of the batch's tokens to the cache; return logits."""
+        """Write K, V and states of the batch's tokens to the cache; return logits."""
         if self.persistent is not None and self.persistent.takes(batch):
             return Output(self.persistent(batch, self.cache.keys, self.cache.values))
         return self.model.forward(batch, self.cache)
 
     def restore_states(self, plan: Plan) -> None:
-        """Copy the snapshots from which chunks of ``plan`` go on; before the step's forward pass."""
+        """Copy snapshots to the states of chunks that continue from one; before the step's forward pass."""
         if self.cache.states:
             for chunk in plan:
                 if chunk.restore_slot >= 0:
                     self.cache.copy_state(chunk.restore_slot, chunk.sequence.cache.state_slot)
 
     def save_states(self, plan: Plan) -> None:
-        """Copy the states that chunks of ``plan`` leave to their snapshots; after the step's forward pass."""
+        """Copy the states of chunks to their snapshots; after the step's forward pass."""
         if self.cache.states:
             for chunk in plan:
                 if chunk.snapshot_slot >= 0:

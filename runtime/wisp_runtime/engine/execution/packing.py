@@ -1,7 +1,7 @@
 """Lay a plan out as the arrays of one step, in memory that is given: the runner's own, or page-locked.
 
-A token whose draw is awaited is packed as ``-1 - r``: row r of the draws of the step before, which the
-device looks up when this step runs.
+A token that is awaited is packed as the placeholder ``-1 - r``: row r of the tokens that the step before
+samples, which the device looks up when this step runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Shape(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The small arrays of a step, as :class:`wisp_runtime.batch.Batch` says; of the host or of a device.
+    """Small arrays of a step, as :class:`wisp_runtime.batch.Batch` describes them; of the host or of a
+    device.
 
     Attributes:
         slots: ``[G, N]``, slots of each paged group.
@@ -71,8 +72,8 @@ def size_bytes(shape: Shape) -> int:
     return sum(_aligned(length * np.dtype(kind).itemsize) for length, kind in _lengths(shape))
 
 
-def cut(memory: Array, shape: Shape) -> Arrays:
-    """Cut the arrays of a step from ``memory``, ``[size_bytes(shape)]`` uint8 or more, host or device."""
+def view_arrays(memory: Array, shape: Shape) -> Arrays:
+    """View ``memory``, ``[size_bytes(shape)]`` uint8 or more of host or device, as the arrays of a step."""
     arrays, start = [], 0
     for length, kind in _lengths(shape):
         size = length * np.dtype(kind).itemsize
@@ -101,21 +102,21 @@ def fill(arrays: Arrays, plan: Plan, tables: Sequence[Array], block_tokens: int)
     A padding row is a sequence of one token that reads nothing (context 0) and writes nothing (slot -1).
 
     Args:
-        arrays: of the plan's shape; or, of a plan that samples nothing, with one row of logits, which nobody
-            wants; or with as many more tokens, sequences and rows, all padding.
-        tables: for each paged group ``[B, W]`` int32, blocks of each sequence of the plan.
+        arrays: arrays of the plan's shape; or, for a plan that samples nothing, with one unused row of
+            logits; or with as many more tokens, sequences and rows, all padding.
+        tables: block tables of each paged group, ``[B, W]`` int32.
         block_tokens: Tb, tokens a KV block.
     """
-    live = len(plan)
+    sequences = len(plan)
     if only_decodes(plan):
         tokens = [_only_token(chunk) for chunk in plan]
         positions = np.array([chunk.start for chunk in plan], np.int32)
-        rows, ends, query_ends = np.arange(live), positions + 1, np.arange(1, live + 1)
+        rows, ends, query_ends = np.arange(sequences), positions + 1, np.arange(1, sequences + 1)
     else:
         counts = np.array([chunk.tokens for chunk in plan], np.int32)
         starts = np.array([chunk.start for chunk in plan], np.int32)
         tokens = [token for chunk in plan for token in _tokens(chunk)]
-        rows, ends, query_ends = np.repeat(np.arange(live), counts), starts + counts, counts.cumsum()
+        rows, ends, query_ends = np.repeat(np.arange(sequences), counts), starts + counts, counts.cumsum()
         positions = np.arange(len(tokens), dtype=np.int32) + (ends - query_ends)[rows]
     blocks, offsets = np.divmod(positions, block_tokens)
     count = len(tokens)
@@ -124,13 +125,13 @@ def fill(arrays: Arrays, plan: Plan, tables: Sequence[Array], block_tokens: int)
     for slots, table in zip(arrays.slots, tables, strict=True):
         slots[:count] = table[rows, blocks] * np.int64(block_tokens) + offsets
     if len(arrays.state_slots):
-        arrays.state_slots[:live] = [chunk.sequence.cache.state_slot for chunk in plan]
+        arrays.state_slots[:sequences] = [chunk.sequence.cache.state_slot for chunk in plan]
     arrays.query_starts[0] = 0
-    arrays.query_starts[1 : live + 1] = query_ends
-    arrays.context_lengths[:live] = ends
+    arrays.query_starts[1 : sequences + 1] = query_ends
+    arrays.context_lengths[:sequences] = ends
     logit_rows = _logit_rows(query_ends, plan)
     arrays.logit_rows[: len(logit_rows)] = logit_rows
-    _pad(arrays, count, live, len(logit_rows))
+    _pad(arrays, count, sequences, len(logit_rows))
 
 
 def only_decodes(plan: Plan) -> bool:
@@ -153,14 +154,14 @@ def pack(plan: Plan, block_tokens: int) -> Batch:
         block_tokens: Tb, tokens a KV block.
     """
     shape = shape_of(plan)
-    arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
+    arrays = view_arrays(np.empty(size_bytes(shape), np.uint8), shape)
     tables = [_block_tables(plan, group) for group in range(shape.groups)]
     fill(arrays, plan, tables, block_tokens)
     return batch_of(arrays, tables, plan)
 
 
 def batch_of(arrays: Arrays, tables: Sequence[Array], plan: Plan) -> Batch:
-    """Make a batch of arrays that ``plan`` was, or will be, written to."""
+    """Make a batch of the arrays of ``plan``, filled or yet to be."""
     has_groups = len(tables) > 0
     batch = Batch(
         tokens=arrays.tokens,
@@ -205,8 +206,8 @@ def _pad(arrays: Arrays, tokens: int, sequences: int, rows: int) -> None:
     arrays.state_slots[sequences:] = -1
     arrays.context_lengths[sequences:] = 0
     arrays.query_starts[sequences + 1 :] = np.arange(tokens + 1, len(arrays.tokens) + 1)
-    wanted = np.arange(tokens, tokens + len(arrays.logit_rows) - rows)
-    arrays.logit_rows[rows:] = np.minimum(wanted, len(arrays.tokens) - 1)
+    padding = np.arange(tokens, tokens + len(arrays.logit_rows) - rows)
+    arrays.logit_rows[rows:] = np.minimum(padding, len(arrays.tokens) - 1)
 
 
 def _block_tables(plan: Plan, group: int) -> Array:

@@ -1,4 +1,4 @@
-"""Say how each sampling chunk's token is drawn, and read what was drawn. The drawing itself is in ``ops``."""
+"""Sampling parameters of a step, and its sampled tokens. The sampling itself is in ``ops``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
 
 MAX_COUNTED = 3072
-"""Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has a
-fixed room for what all rows count and bias, and a step that wanted more would end the engine."""
+"""Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has
+fixed space for the counts and biases of all rows, and a step that needed more would end the engine."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -25,26 +25,26 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
     sampling = [chunk for chunk in plan if chunk.samples]
     params = [chunk.sequence.request.sampling for chunk in sampling]
-    biases = [dict(one.logit_bias) for one in params]
+    biases = [dict(param.logit_bias) for param in params]
     return SamplingBatch(
-        temperature=np.array([one.temperature for one in params], dtype=np.float32),
-        top_k=np.array([one.top_k for one in params], dtype=np.int32),
-        top_p=np.array([one.top_p for one in params], dtype=np.float32),
-        min_p=np.array([one.min_p for one in params], dtype=np.float32),
-        seeds=np.array([one.seed & _SEED_MASK for one in params], dtype=np.uint64),
+        temperature=np.array([param.temperature for param in params], dtype=np.float32),
+        top_k=np.array([param.top_k for param in params], dtype=np.int32),
+        top_p=np.array([param.top_p for param in params], dtype=np.float32),
+        min_p=np.array([param.min_p for param in params], dtype=np.float32),
+        seeds=np.array([param.seed & _SEED_MASK for param in params], dtype=np.uint64),
         steps=_steps(sampling),
-        presence_penalty=np.array([one.presence_penalty for one in params], dtype=np.float32),
-        frequency_penalty=np.array([one.frequency_penalty for one in params], dtype=np.float32),
+        presence_penalty=np.array([param.presence_penalty for param in params], dtype=np.float32),
+        frequency_penalty=np.array([param.frequency_penalty for param in params], dtype=np.float32),
         **_counts([chunk.sequence for chunk in sampling]),
         bias_starts=_starts(biases),
         bias_ids=np.array([token for row in biases for token in row], dtype=np.int32),
         biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
-        logprobs=max((-1 if one.logprobs is None else one.logprobs for one in params), default=-1),
+        logprobs=max((-1 if param.logprobs is None else param.logprobs for param in params), default=-1),
     )
 
 
 def _counts(sequences: list[Sequence]) -> dict[str, Array]:
-    """Return the tokens that penalties count and how often each was generated, as of a sampling batch."""
+    """Return the tokens that penalties count and their counts, as fields of a sampling batch."""
     rows = [_counted(sequence.counts) for sequence in sequences]
     return {
         "count_starts": _starts(rows),
@@ -68,9 +68,9 @@ def has_pending_counts(plan: Plan) -> bool:
 
 
 class SamplingRows:
-    """The sampling parameters of step after step, collected anew only when other sequences sample.
+    """Sampling parameters of step after step, collected anew only when other sequences sample.
 
-    Positions are new in each step, and so is what penalties count.
+    Positions are new in each step, and so are the counts of penalties.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class SamplingRows:
         self._has_penalties = False
 
     def batch(self, plan: Plan) -> SamplingBatch:
-        """Return what :func:`sampling_batch` would."""
+        """Return the result of :func:`sampling_batch`."""
         sampling = [chunk for chunk in plan if chunk.samples]
         sequences = [chunk.sequence for chunk in sampling]
         if self._batch is None or sequences != self._sequences:
@@ -94,17 +94,17 @@ class SamplingRows:
 
 
 def _steps(sampling: list[Chunk]) -> Array:
-    """Return the positions of the tokens that are drawn, ``[R]`` int64."""
+    """Return the positions of the tokens that are sampled, ``[R]`` int64."""
     return np.array([chunk.start + chunk.tokens for chunk in sampling], dtype=np.int64)
 
 
-def draws(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[SampledToken]:
-    """Return what was drawn for each chunk that samples.
+def tokens_of(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[SampledToken]:
+    """Return the token of each chunk that samples.
 
     Args:
-        plan: what was run.
+        plan: plan of the step.
         sampled: R rows, on the host.
-        is_sound: R claims that a row's logits were numbers; where not, the draw is an error.
+        is_sound: whether a row's logits were numbers, for R rows; where not, its token is an error.
     """
     params = [chunk.sequence.request.sampling for chunk in plan if chunk.samples]
     return [
@@ -122,15 +122,15 @@ _UNSOUND = (
 
 
 def _logprobs(params: list[SamplingParams], sampled: Sampled) -> Iterator[TokenLogprobs | None]:
-    """Yield each row's log-probabilities, cut to the alternatives its request asked for."""
-    for row, one in enumerate(params):
-        if one.logprobs is None or sampled.logprobs is None:
+    """Yield each row's log-probabilities, with as many alternatives as its request asked for."""
+    for row, param in enumerate(params):
+        if param.logprobs is None or sampled.logprobs is None:
             yield None
             continue
         top: tuple[tuple[int, float], ...] = ()
         if sampled.top_ids is not None and sampled.top_logprobs is not None:
             ids, values = sampled.top_ids[row].tolist(), sampled.top_logprobs[row].tolist()
-            top = tuple(zip(ids, values, strict=True))[: one.logprobs]
+            top = tuple(zip(ids, values, strict=True))[: param.logprobs]
         yield TokenLogprobs(float(sampled.logprobs[row]), top)
 
 

@@ -30,11 +30,11 @@ from wisp_runtime.engine.execution.packing import (
     Arrays,
     Shape,
     batch_of,
-    cut,
     fill,
     only_decodes,
     shape_of,
     size_bytes,
+    view_arrays,
     with_fields,
 )
 from wisp_runtime.engine.execution.sampler import SamplingRows, has_pending_counts
@@ -52,9 +52,9 @@ class StagedSampling:
     """Sampling parameters that are on their way to the device.
 
     Attributes:
-        parameters: the device's memory, as its sampler laid it out.
+        parameters: memory of the device, as its sampler laid it out.
         logprobs: alternatives that are computed per row; -1 computes no log-probabilities.
-        greedy: whether every row takes its best token, and none wants log-probabilities.
+        greedy: whether every row takes its best token, and none reports log-probabilities.
     """
 
     parameters: Array
@@ -71,9 +71,10 @@ class StagedStep:
         rows: rows of logits, padding included.
         valid_rows: rows whose tokens are sampled for a sequence: the first ones; the others are padding.
         bucket: sequences, padding included, of a step that only decodes; else None.
-        is_long: whether a step that only decodes reads more of the cache than one launch is good for.
-        pinned: the host memory it uses.
-        sampling: its parameters; None while they await the tokens of the step before.
+        is_long: whether a step that only decodes reads more of the cache than the persistent kernel is good
+            for.
+        pinned: host memory of the step.
+        sampling: sampling parameters; None while they await the tokens of the step before.
     """
 
     batch: Batch
@@ -89,46 +90,46 @@ class PinnedBuffer:
     """Page-locked memory of a step: inputs, block tables and results."""
 
     def __init__(
-        self, stream: Stream, parameters: Sampler, inputs_bytes: int, tables: tuple[int, int, int]
+        self, stream: Stream, sampler: Sampler, inputs_bytes: int, tables: tuple[int, int, int]
     ) -> None:
-        self.inputs = stream.host_memory(parameters.parameter_bytes + inputs_bytes)
-        self.parameters = parameters.host_view(self.inputs[: parameters.parameter_bytes])
-        self.arrays = self.inputs[parameters.parameter_bytes :]
+        self.inputs = stream.host_memory(sampler.parameter_bytes + inputs_bytes)
+        self.parameters = sampler.host_view(self.inputs[: sampler.parameter_bytes])
+        self.arrays = self.inputs[sampler.parameter_bytes :]
         self.tables = stream.host_memory(4 * math.prod(tables)).view(np.int32).reshape(tables)
         self.results = stream.host_memory(_RESULT_BYTES * tables[1] + _ALIGNMENT_BYTES * len(_RESULTS))
         self.done = stream.event()
-        self.cut: dict[int, Arrays] = {}
+        self.views: dict[int, Arrays] = {}  # by bucket
 
 
 class Staging:
-    """The memory that steps pass through.
+    """Memory that steps pass through.
 
     Args:
-        stream: the device's.
-        limits: of a step.
-        parameters: of the sampler.
+        stream: stream of the device.
+        limits: bounds of a step.
+        sampler: layout of sampling parameters.
     """
 
-    def __init__(self, stream: Stream, limits: Limits, parameters: Sampler) -> None:
-        self._stream, self._limits, self._parameters = stream, limits, parameters
+    def __init__(self, stream: Stream, limits: Limits, sampler: Sampler) -> None:
+        self._stream, self._limits, self._sampler = stream, limits, sampler
         self._buckets = buckets(limits.max_running)
         rows = limits.max_running
         self._groups, self._has_states = len(limits.cache.pools), bool(limits.cache.states)
         tables = (self._groups, rows, blocks_for(limits.max_context, limits.block_tokens))
         inputs_bytes = size_bytes(self._shape(limits.max_step_tokens, rows, rows))
-        self._pinned = [PinnedBuffer(stream, parameters, inputs_bytes, tables) for _ in range(2)]
-        self._inputs = stream.device_memory(parameters.parameter_bytes + inputs_bytes)
+        self._pinned = [PinnedBuffer(stream, sampler, inputs_bytes, tables) for _ in range(2)]
+        self._inputs = stream.device_memory(sampler.parameter_bytes + inputs_bytes)
         self._tables = stream.device_memory(4 * math.prod(tables)).view(np.int32).reshape(tables)
         self._host_tables = [BlockTables(*tables[1:], group) for group in range(self._groups)]
         self._sampling = SamplingRows()
         self._decodes: dict[tuple[int, bool], Batch] = {}
 
-    def stage(self, plan: Plan, most_context_tokens: int | None = None) -> StagedStep:
-        """Write the inputs of ``plan``'s step and enqueue their copies; sampling parameters too if they are
-        known.
+    def stage(self, plan: Plan, max_context_tokens: int | None = None) -> StagedStep:
+        """Write the inputs of a step and enqueue their copies; its sampling parameters too if they are known.
 
         Args:
-            most_context_tokens: of a decode step that is not long; None: whoever runs it does not ask.
+            plan: plan of the step.
+            max_context_tokens: tokens of context of a decode step that is not long; None: no step is long.
         """
         self._pinned.reverse()
         pinned = self._pinned[0]
@@ -137,8 +138,8 @@ class Staging:
         if only_decodes(plan):
             bucket = bucket_for(len(plan), self._buckets)
             shape = self._shape(bucket, bucket, bucket)
-            if most_context_tokens is not None:
-                is_long = sum(chunk.start + 1 for chunk in plan) > most_context_tokens
+            if max_context_tokens is not None:
+                is_long = sum(chunk.start + 1 for chunk in plan) > max_context_tokens
         else:
             shape = shape_of(plan)
             shape = shape._replace(rows=max(shape.rows, 1))  # no kernel is launched for no row
@@ -146,7 +147,7 @@ class Staging:
         arrays = self._host_arrays(pinned, shape, bucket)
         fill(arrays, plan, [tables.table for tables in self._host_tables], self._limits.block_tokens)
         sampling = None if has_pending_counts(plan) else self._fill_parameters(plan, pinned)
-        first, end = self._parameters.parameter_bytes, self._parameters.parameter_bytes + size_bytes(shape)
+        first, end = self._sampler.parameter_bytes, self._sampler.parameter_bytes + size_bytes(shape)
         if sampling is not None:
             first = 0  # both in one copy
         self._stream.upload(self._inputs[first:end], pinned.inputs[first:end])
@@ -161,18 +162,17 @@ class Staging:
         )
 
     def stage_sampling(self, plan: Plan, step: StagedStep) -> StagedSampling:
-        """Write the sampling parameters of ``plan``, all of whose tokens are known, and enqueue their
-        copy."""
+        """Write the sampling parameters of ``plan``, known by now, and enqueue their copy."""
         sampling = self._fill_parameters(plan, step.pinned)
-        end = self._parameters.parameter_bytes
+        end = self._sampler.parameter_bytes
         self._stream.upload(self._inputs[:end], step.pinned.inputs[:end])
         return sampling
 
     def _fill_parameters(self, plan: Plan, pinned: PinnedBuffer) -> StagedSampling:
         sampling = self._sampling.batch(plan)
-        self._parameters.fill(pinned.parameters, sampling)
+        self._sampler.fill(pinned.parameters, sampling)
         return StagedSampling(
-            parameters=self._inputs[: self._parameters.parameter_bytes],
+            parameters=self._inputs[: self._sampler.parameter_bytes],
             logprobs=-1 if sampling.logprobs < 0 else MAX_ALTERNATIVES,
             greedy=sampling.logprobs < 0 and not sampling.temperature.any(),
         )
@@ -194,7 +194,7 @@ class Staging:
         return Sampled(tokens, *reported), is_sound
 
     def _stage_tables(self, plan: Plan, pinned: PinnedBuffer) -> None:
-        """Copy the block tables' rows that differ from the last step's."""
+        """Enqueue copies of the rows of block tables that differ from the last step's."""
         for group, tables in enumerate(self._host_tables):
             if changed := tables.update(plan):
                 pinned.tables[group][changed] = tables.table[changed]
@@ -205,23 +205,24 @@ class Staging:
 
     def _host_arrays(self, pinned: PinnedBuffer, shape: Shape, bucket: int | None) -> Arrays:
         if bucket is None:
-            return cut(pinned.arrays, shape)
-        if bucket not in pinned.cut:
-            pinned.cut[bucket] = cut(pinned.arrays, shape)
-        return pinned.cut[bucket]
+            return view_arrays(pinned.arrays, shape)
+        if bucket not in pinned.views:
+            pinned.views[bucket] = view_arrays(pinned.arrays, shape)
+        return pinned.views[bucket]
 
     def _batch(self, plan: Plan, shape: Shape, bucket: int | None, is_long: bool) -> Batch:
-        """Return the arrays on the device; a bucket's are always the same, so that they can be recorded."""
+        """Return the arrays on the device; a bucket's are always the same, so that a graph can be
+        captured."""
         known = self._decodes.get((bucket or 0, is_long))
         if known is not None:
             return known
-        arrays = cut(self._inputs[self._parameters.parameter_bytes :], shape)
+        arrays = view_arrays(self._inputs[self._sampler.parameter_bytes :], shape)
         tables = [self._tables[group, : shape.sequences] for group in range(self._groups)]
         batch = batch_of(arrays, tables, plan)
         if bucket is None and self._limits.separate_prefill_decode:
             return with_fields(batch, kind=StepKind.PREFILL)
         if bucket is not None:
-            # What is recorded holds for every context, as far as long steps are told from others.
+            # A captured graph serves every context of its kind, long or not.
             batch = self._decodes[bucket, is_long] = with_fields(
                 batch,
                 query_starts_host=tuple(range(bucket + 1)),

@@ -1,8 +1,8 @@
-"""Try decode steps in one launch against the general path, before the server says ready.
+"""Self-test of the persistent decode kernel against the general path, before the server is ready.
 
 Each row is a sequence of its own, of other tokens and another context, so that rows which are mixed up do not
-pass for each other. The first is so long that parts of its attention must be joined. All that
-takes as long as a prompt of some 2,000 tokens.
+pass for each other. The first is so long that its attention is split and combined. All that takes as long as
+a prompt of some 2,000 tokens.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 _WIDTHS = (1, 16, 32, 64)
 _LONG_TOKENS = 1100
-"""Of the first prompt: a part of the step's attention has up to 1,024."""
+"""Length of the first prompt: a split of the kernel's attention has up to 1,024 tokens."""
 _SHORT_TOKENS = 67
-"""Of the others, at most: a prime, so that all differ and end anywhere in a block."""
+"""Bound of the others: a prime, so that all differ and end anywhere in a block."""
 
 _STEP_TOKENS = 512
-"""Of the prompts' steps: what they take of the workspace is taken anew by the largest step."""
+"""Tokens of the prompts' steps: their part of the workspace is taken anew by the largest step."""
 _MIN_COSINE = 0.99
-"""Of the logits of the two paths; bf16 alone leaves 0.999 of random weights."""
+"""Bound of the cosine between the logits of the two paths; bf16 alone leaves 0.999 with random weights."""
 _ARRAYS = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
 
 
@@ -50,7 +50,7 @@ def compare_logits(
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
     for rows in sorted({min(width, len(sequences)) for width in _WIDTHS}):
-        plan = tuple(Chunk.decode(one, one.prompt_tokens) for one in sequences[:rows])
+        plan = tuple(Chunk.decode(sequence, sequence.prompt_tokens) for sequence in sequences[:rows])
         batch = _batch(ops, plan, limits.block_tokens)
         assert kernel.takes(batch), "this is no step of the persistent kernel"
         general = ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
@@ -76,7 +76,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         blocks = min(blocks_for(wanted + 1, limits.block_tokens), 1 + spare)
         tokens = min(wanted, blocks * limits.block_tokens - 1)
         ids = random.integers(0, limits.vocab, tokens + 1).tolist()
-        request = Submit(f"trial-{row}", tuple(ids[:-1]), 1)
+        request = Submit(f"self-test-{row}", tuple(ids[:-1]), 1)
         made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
         made.tokens.append(ids[-1])
         made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
@@ -84,18 +84,18 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         yield made
 
 
-def _prompts(sequences: list[Sequence], most_tokens: int) -> Iterator[Plan]:
-    """Yield steps of at most ``most_tokens`` that compute all prompts; logits are wanted of every chunk."""
-    chunks, room = list[Chunk](), most_tokens
-    for one in sequences:
+def _prompts(sequences: list[Sequence], max_tokens: int) -> Iterator[Plan]:
+    """Yield steps of at most ``max_tokens`` that compute all prompts; logits are wanted of every chunk."""
+    chunks, budget = list[Chunk](), max_tokens
+    for sequence in sequences:
         start = 0
-        while start < one.prompt_tokens:
-            tokens = min(one.prompt_tokens - start, room)
-            chunks.append(Chunk.prefill(one, start, tokens, samples=True))
-            start, room = start + tokens, room - tokens
-            if not room:
+        while start < sequence.prompt_tokens:
+            tokens = min(sequence.prompt_tokens - start, budget)
+            chunks.append(Chunk.prefill(sequence, start, tokens, samples=True))
+            start, budget = start + tokens, budget - tokens
+            if not budget:
                 yield tuple(chunks)
-                chunks, room = [], most_tokens
+                chunks, budget = [], max_tokens
     if chunks:
         yield tuple(chunks)
 

@@ -63,7 +63,7 @@ def decoding(scheduler, runner, numbers):
         scheduler.commit(plan, run_step(runner, plan))
 
 
-def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
+def test_a_bucket_is_captured_when_it_comes_again_and_replayed_from_then_on():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     runner.graphs.captures = True
     decoding(scheduler, runner, range(5))
@@ -79,7 +79,7 @@ def test_a_bucket_is_recorded_when_it_comes_again_and_replayed_from_then_on():
     assert [one.launches for one in runner._stream.recordings] == [4]
 
 
-def test_padding_writes_nothing_and_shifts_nobody():
+def test_padding_writes_nothing_and_shifts_no_row():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     decoding(scheduler, runner, range(5))
     before = runner.forward_pass.cache.keys.copy()
@@ -91,7 +91,7 @@ def test_padding_writes_nothing_and_shifts_nobody():
     assert len(runner._staging._decodes[8, False].tokens) == 8
 
 
-def test_a_step_that_reads_much_of_the_cache_is_recorded_for_itself():
+def test_a_step_that_reads_much_of_the_cache_has_graphs_of_its_own():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     runner.graphs.captures = True
     decoding(scheduler, runner, range(5))
@@ -115,7 +115,7 @@ def test_nothing_is_allocated_on_the_device_while_it_serves():
     assert runner._stream.device_bytes == before
 
 
-def test_a_step_that_draws_nothing_asks_for_no_results():
+def test_a_step_that_samples_nothing_asks_for_no_results():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     scheduler.submit(Submit("long", (1,) * 50, 4))
     step = runner.forward(scheduler.plan())
@@ -131,12 +131,12 @@ def test_each_request_gets_the_log_probabilities_it_asked_for(most):
     for n, logprobs in enumerate(wanted):
         params = SamplingParams(temperature=0.0, logprobs=logprobs)
         scheduler.submit(Submit(f"r{n}", (1, 2, 3 + n), 4, params))
-    for draw, logprobs in zip(run_step(runner, scheduler.plan()), wanted, strict=True):
+    for token, logprobs in zip(run_step(runner, scheduler.plan()), wanted, strict=True):
         if logprobs is None:
-            assert draw.logprobs is None
+            assert token.logprobs is None
             continue
-        assert draw.logprobs.chosen == -draw.token
-        assert draw.logprobs.top == tuple((n, -n) for n in range(logprobs))
+        assert token.logprobs.chosen == -token.token
+        assert token.logprobs.top == tuple((n, -n) for n in range(logprobs))
 
 
 def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
@@ -147,7 +147,7 @@ def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
         alone = Scheduler(LIMITS)
         alone.submit(one)
         steps.append(runner.forward(alone.plan()))
-    assert [draw.token for draw in steps[-1].sampled_tokens()] == answer(requests[-1], 64)
+    assert [token.token for token in steps[-1].sampled_tokens()] == answer(requests[-1], 64)
     assert scheduler.is_idle
 
 
@@ -193,7 +193,7 @@ def test_warming_up_reaches_every_size_and_no_further(limits):
         assert max(chunk.sequence.cache.tables[0]) < limits.cache.pools[0].blocks
 
 
-def test_what_fails_while_it_is_recorded_is_not_kept():
+def test_what_fails_while_it_is_captured_is_not_kept():
     stream = FakeStream()
     graphs = GraphCache(stream)
     graphs.captures = True

@@ -4,7 +4,7 @@ import pytest
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
-from wisp_runtime.engine.execution.packing import Shape, cut, fill, pack, shape_of, size_bytes
+from wisp_runtime.engine.execution.packing import Shape, fill, pack, shape_of, size_bytes, view_arrays
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
@@ -89,7 +89,7 @@ def test_rows_beyond_the_plan_are_sequences_that_touch_nothing():
     plan = (decode([10, 11], [3]), awaiting([12, 13, 14], [5], 0))
     shape = Shape(4, 4, 4)
     memory = np.full(size_bytes(shape), 77, np.uint8)  # whatever the last step left
-    arrays = cut(memory, shape)
+    arrays = view_arrays(memory, shape)
     fill(arrays, plan, [np.array([[3], [5]], np.int32)], 4)
     assert {name: getattr(arrays, name).tolist() for name in arrays._fields} == {
         "tokens": [11, -1, 0, 0],
@@ -118,10 +118,10 @@ def test_each_group_has_tables_of_its_own_and_states_a_slot():
     assert batch.state_slots.tolist() == [5, 4]
 
 
-def test_a_row_of_logits_that_nobody_wants_is_one_that_exists():
+def test_an_unused_row_of_logits_is_one_that_exists():
     plan = (chunk(range(9), [0, 1, 2], 0, 5),)
     shape = shape_of(plan)._replace(rows=1)
-    arrays = cut(np.empty(size_bytes(shape), np.uint8), shape)
+    arrays = view_arrays(np.empty(size_bytes(shape), np.uint8), shape)
     fill(arrays, plan, [np.array([[0, 1, 2]], np.int32)], 4)
     assert arrays.logit_rows.tolist() == [4]
 
@@ -129,10 +129,10 @@ def test_a_row_of_logits_that_nobody_wants_is_one_that_exists():
 @pytest.mark.parametrize("shape", [Shape(1, 1, 1), Shape(7, 3, 2), Shape(8192, 256, 256)])
 def test_the_arrays_of_a_step_lie_apart_and_aligned(shape):
     memory = np.zeros(size_bytes(shape), np.uint8)
-    for number, one in enumerate(cut(memory, shape)):
+    for number, one in enumerate(view_arrays(memory, shape)):
         one[:] = number
         assert (one.ctypes.data - memory.ctypes.data) % 16 == 0
-    for number, one in enumerate(cut(memory, shape)):
+    for number, one in enumerate(view_arrays(memory, shape)):
         assert (one == number).all()
 
 

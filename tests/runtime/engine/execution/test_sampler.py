@@ -4,7 +4,7 @@ import pytest
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.runner import run_step
-from wisp_runtime.engine.execution.sampler import MAX_COUNTED, SamplingRows, draws, sampling_batch
+from wisp_runtime.engine.execution.sampler import MAX_COUNTED, SamplingRows, sampling_batch, tokens_of
 from wisp_runtime.engine.scheduling.plan import Chunk
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit, TokenLogprobs
@@ -32,7 +32,7 @@ def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():
 def test_each_row_carries_its_own_request():
     plan = (
         chunk(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, seed=-1),
-        chunk(samples=False, temperature=9.0),  # draws nothing, so it has no row
+        chunk(samples=False, temperature=9.0),  # samples nothing, so it has no row
         chunk(generated=(4, 4, 6), frequency_penalty=1.5, logit_bias=((8, -2.0), (9, 3.0))),
     )
     batch = sampling_batch(plan)
@@ -68,7 +68,7 @@ def test_each_request_gets_as_many_alternatives_as_it_asked_for():
         np.array([[9, 8]] * 4),
         np.array([[-0.25, -0.75]] * 4),
     )
-    assert [(draw.token, draw.logprobs) for draw in draws(plan, sampled, [True] * 4)] == [
+    assert [(token.token, token.logprobs) for token in tokens_of(plan, sampled, [True] * 4)] == [
         (3, None),
         (4, TokenLogprobs(-1.0, ())),
         (5, TokenLogprobs(-2.0, ((9, -0.25),))),
@@ -77,7 +77,7 @@ def test_each_request_gets_as_many_alternatives_as_it_asked_for():
 
 
 class Scripted:
-    """A model that says what it is told to."""
+    """A model whose logits are given."""
 
     def __init__(self, logits):
         self.logits = np.array(logits, np.float32)

@@ -59,13 +59,13 @@ def test_a_preempted_sequence_feeds_what_it_had_generated_again_one_by_one():
     submit(engine, "b", 5, max_tokens=9, first=20)
     shapes = run(engine, 40)
     flat = [piece for plan in shapes for piece in plan if piece[0].startswith("b")]
-    drawn = [start for name, start, _ in flat if name == "b*"]
-    assert len(drawn) == 9, "each token is drawn once"
+    sampled = [start for name, start, _ in flat if name == "b*"]
+    assert len(sampled) == 9, "each token is sampled once"
     again = [piece for piece in flat if piece[0] == "b" and piece[1] >= 5]
-    assert again, "nobody was preempted"
+    assert again, "no sequence was preempted"
     assert all(tokens == 1 for _, _, tokens in again)
     prompts = [piece for piece in flat if piece[1] < 5]
-    assert prompts == [("b", 0, 2), ("b*", 2, 3), ("b", 0, 5)], "drawn at its end once, and not again"
+    assert prompts == [("b", 0, 2), ("b*", 2, 3), ("b", 0, 5)], "sampled at its end once, and not again"
     assert engine.load.preemptions_total == 1
 
 

@@ -33,12 +33,12 @@ def submit(engine, name, tokens=3, max_tokens=20, first=1, **fields):
 
 
 def shape(plan):
-    """What a plan runs: (request, first position, tokens), with a star where a token is drawn."""
+    """What a plan runs: (request, first position, tokens), with a star where a token is sampled."""
     return [(f"{c.sequence.id}{'*' if c.samples else ''}", c.start, c.tokens) for c in plan]
 
 
 def run(engine, steps=1, token=7):
-    """Run steps, every draw giving ``token``; return the shape of each."""
+    """Run steps, sampling ``token`` each time; return the shape of each."""
     shapes = []
     for _ in range(steps):
         plan = engine.plan()
@@ -47,27 +47,27 @@ def run(engine, steps=1, token=7):
     return shapes
 
 
-def overlap(engine, draws=(), steps=99):
-    """Run steps, each planned before the draws of the one before are known; return the shape of each.
+def overlap(engine, special=(), steps=99):
+    """Run steps, each planned before the tokens of the one before are known; return the shape of each.
 
-    Draws are 7, but for the first ones given: (step, request, draw).
+    Tokens are 7, but for special ones: (step, request, sampled token).
     """
-    special = {(step, name): draw for step, name, draw in draws}
-    flying, shapes, events = None, [], []
+    special = {(step, name): token for step, name, token in special}
+    in_flight, shapes, events = None, [], []
     for number in range(steps):
         plan = engine.plan()
         shapes.append(shape(plan))
-        if flying is not None:
-            names = [chunk.sequence.id for chunk in flying if chunk.samples]
-            drawn = [special.get((number - 1, name), SampledToken(7)) for name in names]
-            events += engine.commit(flying, drawn)
-        flying = plan or None
-        if engine.is_idle and flying is None:
+        if in_flight is not None:
+            names = [chunk.sequence.id for chunk in in_flight if chunk.samples]
+            tokens = [special.get((number - 1, name), SampledToken(7)) for name in names]
+            events += engine.commit(in_flight, tokens)
+        in_flight = plan or None
+        if engine.is_idle and in_flight is None:
             break
     return shapes, [(event.request_id, event.token, event.finish) for event in events]
 
 
-def test_a_long_prompt_is_computed_in_chunks_and_draws_at_its_end():
+def test_a_long_prompt_is_computed_in_chunks_and_samples_at_its_end():
     engine = scheduler()
     submit(engine, "a", 19)
     assert run(engine, 4) == [[("a", 0, 8)], [("a", 8, 8)], [("a*", 16, 3)], [("a*", 19, 1)]]
@@ -108,7 +108,7 @@ def test_prompts_take_less_of_a_step_beside_sequences_that_decode():
     submit(engine, "a", 12, max_tokens=2)
     submit(engine, "b", 10, max_tokens=1, first=20)
     assert run(engine, 5) == [
-        [("a", 0, 8)],  # nobody decodes
+        [("a", 0, 8)],  # no sequence decodes
         [("a*", 8, 4), ("b", 0, 4)],
         [("a*", 12, 1), ("b", 4, 3)],
         [("b*", 7, 3)],
@@ -167,7 +167,7 @@ def test_a_low_priority_is_overtaken_only_so_many_times():
     assert order.index("patient*") == PRIORITY_BOOST - 1
 
 
-def test_nobody_overtakes_a_big_request_that_waits_for_blocks():
+def test_nothing_overtakes_a_big_request_that_waits_for_blocks():
     engine = scheduler(blocks=6, max_step_tokens=64)
     submit(engine, "running", 12, max_tokens=4)
     run(engine)
@@ -185,7 +185,7 @@ def test_when_blocks_run_out_the_youngest_gives_up_its_own_and_comes_back():
     # Three blocks each hold 12 tokens; the old one's 13th takes the place of all of the young one's.
     assert both[-1] == [("old*", 11, 1), ("young*", 11, 1)]
     assert [len(plan) for plan in alone] == [1] * 8
-    # Its prompt and what it had generated are computed anew, and nothing is drawn twice.
+    # Its prompt and what it had generated are computed anew, and nothing is sampled twice.
     assert again == [[("young*", 0, 13)], [("young*", 13, 1)], [("young*", 14, 1)], [("young*", 15, 1)]]
     assert engine.is_idle
     assert (engine.load.preemptions_total, engine.load.generated_tokens_total) == (1, 17 + 13)
@@ -237,7 +237,7 @@ def test_a_request_aborted_while_its_step_runs_gets_no_token_of_it():
         ({"max_tokens": 0}, "at least 1"),
         ({"sampling": SamplingParams(top_k=2**31)}, "top_k is 2147483648"),  # no 32-bit number
         ({"tokens": 10, "max_tokens": 12}, "6 KV blocks and the engine has 5"),  # 21 tokens are computed
-        ({"tokens": 10, "max_tokens": 11}, None),  # 20 are: the last one drawn needs no room
+        ({"tokens": 10, "max_tokens": 11}, None),  # 20 are: the last one sampled needs no block
     ],
 )
 def test_what_can_never_run_is_refused_at_once_with_the_reason(fields, why):
@@ -334,7 +334,7 @@ def test_the_first_event_says_how_much_was_cached_and_the_others_do_not():
     assert cached == [8, 0, 0]
 
 
-def test_a_step_is_planned_before_the_draws_of_the_one_before_are_known():
+def test_a_step_is_planned_before_the_tokens_of_the_one_before_are_known():
     engine = scheduler()
     submit(engine, "a", 11, max_tokens=3)
     shapes, events = overlap(engine)
@@ -362,7 +362,7 @@ def test_blocks_of_a_sequence_that_ended_serve_the_next_plan_though_its_chunk_st
     assert shapes == [[("a*", 0, 4)], [("a*", 4, 1)], [("b*", 0, 8)], []]
 
 
-def test_a_sequence_preempted_while_its_draw_is_awaited_gets_the_token_and_computes_it_later():
+def test_a_sequence_preempted_while_its_token_is_awaited_gets_the_token_and_computes_it_later():
     engine = scheduler(blocks=4, max_step_tokens=64, reuses_prefixes=False)
     submit(engine, "old", 4, max_tokens=8)
     submit(engine, "young", 4, max_tokens=6, first=20)
