@@ -24,10 +24,11 @@ import numpy as np
 
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.device import Device, open_device
-from wisp_runtime.ops.cuda.gemm import linear_plan
+from wisp_runtime.ops.cuda.gemm import planner
+from wisp_runtime.ops.cuda.gemm.cost_model import estimate_us
 from wisp_runtime.ops.cuda.gemm.linear import Linear
-from wisp_runtime.ops.cuda.gemm.linear_plan import Plan, Work, estimate_us
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.gemm.tiling import GemmPlan, GemmShape
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix, pack_rows
 
 SHAPES = {  # Llama-3-8B
@@ -140,17 +141,18 @@ def cublas(device: Device, x: Any, weights: list[PackedMatrix]) -> Graph | None:
     return found
 
 
-def words(plan: Plan) -> str:
-    cut = f", {plan.ranges} x {plan.lanes} ranges" if plan.ranges else ""
+def words(plan: GemmPlan) -> str:
+    ranges = f", {plan.ranges} x {plan.streams} ranges" if plan.ranges else ""
     pairs = f", {plan.pairs} pairs" if plan.pairs else ""
-    tall = "tall " if plan.row_tiles == 3 else ""
-    return f"{tall}n{plan.tile_tokens}, {plan.whole}/{plan.tiles} whole{cut}{pairs}, grid {plan.grid}"
+    rows = "192 rows " if plan.row_tiles == 3 else ""
+    full = f"{plan.full_tiles}/{plan.tiles} full"
+    return f"{rows}n{plan.block_n}, {full}{ranges}{pairs}, grid {plan.grid}"
 
 
-def alternatives(work: Work, sms: int, count: int) -> list[Plan]:
+def alternatives(work: GemmShape, sms: int, count: int) -> list[GemmPlan]:
     """Return the plans that come after the chosen one by their estimate."""
-    ranked = sorted(set(linear_plan._candidates(work, sms)), key=estimate_us)
-    return [plan for plan in ranked if plan != linear_plan.plan(work, sms)][:count]
+    ranked = sorted(set(planner._candidates(work, sms)), key=estimate_us)
+    return [plan for plan in ranked if plan != planner.plan(work, sms)][:count]
 
 
 def measure(
@@ -166,8 +168,8 @@ def measure(
     rows, inputs = SHAPES[shape]
     weights = matrices(arena, shape)
     x = arena[: tokens * inputs].reshape(tokens, inputs).copy().view(BF16)
-    work = Work(rows, inputs, tokens)
-    chosen = linear_plan.plan(work, device.sms)
+    work = GemmShape(rows, inputs, tokens)
+    chosen = planner.plan(work, device.sms)
     linears = {"ours": Linear(device)}
     if tokens <= 64:
         linears["ours, half ring"] = Linear(device, shared_bytes=device.shared_bytes // 2)

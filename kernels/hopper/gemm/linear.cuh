@@ -266,7 +266,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const GemmArgs
   }
 
 // One entry for each tile: TILE_TOKENS, and for 192-row tiles ("tall") TALL_TOKENS of
-// ops/cuda/gemm/linear_plan.py.
+// ops/cuda/gemm/planner.py.
 #define LINEAR_ENTRIES(name, Epilogue)             \
   LINEAR_ENTRY(name##_n8, 8, 2, Epilogue)          \
   LINEAR_ENTRY(name##_n16, 16, 2, Epilogue)        \

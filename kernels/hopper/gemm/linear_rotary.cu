@@ -11,7 +11,7 @@
 //          linear.cu followed by rope_write_kv.cu, to the bit where the row tiles are the same (Dh <= 128)
 //   grid : as linear.cu     block: as linear.cu     shared: as linear.cu
 //   needs: as linear.cu; Dh % 64 == 0; RoPE over the whole head, no QK-norm; 16-byte aligned arrays,
-//          fewer than 2^31 slots (ops/cuda/gemm/linear_heads.py checks)
+//          fewer than 2^31 slots (ops/cuda/gemm/rotary_arguments.py checks)
 //   check: tests/gpu/gemm/test_linear_rotary.py against linear.cu and rope_write_kv.cu, equal to the bit; Dh 192
 //          and 256 to 2^-7
 #include "linear.cuh"

@@ -9,7 +9,7 @@
 
 #include "epilogue.cuh"
 
-// By value, as ops/cuda/gemm/linear_heads.py fills it.
+// By value, as ops/cuda/gemm/rotary_arguments.py fills it.
 struct RotaryArgs {
   const float *cosines, *sines;  // [known_positions, Dh / 2]
   const int* positions;          // [tokens]; clamped to the table

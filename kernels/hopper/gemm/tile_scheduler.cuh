@@ -7,8 +7,8 @@
 // round-robin to `streams` streams (with one stream an n-tile, the blocks of a range read the same weights side by
 // side); each stream is split into `ranges` equal K-ranges, so that all blocks read equally much. A block computes its
 // range first, so that combining the partial sums of a split tile delays no other. Or there are no streams, and each of
-// the last tiles belongs to a CTA pair, half of K each (cta_pair.cuh). ops/cuda/gemm/linear_plan.py chooses these
-// numbers and has the reference implementation of this file.
+// the last tiles belongs to a CTA pair, half of K each (cta_pair.cuh). ops/cuda/gemm/planner.py chooses these
+// numbers; tiling.py beside it has the reference implementation of this file.
 #pragma once
 
 #include "math/bf16.cuh"

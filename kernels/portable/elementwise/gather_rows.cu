@@ -5,7 +5,7 @@
 //   grid : (R, ceil(in / 1024), 1)    block : (128, 1, 1)    shared : none
 //   needs: in % 8 == 0, 16-byte aligned x and out, out must not overlap x (ops/cuda/elementwise/rows.py checks);
 //          rows inside of x
-//   check: tests/gpu/elementwise/test_take_rows.py against ops/reference/dense.py, equal to the bit
+//   check: tests/gpu/elementwise/test_gather_rows.py against ops/reference/dense.py, equal to the bit
 #include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 

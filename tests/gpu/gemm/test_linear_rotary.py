@@ -15,7 +15,7 @@ from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.attention.rope import Rope  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, to_host_float32  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
-from wisp_runtime.ops.cuda.gemm.linear_plan import Plan, Work  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.tiling import GemmPlan, GemmShape  # noqa: E402
 
 POSITIONS, INPUTS = 300, 1096
 HEADS = [(3, 1, 64), (9, 3, 64), (2, 1, 128), (32, 8, 128), (3, 1, 192), (2, 1, 256)]
@@ -98,9 +98,9 @@ def test_tiles_of_two_and_three_row_tiles_end_where_the_rows_end(device, random,
     heads = (5, 1, 128)  # 14 row tiles: the last tall tile has one of none
     pair, tokens = Pair(device, heads), 2 * width - 7
 
-    def planner(work: Work, sms: int) -> Plan:
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
         tiles = -(-work.rows // (64 * row_tiles)) * -(-work.tokens // width)
-        return Plan(work, width, 1, tiles, 1, 0, min(5, sms, tiles), row_tiles=row_tiles)
+        return GemmPlan(work, width, 1, tiles, 1, 0, min(5, sms, tiles), row_tiles=row_tiles)
 
     x, _ = pair.plain.x(tokens)
     step, linear = Step(random, tokens, heads), Linear(device, planner=planner)
@@ -111,8 +111,8 @@ def test_widest_tiles_that_share_their_tokens(device, random):
     heads, tokens = (8, 1, 128), 4096  # ten units
     pair = Pair(device, heads)
 
-    def planner(work: Work, sms: int) -> Plan:
-        return Plan(work, 256, 8, 10 * 16, 1, 0, min(sms // 2 * 2, 48), shares_tokens=True)
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        return GemmPlan(work, 256, 8, 10 * 16, 1, 0, min(sms // 2 * 2, 48), shares_tokens=True)
 
     x, _ = pair.plain.x(tokens)
     step, linear = Step(random, tokens, heads), Linear(device, planner=planner)
@@ -123,8 +123,9 @@ def test_widest_tiles_that_share_their_tokens(device, random):
 def test_rotation_puts_columns_that_lie_by_heads_back_in_order(device, random, heads):
     pair, tokens = Pair(device, heads), 65
 
-    def planner(work: Work, sms: int) -> Plan:  # nothing cut: every row's sum is the same wherever it lies
-        return Plan(work, 96, 1, -(-work.rows // 128), 1, 0, min(sms, -(-work.rows // 128)))
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        # Without splits every row's sum is the same, wherever the row lies.
+        return GemmPlan(work, 96, 1, -(-work.rows // 128), 1, 0, min(sms, -(-work.rows // 128)))
 
     x, _ = pair.plain.x(tokens)
     step, linear = Step(random, tokens, heads), Linear(device, planner=planner)

@@ -26,8 +26,9 @@ from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
 from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
 from wisp_runtime.ops.cuda.gemm.linear import Linear
-from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE, whole_plan
+from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
@@ -74,7 +75,7 @@ class CudaOps(Arenas):
     def __init__(self, device: Device, linear: Linear | None = None) -> None:
         own = Linear if device.arch.startswith("sm_90") else PortableLinear
         self._linear = linear or own(device)
-        super().__init__(device, fuses_rope=self._linear.rotates)
+        super().__init__(device, fuses_rope=self._linear.fuses_rope)
         self.device_state, self.kernels = device, device.kernels.name
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
@@ -93,7 +94,7 @@ class CudaOps(Arenas):
         """
         device = open_device()
         ops = cls(device)
-        device.kernels.require(*_NEEDED, *(_NEEDED_WHERE_PRODUCTS_ROTATE if ops._linear.rotates else ()))
+        device.kernels.require(*_NEEDED, *(_NEEDED_WHERE_PRODUCTS_ROTATE if ops._linear.fuses_rope else ()))
         return ops
 
     def make_sampler(self, vocab: int, max_rows: int) -> Sampler:
@@ -114,11 +115,11 @@ class CudaOps(Arenas):
         Raises:
             ConfigError: the GPU is no Hopper.
         """
-        if not self._linear.rotates:
+        if not self._linear.fuses_rope:
             raise ConfigError(
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
-        self._linear = Linear(self.device_state, whole_plan)
+        self._linear = Linear(self.device_state, data_parallel_plan)
         self._prefill_attention.set_batch_invariant()
         self._most_rotated = 0
 
@@ -187,7 +188,7 @@ class CudaOps(Arenas):
         if interleaved_head_size(weight.permutation):
             return True
         is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
-        return self._linear.rotates and is_tile and heads.q_norm is None and heads.k_norm is None
+        return self._linear.fuses_rope and is_tile and heads.q_norm is None and heads.k_norm is None
 
     def paged_attention(
         self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None

@@ -16,7 +16,7 @@ from wisp_plan.presets import shape_spec
 from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSpec
 from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
-from wisp_runtime.ops.cuda.gemm import linear_plan
+from wisp_runtime.ops.cuda.gemm import planner
 
 
 class FakeArray:
@@ -92,9 +92,9 @@ def name_of(ops):
 class Turned:
     """Where :meth:`CudaOps.project_qkv` goes."""
 
-    def __init__(self, ops, rotates):
+    def __init__(self, ops, fuses_rope):
         self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_, by_heads: f"rope{' by heads' * by_heads}")
-        ops._linear = MagicMock(rotates=rotates)
+        ops._linear = MagicMock(fuses_rope=fuses_rope)
         ops._linear.rotary.return_value = "rotary"
 
     def way(self, permutation, size, turning, norm=None, tokens=3):
@@ -106,7 +106,7 @@ class Turned:
 
 
 def test_a_product_turns_its_rows_where_it_can(ops):
-    hopper = Turned(ops, rotates=True)
+    hopper = Turned(ops, fuses_rope=True)
     assert hopper.way("rope_interleaved_128", 128, 128) == "rotary"
     assert hopper.way("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
     assert hopper.way("plain", 64, 32) == "rope"
@@ -115,13 +115,13 @@ def test_a_product_turns_its_rows_where_it_can(ops):
     assert hopper.way("rope_interleaved_128", 128, 128, tokens=768) == "rotary"
     assert hopper.way("rope_interleaved_128", 128, 128, tokens=769) == "rope by heads"
     assert hopper.way("plain", 64, 64, tokens=769) == "rope"
-    assert Turned(ops, rotates=False).way("plain", 64, 64) == "rope"
+    assert Turned(ops, fuses_rope=False).way("plain", 64, 64) == "rope"
     assert ops._linear.call_args.kwargs["out_name"] == "qkv"
 
 
-@pytest.mark.parametrize(("rotates", "held"), [(True, "rope_interleaved_128"), (False, "plain")])
-def test_rows_lie_by_heads_where_the_product_turns_them(module, rotates, held):
-    ops = module.CudaOps(fake_device(), MagicMock(rotates=rotates))
+@pytest.mark.parametrize(("fuses_rope", "held"), [(True, "rope_interleaved_128"), (False, "plain")])
+def test_rows_lie_by_heads_where_the_product_turns_them(module, fuses_rope, held):
+    ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=fuses_rope))
     structures = (RotaryRows(128), GateUpRows(), None)
     weights = [WeightSpec("w", (256, 8), (), "projection", rows=rows) for rows in structures]
     assert [ops.row_permutation(weight) for weight in weights] == [held, "gate_up_interleaved", "plain"]
@@ -206,13 +206,13 @@ def test_a_table_that_finds_no_memory_says_so(module, ops, monkeypatch):
 
 
 def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
-    ops = module.CudaOps(fake_device(), MagicMock(rotates=True))
+    ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=True))
     ops.set_batch_invariant()
-    assert ops._linear._planner is linear_plan.whole_plan
+    assert ops._linear._planner is planner.data_parallel_plan
     assert (ops._prefill_attention._splits, ops._most_rotated) == (False, 0)
 
 
 def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
-    ops = module.CudaOps(fake_device(), MagicMock(rotates=False))
+    ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=False))
     with pytest.raises(ConfigError, match="--deterministic is for Hopper GPUs"):
         ops.set_batch_invariant()

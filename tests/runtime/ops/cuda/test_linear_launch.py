@@ -173,19 +173,19 @@ def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
 
 
 @pytest.mark.parametrize("sms", [1, 58, 132])
-def test_a_portable_product_fits_its_block_and_the_workspace(portable, linear, sms):
-    plan = importlib.import_module("wisp_runtime.ops.cuda.gemm.linear_plan")
+def test_a_portable_gemm_fits_its_block_and_the_workspace(portable, linear, sms):
+    tiling = importlib.import_module("wisp_runtime.ops.cuda.gemm.tiling")
     for rows, inputs in ((8, 72), (576, 576), (1000, 4096), (6144, 4096), (4096, 14336), (128256, 4096)):
         for tokens in (1, 8, 9, 33, 64, 65, 80, 96, 97, 128, 129, 300, 2051, 131072):
-            work = plan.Work(rows, inputs, tokens)
-            found = portable.cut(work, sms)
-            token_tiles, row_tiles, parts = found.grid
-            assert token_tiles * found.tile_tokens >= tokens
-            assert row_tiles * BLOCK_M >= rows
-            assert 1 <= parts <= work.k_tiles
-            assert found.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
+            gemm = tiling.GemmShape(rows, inputs, tokens)
+            chosen = portable.plan_portable(gemm, sms)
+            n_tiles, m_tiles, splits = chosen.grid
+            assert n_tiles * chosen.block_n >= tokens
+            assert m_tiles * BLOCK_M >= rows
+            assert 1 <= splits <= gemm.k_tiles
+            assert chosen.shared_bytes <= 101376, "more than a block of sm_86 and sm_89 may have"
             reserved = block_n(tokens)
-            if parts > 1:
-                assert token_tiles * row_tiles <= 2 * sms, "more counters than there are"
-                blocks = token_tiles * row_tiles * parts
-                assert blocks * found.tile_tokens <= 2 * sms * reserved, "more parts than room"
+            if splits > 1:
+                assert n_tiles * m_tiles <= 2 * sms, "more counters than there are"
+                blocks = n_tiles * m_tiles * splits
+                assert blocks * chosen.block_n <= 2 * sms * reserved, "more partial tiles than are reserved"

@@ -1,6 +1,6 @@
-"""Products with packed weights on any GPU from sm_80 on: :class:`.linear.Linear` with kernels on mma.sync.
+"""GEMMs with tiled weights on any GPU from sm_80 on: :class:`.linear.Linear` with kernels on mma.sync.
 
-Checks, buffers and what is kept of a launch are Hopper's; only the launch is another.
+Checks, buffers and the cache of launches are Hopper's; only the launch differs.
 """
 
 from __future__ import annotations
@@ -15,81 +15,80 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear import Launch, Linear
-from wisp_runtime.ops.cuda.gemm.linear_plan import Work
+from wisp_runtime.ops.cuda.gemm.tiling import GemmShape
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 
-TILE_TOKENS = (8, 16, 32, 64, 128)
+BLOCK_N = (8, 16, 32, 64, 128)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 
 _THREADS = constants()["mma_gemm_threads"]
 _STEP_BYTES = 128  # of a row, along K
-_LEAST_STEPS = 4  # of a part of K: shorter ones spend their time on starting and joining
+_MIN_STEPS = 4  # of a split of K: shorter ones spend their time on starting and combining
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How a product is cut.
+class PortablePlan:
+    """Tiling of a GEMM with split-K.
 
     Attributes:
-        tile_tokens: of a tile, whose rows are 128.
-        grid: token tiles, row tiles, parts of K.
-        shared_bytes: of a block.
+        block_n: tokens of a tile, whose rows are 128.
+        grid: n-tiles, m-tiles, splits of K.
+        shared_bytes: shared memory of a block.
     """
 
-    tile_tokens: int
+    block_n: int
     grid: tuple[int, int, int]
     shared_bytes: int
 
 
-def cut(work: Work, sms: int) -> Cut:
-    """Choose the tile, and cut K where the tiles would leave some of ``sms`` multiprocessors idle."""
-    width = next((width for width in TILE_TOKENS if width >= work.tokens), TILE_TOKENS[-1])
+def plan_portable(shape: GemmShape, sm_count: int) -> PortablePlan:
+    """Choose the tile, and split K where the tiles would leave some of ``sm_count`` SMs idle."""
+    width = next((width for width in BLOCK_N if width >= shape.tokens), BLOCK_N[-1])
     stages = 4 if width <= 64 else 3  # linear_mma.cuh's kStages
-    # The workspace has two parts a multiprocessor, and may have them 96 tokens wide where 128 are a tile.
-    blocks = sms * (2 if width <= 64 else 1)
-    token_tiles, row_tiles = -(-work.tokens // width), -(-work.rows // BLOCK_M)
-    most = 16 if width <= 32 else 8  # the last block of a tile reads the parts of all
-    parts = min(blocks // (token_tiles * row_tiles), work.k_tiles // _LEAST_STEPS, most)
+    # There are two partial tiles an SM, which may be 96 tokens wide where a tile has 128.
+    blocks = sm_count * (2 if width <= 64 else 1)
+    n_tiles, m_tiles = -(-shape.tokens // width), -(-shape.rows // BLOCK_M)
+    max_splits = 16 if width <= 32 else 8  # the last block of a tile reads the partial sums of all
+    splits = min(blocks // (n_tiles * m_tiles), shape.k_tiles // _MIN_STEPS, max_splits)
     shared_bytes = stages * (BLOCK_M + width) * _STEP_BYTES
-    return Cut(width, (token_tiles, row_tiles, max(1, parts)), shared_bytes)
+    return PortablePlan(width, (n_tiles, m_tiles, max(1, splits)), shared_bytes)
 
 
 class _Arguments(ctypes.Structure):
     """``GemmArgs`` of ``linear_mma.cuh``."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "parts", "arrivals")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "partials", "arrivals")),
         ("x_stride", ctypes.c_longlong),
         *((name, ctypes.c_int32) for name in ("rows", "inputs", "tokens")),
     )
 
 
 class PortableLinear(Linear):
-    """Multiply activations by packed weights; what lies behind the last row of them is not read.
+    """Multiply activations by tiled weights; memory behind the last row of activations is not read.
 
     Args:
-        device: where.
+        device: the GPU.
     """
 
-    rotates = False
+    fuses_rope = False
 
     def _launch(
-        self, op: str, x: Array, weight: PackedMatrix, out: Array, parts: Array, arrivals: Array
+        self, op: str, x: Array, weight: PackedMatrix, out: Array, partials: Array, arrivals: Array
     ) -> Launch:
-        work = Work(weight.outputs, weight.inputs, len(x))
-        chosen = cut(work, self._device.sms)
-        token_tiles, row_tiles, count = chosen.grid
-        needed = token_tiles * row_tiles * count * BLOCK_M * chosen.tile_tokens
-        assert count == 1 or needed <= parts.size
+        chosen = plan_portable(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sms)
+        n_tiles, m_tiles, splits = chosen.grid
+        needed = n_tiles * m_tiles * splits * BLOCK_M * chosen.block_n
+        assert splits == 1 or needed <= partials.size
         return Launch(
-            kernel=self._device.kernels.get(op, f"{op}_mma_n{chosen.tile_tokens}"),
+            kernel=self._device.kernels.get(op, f"{op}_mma_n{chosen.block_n}"),
             grid=chosen.grid,
             threads=_THREADS,
             shared_bytes=chosen.shared_bytes,
             cluster=1,
             tokens=np.uint64(x.data.ptr),
             arguments=_Arguments(
-                *(0, 0, out.data.ptr, parts.data.ptr, arrivals.data.ptr),
+                *(0, 0, out.data.ptr, partials.data.ptr, arrivals.data.ptr),
                 x.strides[0] // BF16.itemsize,
                 *(weight.outputs, weight.inputs, len(x)),
             ),

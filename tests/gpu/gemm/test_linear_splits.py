@@ -1,4 +1,4 @@
-"""Products cut in every way, at every width of a tile, sharing parts, counters and multiprocessors."""
+"""GEMMs split in every way, at every width of a tile, sharing partial tiles, counters and SMs."""
 
 import sys
 from dataclasses import replace
@@ -14,35 +14,30 @@ from linear_checks import check_chain  # noqa: E402
 
 from wisp_plan.memory.buffers.gemm import BLOCK_N  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
-from wisp_runtime.ops.cuda.gemm.linear_plan import (  # noqa: E402
-    TALL_TOKENS,
-    Plan,
-    Work,
-    plan,
-    whole_plan,
-)
+from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan, plan  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.tiling import BLOCK_N_OF_192_ROWS, GemmPlan, GemmShape  # noqa: E402
 
 
-def in_ranges(width, ranges, lanes):
-    """A planner that leaves nothing whole and cuts as it is told."""
+def in_ranges(width, ranges, streams):
+    """A planner of stream-K tiles alone, with so many ranges and streams."""
 
-    def planner(work: Work, sms: int) -> Plan:
-        token_tiles = -(-work.tokens // width)
-        group = token_tiles if lanes > 1 else min(8, token_tiles)
-        cut = Plan(work, width, group, 0, token_tiles if lanes > 1 else 1, 1, 1)
-        count = min(ranges, sms // cut.lanes, cut.line_steps)
-        return replace(cut, ranges=count, grid=count * cut.lanes)
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        n_tiles = -(-work.tokens // width)
+        group = n_tiles if streams > 1 else min(8, n_tiles)
+        one_range = GemmPlan(work, width, group, 0, n_tiles if streams > 1 else 1, 1, 1)
+        count = min(ranges, sms // one_range.streams, one_range.stream_steps)
+        return replace(one_range, ranges=count, grid=count * one_range.streams)
 
     return planner
 
 
 @pytest.mark.parametrize("width", BLOCK_N)
-@pytest.mark.parametrize(("ranges", "lanes"), [(1, 1), (7, 1), (132, 1), (13, 2), (66, 2)])
-def test_every_width_cut_in_every_way(device, width, ranges, lanes):
-    tokens = width * lanes - 3
+@pytest.mark.parametrize(("ranges", "streams"), [(1, 1), (7, 1), (132, 1), (13, 2), (66, 2)])
+def test_every_width_split_in_every_way(device, width, ranges, streams):
+    tokens = width * streams - 3
     for outputs in few(320, 1216):  # five and nineteen row tiles
         plain, gated = Case(device, outputs, 1096), Case(device, outputs, 1096, "gate_up_interleaved")
-        linear = Linear(device, planner=in_ranges(width, ranges, lanes))
+        linear = Linear(device, planner=in_ranges(width, ranges, streams))
         x, dense = plain.x(tokens)
         y = linear(x, plain.weight, out_name="test.y")
         check(y, plain.product(dense), SUMS)
@@ -53,27 +48,27 @@ def test_every_width_cut_in_every_way(device, width, ranges, lanes):
 
 
 def in_pairs(width, row_tiles, blocks):
-    """A planner that gives to pairs what does not fill ``blocks`` blocks in turn."""
+    """A planner that gives the tiles that do not fill ``blocks`` blocks in turn to CTA pairs."""
 
-    def planner(work: Work, sms: int) -> Plan:
-        token_tiles = -(-work.tokens // width)
-        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=row_tiles)
-        pairs = whole.tiles % blocks
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        n_tiles = -(-work.tokens // width)
+        empty = GemmPlan(work, width, min(8, n_tiles), 0, 1, 0, 1, row_tiles=row_tiles)
+        pairs = empty.tiles % blocks
         assert 0 < 2 * pairs <= blocks <= sms
-        grid = blocks if whole.tiles > pairs else 2 * pairs
-        return replace(whole, whole=whole.tiles - pairs, grid=grid, pairs=pairs)
+        grid = blocks if empty.tiles > pairs else 2 * pairs
+        return replace(empty, full_tiles=empty.tiles - pairs, grid=grid, pairs=pairs)
 
     return planner
 
 
 @pytest.mark.parametrize(
     ("width", "row_tiles"),
-    [*((width, 2) for width in BLOCK_N if width >= 64), *((width, 3) for width in TALL_TOKENS)],
+    [*((width, 2) for width in BLOCK_N if width >= 64), *((width, 3) for width in BLOCK_N_OF_192_ROWS)],
 )
-@pytest.mark.parametrize("blocks", [4, 100])  # some tiles whole, none
+@pytest.mark.parametrize("blocks", [4, 100])  # some full tiles, none
 def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
     linear = Linear(device, planner=in_pairs(width, row_tiles, blocks))
-    heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five units, the first's last not full
+    heights = (320, 640) if row_tiles == 2 else (464, 960)  # three and five m-tiles, the first's last ragged
     for outputs, inputs in few(*zip(heights, (1056, 1024), strict=True)):  # odd and even numbers of steps
         plain, gated = Case(device, outputs, inputs), Case(device, outputs, inputs, "gate_up_interleaved")
         # a part of the second tile's second half, of its first half; two full tiles
@@ -97,12 +92,12 @@ def check_biased_and_gated(linear, plain, gated, tokens):
     check(linear.swiglu(inputs, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
 
 
-@pytest.mark.parametrize("width", TALL_TOKENS)
-def test_tall_tiles_may_be_whole(device, width):
-    def planner(work: Work, sms: int) -> Plan:
-        token_tiles = -(-work.tokens // width)
-        whole = Plan(work, width, min(8, token_tiles), 0, 1, 0, 1, row_tiles=3)
-        return replace(whole, whole=whole.tiles, grid=min(5, whole.tiles))  # several in turn
+@pytest.mark.parametrize("width", BLOCK_N_OF_192_ROWS)
+def test_tiles_of_192_rows_may_be_full(device, width):
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        n_tiles = -(-work.tokens // width)
+        empty = GemmPlan(work, width, min(8, n_tiles), 0, 1, 0, 1, row_tiles=3)
+        return replace(empty, full_tiles=empty.tiles, grid=min(5, empty.tiles))  # several in turn
 
     linear = Linear(device, planner=planner)
     for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
@@ -116,13 +111,13 @@ def test_tall_tiles_may_be_whole(device, width):
 
 @pytest.mark.parametrize("grid", [2, 6, 132])
 def test_neighbours_share_the_copies_of_their_tokens(device, grid):
-    def planner(work: Work, sms: int) -> Plan:
-        token_tiles = -(-work.tokens // 256)
-        one = Plan(work, 256, min(3, token_tiles), 0, 1, 0, 1, shares_tokens=True)
-        return replace(one, whole=one.tiles, grid=min(grid, one.tiles, sms // 2 * 2))
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
+        n_tiles = -(-work.tokens // 256)
+        empty = GemmPlan(work, 256, min(3, n_tiles), 0, 1, 0, 1, shares_tokens=True)
+        return replace(empty, full_tiles=empty.tiles, grid=min(grid, empty.tiles, sms // 2 * 2))
 
     linear = Linear(device, planner=planner)
-    for outputs in few(232, 1504):  # two units, the last not full; twelve
+    for outputs in few(232, 1504):  # two m-tiles, the last ragged; twelve
         plain, gated = (
             Case(device, outputs, 1096, has_bias=True),
             Case(device, 2 * outputs, 72, "gate_up_interleaved"),
@@ -131,17 +126,17 @@ def test_neighbours_share_the_copies_of_their_tokens(device, grid):
             check_biased_and_gated(linear, plain, gated, tokens)
 
 
-ALONE_AND_BESIDE = (1, *(width - spare for width in BLOCK_N for spare in (0, 3)), 257, 700)
-SHARED = 3000  # tokens: enough for whole tiles that share their copies
+ROW_COUNTS = (1, *(width - spare for width in BLOCK_N for spare in (0, 3)), 257, 700)
+SHARED = 3000  # tokens: enough for full tiles that share their copies
 
 
 @pytest.mark.parametrize("op", ["linear", "swiglu", "logits"])
-def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
-    """However many tokens are beside it and wherever it stands: what deterministic mode builds on."""
+def test_data_parallel_plans_are_batch_invariant(device, op):
+    """A row gets the same bits whatever the batch and its place in it: deterministic mode needs that."""
     case = Case(
         device, 6144, 1096, "gate_up_interleaved" if op == "swiglu" else "plain", has_bias=op != "logits"
     )
-    linear, bias = Linear(device, planner=whole_plan), () if op == "logits" else (case.bias,)
+    linear, bias = Linear(device, planner=data_parallel_plan), () if op == "logits" else (case.bias,)
     multiply = linear if op == "linear" else getattr(linear, op)
     x, _ = case.x(SHARED)
 
@@ -149,18 +144,18 @@ def test_whole_plans_give_a_row_the_same_bits_in_every_company(device, op):
         return as_bits(multiply(x[begin:end], case.weight, *bias, out_name=f"test.{op}")).copy()
 
     together = bits(0, SHARED)
-    for count in ALONE_AND_BESIDE:
+    for count in ROW_COUNTS:
         for begin in (0, 5, SHARED - count):
             beside = together[begin : begin + count]
             assert bool((bits(begin, begin + count) == beside).all()), f"{count} tokens from {begin} on"
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 300])
-def test_few_ranges_and_whole_tiles_mix(device, tokens):
-    def planner(work: Work, sms: int) -> Plan:
+def test_few_ranges_and_full_tiles_mix(device, tokens):
+    def planner(work: GemmShape, sms: int) -> GemmPlan:
         width = next((width for width in BLOCK_N if width >= work.tokens), 96)
-        token_tiles = -(-work.tokens // width)
-        return Plan(work, width, min(8, token_tiles), 5 * token_tiles, 1, 11, 11)
+        n_tiles = -(-work.tokens // width)
+        return GemmPlan(work, width, min(8, n_tiles), 5 * n_tiles, 1, 11, 11)
 
     case, linear = Case(device, 1408, 1096), Linear(device, planner=planner)
     x, dense = case.x(tokens)
@@ -169,7 +164,7 @@ def test_few_ranges_and_whole_tiles_mix(device, tokens):
     check_stable(lambda: linear(x, case.weight, out_name="test.y"), y)
 
 
-def test_two_blocks_may_share_a_multiprocessor(device):
+def test_two_blocks_may_share_an_sm(device):
     case, linear = Case(device, 6144, 4096), Linear(device, shared_bytes=device.shared_bytes // 2)
     for count in few(64, 1, 8, 16, 32):
         x, dense = case.x(count)
@@ -178,12 +173,12 @@ def test_two_blocks_may_share_a_multiprocessor(device):
         check_stable(lambda x=x: linear(x, case.weight, out_name="test.y"), y)
 
 
-def test_products_follow_each_other_without_waiting(device):
+def test_gemms_follow_each_other_without_waiting(device):
     check_chain(device, Linear(device))
 
 
 def test_what_is_reserved_suffices(device):
-    assert all(plan(Work(6144, 4096, tokens), device.sms).grid <= device.sms for tokens in TOKENS)
+    assert all(plan(GemmShape(6144, 4096, tokens), device.sms).grid <= device.sms for tokens in TOKENS)
     linear = Linear(device)
     linear.reserve(max(TOKENS))
     device.workspace.array("test.y", (max(TOKENS), 6144), BF16)

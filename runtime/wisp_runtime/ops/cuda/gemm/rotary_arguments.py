@@ -1,4 +1,4 @@
-"""What a product that turns its own rows is told of heads, beside what every product is told."""
+"""Kernel arguments of the fused QKV + RoPE GEMM: head counts, RoPE table, KV-cache pointers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.attention.rope import check_step
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
-from wisp_runtime.ops.cuda.gemm.linear_plan import ROW_TILE
+from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 
 _OP = "linear_rotary"
@@ -24,8 +24,8 @@ class Arguments(ctypes.Structure):
     )
 
 
-class HeadArguments:
-    """Makes them, and checks each set of shapes once."""
+class RotaryArguments:
+    """Arguments by shapes; each set of shapes is checked once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Arguments] = {}
@@ -49,27 +49,27 @@ class HeadArguments:
         """
         shapes = cosines.shape, positions.shape, slots.shape, keys.shape
         key = tokens, heads, *shapes, weight.outputs, weight.permutation
-        found = self._known.get(key)
-        if found is None:
+        arguments = self._known.get(key)
+        if arguments is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
             _check(weight, heads, cosines)
-            told = f"{_OP}: {len(positions)} positions for {tokens} tokens of x"
-            require_true(len(positions) == tokens, told)
+            message = f"{_OP}: {len(positions)} positions for {tokens} tokens of x"
+            require_true(len(positions) == tokens, message)
             counts = *heads, len(cosines), keys.shape[2]
-            found = remember(self._known, key, Arguments(0, 0, 0, 0, 0, 0, *counts))
-        found.cosines, found.sines = cosines.data.ptr, sines.data.ptr
-        found.positions, found.slots = positions.data.ptr, slots.data.ptr
-        found.keys, found.values = keys.data.ptr, values.data.ptr
-        return found
+            arguments = remember(self._known, key, Arguments(0, 0, 0, 0, 0, 0, *counts))
+        arguments.cosines, arguments.sines = cosines.data.ptr, sines.data.ptr
+        arguments.positions, arguments.slots = positions.data.ptr, slots.data.ptr
+        arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        return arguments
 
 
 def _check(weight: PackedMatrix, heads: tuple[int, int, int], cosines: Array) -> None:
     queries, kv_heads, size = heads
     require_true(size % ROW_TILE == 0, f"{_OP}: Dh is {size}, must be a multiple of {ROW_TILE}")
-    turning = 2 * cosines.shape[1]
-    require_true(turning == size, f"{_OP}: {turning} channels turn, must be all {size}")
+    rotary_size = 2 * cosines.shape[1]
+    require_true(rotary_size == size, f"{_OP}: {rotary_size} channels rotate, must be all {size}")
     permutation = "plain" if size == ROW_TILE else f"rope_interleaved_{size}"
-    told = f"{_OP}: the matrix's rows are {weight.permutation}, must be {permutation}"
-    require_true(weight.permutation == permutation, told)
+    message = f"{_OP}: the matrix's rows are {weight.permutation}, must be {permutation}"
+    require_true(weight.permutation == permutation, message)
     rows = (queries + 2 * kv_heads) * size
     require_true(weight.outputs == rows, f"{_OP}: the matrix has {weight.outputs} rows, must be {rows}")
