@@ -158,7 +158,7 @@ class CacheManager:
             tokens: its tokens as far as they are known.
         """
         node, size = cache.node, self._size
-        if node is None:
+        if node is None or (cache.cached_blocks + 1) * size > computed_tokens:
             return
         end = min(computed_tokens, len(tokens), cache.reusable_tokens)
         while (cache.cached_blocks + 1) * size <= end:

@@ -136,13 +136,15 @@ def fill(arrays: Arrays, plan: Plan, tables: Sequence[Array], block_tokens: int)
 
 def only_decodes(plan: Plan) -> bool:
     """Return whether every chunk of ``plan`` is a decode: one token each."""
-    return all(chunk.kind is StepKind.DECODE for chunk in plan)
+    return [chunk.kind for chunk in plan].count(StepKind.DECODE) == len(plan)
 
 
 def _logit_rows(query_ends: Array, plan: Plan) -> Array:
     """Return the rows of the last tokens of each chunk, as many as it wants logits of, ``[R]``."""
-    counts = np.array([chunk.logits for chunk in plan])
-    ends = counts.cumsum()
+    counts = [chunk.logits for chunk in plan]
+    if counts.count(1) == len(counts):
+        return query_ends - 1
+    ends = np.cumsum(counts)
     return np.arange(ends[-1]) + np.repeat(query_ends - ends, counts)
 
 

@@ -61,10 +61,8 @@ def _counted(counts: Counter[int] | None) -> dict[int, int]:
 
 def has_pending_counts(plan: Plan) -> bool:
     """Return whether sampling parameters of ``plan`` count tokens that the step before has yet to give."""
-    return any(
-        chunk.samples and chunk.sequence.counts is not None and chunk.sequence.pending_sample_row >= 0
-        for chunk in plan
-    )
+    counting = [chunk for chunk in plan if chunk.sequence.counts is not None]
+    return any(chunk.samples and chunk.sequence.pending_sample_row >= 0 for chunk in counting)
 
 
 class SamplingRows:
@@ -80,7 +78,7 @@ class SamplingRows:
 
     def batch(self, plan: Plan) -> SamplingBatch:
         """Return the result of :func:`sampling_batch`."""
-        sampling = [chunk for chunk in plan if chunk.samples]
+        sampling = [chunk for chunk in plan if chunk.max_new_tokens]
         sequences = [chunk.sequence for chunk in sampling]
         if self._batch is None or sequences != self._sequences:
             self._batch, self._sequences = sampling_batch(plan), sequences
@@ -106,7 +104,7 @@ def tokens_of(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Sampl
         sampled: R rows, on the host.
         is_sound: whether a row's logits were numbers, for R rows; where not, its token is an error.
     """
-    params = [chunk.sequence.request.sampling for chunk in plan if chunk.samples]
+    params = [chunk.sequence.request.sampling for chunk in plan if chunk.max_new_tokens]
     return [
         SampledToken(token, logprobs) if sound else SampledToken(-1, error=_UNSOUND)
         for token, logprobs, sound in zip(

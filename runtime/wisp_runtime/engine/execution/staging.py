@@ -154,7 +154,7 @@ class Staging:
         return StagedStep(
             batch=self._batch(plan, shape, bucket, is_long),
             rows=shape.rows,
-            valid_rows=sum(chunk.logits for chunk in plan),
+            valid_rows=sum([chunk.logits for chunk in plan]),
             bucket=bucket,
             is_long=is_long,
             pinned=pinned,

@@ -130,7 +130,7 @@ class Scheduler:
             self._count_last()
         self._steps += 1
         self._uncommitted -= 1
-        sampling = [chunk.sequence for chunk in plan if chunk.samples]
+        sampling = [chunk.sequence for chunk in plan if chunk.max_new_tokens]
         events = list[TokenEvent]()
         for sequence, token in zip(sampling, tokens, strict=True):
             if sequence.status is not Status.FINISHED:
@@ -187,21 +187,21 @@ class Scheduler:
                 sequence.computed_tokens += chunk.tokens
                 if chunk.kind is StepKind.PREFILL or chunk.start < sequence.prompt_tokens:
                     self._prompt_tokens += chunk.tokens
-                if chunk.samples:
+                if chunk.max_new_tokens:
                     sequence.pending_sample_row = row
                 else:
-                    self._publish(sequence)
+                    self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
             row += chunk.logits
         self._last = ()
 
     def _decodes(self) -> list[Chunk]:
         """Return the chunks of the running sequences that decode."""
-        chunks, index = [], 0
-        while index < len(self.running):  # preemption takes from its end
-            sequence = self.running[index]
+        chunks, index, running = list[Chunk](), 0, self.running
+        while index < len(running):  # preemption takes from its end
+            sequence = running[index]
             start, length = sequence.computed_tokens, sequence.length
-            if self._is_decode(sequence) and length < sequence.max_length and self._grow(sequence, length):
-                chunks.append(self._with_copies(Chunk.decode(sequence, start)))
+            if start + 1 == length < sequence.max_length and self._grow(sequence, length):
+                chunks.append(self._with_copies(Chunk(sequence, start, 1, StepKind.DECODE, 1, 1)))
             index += 1
         return chunks
 
@@ -219,6 +219,8 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
         """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
+        if length <= sequence.cache.covered_tokens:
+            return True
         while not self.cache.extend(sequence.cache, sequence.computed_tokens, length):
             if self.running[-1] is sequence:
                 return False
@@ -266,10 +268,6 @@ class Scheduler:
             sequence.cached_tokens += skipped
         return skipped
 
-    def _publish(self, sequence: Sequence) -> None:
-        """Let what is computed of a sequence, in full blocks, be found in the prefix cache."""
-        self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
-
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
         """Return how many leading tokens of a sequence may be in the prefix cache."""
         return sys.maxsize
@@ -279,7 +277,7 @@ class Scheduler:
             self._end(sequence)
             self.cache.clear()  # whatever spoiled the logits may sit in its blocks
             return TokenEvent(sequence.id, None, "error", message=sampled.error)
-        self._publish(sequence)
+        self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
         finish = sequence.append(sampled.token)
         self._generated_tokens += 1
