@@ -1,4 +1,4 @@
-"""What the chart renders: objects that agree with the programs they start, and rights that suffice."""
+"""Rendered chart: objects that agree with the programs they start, and sufficient rights."""
 
 import functools
 import json

@@ -16,7 +16,7 @@ HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), r
 
 needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
 
-MOST_VALUES = 60
+MAX_VALUES = 60
 COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "wisp")
 
 
@@ -45,7 +45,7 @@ def documented(text):
 
 def test_there_are_few_values_and_all_are_documented_above_their_key():
     told = documented((CHART / "values.yaml").read_text())
-    assert len(known()) <= MOST_VALUES
+    assert len(known()) <= MAX_VALUES
     assert [".".join(path) for path in known() if not told.get(path)] == []
 
 
@@ -60,7 +60,7 @@ def test_the_schema_knows_every_value_and_every_value_has_a_default():
 
 @needs_helm
 @pytest.mark.parametrize(
-    ("setting", "complaint"),
+    ("setting", "message"),
     [
         ("gateway.replica=3", "replica"),
         ("nonsense=1", "nonsense"),
@@ -83,11 +83,11 @@ def test_the_schema_knows_every_value_and_every_value_has_a_default():
         ("runtime.memory=lots", "memory"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_name(setting, complaint):
+def test_an_invalid_value_is_refused_by_name(setting, message):
     command = [str(HELM), "template", "wisp", str(CHART), "--kube-version", "1.34", "--set", setting]
     done = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert done.returncode != 0
-    assert complaint in done.stderr
+    assert message in done.stderr
 
 
 def test_templates_are_named_by_component_and_kind():

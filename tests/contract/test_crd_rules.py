@@ -1,4 +1,4 @@
-"""What the API server refuses, ``wisp`` refuses with the same words, and what one accepts the other does.
+"""Agreement of the API server and ``wisp``: both accept the same manifests and refuse with the same words.
 
 The API server is played by its three steps: defaults from the schema, the structural schema (jsonschema),
 and the CEL rules (cel-python). ``tests/cluster`` applies the CRD to a real one.

@@ -83,7 +83,7 @@ def test_a_mounted_model_is_the_folder_or_the_only_one_in_it(tmp_path, layout, e
     assert resolve(f"file://{tmp_path}", None, tmp_path) == (tmp_path / expect).resolve()
 
 
-@pytest.mark.parametrize("uri", [one for one in MOUNTED if not one.startswith("file")])
+@pytest.mark.parametrize("uri", [uri for uri in MOUNTED if not uri.startswith("file")])
 def test_what_only_a_pod_can_mount_is_refused_elsewhere_with_what_to_do(uri, tmp_path):
     with pytest.raises(errors.ModelUnsupported, match="must be mounted, which the operator does"):
         resolve(uri, None, tmp_path)
@@ -109,8 +109,8 @@ def test_a_prefetch_job_pulls_what_the_pod_will_look_for(uri, source, cache):
     assert read["revision"] == source.get("revision")
     assert str(read["cache_dir"]) == serve["args"][serve["args"].index("--cache-dir") + 1]
     assert str(read["termination_log"]) == fetch["terminationMessagePath"] == "/dev/termination-log"
-    assert [one for one in job["volumes"] if one["name"] == "cache"] == [
-        one for one in pod(found)["volumes"] if one["name"] == "cache"
+    assert [volume for volume in job["volumes"] if volume["name"] == "cache"] == [
+        volume for volume in pod(found)["volumes"] if volume["name"] == "cache"
     ]
     assert fetch["env"] == serve["env"]  # the same Secret, endpoint and home
 
@@ -133,10 +133,10 @@ def test_a_model_without_a_secret_gets_no_credentials_and_one_with_gets_only_its
     secret_names = {*SECRET_KEYS["hf"], *SECRET_KEYS["s3"], *OPTIONAL_KEYS["s3"]}
     assert not variables(model(uri)) & secret_names
     mine = pod(model(uri, {"secretRef": {"name": "mine"}}))["containers"][0]["env"]
-    named = {one["valueFrom"]["secretKeyRef"]["name"] for one in mine if "valueFrom" in one}
+    named = {each["valueFrom"]["secretKeyRef"]["name"] for each in mine if "valueFrom" in each}
     assert named == {"mine"}
     scheme = uri.partition(":")[0]
-    assert {one["name"] for one in mine if "valueFrom" in one} <= {
+    assert {each["name"] for each in mine if "valueFrom" in each} <= {
         *SECRET_KEYS[scheme],
         *OPTIONAL_KEYS.get(scheme, ()),
     }

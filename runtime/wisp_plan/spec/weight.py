@@ -31,7 +31,7 @@ class RotaryRows:
     """Rows of query, key and value heads; a device may interleave them so that the GEMM applies RoPE.
 
     Attributes:
-        head_size: Dh; all channels rotate, and none is normed before.
+        head_size: Dh; RoPE applies to all channels, and no norm precedes it.
     """
 
     head_size: int

@@ -1,4 +1,4 @@
-"""How alike two streams are: per row, because a sum over rows hides the one that is wrong."""
+"""Cosine of two streams of activations, per row, because a sum over rows hides a wrong one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-LEAST_COSINE = 0.9999
+MIN_COSINE = 0.9999
 REPORT = os.environ.get("WISP_TEST_PARITY_JSON")
 
 
@@ -19,7 +19,7 @@ class Likeness:
     """Two arrays ``[S, D]``, compared.
 
     Attributes:
-        cosine: of both as one long vector.
+        cosine: cosine of both as one long vector.
         worst_row: the least cosine of a row.
         max_error: the largest difference of two numbers.
         scale: root mean square of the expected numbers.
@@ -39,9 +39,9 @@ def compare(found: Any, expected: Any) -> Likeness:
     scale = float(b.square().mean().sqrt())
     if not bool(a.isfinite().all()):
         return Likeness(-1.0, -1.0, float("inf"), scale)
-    products, norms_a, norms_b = (a * b).sum(1), a.square().sum(1), b.square().sum(1)
-    rows = products / (norms_a * norms_b).clamp_min(1e-300).sqrt()
-    whole = products.sum() / (norms_a.sum() * norms_b.sum()).sqrt()
+    dots, norms_a, norms_b = (a * b).sum(1), a.square().sum(1), b.square().sum(1)
+    rows = dots / (norms_a * norms_b).clamp_min(1e-300).sqrt()
+    whole = dots.sum() / (norms_a.sum() * norms_b.sum()).sqrt()
     return Likeness(float(whole), float(rows.min()), float((a - b).abs().max()), scale)
 
 

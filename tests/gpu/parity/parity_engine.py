@@ -1,4 +1,4 @@
-"""Our whole engine, overlapping steps and graphs included, and whether its tokens are those of float32."""
+"""Wisp's complete engine, with overlapping steps and graphs; its tokens are compared with float32."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Sub
 
 @dataclass(frozen=True)
 class Explained:
-    """What float32 says of generated tokens.
+    """Comparison of generated tokens with float32.
 
     Attributes:
-        differences: steps at which float32 would have chosen another token.
-        first: the first of them, or None.
-        largest_gap: how much the logit of a chosen token was below the best, at most.
-        noise: how far two logits can come apart by rounding to bf16: twice the largest error of one, on the
+        differences: number of steps at which float32 chooses another token.
+        first: first of them, or None.
+        largest_gap: maximum by which a chosen token's logit was below the best.
+        noise: maximum difference of two logits by rounding to bf16: twice the largest error of one, on the
             same tokens.
     """
 
@@ -46,11 +46,11 @@ def open_engine(folder: Path, device: str) -> Target:
 
 
 class Collecting:
-    """A line that sends requests at once and keeps the tokens that come back."""
+    """Channel that sends requests at once and collects their tokens."""
 
     def __init__(self, requests: list[Submit]) -> None:
         self._requests = requests
-        self.tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
+        self.tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
         self.preemptions = self.cached_tokens = 0
 
     def receive(self, *, waits: bool) -> list[Any]:
@@ -86,7 +86,7 @@ def generate(
     line = Collecting(requests)
     on_stream_of(target.ops)
     loop.run(line, scheduler or target.scheduler(), target.runner)
-    return [line.tokens[one.request_id] for one in requests], line
+    return [line.tokens[request.request_id] for request in requests], line
 
 
 def with_blocks(target: Target, blocks: int) -> Scheduler:

@@ -25,9 +25,9 @@ class Case:
     """A model to compare.
 
     Attributes:
-        name: of the case.
+        name: name of the case.
         config: its ``config.json``.
-        is_long: compared at lengths of thousands too.
+        is_long: whether lengths of thousands are compared too.
     """
 
     name: str

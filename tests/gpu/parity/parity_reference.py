@@ -1,8 +1,8 @@
 """Transformers' side: the stream after each layer and the logits, in float32, in bf16, and between.
 
 Transformers in bf16 also keeps the residual stream and the angles of RoPE in bf16, which costs far more than
-it must. So there is a third reference: float32 in which the output of every product and norm is rounded to
-bf16, as what a layer hands on in bf16 has to be. Its distance from float32 is called the noise of bf16.
+necessary. So there is a third reference: float32 in which the output of every linear layer and norm is
+rounded to bf16, as activations in bf16 must be. Its distance from float32 is called the noise of bf16.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 
 
 class Seen(NamedTuple):
-    """What a model computed of one sequence of S tokens.
+    """Activations of one sequence of S tokens.
 
     Attributes:
-        streams: after the embedding and after each layer, ``[S, D]`` float32, of NumPy or torch.
-        logits: of the last ``n`` tokens, ``[n, V]`` float32 on the host.
+        streams: residual after the embedding and after each layer, ``[S, D]`` float32, of NumPy or torch.
+        logits: logits of the last ``n`` tokens, ``[n, V]`` float32 on the host.
     """
 
     streams: list[Any]
@@ -34,7 +34,7 @@ class Reference:
 
     Args:
         model: float32, its weights representable in bf16.
-        device: of torch.
+        device: torch device.
     """
 
     def __init__(self, model: Any, device: str) -> None:
@@ -79,15 +79,16 @@ def _watched(model: Any) -> Iterator[list[Any]]:
 
 
 def _rounded(model: Any) -> AbstractContextManager[None]:
-    """Round what products and norms return to bf16, all but the logits."""
+    """Round the outputs of linear layers and norms to bf16, except the logits."""
 
     def rounded(_module: Any, _inputs: Any, output: Any) -> Any:
         return output.to(torch.bfloat16).to(output.dtype)
 
-    products = [one for one in model.model.modules() if isinstance(one, torch.nn.Linear)]
-    norms = [one for one in model.model.modules() if type(one).__name__.endswith("RMSNorm")]
+    modules = list(model.model.modules())
+    linears = [module for module in modules if isinstance(module, torch.nn.Linear)]
+    norms = [module for module in modules if type(module).__name__.endswith("RMSNorm")]
     assert norms, "transformers names its norms otherwise now"
-    return _hooked((*products, *norms), rounded)
+    return _hooked((*linears, *norms), rounded)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Our side: a loaded model, run over pieces of sequences whose blocks lie scattered in the cache."""
+"""Wisp's side: a loaded model, run over chunks of sequences whose blocks lie scattered in the cache."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 BLOCK_TOKENS = 16
-MOST_TOKENS, MOST_SEQUENCES = 8192, 64  # of a step here
+MAX_TOKENS, MAX_SEQUENCES = 8192, 64  # of a step
 _NAN_BYTE = 0xFF
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """``count`` tokens of sequence ``row``, from position ``first``: a chunk of a prompt, or a decode."""
 
     row: int
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     count: int
 
 
-Step = list[Piece]
+Step = list[Chunk]
 
 
 def on_stream_of(ops: Ops) -> None:
@@ -57,19 +57,19 @@ class Ours:
         assert isinstance(model, Decoder)
         persistent = None
         if ops.device == "cuda":
-            step = StepSizes(MOST_TOKENS, MOST_SEQUENCES, model.spec.max_context, BLOCK_TOKENS)
+            step = StepSizes(MAX_TOKENS, MAX_SEQUENCES, model.spec.max_context, BLOCK_TOKENS)
             cast(Any, ops).reserve(model.spec, step)
             kernel = load_persistent(
-                model, ops, MOST_SEQUENCES
+                model, ops, MAX_SEQUENCES
             )  # decode steps are compared as they are served
             persistent = None if isinstance(kernel, str) else kernel
-            print("decode steps in one launch" if persistent else f"decode steps op by op: {kernel}")
+            print("persistent decode kernel" if persistent else f"decode steps op by op: {kernel}")
         return cls(model, ops, persistent)
 
     def see(self, sequences: list[list[int]], steps: list[Step]) -> list[Seen]:
         """Run ``steps`` in order, each of them one batch; return what was computed of each sequence.
 
-        The logits are those of each sequence's last piece.
+        The logits are those of each sequence's last chunk.
         """
         on_stream_of(self.ops)
         spec, random = self.model.spec, np.random.default_rng(9)
@@ -78,8 +78,8 @@ class Ours:
         order = random.permutation(cache.blocks).tolist()
         blocks = [[order.pop() for _ in range(width)] for width in widths]
         streams = [
-            [np.empty((len(one), spec.hidden), np.float32) for _ in range(len(spec.layers) + 1)]
-            for one in sequences
+            [np.empty((len(tokens), spec.hidden), np.float32) for _ in range(len(spec.layers) + 1)]
+            for tokens in sequences
         ]
         logits: dict[int, np.ndarray] = {}
         serve = ForwardPass(self.model, cache)
@@ -96,7 +96,7 @@ class Ours:
             self.model.forward(batch, cache, keep)
             # Once more as it is served: with a probe the last layer computes rows that nobody else wants.
             found = self.ops.to_host(serve(batch).logits)
-            logits |= {piece.row: found[row : row + 1].copy() for row, piece in enumerate(step)}
+            logits |= {chunk.row: found[row : row + 1].copy() for row, chunk in enumerate(step)}
         return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
 
     def _unwritten_cache(self, blocks: int) -> ModelCache:
@@ -108,13 +108,13 @@ class Ours:
         return cache
 
     def _batch(self, sequences: list[list[int]], blocks: list[list[int]], step: Step) -> Batch:
-        counts = [piece.count for piece in step]
+        counts = [chunk.count for chunk in step]
         starts = (0, *np.cumsum(counts).tolist())
-        contexts = tuple(piece.first + piece.count for piece in step)
-        positions = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in step])
-        tables = np.zeros((len(step), max(len(blocks[piece.row]) for piece in step)), np.int32)
-        for row, piece in enumerate(step):
-            tables[row, : len(blocks[piece.row])] = blocks[piece.row]
+        contexts = tuple(chunk.first + chunk.count for chunk in step)
+        positions = np.concatenate([np.arange(chunk.first, chunk.first + chunk.count) for chunk in step])
+        tables = np.zeros((len(step), max(len(blocks[chunk.row]) for chunk in step)), np.int32)
+        for row, chunk in enumerate(step):
+            tables[row, : len(blocks[chunk.row])] = blocks[chunk.row]
         rows = np.repeat(np.arange(len(step)), counts)
         slots = (
             tables[rows, positions // BLOCK_TOKENS].astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS
@@ -135,18 +135,18 @@ class Ours:
         )
 
 
-def whole(lengths: list[int]) -> list[Step]:
+def all_at_once(lengths: list[int]) -> list[Step]:
     """Return the schedule that computes every sequence in one step."""
-    return [[Piece(row, 0, length) for row, length in enumerate(lengths)]]
+    return [[Chunk(row, 0, length) for row, length in enumerate(lengths)]]
 
 
 def together(lengths: list[int], decodes: int) -> list[Step]:
     """Return the schedule that computes all prompts in one step, then decodes all sequences in each more."""
-    prompts = [Piece(row, 0, length - decodes) for row, length in enumerate(lengths)]
+    prompts = [Chunk(row, 0, length - decodes) for row, length in enumerate(lengths)]
     return [
         prompts,
         *(
-            [Piece(row, length - decodes + n, 1) for row, length in enumerate(lengths)]
+            [Chunk(row, length - decodes + n, 1) for row, length in enumerate(lengths)]
             for n in range(decodes)
         ),
     ]
@@ -156,9 +156,8 @@ def mixed(lengths: list[int], chunks: list[int], decodes: int) -> list[Step]:
     """Return a schedule in which prompts are computed in chunks while others already decode.
 
     Args:
-        lengths: of the sequences; the last ``decodes`` tokens of each come one a step.
-        chunks: how many tokens of a prompt a step computes, sequence by sequence; a sequence starts a step
-            after the one before it.
+        lengths: lengths of the sequences; the last ``decodes`` tokens of each are decoded, one a step.
+        chunks: prompt tokens a step, for each sequence; a sequence starts a step after the one before it.
         decodes: tokens that are decoded at the end of each sequence that has more than those.
     """
     done, steps, round_number = [0] * len(lengths), [], 0
@@ -169,7 +168,7 @@ def mixed(lengths: list[int], chunks: list[int], decodes: int) -> list[Step]:
             if done[row] == length or row > round_number:
                 continue
             count = min(chunks[row], prompt - done[row]) if done[row] < prompt else 1
-            step.append(Piece(row, done[row], count))
+            step.append(Chunk(row, done[row], count))
             done[row] += count
         steps.append(step)
         round_number += 1

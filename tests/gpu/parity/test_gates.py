@@ -1,4 +1,4 @@
-"""An answer does not depend on its company: alone or in a batch, cached or computed, preempted or not.
+"""Batch invariance of tokens: alone or batched, cached or computed, preempted or not.
 
 Greedy tokens are equal; where two runs part, the two tokens' logits in float32 are closer than rounding to
 bf16 can push them apart (sums of another order round differently); that is counted and printed.

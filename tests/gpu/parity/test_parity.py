@@ -22,11 +22,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
-from parity_compare import LEAST_COSINE, compare, report
+from parity_compare import MIN_COSINE, compare, report
 from parity_engine import explain, generate, open_engine
 from parity_models import CASE_NAMES, CASES, Case, write_model
 from parity_reference import Reference, Seen
-from parity_run import Ours, Step, mixed, together, whole
+from parity_run import Ours, Step, all_at_once, mixed, together
 
 from wisp_runtime.ops import registry
 
@@ -73,9 +73,9 @@ def require_alike(pair: Pair, what: str, sequences: list[list[int]], steps: list
     for row, (tokens, found) in enumerate(zip(sequences, ours, strict=True)):
         exact, *others = (_all(pair.reference.see(tokens, dtype)) for dtype in ("float32", "rounded", "bf16"))
         for place, (expected, *three) in enumerate(zip(exact, _all(found), *others, strict=True)):
-            mine, rounded, theirs = (compare(one, expected) for one in three)
+            mine, rounded, theirs = (compare(each, expected) for each in three)
             likes.append((mine, rounded, theirs))
-            if mine.cosine < LEAST_COSINE or mine.worst_row < min(LEAST_COSINE, rounded.worst_row):
+            if mine.cosine < MIN_COSINE or mine.worst_row < min(MIN_COSINE, rounded.worst_row):
                 name = "logits" if place == len(found.streams) else f"after layer {place}"
                 faults.append(f"sequence {row}, {name}: {mine}; float32 rounded: {rounded}")
     mine, rounded, theirs = (min(side, key=lambda like: like.worst_row) for side in zip(*likes, strict=True))
@@ -102,12 +102,14 @@ def _all(seen: Seen) -> list[Any]:
 def test_each_layer_of_a_prompt_is_that_of_transformers(pair, length):
     if length > 300 and not (LONG and pair.case.is_long):
         pytest.skip("lengths of thousands for one model of each family, on a GPU")
-    require_alike(pair, f"{length} tokens", [pair.tokens(length)], whole([length]))
+    require_alike(pair, f"{length} tokens", [pair.tokens(length)], all_at_once([length]))
 
 
 def test_prompts_that_share_a_step_do_not_see_each_other(pair):
     lengths = [130, 1, 64, 17, 3]
-    require_alike(pair, "5 prompts in a step", [pair.tokens(length) for length in lengths], whole(lengths))
+    require_alike(
+        pair, "5 prompts in a step", [pair.tokens(length) for length in lengths], all_at_once(lengths)
+    )
 
 
 def test_chunks_of_prompts_beside_decodes_are_computed_as_if_alone(pair):

@@ -51,22 +51,22 @@ def cache(model):
     return kv_cache(np.zeros(shape, np.float32), np.zeros(shape, np.float32), BLOCK_TOKENS)
 
 
-def batch_of(pieces: list[tuple[int, int, list[int]]]) -> Batch:
+def batch_of(chunks: list[tuple[int, int, list[int]]]) -> Batch:
     """Make a batch of (row of the block table, first position, tokens); each row owns every eighth block."""
     tables = np.arange(BLOCKS_EACH * len(PROMPTS), dtype=np.int32).reshape(BLOCKS_EACH, -1).T
-    counts = [len(tokens) for _, _, tokens in pieces]
+    counts = [len(tokens) for _, _, tokens in chunks]
     starts = (0, *np.cumsum(counts).tolist())
-    positions = np.concatenate([np.arange(first, first + len(tokens)) for _, first, tokens in pieces])
-    rows = np.repeat([row for row, _, _ in pieces], counts)
-    contexts = tuple(first + len(tokens) for _, first, tokens in pieces)
+    positions = np.concatenate([np.arange(first, first + len(tokens)) for _, first, tokens in chunks])
+    rows = np.repeat([row for row, _, _ in chunks], counts)
+    contexts = tuple(first + len(tokens) for _, first, tokens in chunks)
     slots = tables[rows, positions // BLOCK_TOKENS].astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS
     return Batch(
-        tokens=np.concatenate([np.array(tokens, np.int32) for _, _, tokens in pieces]),
+        tokens=np.concatenate([np.array(tokens, np.int32) for _, _, tokens in chunks]),
         positions=positions.astype(np.int32),
         slots=slots,
         query_starts=np.array(starts, np.int32),
         context_lengths=np.array(contexts, np.int32),
-        block_tables=tables[[row for row, _, _ in pieces]],
+        block_tables=tables[[row for row, _, _ in chunks]],
         logit_rows=np.array(starts[1:], np.int64) - 1,
         query_starts_host=starts,
         context_lengths_host=contexts,
@@ -78,14 +78,14 @@ def generate(model, cache, prompts: list[list[int]], count: int, chunk: int) -> 
     sequences = [list(prompt) for prompt in prompts]
     done = [0] * len(prompts)
     while True:
-        pieces = []
+        chunks = []
         for row, sequence in enumerate(sequences):
             if len(sequence) < len(prompts[row]) + count:
-                pieces.append((row, done[row], sequence[done[row] : done[row] + chunk]))
-        if not pieces:
+                chunks.append((row, done[row], sequence[done[row] : done[row] + chunk]))
+        if not chunks:
             return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
-        best = model.forward(batch_of(pieces), cache).logits.argmax(axis=1)
-        for (row, first, tokens), token in zip(pieces, best.tolist(), strict=True):
+        best = model.forward(batch_of(chunks), cache).logits.argmax(axis=1)
+        for (row, first, tokens), token in zip(chunks, best.tolist(), strict=True):
             done[row] = first + len(tokens)
             if done[row] == len(sequences[row]):
                 sequences[row].append(token)

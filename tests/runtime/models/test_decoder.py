@@ -62,10 +62,10 @@ def make(**switches):
     return model_class(spec)(spec, weights, OPS)
 
 
-def run(model, pieces, cache):
-    """Run sequence 0 in blocks 0.. over ``pieces`` of (first, tokens), one a step; return all logits."""
+def run(model, chunks, cache):
+    """Run sequence 0 in blocks 0.. over ``chunks`` of (first, tokens), one a step; return all logits."""
     logits = []
-    for first, tokens in pieces:
+    for first, tokens in chunks:
         n, positions = len(tokens), np.arange(first, first + len(tokens))
         batch = Batch(
             tokens=np.array(tokens, np.int32),
@@ -92,13 +92,13 @@ TOKENS = [3, 14, 15, 9, 26, 5, 35, 89, 79, 3, 23, 84, 62]
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-@pytest.mark.parametrize("cuts", [(0, 1, 13), (0, 12, 13), (0, 5, 8, 13), tuple(range(14))])
-def test_however_a_prompt_is_cut_the_logits_are_the_same(name, cuts):
+@pytest.mark.parametrize("bounds", [(0, 1, 13), (0, 12, 13), (0, 5, 8, 13), tuple(range(14))])
+def test_logits_do_not_depend_on_how_a_prompt_is_chunked(name, bounds):
     model = make(**SWITCHES[name])
-    whole = run(model, [(0, TOKENS)], empty_cache(model.spec))
-    pieces = [(first, TOKENS[first:last]) for first, last in pairwise(cuts)]
-    found = run(model, pieces, empty_cache(model.spec))
-    np.testing.assert_allclose(found, whole, atol=5e-5)
+    full = run(model, [(0, TOKENS)], empty_cache(model.spec))
+    chunks = [(first, TOKENS[first:last]) for first, last in pairwise(bounds)]
+    found = run(model, chunks, empty_cache(model.spec))
+    np.testing.assert_allclose(found, full, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in SWITCHES if name not in ("llama", "tied")])
@@ -135,24 +135,24 @@ def test_a_step_that_wants_no_logits_gives_none():
 
 
 class Step(NamedTuple):
-    """Pieces of sequences (which, from where on, how many tokens), and the rows whose logits are wanted."""
+    """Chunks of sequences (sequence, first token, number of tokens), and the rows with logits."""
 
-    pieces: tuple[tuple[int, int, int], ...]
+    chunks: tuple[tuple[int, int, int], ...]
     rows: tuple[int, ...]
 
     def batch(self, rows=None):
-        """Lay it out; sequence n is TOKENS turned by n, in blocks 4 n to 4 n + 3."""
+        """Return the batch; sequence n is TOKENS shifted by n, in blocks 4 n to 4 n + 3."""
         tables = np.arange(16, dtype=np.int32).reshape(4, 4)
-        at = [(which, n) for which, first, count in self.pieces for n in range(first, first + count)]
-        starts = (0, *accumulate(count for _, _, count in self.pieces))
-        contexts = tuple(first + count for _, first, count in self.pieces)
+        at = [(which, n) for which, first, count in self.chunks for n in range(first, first + count)]
+        starts = (0, *accumulate(count for _, _, count in self.chunks))
+        contexts = tuple(first + count for _, first, count in self.chunks)
         return Batch(
             tokens=np.array([(TOKENS[which:] + TOKENS)[n] for which, n in at], np.int32),
             positions=np.array([n for _, n in at], np.int32),
             slots=np.array([which * 4 * TB + n for which, n in at]),
             query_starts=np.array(starts, np.int32),
             context_lengths=np.array(contexts, np.int32),
-            block_tables=tables[[which for which, _, _ in self.pieces]],
+            block_tables=tables[[which for which, _, _ in self.chunks]],
             logit_rows=np.array(self.rows if rows is None else rows, np.int64),
             query_starts_host=starts,
             context_lengths_host=contexts,
@@ -162,7 +162,7 @@ class Step(NamedTuple):
 STEPS = {
     "prompt": [Step(((0, 0, 13),), (12,))],
     "several rows of a prompt": [Step(((0, 0, 13),), (0, 5, 12))],
-    "chunks": [  # what only writes K and V has one row that nobody wants: engine/execution/staging.py
+    "chunks": [  # chunks without logits have one unused row: engine/execution/staging.py
         Step(((2, 0, 6),), (5,)),
         Step(((2, 6, 6),), (5,)),
         Step(((2, 12, 1),), (0,)),
@@ -170,7 +170,7 @@ STEPS = {
     "no row": [Step(((1, 0, 6),), ()), Step(((1, 6, 7),), (6,))],
     "mixed": [
         Step(((0, 0, 12), (1, 0, 5)), (11, 16)),
-        Step(((0, 12, 1), (1, 5, 1), (2, 0, 7), (3, 0, 13)), (0, 1, 21)),  # sequence 2 wants none yet
+        Step(((0, 12, 1), (1, 5, 1), (2, 0, 7), (3, 0, 13)), (0, 1, 21)),  # sequence 2 has none yet
         Step(((1, 6, 1), (2, 7, 6), (3, 13, 1)), (0, 6, 7)),
         Step(((1, 7, 1), (3, 14, 1)), (0, 1)),
     ],
@@ -179,30 +179,33 @@ STEPS = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
-def test_logits_of_the_wanted_rows_are_those_that_all_rows_would_have_given(name, steps):
+def test_logits_of_some_rows_equal_those_of_all_rows(name, steps):
     model, streams = make(**SWITCHES[name]), []
-    ours, whole, probed = (empty_cache(model.spec) for _ in range(3))
+    ours, full, probed = (empty_cache(model.spec) for _ in range(3))
     for step in steps:
-        count = sum(tokens for _, _, tokens in step.pieces)
+        count = sum(tokens for _, _, tokens in step.chunks)
         found = model.forward(step.batch(), ours).logits
-        every = model.forward(step.batch(rows=range(count)), whole).logits
+        every = model.forward(step.batch(rows=range(count)), full).logits
         shown = model.forward(step.batch(), probed, lambda _, stream: streams.append(stream)).logits
         assert found.shape == shown.shape == (len(step.rows), 90)
-        # float32 products of fewer rows, whose sums may be in another order
+        # float32 GEMMs of fewer rows may add in another order
         np.testing.assert_allclose(found, every[list(step.rows)], atol=5e-5)
         np.testing.assert_allclose(shown, every[list(step.rows)], atol=5e-5)
         assert len(streams[-1]) == count
-        for cache in (ours, probed):  # of every token, wanted or not
-            np.testing.assert_array_equal(cache.keys, whole.keys)
-            np.testing.assert_array_equal(cache.values, whole.values)
+        for cache in (ours, probed):  # of every token, with logits or not
+            np.testing.assert_array_equal(cache.keys, full.keys)
+            np.testing.assert_array_equal(cache.values, full.values)
             assert cache.keys[-1].any(axis=(1, 3)).sum() == len(written(steps, step))
 
 
 def written(steps, last):
-    """Return which tokens are in the cache after ``last``, as (sequence, position)."""
+    """Return the tokens in the cache after ``last``, as (sequence, position)."""
     done = steps[: steps.index(last) + 1]
     return {
-        (which, n) for one in done for which, first, count in one.pieces for n in range(first, first + count)
+        (which, n)
+        for step in done
+        for which, first, count in step.chunks
+        for n in range(first, first + count)
     }
 
 
@@ -212,7 +215,7 @@ def written(steps, last):
         ((12,), None, [13] * 5 + [1] * 4),
         ((3, 12), None, [13] * 5 + [2] * 4),
         (range(13), None, [13] * 9),
-        ((12,), lambda *_: None, [13] * 8 + [1]),  # it is shown the whole stream
+        ((12,), lambda *_: None, [13] * 8 + [1]),  # it is shown the full stream
     ],
 )
 def test_the_last_layer_multiplies_only_the_wanted_rows_after_attention(monkeypatch, rows, probe, expect):
