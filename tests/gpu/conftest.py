@@ -33,7 +33,7 @@ def _small_models_stand_for_large_ones():
     from wisp_runtime.engine.persistent import strategy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategy, "_LEAST_WEIGHT_BYTES", 0)
+        patch.setattr(strategy, "_MIN_WEIGHT_BYTES", 0)
         yield
 
 
