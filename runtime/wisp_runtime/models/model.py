@@ -38,7 +38,7 @@ class Model(Protocol):
 
     @property
     def weights(self) -> NamedWeights:
-        """Return the weights by name, for a kernel that computes all layers in one launch."""
+        """Return the weights by name, for a persistent decode kernel."""
         ...
 
     def rope_table(self, attention: AttentionSpec) -> RopeTable:

@@ -17,7 +17,7 @@ class ForwardPass:
         cache: caches of all layers.
 
     Attributes:
-        persistent: kernel that computes a decode step in one launch; None if there is none.
+        persistent: persistent decode kernel; None if there is none.
     """
 
     def __init__(self, model: Model, cache: ModelCache) -> None:

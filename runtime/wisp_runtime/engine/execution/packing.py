@@ -140,7 +140,7 @@ def only_decodes(plan: Plan) -> bool:
 
 
 def _logit_rows(query_ends: Array, plan: Plan) -> Array:
-    """Return the rows of the last tokens of each chunk, as many as it wants logits of, ``[R]``."""
+    """Return the rows of the last tokens of each chunk, ``logits`` of each, ``[R]``."""
     counts = [chunk.logits for chunk in plan]
     if counts.count(1) == len(counts):
         return query_ends - 1

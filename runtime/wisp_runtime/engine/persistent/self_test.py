@@ -60,8 +60,8 @@ def compare_logits(
         worst = int(cosines.argmin())
         if not cosines[worst] >= _MIN_COSINE:
             return (
-                f"a step of {rows} in one launch differs from the general path: cosine {cosines[worst]:.4f} "
-                f"after {plan[worst].start} tokens"
+                f"a step of {rows} in the persistent kernel differs from the general path: "
+                f"cosine {cosines[worst]:.4f} after {plan[worst].start} tokens"
             )
     return None
 
@@ -71,10 +71,10 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
     random = np.random.default_rng(rows)
     first_block, spare = 0, limits.cache.pools[0].blocks - rows
     for row in range(rows):
-        wanted = _LONG_TOKENS if row == 0 else 1 + 27 * row % _SHORT_TOKENS
-        wanted = min(wanted, limits.max_context - 1)
-        blocks = min(blocks_for(wanted + 1, limits.block_tokens), 1 + spare)
-        tokens = min(wanted, blocks * limits.block_tokens - 1)
+        target = _LONG_TOKENS if row == 0 else 1 + 27 * row % _SHORT_TOKENS
+        target = min(target, limits.max_context - 1)
+        blocks = min(blocks_for(target + 1, limits.block_tokens), 1 + spare)
+        tokens = min(target, blocks * limits.block_tokens - 1)
         ids = random.integers(0, limits.vocab, tokens + 1).tolist()
         request = Submit(f"self-test-{row}", tuple(ids[:-1]), 1)
         made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
@@ -85,7 +85,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
 
 
 def _prompts(sequences: list[Sequence], max_tokens: int) -> Iterator[Plan]:
-    """Yield steps of at most ``max_tokens`` that compute all prompts; logits are wanted of every chunk."""
+    """Yield steps of at most ``max_tokens`` that compute all prompts; logits are target of every chunk."""
     chunks, budget = list[Chunk](), max_tokens
     for sequence in sequences:
         start = 0

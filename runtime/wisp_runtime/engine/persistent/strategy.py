@@ -1,9 +1,8 @@
 """Selection of the decode strategy: a persistent kernel where it gives the logits of the general path.
 
 The persistent kernel of the model is looked up, and compared with the general path (:mod:`.self_test`) before
-the
-server is ready: a kernel that is wrong on this card, or a build that is stale, is found here and not in an
-    answer.
+the server is ready: a kernel that is wrong on this card, or a build that is stale, shows up here and not in
+an answer.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
 _FASTER_UP_TO = 32
 """Sequences of a step up to which the kernel is faster; with 64 the general path takes 6.14 ms of an 8B on an
-H200, one launch 6.28."""
+H200, the persistent kernel 6.28."""
 
 _MIN_WEIGHT_BYTES = GIB
-"""SmolLM2-135M on an H200: one launch 0.70 ms of GPU time, the general path 0.66; Llama-3.2-3B 1.94 and 1.99
-as served."""
+"""SmolLM2-135M on an H200: the persistent kernel 0.70 ms of GPU time, the general path 0.66; Llama-3.2-3B
+1.94 and 1.99 as served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class DecodeStrategy:
     """Kernels of decode steps, as ``/state`` shows them.
 
     Attributes:
-        path: ``persistent`` is one launch a step, ``general`` a launch an op, ``reference`` the CPU.
+        path: ``persistent`` is the persistent kernel, ``general`` a launch an op, ``reference`` the CPU.
         why: reason why it is not persistent; empty if it is.
         up_to: sequences of a persistent step; steps of more are general.
         up_to_tokens: tokens of all their contexts together; steps that read more are general. None is no
@@ -116,7 +115,7 @@ def select_strategy(
             return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
         kernel = why
     if limits.separate_prefill_decode:
-        raise ConfigError(f"--deterministic needs decode steps in one launch: {kernel}.")
+        raise ConfigError(f"--deterministic needs the persistent decode kernel: {kernel}.")
     return DecodeStrategy("general", kernel)
 
 
@@ -134,7 +133,7 @@ def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Mem
         return "--decode-path general"
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
     if is_small and not limits.separate_prefill_decode:
-        return "the model is small: the barriers of one launch take longer than its kernels' edges"
+        return "the model is small: barriers of the persistent kernel take longer than launches of the others"
     if limits.block_tokens % STEP_BLOCK_TOKENS:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"
     if memory.process_bytes is not None and others_bytes >= GIB:

@@ -43,10 +43,10 @@ class DeterministicScheduler(Scheduler):
         prefills = self._prefills()
         while budget and (sequence := next(prefills, None)):
             start = sequence.computed_tokens
-            wanted = min(sequence.prompt_tokens - start, budget)
-            if wanted <= 0:  # all of its prompt was cached
+            target = min(sequence.prompt_tokens - start, budget)
+            if target <= 0:  # all of its prompt was cached
                 continue
-            tokens = self._reach(sequence, wanted, sequence.prompt_tokens)
+            tokens = self._reach(sequence, target, sequence.prompt_tokens)
             if not tokens:
                 break
             is_last = start + tokens == sequence.length

@@ -170,7 +170,7 @@ class Scheduler:
         """Return how many of the next ``tokens`` tokens of a sequence that prefills up to ``length`` can be
         computed.
 
-        There may be none, for want of blocks: then nobody overtakes it.
+        There may be none, for lack of blocks: then nothing overtakes it.
         """
         start = sequence.computed_tokens
         tokens = self.cache.align(sequence.cache, start, tokens, length)

@@ -143,9 +143,12 @@ def first_part_alone(logits, batch):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"wrong": noisy}, "a step of 1 in one launch differs from the general path: cosine 0."),
+        ({"wrong": noisy}, "a step of 1 in the persistent kernel differs from the general path: cosine 0."),
         ({"wrong": lambda logits, _: logits * np.nan}, "differs from the general path: cosine nan"),
-        ({"wrong": lambda logits, _: logits[::-1]}, "a step of 16 in one launch differs"),  # rows mixed up
+        (
+            {"wrong": lambda logits, _: logits[::-1]},
+            "a step of 16 in the persistent kernel differs",
+        ),  # rows mixed up
         ({"wrong": first_part_alone}, "cosine -1.0000 after 1100 tokens"),
         ({"why": "not compiled"}, "not compiled"),
         ({"requested": "general"}, "--decode-path general"),
@@ -186,8 +189,11 @@ def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"wrong": noisy}, "needs decode steps in one launch: a step of 1 in one launch differs"),
-        ({"why": "not compiled"}, "needs decode steps in one launch: not compiled"),
+        (
+            {"wrong": noisy},
+            "needs the persistent decode kernel: a step of 1 in the persistent kernel differs",
+        ),
+        ({"why": "not compiled"}, "needs the persistent decode kernel: not compiled"),
         (
             {"limits": replace(DETERMINISTIC, max_concurrent=40)},
             "at most 32 sequences; lower --max-concurrent",
