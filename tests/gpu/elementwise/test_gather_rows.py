@@ -7,7 +7,7 @@ pytestmark = pytest.mark.gpu
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device, to_host  # noqa: E402
-from wisp_runtime.ops.cuda.elementwise.rows import TakeRows  # noqa: E402
+from wisp_runtime.ops.cuda.elementwise.rows import GatherRows  # noqa: E402
 
 
 def bits(array):
@@ -31,18 +31,18 @@ def test_rows_come_back_to_the_bit(device, random, tokens, columns, rows):
     chosen = np.array(rows, np.int64)
     fresh = device.workspace.array("test.rows", (len(rows) + 1, columns), BF16)
     fresh.data.memset_async(0xFF, fresh.nbytes)
-    out = TakeRows(device)(to_device(x), to_device(chosen), out_name="test.rows")
+    out = GatherRows(device)(to_device(x), to_device(chosen), out_name="test.rows")
     assert np.array_equal(bits(to_host(out)), bits(reference.gather_rows(x, chosen)))
     assert (bits(to_host(fresh)[-1]) == 0xFFFF).all()  # what lies behind is not written
 
 
 def test_no_rows_are_no_work(device):
     rows = to_device(np.zeros(0, np.int64))
-    assert TakeRows(device)(full_nan((4, 64), BF16), rows, out_name="test.rows").shape == (0, 64)
+    assert GatherRows(device)(full_nan((4, 64), BF16), rows, out_name="test.rows").shape == (0, 64)
 
 
 def test_arrays_that_do_not_fit_are_refused(device):
-    take, x, rows = TakeRows(device), full_nan((4, 64), BF16), to_device([1, 2], np.int64)
+    gather, x, rows = GatherRows(device), full_nan((4, 64), BF16), to_device([1, 2], np.int64)
     refused = (
         (full_nan((4, 60), BF16), rows),  # columns
         (full_nan((4, 8, 64), BF16), rows),
@@ -54,7 +54,7 @@ def test_arrays_that_do_not_fit_are_refused(device):
     )
     for array, chosen in refused:
         with pytest.raises(ShapeError):
-            take(array, chosen, out_name="test.rows")
+            gather(array, chosen, out_name="test.rows")
     own = device.workspace.array("test.rows", (4, 64), BF16)
     with pytest.raises(ShapeError, match="must be another"):
-        take(own, rows, out_name="test.rows")
+        gather(own, rows, out_name="test.rows")

@@ -81,8 +81,10 @@ class Rig:
             array.data.memset_async(0xFF, array.nbytes, self.device.stream)
         self.device.synchronize()
 
-    def answers(self, requests, *, overlaps=True, records=True, **limits):
+    def answers(self, requests, *, overlaps=True, records=True, blocks=None, **limits):
         """Serve ``requests``, all at once; return their tokens by id, and the final load."""
+        if blocks is not None:
+            limits["cache"] = replace(CACHE, pools=(replace(CACHE.pools[0], blocks=blocks),))
         runner = self.runner if overlaps else Synchronous(self.runner)
         if not records:
             self.runner.graphs = GraphCache(self.runner._stream)

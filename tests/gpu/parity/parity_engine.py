@@ -91,7 +91,9 @@ def generate(
 
 def with_blocks(target: Target, blocks: int) -> Scheduler:
     """Return a scheduler that may use so few blocks."""
-    return Scheduler(replace(target.limits, blocks=blocks))
+    cache = target.limits.cache
+    pools = tuple(replace(pool, blocks=blocks) for pool in cache.pools)
+    return Scheduler(replace(target.limits, cache=replace(cache, pools=pools)))
 
 
 def explain(reference: Reference, prompt: list[int], tokens: list[int]) -> Explained:

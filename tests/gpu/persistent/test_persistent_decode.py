@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spec_changes import attention_of, changed
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # without tests/conftest.py too: WITHHELD, the soak test
 from decode_batch import decode_batch
+from spec_changes import attention_of, changed
 
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
