@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
 from wisp_plan.memory.cache import model_groups
-from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_runtime.config import DecodePath, ServeConfig
@@ -200,7 +199,7 @@ def make_runner(
     """
     ops = device.ops
     cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv_dtype)), ops)
-    device.reserve(model.spec, step_sizes(limits))
+    device.reserve(model.spec, limits.step)
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
         return on_host, select_strategy(wanted, on_host.forward_pass, ops, limits, memory)
@@ -209,11 +208,6 @@ def make_runner(
     runner.warm_up()
     device.seal()
     return runner, strategy
-
-
-def step_sizes(limits: Limits) -> StepSizes:
-    """Return the largest step within ``limits``."""
-    return StepSizes(limits.max_step_tokens, limits.max_running, limits.max_context, limits.block_tokens)
 
 
 def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:

@@ -17,7 +17,7 @@ from wisp_plan.spec.model import ModelSpec
 
 def gpu_buffers(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return every buffer that serving ``spec`` needs beside weights and caches."""
-    return (*op_buffers(spec, step), *persistent(spec, step), *inputs(step), rope_table(spec))
+    return (*op_buffers(spec, step), *persistent(spec, step), *inputs(spec, step), rope_table(spec))
 
 
 def op_buffers(

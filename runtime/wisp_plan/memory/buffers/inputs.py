@@ -5,24 +5,39 @@ from __future__ import annotations
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.sampling import HEADER_BYTES, ROW_BYTES
 from wisp_plan.memory.buffers.widths import widest
+from wisp_plan.memory.cache import model_groups
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.cache import State
 from wisp_plan.spec.model import ModelSpec
 
 ARRAY_ALIGNMENT_BYTES = 16
-_ARRAYS = 6  # slots, logit rows, tokens, positions, query starts, context lengths
-_TOKEN_BYTES, _SEQUENCE_BYTES = 8 + 4 + 4, 8 + 4 + 4
+"""A packed array begins at a multiple of it."""
 
 
-def inputs(step: StepSizes) -> tuple[Buffer, Buffer]:
+def inputs(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, Buffer]:
     """Return a step's sampling parameters and packed arrays in one buffer, and its block tables."""
+    groups = model_groups(spec, "bf16")
+    states = sum(isinstance(group.spec, State) for group in groups)
+    paged = len(groups) - states
     parameters = HEADER_BYTES + step.max_sequences * ROW_BYTES
-    arrays = step.max_tokens * _TOKEN_BYTES + step.max_sequences * _SEQUENCE_BYTES
-    size_bytes = parameters + arrays + _ARRAYS * ARRAY_ALIGNMENT_BYTES  # and the end of query_starts
+    packed = packed_bytes(step.max_tokens, step.max_sequences, paged, has_states=states > 0)
+    return Buffer("inputs", (parameters + packed,), "uint8"), block_tables(step, paged)
+
+
+def packed_bytes(tokens: int, sequences: int, groups: int, *, has_states: bool) -> int:
+    """Return the bytes of a step's packed arrays, what aligns them included.
+
+    Slots (8 bytes a paged group), ids and positions of tokens; logit rows, query starts, context lengths and,
+    of models with recurrent state, state slots of sequences.
+    """
+    of_tokens, of_sequences = 8 * groups + 4 + 4, 8 + 4 + 4 + 4 * has_states
+    return tokens * of_tokens + sequences * of_sequences + (6 + has_states) * ARRAY_ALIGNMENT_BYTES
+
+
+def block_tables(step: StepSizes, groups: int) -> Buffer:
+    """Return the blocks of each sequence in each paged group."""
     blocks = -(-step.max_context // step.block_tokens)
-    return (
-        Buffer("inputs", (size_bytes,), "uint8"),
-        Buffer("block_tables", (step.max_sequences, blocks), "int32"),
-    )
+    return Buffer("block_tables", (groups, step.max_sequences, blocks), "int32")
 
 
 def rope_table(spec: ModelSpec) -> Buffer:

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wisp_plan.memory.buffers.inputs import ARRAY_ALIGNMENT_BYTES
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan
-
-_ALIGNMENT_BYTES = 16
 
 
 class Shape(NamedTuple):
@@ -223,4 +222,4 @@ def _block_tables(plan: Plan, group: int) -> Array:
 
 
 def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return -(-size // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_plan.memory.batch_buckets import bucket_for, buckets
+from wisp_plan.memory.buffers.inputs import block_tables, packed_bytes
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.batch import Array, Batch, Sampled, StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
-from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.execution.packing import (
     Arrays,
     Shape,
@@ -89,9 +89,7 @@ class StagedStep:
 class PinnedBuffer:
     """Page-locked memory of a step: inputs, block tables and results."""
 
-    def __init__(
-        self, stream: Stream, sampler: Sampler, inputs_bytes: int, tables: tuple[int, int, int]
-    ) -> None:
+    def __init__(self, stream: Stream, sampler: Sampler, inputs_bytes: int, tables: tuple[int, ...]) -> None:
         self.inputs = stream.host_memory(sampler.parameter_bytes + inputs_bytes)
         self.parameters = sampler.host_view(self.inputs[: sampler.parameter_bytes])
         self.arrays = self.inputs[sampler.parameter_bytes :]
@@ -115,12 +113,14 @@ class Staging:
         self._buckets = buckets(limits.max_running)
         rows = limits.max_running
         self._groups, self._has_states = len(limits.cache.pools), bool(limits.cache.states)
-        tables = (self._groups, rows, blocks_for(limits.max_context, limits.block_tokens))
-        inputs_bytes = size_bytes(self._shape(limits.max_step_tokens, rows, rows))
+        tables = block_tables(limits.step, self._groups).shape
+        inputs_bytes = packed_bytes(limits.max_step_tokens, rows, self._groups, has_states=self._has_states)
+        assert size_bytes(self._shape(limits.max_step_tokens, rows, rows)) <= inputs_bytes
         self._pinned = [PinnedBuffer(stream, sampler, inputs_bytes, tables) for _ in range(2)]
         self._inputs = stream.device_memory(sampler.parameter_bytes + inputs_bytes)
         self._tables = stream.device_memory(4 * math.prod(tables)).view(np.int32).reshape(tables)
-        self._host_tables = [BlockTables(*tables[1:], group) for group in range(self._groups)]
+        _, rows, width = tables
+        self._host_tables = [BlockTables(rows, width, group) for group in range(self._groups)]
         self._sampling = SamplingRows()
         self._decodes: dict[tuple[int, bool], Batch] = {}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wisp_plan.memory.cache import CacheSizes
+from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import TokenLogprobs
@@ -47,6 +48,11 @@ class Limits:
     def max_running(self) -> int:
         """Sequences in one step: each that decodes needs a token of it."""
         return min(self.max_concurrent, self.max_step_tokens)
+
+    @property
+    def step(self) -> StepSizes:
+        """Largest step, from which the size of every buffer follows."""
+        return StepSizes(self.max_step_tokens, self.max_running, self.max_context, self.block_tokens)
 
 
 class Chunk(NamedTuple):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from wisp_plan.memory.buffers import attention, persistent, sampling
-from wisp_plan.memory.buffers.inputs import inputs
-from wisp_plan.memory.step import StepSizes
+from wisp_plan.memory.buffers.inputs import packed_bytes
 from wisp_runtime.engine.execution.packing import Shape, size_bytes
 from wisp_runtime.engine.execution.sampler import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
@@ -40,9 +38,8 @@ def test_prefill_tiles_that_the_ledger_counts_fit_a_hopper():
     assert prefill_plan.largest_tiles(prefill_plan.WGMMA, 232448) == attention.HOPPER_PREFILL_TILES
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(512, 32), (64, 1), (8192, 256)])
-def test_the_inputs_of_a_step_take_what_is_declared(tokens, rows):
-    declared = sum(buffer.size_bytes for buffer in inputs(StepSizes(tokens, rows, 8192, 16)))
-    parameters = sampling.HEADER_BYTES + rows * sampling.ROW_BYTES
-    real = parameters + size_bytes(Shape(tokens, rows, rows)) + rows * 512 * np.dtype(np.int32).itemsize
-    assert 0 <= declared - real <= 512
+@pytest.mark.parametrize("sizes", [(512, 32, 1, False), (64, 1, 3, True), (8192, 256, 2, False)], ids=str)
+def test_the_packed_arrays_of_a_step_fit_their_buffer(sizes):
+    tokens, rows, groups, has_states = sizes
+    declared = packed_bytes(tokens, rows, groups, has_states=has_states)
+    assert 0 <= declared - size_bytes(Shape(tokens, rows, rows, groups, has_states)) <= 128
