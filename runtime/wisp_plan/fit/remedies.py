@@ -1,7 +1,7 @@
-"""Find out what would make a model fit, by trying it.
+"""Remedies of a model that does not fit, each checked by resolving it.
 
-Nothing is proposed that was not resolved again and found to fit; formats are bounded by what the runtime
-can serve (:attr:`FitRequest.formats_available`).
+Only changes that were resolved again and fit are proposed; formats are limited to those that the runtime can
+serve (:attr:`FitRequest.formats_available`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Trial, attempt
+from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate, resolve
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
@@ -20,12 +20,12 @@ from wisp_plan.weights.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that was tried and makes the model fit.
+    """A change that was checked and makes the model fit.
 
     Attributes:
-        setting: the field to change, as in ``spec.runtime``; ``gpu`` or ``memory`` for the hardware.
-        value: what to set it to.
-        text: both, as a message says it.
+        setting: field to change, as in ``spec.runtime``; ``gpu`` or ``memory`` for the hardware.
+        value: new value of the field.
+        text: both, in the words of a message.
     """
 
     setting: str
@@ -33,16 +33,16 @@ class Remedy:
     text: str
 
 
-def find_remedies(spec: ModelSpec, request: FitRequest, trial: Trial) -> tuple[Remedy, ...]:
-    """List what would make ``request`` fit where ``trial`` did not, the least intrusive first.
+def find_remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tuple[Remedy, ...]:
+    """List changes that make ``request`` fit, the least intrusive first.
 
     One change of a setting where one suffices, else two together, else larger hardware.
     """
-    available = trial.available_bytes
+    available = candidate.available_bytes
     singles = tuple(_single_changes(spec, request, available))
     if singles:
         return singles
-    return tuple(_double_changes(spec, request, available)) or (_hardware(request, trial),)
+    return tuple(_double_changes(spec, request, available)) or (_hardware(request, candidate),)
 
 
 def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
@@ -54,7 +54,7 @@ def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) 
 
 
 def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    """Try the shorter context together with each narrower format, the most faithful first."""
+    """Try the shorter context together with each narrower format, the most precise first."""
     for name in _narrower_formats(request):
         changed = replace(request, quantization=name)
         remedy = _other_context(spec, changed, available_bytes)
@@ -74,7 +74,7 @@ def _narrower_formats(request: FitRequest) -> Iterator[str]:
 
 def _other_format(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     for name in _narrower_formats(request):
-        if attempt(spec, replace(request, quantization=name), available_bytes).fits:
+        if resolve(spec, replace(request, quantization=name), available_bytes).fits:
             return Remedy("quantization", name, f"quantization: {name}")
     return None
 
@@ -82,7 +82,7 @@ def _other_format(spec: ModelSpec, request: FitRequest, available_bytes: int) ->
 def _other_kv_dtype(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     if request.kv_format != "bf16" or "fp8" not in request.kv_dtypes_available:
         return None
-    if not attempt(spec, replace(request, kv_dtype="fp8"), available_bytes).fits:
+    if not resolve(spec, replace(request, kv_dtype="fp8"), available_bytes).fits:
         return None
     return Remedy("kvCacheDtype", "fp8", "kvCacheDtype: fp8")
 
@@ -90,34 +90,34 @@ def _other_kv_dtype(spec: ModelSpec, request: FitRequest, available_bytes: int) 
 def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     if request.max_context is None:
         return None
-    trial = attempt(spec, replace(request, max_context=None), available_bytes)
-    if not trial.fits or trial.max_context >= request.max_context:
+    candidate = resolve(spec, replace(request, max_context=None), available_bytes)
+    if not candidate.fits or candidate.max_context >= request.max_context:
         return None
-    return Remedy("maxContext", str(trial.max_context), f"maxContext {trial.max_context}")
+    return Remedy("maxContext", str(candidate.max_context), f"maxContext {candidate.max_context}")
 
 
 def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     if request.kv_cache_bytes is None:
         return None
     context = request.max_context or min(spec.max_context, MIN_CONTEXT_TOKENS)
-    trial = attempt(spec, replace(request, kv_cache_bytes=None, max_context=context), available_bytes)
-    if not trial.fits:
+    candidate = resolve(spec, replace(request, kv_cache_bytes=None, max_context=context), available_bytes)
+    if not candidate.fits:
         return None
-    size = f"{-(-trial.required.kv_cache_bytes // MIB)}MiB"
+    size = f"{-(-candidate.required.kv_cache_bytes // MIB)}MiB"
     return Remedy("kvCacheMemory", size, f"a KV cache of {size}")
 
 
 def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
     fewer = 1 << (request.max_concurrent - 1).bit_length()
     while (fewer := fewer // 2) >= 1:
-        if attempt(spec, replace(request, max_concurrent=fewer), available_bytes).fits:
+        if resolve(spec, replace(request, max_concurrent=fewer), available_bytes).fits:
             return Remedy("maxConcurrent", str(fewer), f"maxConcurrent {fewer}")
     return None
 
 
-def _hardware(request: FitRequest, trial: Trial) -> Remedy:
-    """Name the memory that would do when the default share of it may be used."""
-    needed = trial.required.total_bytes
+def _hardware(request: FitRequest, candidate: Candidate) -> Remedy:
+    """Name the memory that suffices when the default share of it may be used."""
+    needed = candidate.required.total_bytes
     if request.device == "cpu":
         size = f"{math.ceil(needed / DEFAULT_FRACTION / GIB)} GiB"
         return Remedy("memory", size, f"{size} of free memory")

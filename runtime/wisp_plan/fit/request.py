@@ -1,4 +1,4 @@
-"""What a user asks of a model on a device, before anything is decided."""
+"""Request of a fit check: the user's settings, before ``auto`` is resolved."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from wisp_plan.weights.formats import FORMATS, Device
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """The settings that decide how much memory a model needs; defaults as on the command line.
+    """Settings that determine a model's memory; defaults as on the command line.
 
     Attributes:
         max_context: tokens a sequence may hold; None is auto.
         max_concurrent: sequences in one step.
-        quantization: of the weights, or auto.
-        kv_dtype: of keys and values, or auto.
+        quantization: format of the weights, or auto.
+        kv_dtype: dtype of keys and values, or auto.
         block_tokens: Tb, tokens per KV block.
-        max_step_tokens: tokens a step may compute; None is auto (:mod:`.steps`).
-        device: where it runs; on ``cpu`` weights, keys and values are held in float32.
-        kv_cache_bytes: for the KV cache; None is auto.
-        context_bytes: of the CUDA context, when the available bytes were measured with (then its size) or
-            without it (then 0); None takes the ledger's estimate.
-        sm_count: SMs of the GPU; None is not known yet.
+        max_step_tokens: tokens a step may compute; None is auto (:mod:`wisp_plan.memory.limits`).
+        device: device of the model; on ``cpu`` weights, keys and values are float32.
+        kv_cache_bytes: size of the KV cache; None is auto.
+        context_bytes: size of the CUDA context if the available bytes were measured before it was made, 0 if
+            after; None: the ledger's estimate.
+        sm_count: SMs of the GPU; None: not known yet.
         formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
         kv_dtypes_available: likewise for keys and values.
     """
@@ -46,14 +46,14 @@ class FitRequest:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The weight formats to try, the most faithful first."""
+        """Weight formats to try, the most precise first."""
         if self.quantization != "auto":
             return (self.quantization,)
         return tuple(name for name in FORMATS if name in self.formats_available)
 
     @property
     def kv_format(self) -> str:
-        """How keys and values are held."""
+        """Dtype of keys and values in memory."""
         if self.device == "cpu":
             return "float32"
         return self.kv_dtypes_available[0] if self.kv_dtype == "auto" else self.kv_dtype

@@ -1,7 +1,7 @@
 """Resolve a request against an amount of memory: every ``auto`` becomes a number or a format.
 
-Pure arithmetic on the ledger. A trial always has an answer, also when nothing fits: then it is the
-smallest thing that was asked for, so that a message can say how much is missing.
+Pure arithmetic on the ledger. There is a result also when nothing fits: the smallest candidate, so that a
+message can name the missing memory.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB
 
 MIN_CONTEXT_TOKENS = 512
-"""The shortest context that ``maxContext: auto`` settles for; less than that is called not fitting."""
+"""Minimum context of ``maxContext: auto``; with less, the model does not fit."""
 
 COMFORT_CONTEXT_TOKENS = 4096
-"""A format, or a step's width, is left only when a context of this many tokens does not fit with it."""
+"""Context that a format or a step's width must allow; otherwise the next one is tried."""
 
 CPU_KV_BYTES = GIB
-"""What ``auto`` gives the KV cache on the CPU, where memory is shared with everything else."""
+"""KV cache of ``auto`` on the CPU, where memory is shared with other processes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A request, resolved.
+class Candidate:
+    """A resolved request.
 
     Attributes:
-        required: the ledger with KV blocks for one sequence of ``max_context`` tokens: the least that serves
+        required: ledger with KV blocks for one sequence of ``max_context`` tokens: the minimum that serves
             with steps of this width.
-        available_bytes: what there is.
+        available_bytes: available memory.
         max_context: tokens a sequence may hold.
-        kv_limit_bytes: bound on the KV cache that the user set, if any.
+        kv_limit_bytes: the user's limit of the KV cache, if any.
     """
 
     required: Ledger
@@ -56,49 +56,49 @@ class Trial:
 
     @property
     def headroom_bytes(self) -> int:
-        """What is left beside the least that serves; negative is what is missing."""
+        """Memory left beyond the minimum that serves; negative: missing memory."""
         return self.available_bytes - self.required.total_bytes
 
 
-def attempt(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Trial:
-    """Resolve ``request``: the most faithful format that fits comfortably, else the best there is.
+def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
+    """Resolve ``request``: the most precise format that fits comfortably, else the best candidate.
 
-    Within a format the widest step that leaves room for that; where nothing fits, what is missing the least.
+    Within a format, the widest step that allows that; where nothing fits, the closest candidate.
     """
     limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
-    trials = []
+    candidates = []
     for name, tokens in product(request.formats, step_sizes(spec, request, available_bytes)):
-        trial = _attempt(spec, request, name, tokens, available_bytes)
-        if trial.fits and trial.max_context >= limit:
-            return trial
-        trials.append(trial)
-    return max(trials, key=_merit)
+        candidate = _candidate(spec, request, name, tokens, available_bytes)
+        if candidate.fits and candidate.max_context >= limit:
+            return candidate
+        candidates.append(candidate)
+    return max(candidates, key=_score)
 
 
-def _merit(trial: Trial) -> tuple[bool, int, int]:
-    return trial.fits, trial.max_context, 0 if trial.fits else -trial.required.total_bytes
+def _score(candidate: Candidate) -> tuple[bool, int, int]:
+    return candidate.fits, candidate.max_context, 0 if candidate.fits else -candidate.required.total_bytes
 
 
-def _attempt(
+def _candidate(
     spec: ModelSpec, request: FitRequest, quantization: str, step_tokens: int, available_bytes: int
-) -> Trial:
+) -> Candidate:
     groups = model_groups(spec, request.kv_format)
 
-    def at(context: int) -> Trial:
+    def at(context: int) -> Candidate:
         blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)
         options = request.ledger_options(quantization, context, blocks, step_tokens)
-        return Trial(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
+        return Candidate(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
 
     if request.max_context is not None:
         return at(request.max_context)
     return _longest(spec.max_context, request.block_tokens, at)
 
 
-def _longest(limit: int, block_tokens: int, at: Callable[[int], Trial]) -> Trial:
+def _longest(limit: int, block_tokens: int, at: Callable[[int], Candidate]) -> Candidate:
     """Find the longest context that fits: ``limit``, or the largest multiple of a block below it."""
-    whole = at(limit)
-    if whole.fits:
-        return whole
+    full = at(limit)
+    if full.fits:
+        return full
     shortest = at(min(limit, MIN_CONTEXT_TOKENS))
     if not shortest.fits:
         return shortest
@@ -109,28 +109,28 @@ def _longest(limit: int, block_tokens: int, at: Callable[[int], Trial]) -> Trial
     return at(low * block_tokens) if low * block_tokens > shortest.max_context else shortest
 
 
-def allocate(spec: ModelSpec, request: FitRequest, trial: Trial) -> Ledger:
+def allocate(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> Ledger:
     """Return the ledger with all KV blocks that the process should allocate.
 
-    A trial that fits gets what the user set, or all that is left (on the CPU: 1 GiB at most, or what one
-    sequence needs); one that does not fit stays at the least that would serve.
+    A candidate that fits gets the user's setting, or all that is left (on the CPU: at most 1 GiB, or the need
+    of one sequence); one that does not fit stays at the minimum that serves.
     """
-    if not trial.fits:
-        return trial.required
-    required = trial.required
-    room_bytes = required.kv_cache_bytes + trial.headroom_bytes
-    wanted_bytes = room_bytes
+    if not candidate.fits:
+        return candidate.required
+    required = candidate.required
+    free_bytes = required.kv_cache_bytes + candidate.headroom_bytes
+    limit_bytes = free_bytes
     if request.kv_cache_bytes is not None:
-        wanted_bytes = request.kv_cache_bytes
+        limit_bytes = request.kv_cache_bytes
     elif request.device == "cpu":
-        wanted_bytes = CPU_KV_BYTES
+        limit_bytes = CPU_KV_BYTES
     options = required.options
-    blocks = _most_blocks(spec, options, min(room_bytes, wanted_bytes))
+    blocks = _max_blocks(spec, options, min(free_bytes, limit_bytes))
     return compute_ledger(spec, replace(options, kv_blocks=max(blocks, options.kv_blocks)))
 
 
-def _most_blocks(spec: ModelSpec, options: LedgerOptions, limit_bytes: int) -> int:
-    """Return the most KV blocks whose caches take no more than ``limit_bytes``; never less than there are."""
+def _max_blocks(spec: ModelSpec, options: LedgerOptions, limit_bytes: int) -> int:
+    """Return the maximum of KV blocks within ``limit_bytes``; never less than the current number."""
 
     def fits(blocks: int) -> bool:
         return cache_of(spec, replace(options, kv_blocks=blocks)).size_bytes <= limit_bytes

@@ -12,7 +12,7 @@ from typing import Literal
 from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import Trial, allocate, attempt
+from wisp_plan.fit.resolve import Candidate, allocate, resolve
 from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
@@ -28,21 +28,20 @@ class Fit:
 
     Attributes:
         fits: whether at least one sequence of ``max_context`` tokens can be served.
-        message: one sentence; when it does not fit it ends in what would.
-        ledger: what the process will occupy, all KV blocks included; when it does not fit, the least that
-            would serve.
-        required_bytes: the least that serves: one sequence of ``max_context`` tokens, in such steps.
-        available_bytes: what there is.
-        device_name: e.g. ``L4``.
-        max_context: tokens a sequence may hold, prompt and answer together.
+        message: one sentence; when it does not fit it ends in the remedies.
+        ledger: memory of the process with all KV blocks; when it does not fit, the minimum that serves.
+        required_bytes: minimum that serves: one sequence of ``max_context`` tokens, in steps of this width.
+        available_bytes: available memory.
+        device_name: name of the device, e.g. ``L4``.
+        max_context: tokens a sequence may hold, prompt and completion together.
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
-        quantization: of the weights (``float32`` on the CPU).
-        kv_dtype: of keys and values.
+        quantization: format of the weights (``float32`` on the CPU).
+        kv_dtype: dtype of keys and values.
         kv_blocks: P, blocks to allocate; 0 when it does not fit.
         block_tokens: Tb.
-        remedies: changes that were tried and make it fit; empty when it fits.
-        basis: what the verdict rests on: the checkpoint's headers, or config.json alone.
+        remedies: changes that were checked and make it fit; empty when it fits.
+        basis: source of the tensors: the checkpoint's headers, or config.json alone.
     """
 
     fits: bool
@@ -63,7 +62,7 @@ class Fit:
 
     @property
     def headroom_bytes(self) -> int:
-        """What is left beside the least that serves; negative is what is missing."""
+        """Memory left beyond the minimum that serves; negative: missing memory."""
         return self.available_bytes - self.required_bytes
 
     @property
@@ -74,8 +73,8 @@ class Fit:
     @property
     def max_concurrent_at_context(self) -> int:
         """Sequences of full ``max_context`` that run at a time."""
-        most = self.cache.sequences(self.max_context, self.max_step_tokens) if self.fits else 0
-        return self.max_concurrent if most is None else min(self.max_concurrent, most)
+        limit = self.cache.sequences(self.max_context, self.max_step_tokens) if self.fits else 0
+        return self.max_concurrent if limit is None else min(self.max_concurrent, limit)
 
     @property
     def context_at_max_concurrent(self) -> int:
@@ -116,10 +115,10 @@ def check(
     """Decide whether ``spec`` can be served as requested within ``available_bytes``.
 
     Args:
-        available_bytes: what the process may take in all (``gpus.usable_bytes``, or free memory times
+        available_bytes: total that the process may use (``gpus.usable_bytes``, or free memory times
             ``--memory-fraction``).
-        device_name: for messages: ``L4``, or ``this machine``.
-        tensors: the checkpoint's tensors; given, they must be those that the model needs.
+        device_name: name in messages: ``L4``, or ``this machine``.
+        tensors: tensors of the checkpoint; if given, they must be those that the model needs.
 
     Raises:
         RequestInvalid: the request cannot be satisfied by any amount of memory.
@@ -128,22 +127,22 @@ def check(
     request.check(spec)
     if tensors is not None:
         check_tensors(spec, tensors.by_name)
-    trial = attempt(spec, request, available_bytes)
-    remedies = () if trial.fits else find_remedies(spec, request, trial)
-    ledger = allocate(spec, request, trial)
+    candidate = resolve(spec, request, available_bytes)
+    remedies = () if candidate.fits else find_remedies(spec, request, candidate)
+    ledger = allocate(spec, request, candidate)
     return Fit(
-        fits=trial.fits,
-        message=_message(spec, request, trial, remedies, device_name),
+        fits=candidate.fits,
+        message=_message(spec, request, candidate, remedies, device_name),
         ledger=ledger,
-        required_bytes=trial.required.total_bytes,
+        required_bytes=candidate.required.total_bytes,
         available_bytes=available_bytes,
         device_name=device_name,
-        max_context=trial.max_context,
+        max_context=candidate.max_context,
         max_concurrent=request.max_concurrent,
         max_step_tokens=ledger.options.max_step_tokens,
         quantization="float32" if request.device == "cpu" else ledger.options.quantization,
         kv_dtype=ledger.options.kv_dtype,
-        kv_blocks=ledger.options.kv_blocks if trial.fits else 0,
+        kv_blocks=ledger.options.kv_blocks if candidate.fits else 0,
         block_tokens=request.block_tokens,
         remedies=remedies,
         basis="config" if tensors is None else "checkpoint",
@@ -151,20 +150,20 @@ def check(
 
 
 def _message(
-    spec: ModelSpec, request: FitRequest, trial: Trial, remedies: tuple[Remedy, ...], device_name: str
+    spec: ModelSpec, request: FitRequest, candidate: Candidate, remedies: tuple[Remedy, ...], device_name: str
 ) -> str:
     device = device_name if device_name.startswith(("the ", "this ")) else f"the {device_name}"
-    needs = f"needs {format_size(trial.required.total_bytes)}"
-    has = f"{device} has {format_size(trial.available_bytes)} free"
-    if trial.fits:
-        is_shortened = trial.max_context < spec.max_context and request.max_context is None
+    needs = f"needs {format_size(candidate.required.total_bytes)}"
+    has = f"{device} has {format_size(candidate.available_bytes)} free"
+    if candidate.fits:
+        is_shortened = candidate.max_context < spec.max_context and request.max_context is None
         limit = f" (of the model's {spec.max_context}, which would need more)" if is_shortened else ""
-        return f"{needs} for a context of {trial.max_context} tokens{limit}, {has}"
+        return f"{needs} for a context of {candidate.max_context} tokens{limit}, {has}"
     advice = ", or ".join(remedy.text for remedy in remedies)
-    if trial.headroom_bytes >= 0 and trial.kv_limit_bytes is not None:
-        cache, allowed = format_size(trial.required.kv_cache_bytes), format_size(trial.kv_limit_bytes)
+    if candidate.headroom_bytes >= 0 and candidate.kv_limit_bytes is not None:
+        cache, allowed = format_size(candidate.required.kv_cache_bytes), format_size(candidate.kv_limit_bytes)
         return (
-            f"a context of {trial.max_context} tokens needs a KV cache of {cache}, the limit set for it "
+            f"a context of {candidate.max_context} tokens needs a KV cache of {cache}, the limit set for it "
             f"is {allowed}; fits with {advice}"
         )
     return f"{needs}, {has}; fits with {advice}"

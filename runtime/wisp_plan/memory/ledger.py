@@ -33,17 +33,17 @@ the forward pass alone, of steps that are sampled later."""
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """What the ledger depends on besides the model; everything is decided, nothing is ``auto``.
+    """Settings that the ledger depends on besides the model; nothing is ``auto``.
 
     Attributes:
-        device: where the model runs.
-        quantization: of the projections (ignored on ``cpu``).
-        kv_dtype: of keys and values: bf16, fp8, or float32 on ``cpu``.
+        device: device of the model.
+        quantization: format of the projections (ignored on ``cpu``).
+        kv_dtype: dtype of keys and values: bf16, fp8, or float32 on ``cpu``.
         kv_blocks, block_tokens: P, Tb.
         max_context: tokens a sequence may hold.
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
-        context_bytes: of the CUDA context, when it was measured; None takes the estimate.
+        context_bytes: measured size of the CUDA context; None: the estimate.
         sm_count: SMs of the GPU.
     """
 
@@ -68,7 +68,7 @@ class LedgerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the ledger: what, how much, and how that came about."""
+    """One line of the ledger: name, size, explanation."""
 
     name: str
     size_bytes: int
@@ -77,16 +77,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All that a serving process occupies on its device.
+    """Memory of a serving process on its device.
 
     Attributes:
-        weights_bytes: the weights as they are held in memory, without scales.
-        scales_bytes: the scales of quantized weights.
+        weights_bytes: weights in memory, without scales.
+        scales_bytes: scales of quantized weights.
         workspace_bytes: activations, logits and attention's partial results of one step.
         graphs_bytes: captured CUDA graphs.
-        context_bytes: CUDA's own.
+        context_bytes: CUDA context.
         cache: caches of all layers.
-        options: what it was computed for.
+        options: settings of the computation.
     """
 
     weights_bytes: int

@@ -1,8 +1,8 @@
-"""How many tokens a step may compute when the user leaves it open.
+"""Default maximum of tokens in a step.
 
-A prompt is computed in steps of at most so many tokens. Wide steps use a GPU better and need more workspace,
-so ``auto`` is a list: the widest step that costs little comes first, and :mod:`.trial` goes down it before it
-gives up a format, a context or the model.
+A prompt is computed in steps of at most that many tokens. Wide steps use a GPU better and need more
+workspace, so ``auto`` is a list: the widest step that costs little comes first, and
+:mod:`wisp_plan.fit.resolve` tries narrower ones before a narrower format, a shorter context or a refusal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GPU_STEPS = (8192, 4096, 2048, 1024, 512)
 CPU_STEP = 512
 
 WORKSPACE_SHARE = 16
-"""A GPU's step may be as wide as this part of the available memory allows: one sixteenth."""
+"""Workspace of a GPU's step: at most this fraction of the available memory, one sixteenth."""
 
 
 def step_sizes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> tuple[int, ...]:

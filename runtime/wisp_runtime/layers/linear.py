@@ -12,8 +12,8 @@ class Linear:
 
     Args:
         ops: the device.
-        weights: holds ``name.weight`` ``[out, in]``, and ``name.bias`` ``[out]`` if there is one.
-        name: of the map.
+        weights: weights with ``name.weight`` ``[out, in]``, and ``name.bias`` ``[out]`` if there is one.
+        name: name of the linear map.
     """
 
     def __init__(self, ops: Ops, weights: Weights, name: str) -> None:

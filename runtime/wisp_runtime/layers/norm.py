@@ -12,8 +12,8 @@ class RMSNorm:
 
     Args:
         ops: the device.
-        weights: holds ``name.weight`` ``[D]``.
-        name: of the norm.
+        weights: weights with ``name.weight`` ``[D]``.
+        name: name of the norm.
         eps: added to the mean square.
     """
 

@@ -93,7 +93,7 @@ class Decoder:
 
         Args:
             batch: N tokens.
-            cache: of all layers.
+            cache: caches of all layers.
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
                 the host; for comparing with another implementation. The last layer then computes every row.
         """
