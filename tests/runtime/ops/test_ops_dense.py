@@ -10,7 +10,7 @@ import pytest
 
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import reference
-from wisp_runtime.ops.cpu.blas import has_small_products, keep_blas_single_threaded
+from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cpu.threads import Work, Workers
 
@@ -208,4 +208,4 @@ def test_the_weights_begin_at_a_multiple_of_64_bytes():
 def test_the_blas_of_numpy_is_found_and_knows_its_processor():
     assert keep_blas_single_threaded()
     # One way only: OpenBLAS runs some processors with AVX-512, AMD's for one, on kernels without it.
-    assert not has_small_products() or "avx512vl" in Path("/proc/cpuinfo").read_text()
+    assert not has_small_gemms() or "avx512vl" in Path("/proc/cpuinfo").read_text()

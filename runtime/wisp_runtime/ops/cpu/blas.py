@@ -1,4 +1,4 @@
-"""NumPy's OpenBLAS: keep it in the calling thread, and ask for which processor it chose its kernels."""
+"""NumPy's OpenBLAS: keep it in the calling thread, and query which kernels it chose for this CPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _AVX512_CORES = frozenset({b"SkylakeX", b"Cooperlake", b"SapphireRapids"})
 
 
 def keep_blas_single_threaded() -> bool:
-    """Tell OpenBLAS to stay in the calling thread; return whether it was found."""
+    """Keep OpenBLAS in the calling thread; return whether it is there."""
     function = _function("set_num_threads")
     if function is not None:
         function(1)
     return function is not None
 
 
-def has_small_products() -> bool:
-    """Whether OpenBLAS has kernels for small products, as it has for AVX-512.
+def has_small_gemms() -> bool:
+    """Return whether OpenBLAS has kernels for small GEMMs, as it has for AVX-512.
 
     With them two rows times a tile of weights run at the speed of reading the tile; one row, which is a
     vector to NumPy, takes 1.4 times as long. Without them two rows take twice as long as one.

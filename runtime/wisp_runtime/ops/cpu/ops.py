@@ -17,7 +17,7 @@ from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
-from wisp_runtime.ops.cpu.blas import has_small_products, keep_blas_single_threaded
+from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
@@ -33,12 +33,12 @@ _NUMBERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What the last attention found in its batch, and which shapes it was asked about."""
+class _LastBatch:
+    """Decode tokens of the last attention's batch, and the shapes that they were listed for."""
 
     batch: Batch
-    question: tuple[object, ...]
-    lone: dict[int, Decode]
+    shapes: tuple[object, ...]
+    single: dict[int, Decode]
 
 
 def _dtype(weight: WeightSpec) -> np.dtype[Any]:
@@ -50,7 +50,7 @@ class CpuOps:
     """NumPy as a device.
 
     Args:
-        threads: threads that share a matrix product; None is one for each CPU of this process.
+        threads: threads that share a GEMM; None is one for each CPU of this process.
     """
 
     device = "cpu"
@@ -58,8 +58,8 @@ class CpuOps:
 
     def __init__(self, threads: int | None = None) -> None:
         keep_blas_single_threaded()
-        self._pairs_rows = has_small_products()
-        self._known: _Known | None = None
+        self._pairs_rows = has_small_gemms()
+        self._last: _LastBatch | None = None
         count = threads or available_threads()
         self._workers = Workers(count) if count > 1 else None
 
@@ -134,7 +134,7 @@ class CpuOps:
             self.store(replace(destination, first=first), values.reshape(-1, *destination.shape[1:]))
 
     def set_batch_invariant(self) -> None:
-        """Refuse: how NumPy's products add up depends on how many rows they have."""
+        """Refuse: the order of NumPy's sums depends on the number of rows."""
         raise ConfigError(
             "--deterministic cannot be had on the CPU, whose products depend on a step's size (--device auto "
             "takes it where there is no GPU). Serve on a Hopper GPU, or leave out --deterministic."
@@ -197,7 +197,7 @@ class CpuOps:
         return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
 
     def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
-        """See :func:`.reference.silu_mul`, of the product."""
+        """See :func:`.reference.linear` and :func:`.reference.silu_mul`."""
         return self.silu_mul(self.linear(x, weight, bias))
 
     def silu_mul(self, gate_up: Array) -> Array:
@@ -255,19 +255,18 @@ class CpuOps:
         """See :func:`.reference.paged_attention`."""
         checks.rank("q", q, 3)
         checks.cache(keys, values, (keys.shape[1], q.shape[2]))
-        lone = self._decodes(q, keys, batch, window)
+        single = self._decodes(q, keys, batch, window)
         return reference.paged_attention(
-            q, keys, values, batch, scale=scale, window=window, lone=lone, workers=self._workers
+            q, keys, values, batch, scale=scale, window=window, single=single, workers=self._workers
         )
 
     def _decodes(self, q: Array, keys: Array, batch: Batch, window: int | None) -> dict[int, Decode]:
-        """Check a batch and find its decode tokens, once for all layers."""
-        question = (q.shape, keys.shape, window)
-        known = self._known
-        if known is None or known.batch is not batch or known.question != question:
+        """Check a batch and list its decode tokens, once for all layers."""
+        shapes, last = (q.shape, keys.shape, window), self._last
+        if last is None or last.batch is not batch or last.shapes != shapes:
             checks.attention(q, keys, batch)
-            known = self._known = _Known(batch, question, reference.decodes(batch, keys.shape[2], window))
-        return known.lone
+            last = self._last = _LastBatch(batch, shapes, reference.decodes(batch, keys.shape[2], window))
+        return last.single
 
     def persistent_kernel(
         self,
@@ -276,7 +275,7 @@ class CpuOps:
         rotation: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
     ) -> PersistentKernel | str:
-        """A processor has no launches to save."""
+        """Return the reason: a CPU has no launches to save."""
         return "the CPU computes op by op"
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:

@@ -1,7 +1,7 @@
-"""How a weight matrix lies in the CPU's memory: tiles of 32 outputs, each tile ``[in, 32]``.
+"""Layout of a weight matrix in the CPU's memory: tiles of 32 outputs, each tile ``[in, 32]``.
 
 A tile is read front to back with 32 sums kept in registers, so one row times the matrix runs at the speed
-of reading it; ``docs/decisions/`` has the measurements. Nothing outside ``ops`` looks into the tiles.
+of reading it; ``docs/decisions/`` has the measurements. Nothing outside ``ops`` reads the tiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PackedMatrix:
     """A weight matrix ``[out, in]`` in tiles.
 
     Attributes:
-        tiles: ``[ceil(out / 32), in, 32]`` float32; what lies beyond ``out`` is zero.
+        tiles: ``[ceil(out / 32), in, 32]`` float32; zero beyond ``out``.
         outputs: rows of the matrix.
     """
 

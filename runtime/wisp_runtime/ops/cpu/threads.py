@@ -1,7 +1,7 @@
-"""Threads of the CPU backend: whole matrix products are cut by output tiles, one part a thread.
+"""Threads of the CPU backend: a GEMM is split by output tiles, one share a thread.
 
-OpenBLAS's own threads meet after every product by spinning; on a machine that does anything else beside,
-they wait for the scheduler each time. Ours sleep, and only products worth the waking are cut.
+OpenBLAS's own threads synchronize after every GEMM by spinning; on a machine that does anything else, they
+wait for the scheduler each time. These sleep, and only GEMMs worth the waking are split.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MULTIPLICATIONS_PER_S = 40e9
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A product over output tiles, and what it costs."""
+    """Cost of a GEMM over output tiles."""
 
     tiles: int
     multiplications: int
@@ -27,15 +27,15 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """About how long one thread takes."""
+        """Estimated time of one thread."""
         return max(self.bytes_read / _BYTES_PER_S, self.multiplications / _MULTIPLICATIONS_PER_S)
 
 
 class Workers:
-    """A fixed number of threads that compute parts of one product.
+    """A fixed number of threads that share one GEMM.
 
     Args:
-        threads: how many compute, the caller's included; at least 2.
+        threads: number of threads, the caller's included; at least 2.
     """
 
     def __init__(self, threads: int) -> None:
@@ -44,10 +44,10 @@ class Workers:
 
     def split(self, work: Work, compute: Callable[[slice], object]) -> None:
         """Call ``compute`` on slices that cover the tiles, in parallel if the work is worth it."""
-        parts = min(self.threads, int(work.seconds / _MIN_SECONDS) + 1, work.tiles)
-        cuts = [work.tiles * part // parts for part in range(parts + 1)]
-        slices = [slice(first, last) for first, last in pairwise(cuts)]
-        others = [self._pool.submit(compute, one) for one in slices[1:]]
+        shares = min(self.threads, int(work.seconds / _MIN_SECONDS) + 1, work.tiles)
+        bounds = [work.tiles * share // shares for share in range(shares + 1)]
+        slices = [slice(first, last) for first, last in pairwise(bounds)]
+        others = [self._pool.submit(compute, tiles) for tiles in slices[1:]]
         compute(slices[0])
         for other in others:
             other.result()

@@ -1,4 +1,4 @@
-"""Refuse arrays that an op cannot take, before it reads past one. Shared by every backend."""
+"""Refuse arrays that an op cannot take, before it reads past one. Every device uses these checks."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def attention(q: Array, keys: Array, batch: Batch) -> None:
         raise ShapeError(f"{q.shape[1]} query heads are no multiple of {keys.shape[1]} KV heads")
     starts, contexts = batch.query_starts_host, batch.context_lengths_host
     if len(starts) != len(contexts) + 1 or starts[0] != 0 or starts[-1] != len(q):
-        raise ShapeError(f"query_starts {starts} do not cut {len(q)} tokens into {len(contexts)} sequences")
-    room = batch.block_tables.shape[1] * keys.shape[2]
+        raise ShapeError(f"query_starts {starts} do not split {len(q)} tokens into {len(contexts)} sequences")
+    capacity = batch.block_tables.shape[1] * keys.shape[2]
     for row, context in enumerate(contexts):
         queries = starts[row + 1] - starts[row]
-        if not 0 <= queries <= context <= room:
+        if not 0 <= queries <= context <= capacity:
             raise ShapeError(
-                f"sequence {row}: {queries} queries, context {context}, blocks for {room} tokens"
+                f"sequence {row}: {queries} queries, context {context}, blocks for {capacity} tokens"
             )
 
 

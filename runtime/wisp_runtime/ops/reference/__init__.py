@@ -1,6 +1,6 @@
-"""The NumPy twin of every op: the oracle of the kernels, and what the CPU backend runs.
+"""Reference implementation of every op in NumPy: kernels are compared with it, and the CPU runs it.
 
-Plain functions over float32 arrays that check nothing; :mod:`wisp_runtime.ops.cpu.ops` checks.
+Plain functions over float32 arrays without checks; :mod:`wisp_runtime.ops.cpu.ops` checks.
 """
 
 from wisp_runtime.ops.reference.attention import paged_attention, write_kv

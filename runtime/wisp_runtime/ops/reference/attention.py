@@ -1,6 +1,6 @@
 """Attention over the paged KV cache, in NumPy: prefill chunks, decode tokens, or both in one batch.
 
-Chunks and windows are computed here; a lone query that sees all of its sequence in :mod:`.decode`.
+Chunks and windows are computed here; a single query that attends to all of its sequence in :mod:`.decode`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cpu.threads import Workers
 from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes
 
-_ROWS_BY_BLOCK = (
-    32  # few rows times a block is a product so small that OpenBLAS copies nothing: 4 times faster
-)
-_SCORES_AT_ONCE = 8 << 20  # 32 MiB of float32: a long chunk over a long context goes in pieces
+_MAX_ROWS_BY_BLOCK = 32  # few rows times a block is so small that OpenBLAS copies nothing: 4 times faster
+_MAX_SCORES = 8 << 20  # 32 MiB of float32: a long chunk over a long context is computed in slices
 
 
 def write_kv(k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
-    """Put each token's K and V into its slot of one layer's cache.
+    """Write each token's K and V to its slot of one layer's cache.
 
     Args:
         k, v: ``[N, Hkv, Dh]`` float32.
@@ -40,7 +38,7 @@ def paged_attention(
     *,
     scale: float,
     window: int | None = None,
-    lone: dict[int, Decode] | None = None,
+    single: dict[int, Decode] | None = None,
     workers: Workers | None = None,
 ) -> Array:
     """Let every query attend to its sequence's cached tokens up to and including its own position.
@@ -48,10 +46,10 @@ def paged_attention(
     Args:
         q: ``[N, Hq, Dh]`` float32, a view is fine; query head h reads KV head ``h // (Hq / Hkv)``.
         keys, values: ``[P, Hkv, Tb, Dh]``, this step's tokens already written.
-        batch: which sequence owns which rows, blocks and lengths.
+        batch: rows, blocks and lengths of each sequence.
         scale: multiplies the scores, usually ``Dh ** -0.5``.
-        window: a query sees this many positions, its own included; None sees all.
-        lone: what :func:`.decode.decodes` found in ``batch``; None looks.
+        window: positions that a query attends to, its own included; None is all.
+        single: decode tokens of ``batch``, as :func:`.decode.decodes` lists them; None lists them here.
         workers: threads that share the decode tokens; None computes here.
 
     Returns:
@@ -60,62 +58,62 @@ def paged_attention(
     Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups).
     """
     out = np.empty(q.shape, np.float32)
-    lone = decodes(batch, keys.shape[2], window) if lone is None else lone
-    attend_decodes(q, keys, values, list(lone.values()), scale, out, workers)
+    single = decodes(batch, keys.shape[2], window) if single is None else single
+    attend_decodes(q, keys, values, list(single.values()), scale, out, workers)
     for row, context in enumerate(batch.context_lengths_host):
-        if row in lone:
+        if row in single:
             continue
         start, end = batch.query_starts_host[row], batch.query_starts_host[row + 1]
         first_query = context - (end - start)
-        piece = max(1, _SCORES_AT_ONCE // (q.shape[1] * context))
-        for low in range(start, end, piece):
-            high = min(low + piece, end)
+        rows = max(1, _MAX_SCORES // (q.shape[1] * context))
+        for low in range(start, end, rows):
+            high = min(low + rows, end)
             span = first_query + low - start, first_query + high - start
-            seen = _gather(keys, values, batch.block_tables[row], span, window)
-            out[low:high] = _attend(q[low:high], seen, span, scale, window)
+            attended = _gather(keys, values, batch.block_tables[row], span, window)
+            out[low:high] = _attend(q[low:high], attended, span, scale, window)
     return out
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What some queries of one sequence can see: S tokens in ``blocks`` blocks, the first at ``first``."""
+class _Context:
+    """Context of some queries of one sequence: S tokens in ``blocks`` blocks, the first at ``first``."""
 
-    k: Array  # [blocks, Hkv, Tb, Dh]; beyond S is what others left there
+    k: Array  # [blocks, Hkv, Tb, Dh]; beyond S other sequences may have written
     v: Array  # [Hkv, S, Dh]
     first: int
 
 
-def _gather(keys: Array, values: Array, table: Array, span: tuple[int, int], window: int | None) -> _Seen:
-    """Collect what queries at positions ``span`` can see."""
+def _gather(keys: Array, values: Array, table: Array, span: tuple[int, int], window: int | None) -> _Context:
+    """Collect the context of queries at positions ``span``."""
     _, heads, block_tokens, size = keys.shape
     first_block = max(0, span[0] - window + 1) // block_tokens if window is not None else 0
     blocks = table[first_block : -(-span[1] // block_tokens)]
     first = first_block * block_tokens
     by_head = values[blocks, np.arange(heads)[:, None]].reshape(heads, -1, size)
-    return _Seen(np.take(keys, blocks, axis=0), by_head[:, : span[1] - first], first)
+    return _Context(np.take(keys, blocks, axis=0), by_head[:, : span[1] - first], first)
 
 
-def _attend(q: Array, seen: _Seen, span: tuple[int, int], scale: float, window: int | None) -> Array:
+def _attend(q: Array, attended: _Context, span: tuple[int, int], scale: float, window: int | None) -> Array:
     """Return the attention of n consecutive queries ``[n, Hq, Dh]`` at positions ``span``."""
-    (n, heads, size), (kv_heads, length, _) = q.shape, seen.v.shape
+    (n, heads, size), (kv_heads, length, _) = q.shape, attended.v.shape
     group = heads // kv_heads
     queries = (q.reshape(n, kv_heads, group, size) * np.float32(scale)).transpose(1, 2, 0, 3)
-    scores = _scores(queries.reshape(kv_heads, group * n, size), seen.k)[..., :length]
+    scores = _scores(queries.reshape(kv_heads, group * n, size), attended.k)[..., :length]
     if n > 1 or window is not None:
         by_query = scores.reshape(kv_heads, group, n, length)
-        by_query += _mask(n, length, span[0] - seen.first, window)
+        by_query += _mask(n, length, span[0] - attended.first, window)
         scores = by_query.reshape(scores.shape)
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
-    mixed = (scores @ seen.v).reshape(kv_heads, group, n, size)
+    mixed = (scores @ attended.v).reshape(kv_heads, group, n, size)
     return mixed.transpose(2, 0, 1, 3).reshape(n, heads, size)
 
 
 def _scores(queries: Array, k: Array) -> Array:
     """Return ``queries`` ``[Hkv, R, Dh]`` times K of ``[blocks, Hkv, Tb, Dh]``: ``[Hkv, R, blocks * Tb]``."""
     blocks, heads, block_tokens, size = k.shape
-    if queries.shape[1] > _ROWS_BY_BLOCK:
+    if queries.shape[1] > _MAX_ROWS_BY_BLOCK:
         return queries @ k.swapaxes(0, 1).reshape(heads, -1, size).swapaxes(1, 2)
     scores = np.empty((heads, queries.shape[1], blocks, block_tokens), np.float32)
     np.matmul(queries, k.swapaxes(2, 3), out=scores.transpose(2, 0, 1, 3))
@@ -123,7 +121,7 @@ def _scores(queries: Array, k: Array) -> Array:
 
 
 def _mask(n: int, length: int, first_query: int, window: int | None) -> Array:
-    """Return ``[n, S]`` float32: 0 where query i sees key j, minus infinity where not."""
+    """Return ``[n, S]`` float32: 0 where query i attends to key j, minus infinity elsewhere."""
     distance = np.arange(first_query, first_query + n)[:, None] - np.arange(length)
     hidden = distance < 0
     if window is not None:

@@ -1,7 +1,7 @@
 """Attention of decode tokens, in NumPy: one query a sequence, K and V read where they lie.
 
 Blocks that follow each other in the cache are read in place; the others are copied together first. The
-blocks need no order here: a decode token sees all of its sequence, and a softmax has no order.
+blocks need no order here: a decode token attends to all of its sequence, and a softmax has no order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cpu.threads import Work, Workers
 
-_MIN_BLOCKS_IN_PLACE = 8  # fewer cost more as a product of their own than as copies
+_MIN_BLOCKS_IN_PLACE = 8  # fewer cost more as a GEMM of their own than as copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Run:
 
     Attributes:
         blocks: a slice of the cache's blocks, or ``[n]`` block numbers.
-        columns: where their scores lie among the sequence's.
+        columns: their scores among the sequence's.
     """
 
     blocks: slice | Array
@@ -32,11 +32,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One query that sees all of its sequence.
+    """One query that attends to all of its sequence.
 
     Attributes:
-        query: its row of N.
-        context: S, the tokens it sees.
+        query: row of N.
+        context: S, tokens of the sequence.
         runs: their blocks. Unless all are full, the last block of the last run, which is copied, is not.
     """
 
@@ -46,9 +46,9 @@ class Decode:
 
 
 def decodes(batch: Batch, block_tokens: int, window: int | None) -> dict[int, Decode]:
-    """Find the sequences of ``batch`` with one query whose window hides nothing, by their row of B.
+    """List the sequences of ``batch`` with one query whose window holds all tokens, by their row of B.
 
-    The same for every layer: made once a step.
+    All layers share the list, which is made once a step.
     """
     starts = batch.query_starts_host
     return {
@@ -59,19 +59,20 @@ def decodes(batch: Batch, block_tokens: int, window: int | None) -> dict[int, De
 
 
 def _runs(table: Array, context: int, block_tokens: int) -> tuple[Run, ...]:
-    """Cut a sequence's blocks into long consecutive runs of full ones, and one run of all others."""
+    """Split a sequence's blocks into long consecutive runs of full ones, and one run of all others."""
     full, used = context // block_tokens, -(-context // block_tokens)
-    parts = np.split(table[:full], np.flatnonzero(np.diff(table[:full]) != 1) + 1)
-    long = [part for part in parts if len(part) >= _MIN_BLOCKS_IN_PLACE]
-    others = np.concatenate([*(part for part in parts if len(part) < _MIN_BLOCKS_IN_PLACE), table[full:used]])
-    cut: list[tuple[slice | Array, int]] = [
-        (slice(int(part[0]), int(part[-1]) + 1), len(part)) for part in long
+    consecutive = np.split(table[:full], np.flatnonzero(np.diff(table[:full]) != 1) + 1)
+    long = [blocks for blocks in consecutive if len(blocks) >= _MIN_BLOCKS_IN_PLACE]
+    short = (blocks for blocks in consecutive if len(blocks) < _MIN_BLOCKS_IN_PLACE)
+    others = np.concatenate([*short, table[full:used]])
+    runs: list[tuple[slice | Array, int]] = [
+        (slice(int(blocks[0]), int(blocks[-1]) + 1), len(blocks)) for blocks in long
     ]
     if len(others):
-        cut.append((others, len(others)))
-    ends = list(accumulate(count * block_tokens for _, count in cut))
+        runs.append((others, len(others)))
+    ends = list(accumulate(count * block_tokens for _, count in runs))
     columns = [slice(first, last) for first, last in pairwise((0, *ends))]
-    return tuple(Run(blocks, where) for (blocks, _), where in zip(cut, columns, strict=True))
+    return tuple(Run(blocks, span) for (blocks, _), span in zip(runs, columns, strict=True))
 
 
 def attend_decodes(
@@ -88,19 +89,19 @@ def attend_decodes(
     Args:
         q: ``[N, Hq, Dh]`` float32.
         keys, values: ``[P, Hkv, Tb, Dh]``.
-        queries: which rows, and what they see.
+        queries: their rows and contexts.
         scale: multiplies the scores.
         workers: threads that share the sequences; None computes here.
     """
 
-    def attend(part: slice) -> None:
-        for one in queries[part]:
-            out[one.query] = _attend(q[one.query], keys, values, one, scale)
+    def attend(share: slice) -> None:
+        for decode in queries[share]:
+            out[decode.query] = _attend(q[decode.query], keys, values, decode, scale)
 
     if workers is None or len(queries) < 2:
         attend(slice(None))
         return
-    tokens = sum(one.context for one in queries)
+    tokens = sum(decode.context for decode in queries)
     work = Work(
         len(queries),
         multiplications=2 * tokens * q.shape[1] * q.shape[2],
@@ -109,33 +110,33 @@ def attend_decodes(
     workers.split(work, attend)
 
 
-def _attend(q: Array, keys: Array, values: Array, seen: Decode, scale: float) -> Array:
+def _attend(q: Array, keys: Array, values: Array, decode: Decode, scale: float) -> Array:
     """Return the attention of one query ``[Hq, Dh]`` to its sequence, ``[Hq, Dh]``."""
-    (_, kv_heads, block_tokens, size), last = keys.shape, seen.runs[-1]
+    (_, kv_heads, block_tokens, size), last = keys.shape, decode.runs[-1]
     queries = (q * np.float32(scale)).reshape(kv_heads, -1, size)
     weights = np.empty((kv_heads, queries.shape[1], last.columns.stop), np.float32)
-    for run in seen.runs:
-        k = _taken(keys, run).swapaxes(2, 3)
+    for run in decode.runs:
+        k = _blocks_of(keys, run).swapaxes(2, 3)
         np.matmul(queries, k, out=_by_block(weights, run, block_tokens))
-    weights[:, :, seen.context :] = -np.inf
+    weights[:, :, decode.context :] = -np.inf
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     mixed = np.zeros(queries.shape, np.float32)
-    for run in seen.runs:
-        v = _taken(values, run)
-        if run is last and seen.context % block_tokens:
-            v[-1, :, seen.context % block_tokens :] = 0  # whatever lies there, weight 0 does not undo a NaN
+    for run in decode.runs:
+        v = _blocks_of(values, run)
+        if run is last and decode.context % block_tokens:
+            v[-1, :, decode.context % block_tokens :] = 0  # a weight of 0 does not undo a NaN that lies there
         mixed += np.matmul(_by_block(weights, run, block_tokens), v).sum(axis=0)
     mixed /= weights.sum(axis=-1, keepdims=True)
     return mixed.reshape(q.shape)
 
 
-def _taken(cache: Array, run: Run) -> Array:
+def _blocks_of(cache: Array, run: Run) -> Array:
     """Return a run's keys or values, ``[blocks, Hkv, Tb, Dh]``: a view if consecutive, else a copy."""
     return cache[run.blocks] if isinstance(run.blocks, slice) else cache.take(run.blocks, axis=0)
 
 
 def _by_block(weights: Array, run: Run, block_tokens: int) -> Array:
-    """See a run's part of ``[Hkv, R, S]`` as ``[blocks, Hkv, R, Tb]``."""
-    part = weights[:, :, run.columns]
-    return part.reshape(*part.shape[:2], -1, block_tokens).transpose(2, 0, 1, 3)
+    """View a run's columns of ``[Hkv, R, S]`` as ``[blocks, Hkv, R, Tb]``."""
+    columns = weights[:, :, run.columns]
+    return columns.reshape(*columns.shape[:2], -1, block_tokens).transpose(2, 0, 1, 3)

@@ -1,4 +1,4 @@
-"""Everything of a layer but attention, in NumPy: embedding, norms, matrix products, rotation, activation."""
+"""Operations of a layer beside attention, in NumPy: embedding, norms, GEMMs, RoPE, activation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def widen(stored: Array) -> Array:
 def store_rows(weight: PackedMatrix, first: int, rows: Array) -> None:
     """Write ``rows`` ``[R, in]`` float32 into rows ``first:first + R`` of ``weight``."""
     tiles = weight.tiles
-    whole = len(rows) // TILE_OUTPUTS * TILE_OUTPUTS if first % TILE_OUTPUTS == 0 else 0
+    full = len(rows) // TILE_OUTPUTS * TILE_OUTPUTS if first % TILE_OUTPUTS == 0 else 0
     start = first // TILE_OUTPUTS
-    grouped = rows[:whole].reshape(-1, TILE_OUTPUTS, weight.inputs)
+    grouped = rows[:full].reshape(-1, TILE_OUTPUTS, weight.inputs)
     tiles[start : start + len(grouped)] = grouped.swapaxes(1, 2)
-    index = np.arange(first + whole, first + len(rows))
-    tiles[index // TILE_OUTPUTS, :, index % TILE_OUTPUTS] = rows[whole:]
+    index = np.arange(first + full, first + len(rows))
+    tiles[index // TILE_OUTPUTS, :, index % TILE_OUTPUTS] = rows[full:]
 
 
 def embedding(tokens: Array, table: PackedMatrix) -> Array:
@@ -70,8 +70,8 @@ def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float, rows: A
 
 def gather_rows(x: Array, rows: Array) -> Array:
     """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, a new array."""
-    taken: Array = x[rows]
-    return taken
+    gathered: Array = x[rows]
+    return gathered
 
 
 def linear(
@@ -89,7 +89,7 @@ def linear(
         weight: ``[out, in]``, packed.
         bias: ``[out]`` float32, or None.
         workers: threads that share the tiles; None computes here.
-        pairs_rows: compute a lone row twice, where that is the faster way (:mod:`wisp_runtime.ops.cpu.blas`).
+        pairs_rows: compute a single row twice, where that is faster (:mod:`wisp_runtime.ops.cpu.blas`).
 
     Returns:
         ``[N, out]`` float32; its rows are contiguous, but farther apart than ``out`` where 32 does not
@@ -104,7 +104,7 @@ def linear(
         np.matmul(x, tiles, out=by_tile)
     else:
         work = Work(len(tiles), tokens * tiles.size, tiles.nbytes)
-        workers.split(work, lambda part: np.matmul(x, tiles[part], out=by_tile[part]))
+        workers.split(work, lambda share: np.matmul(x, tiles[share], out=by_tile[share]))
     flat = y.reshape(tokens, len(tiles) * TILE_OUTPUTS)[:, : weight.outputs]
     flat = flat[:1] if is_paired else flat
     if bias is not None:
@@ -123,10 +123,10 @@ def rope(x: Array, cosines: Array, sines: Array) -> None:
     """
     half = cosines.shape[1]
     pairs = x[..., : 2 * half].reshape(*x.shape[:2], 2, half)
-    turned = pairs[:, :, ::-1] * sines[:, None, None]
-    np.negative(turned[:, :, 0], out=turned[:, :, 0])
+    rotated = pairs[:, :, ::-1] * sines[:, None, None]
+    np.negative(rotated[:, :, 0], out=rotated[:, :, 0])
     pairs *= cosines[:, None, None]
-    pairs += turned
+    pairs += rotated
 
 
 def silu_mul(gate_up: Array) -> Array:

@@ -1,7 +1,7 @@
 """Reference implementation of the tiled, swizzled layout of a GPU's weight matrices, and its inverse.
 
-``kernels/README.md`` describes it: a matrix ``[out, in]`` is cut in blocks of 64 x 64, zeros at the edges; a
-row of blocks is one stream over ``in``. In a block row r has 128 bytes, its 16-byte chunk c at position
+``kernels/README.md`` describes it: a matrix ``[out, in]`` is split in blocks of 64 x 64, zeros at the edges;
+a row of blocks is one stream over ``in``. In a block row r has 128 bytes, its 16-byte chunk c at position
 ``c ^ (r % 8)``: the swizzle that the tensor cores read.
 """
 

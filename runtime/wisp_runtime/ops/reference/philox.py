@@ -1,4 +1,4 @@
-"""Counter-based random numbers: the same key and counter give the same bits, on any device, in any company.
+"""Counter-based random numbers: the same key and counter give the same bits on any device, in any batch.
 
 Source: Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x32-10.
 """
@@ -44,12 +44,12 @@ def token_words(tokens: Array, seed: int, step: int) -> Array:
     """Return the random word that each token id has at this step of this seed: ``[C]`` uint32.
 
     The word of token t is word ``t % 4`` of Philox with counter ``(t // 4, 0, step, step >> 32)`` and
-    key ``(seed, seed >> 32)``, all cut to 32 bits. Tokens that are not asked for cost nothing.
+    key ``(seed, seed >> 32)``, all truncated to 32 bits. Other tokens cost nothing.
     """
-    groups, place = np.unique(tokens // 4, return_inverse=True)
+    groups, indices = np.unique(tokens // 4, return_inverse=True)
     counters = np.zeros((len(groups), 4), np.uint32)
     counters[:, 0] = groups
     counters[:, 2:] = step & 0xFFFFFFFF, step >> 32 & 0xFFFFFFFF
     words = philox4x32(counters, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))
-    chosen: Array = words[place, tokens % 4]
-    return chosen
+    own: Array = words[indices, tokens % 4]
+    return own

@@ -1,4 +1,4 @@
-"""Random weights that are the same on every device: a number depends on its place and a key, nothing else."""
+"""Random weights that are the same on every device: a number depends on its index and a key alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBERS_A_COUNTER = 8
 
 
 def random_scale(deviation: float) -> np.float32:
-    """Return what a 16-bit signed word is multiplied by, to be uniform with this standard deviation."""
+    """Return the factor that makes 16-bit signed words uniform with this standard deviation."""
     return np.float32(deviation * 3**0.5 / 32768)
 
 

@@ -1,7 +1,8 @@
 """Choose the next token of each row of logits, in NumPy.
 
 In this order: grammar bitmask, logit bias and penalties on the logits; temperature; top-k; top-p among
-those; min-p; then one token by the exponential race. What a row draws depends on its seed and step alone.
+those; min-p; then one token by Gumbel-max sampling, as an exponential race. A row's random numbers depend on
+its seed and step alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.ops.reference.philox import token_words
 
-_LIKELIEST = 1024  # top-p first looks among this many before it sorts a whole vocabulary
+_LIKELIEST = 1024  # tokens that top-p tries before it sorts the whole vocabulary
 
 
 def sample(logits: Array, sampling: SamplingBatch) -> Sampled:
@@ -22,7 +23,7 @@ def sample(logits: Array, sampling: SamplingBatch) -> Sampled:
 
     Args:
         logits: ``[R, V]`` float32.
-        sampling: how, for each of the R rows.
+        sampling: parameters of each of the R rows.
 
     Source of the race: Efraimidis & Spirakis 2006; with probability p_i the smallest of ``E_i / p_i`` is i's,
     for independent exponential variables E, which are ``-log(1 - u)`` of Philox words.
@@ -33,7 +34,7 @@ def sample(logits: Array, sampling: SamplingBatch) -> Sampled:
         temperature = float(sampling.temperature[row])
         best = int(adjusted.argmax())
         is_greedy = temperature == 0 or not np.isfinite(adjusted[best])
-        tokens[row] = best if is_greedy else _draw(adjusted, sampling, row)
+        tokens[row] = best if is_greedy else _sample_row(adjusted, sampling, row)
     if sampling.logprobs < 0:
         return Sampled(tokens)
     return Sampled(tokens, *_log_probabilities(logits, tokens, sampling.logprobs))
@@ -58,17 +59,17 @@ def _adjust(raw: Array, sampling: SamplingBatch, row: int) -> Array:
     return logits
 
 
-def _draw(logits: Array, sampling: SamplingBatch, row: int) -> int:
-    """Draw a token of one row whose best logit is finite."""
+def _sample_row(logits: Array, sampling: SamplingBatch, row: int) -> int:
+    """Sample a token of one row whose best logit is finite."""
     kept, scaled = _keep(logits, sampling, row)
     words = token_words(kept, int(sampling.seeds[row]), int(sampling.steps[row]))
     uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
-    waits = -np.log1p(-uniform)
-    return int(kept[np.argmax(scaled - np.log(waits))])
+    exponential = -np.log1p(-uniform)
+    return int(kept[np.argmax(scaled - np.log(exponential))])
 
 
 def _keep(logits: Array, sampling: SamplingBatch, row: int) -> tuple[Array, Array]:
-    """Return the ids that may be drawn, ascending, and their logits over the temperature."""
+    """Return the ids that may be sampled, ascending, and their logits over the temperature."""
     kept = _top_k(logits, int(sampling.top_k[row]))
     # Below the smallest normal number a temperature would turn finite logits into infinite ones.
     temperature = max(float(sampling.temperature[row]), 1e-30)
