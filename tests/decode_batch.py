@@ -20,7 +20,7 @@ def decode_batch(
     """Make a step of sequences with so many tokens, the new one included; of 0 tokens: padding.
 
     Args:
-        blocks: of the cache, that they may have; theirs lie anywhere among these.
+        blocks: cache blocks to choose from, at random.
         put: brings an array where the step runs.
     """
     random = np.random.default_rng(seed)

@@ -73,7 +73,7 @@ class Emulated:
         """
         launch = getattr(self._library, f"launch_{kernel}")
         launch.restype = ctypes.c_char_p
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         if why := launch(blocks, threads, cluster, seed, pointers):
             raise DidNotEnd(why.decode())
 

@@ -180,8 +180,8 @@ class EmulatedStep:
             **model_arguments(spec),
         )
         maps = [
-            tensor_map(one.reshape(-1, attention_of(spec).head_size), TOKENS, 64)
-            for one in (self.keys, self.values)
+            tensor_map(cache.reshape(-1, attention_of(spec).head_size), TOKENS, 64)
+            for cache in (self.keys, self.values)
         ]
         self.kernels.launch(
             f"persistent_decode_n{width}",

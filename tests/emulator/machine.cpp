@@ -68,7 +68,7 @@ void Machine::make_grid() {
       auto fiber = std::make_unique<Fiber>();
       fiber->thread = {t % block_shape.x, t / block_shape.x % block_shape.y, t / block_shape.x / block_shape.y};
       fiber->block = block.get(), fiber->lane = t % 32, fiber->warp = t / 32;
-      fiber->products.emplace_back();
+      fiber->wgmmas.emplace_back();
       fiber->stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
       uintptr_t top = (reinterpret_cast<uintptr_t>(fiber->stack.get()) + kStackBytes) / 16 * 16 - 64;
       void** frame = reinterpret_cast<void**>(top);

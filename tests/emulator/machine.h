@@ -1,8 +1,8 @@
 // machine.h: a Hopper GPU in one thread of a CPU: grids of fibers, shared memory, barriers, and copies that come late.
 //
-// Every CUDA thread is a fiber that runs until it waits. Who runs next, and when a copy or a relaxed store lands, is
-// drawn from a seed: a kernel that forgets to wait for something fails under some of them. It counts no time and knows
-// nothing of caches: the clock is a count of turns.
+// Every CUDA thread is a fiber that runs until it waits. A seed decides the order of fibers and the time at which a copy
+// or a relaxed store lands: a kernel without a necessary wait fails under some seeds. There are no times and no caches:
+// the clock counts switches of fibers.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ struct Fiber {
   bool is_done = false;
   const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for
   unsigned waits_for = 0;
-  // Warpgroup products that are asked for and not done, in groups; the last is not committed yet.
-  std::vector<std::vector<std::function<void()>>> products;
+  // Warpgroup MMAs that are issued and not run, in groups; the last is not committed yet.
+  std::vector<std::vector<std::function<void()>>> wgmmas;
   std::deque<std::function<void()>> copies;  // cp.async, and what shall follow it
   bool polls = false;                        // it looked in vain
 };

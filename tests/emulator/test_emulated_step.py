@@ -46,7 +46,7 @@ MODELS = {  # a published shape, other sizes, and thread blocks
     "norms": ("qwen3-8b", HEADS_OF_128, 8),
     "biases": ("qwen2.5-0.5b", HEADS_OF_64, 8),
 }
-LONGER_THAN_RINGS = 2600  # an inner size; all other products are over before a ring is full
+LONGER_THAN_RINGS = 2600  # an inner size; all other GEMMs are over before a ring is full
 CONTEXTS = {
     "one": [20],
     "padding": [0, 16, 17, 33, 0, 5, 64, 100],

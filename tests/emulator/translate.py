@@ -65,10 +65,10 @@ def _calls(statement: str) -> str:
     """Return calls for the inside of ``asm(...)``."""
     sections = [_pieces(section, ",") for section in _pieces(statement, ":")]
     code = "".join(_STRING.findall(sections[0][0])).replace("\\n", "\n")
-    operands = [_expression(one) for section in sections[1:3] for one in section if one.strip()]
+    operands = [_expression(operand) for section in sections[1:3] for operand in section if operand.strip()]
     if code.lstrip().startswith("{"):
         return f"{_name(_first_opcode(code), 'ptx_block_')}({', '.join(operands)})"
-    calls = [_call(one.strip(), operands) for one in code.split(";") if one.strip()]
+    calls = [_call(call.strip(), operands) for call in code.split(";") if call.strip()]
     return "(" + ", ".join(calls) + ")" if calls else "(void)0"
 
 
@@ -96,8 +96,8 @@ def _expression(operand: str) -> str:
 
 
 def _pieces(text: str, separator: str) -> list[str]:
-    """Cut at ``separator`` outside of parentheses, brackets, braces and strings."""
-    pieces, depth, begin, i = [], 0, 0, 0
+    """Split at ``separator`` outside of parentheses, brackets, braces and strings."""
+    parts, depth, begin, i = [], 0, 0, 0
     while i < len(text):
         char = text[i]
         if char == '"':
@@ -105,7 +105,7 @@ def _pieces(text: str, separator: str) -> list[str]:
             continue
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(char, 0)
         if char == separator and depth == 0:
-            pieces.append(text[begin:i])
+            parts.append(text[begin:i])
             begin = i + 1
         i += 1
-    return [*pieces, text[begin:]]
+    return [*parts, text[begin:]]

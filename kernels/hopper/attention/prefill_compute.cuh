@@ -1,7 +1,7 @@
 // prefill_compute.cuh: consumer warpgroups of prefill attention.
 //
 // The scores of a tile are computed while the tensor cores also add the weighted values of the tile before; the softmax
-// of the new scores overlaps that second product (Shah et al. 2024, arXiv:2407.08608, section 3.2).
+// of the new scores overlaps that second GEMM (Shah et al. 2024, arXiv:2407.08608, section 3.2).
 #pragma once
 
 #include "attention/prefill_output.cuh"

@@ -265,7 +265,7 @@ __device__ __forceinline__ void linear(const CUtensorMap* tokens, const GemmArgs
     linear<tokens, row_tiles, Epilogue<tokens>>(&map, args, {});                             \
   }
 
-// One entry for each tile: TILE_TOKENS, and for 192-row tiles ("tall") TALL_TOKENS of
+// One entry for each tile: BLOCK_N, and for 192-row tiles ("tall") BLOCK_N_OF_192_ROWS of
 // ops/cuda/gemm/planner.py.
 #define LINEAR_ENTRIES(name, Epilogue)             \
   LINEAR_ENTRY(name##_n8, 8, 2, Epilogue)          \

@@ -1,4 +1,4 @@
-// persistent_decode.cu: a decode step, from token ids to logits, in one launch: one token for each of up to 64
+// persistent_decode.cu: a decode step, from token ids to logits, in one kernel: one token for each of up to 64
 // sequences.
 //
 //   tokens, positions, contexts : [B] int32     slots : [B] int64     tables : [B, W] int32, as of wisp_runtime.batch

@@ -86,7 +86,7 @@ inline float operand(uint64_t descriptor, int r, int k) {
 // Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two, k) times B.
 template <int N, class Rows>
 void wgmma_later(float* sums, Rows a, uint64_t b) {
-  machine.current->products.back().push_back([=] {
+  machine.current->wgmmas.back().push_back([=] {
     for (int i = 0; i < N / 2; i++) {
       float sum = 0.f;
       for (int k = 0; k < 16; k++) {
@@ -311,16 +311,16 @@ inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, f
   }
 }
 
-// A warpgroup's products, done when they are waited for.
+// A warpgroup's wgmmas, run when they are waited for.
 inline void ptx_wgmma_fence_sync_aligned() {}
 inline void ptx_wgmma_commit_group_sync_aligned() {
-  emulator::machine.current->products.emplace_back();
+  emulator::machine.current->wgmmas.emplace_back();
 }
 inline void ptx_wgmma_wait_group_sync_aligned(int pending) {
-  auto& groups = emulator::machine.current->products;
+  auto& groups = emulator::machine.current->wgmmas;
   // The last group is still open.
   while (groups.size() > size_t(pending) + 1) {
-    for (auto& product : groups.front()) product();
+    for (auto& wgmma : groups.front()) wgmma();
     groups.erase(groups.begin());
   }
 }

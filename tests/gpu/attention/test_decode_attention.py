@@ -106,7 +106,7 @@ def on_device(batch: Batch) -> Batch:
 
 
 def attend(device, case: Case, *, attention=None, max_context=None) -> np.ndarray:
-    """Run the kernel on queries that lie between other heads, as in the QKV product's output."""
+    """Run the kernel on queries between other heads, as in the output of the QKV GEMM."""
     tokens, heads, size = case.q.shape
     wide = np.full((tokens, heads + 3, size), np.nan, np.float32).astype(BF16)
     wide[:, 1 : heads + 1] = case.q

@@ -30,15 +30,15 @@ from wisp_runtime.ops.cuda.device.workspace import Workspace  # noqa: E402
 
 # Weights and output are rounded to bf16, each by 2^-9 at most: in the mean 2.3e-3 of a row's norm.
 MEAN_ERROR, WORST_ERROR = 4e-3, 1.5e-2
-NUMBERS, MOST_SHIFT = 1 << 24, 1 << 20
-SPARE = 64  # columns of q's rows beyond the heads, as in the output of the QKV product
+NUMBERS, MAX_SHIFT = 1 << 24, 1 << 20
+SPARE = 64  # columns of q's rows beyond the heads, as in the output of the QKV GEMM
 LLAMA = (32, 8, 128)  # Hq, Hkv, Dh
 SMALL = (8, 2, 128)
 SIZES = (8, 32, 64, 72, 80, 96, 112, 128, 136, 192, 256)
-MOST_QUERIES, MOST_PREFIX, ROUNDS = 1 << 20, 1 << 20, 5
+MAX_QUERIES, MAX_PREFIX, ROUNDS = 1 << 20, 1 << 20, 5
 if "WISP_SANITIZER" in os.environ:  # makes kernels a hundred times slower
     LLAMA, SIZES = SMALL, (64, 80, 128)
-    MOST_QUERIES, MOST_PREFIX, ROUNDS = 130, 400, 2  # a prefix of 400 is still split
+    MAX_QUERIES, MAX_PREFIX, ROUNDS = 130, 400, 2  # a prefix of 400 is still split
 
 
 @pytest.fixture(params=[PORTABLE, WGMMA], ids=["portable", "wgmma"])
@@ -51,13 +51,13 @@ def attend(request, device):
 @cache
 def numbers():
     """Normal numbers that bf16 can hold, float32 on the GPU: more than any array of a test has."""
-    host = np.random.default_rng(7).standard_normal(NUMBERS + MOST_SHIFT, np.float32)
+    host = np.random.default_rng(7).standard_normal(NUMBERS + MAX_SHIFT, np.float32)
     return widen(to_device(host, BF16))
 
 
 def some(random, *shape: int):
     """Return an array of them."""
-    start = int(random.integers(MOST_SHIFT))
+    start = int(random.integers(MAX_SHIFT))
     return numbers()[start : start + math.prod(shape)].reshape(shape)
 
 
@@ -86,22 +86,22 @@ class Case:
         return full_nan((tokens, heads * size), BF16)
 
 
-def make(pieces, shape=SMALL, block_tokens=16, window=None, seed=0) -> Case:
-    """Make a step of (queries, context) pieces whose blocks lie anywhere, none of more than ``MOST_``."""
-    pieces = [
-        (min(queries, MOST_QUERIES), min(queries, MOST_QUERIES) + min(context - queries, MOST_PREFIX))
-        for queries, context in pieces
+def make(chunks, shape=SMALL, block_tokens=16, window=None, seed=0) -> Case:
+    """Make a step of (queries, context) chunks whose blocks lie anywhere, none of more than ``MAX_*``."""
+    chunks = [
+        (min(queries, MAX_QUERIES), min(queries, MAX_QUERIES) + min(context - queries, MAX_PREFIX))
+        for queries, context in chunks
     ]
     heads, kv_heads, size = shape
     random = np.random.default_rng(seed)
-    counts = [-(-context // block_tokens) for _, context in pieces]
+    counts = [-(-context // block_tokens) for _, context in chunks]
     order = random.permutation(sum(counts) + 3).astype(np.int32)
-    tables = np.zeros((len(pieces), max(counts) + 1), np.int32)
+    tables = np.zeros((len(chunks), max(counts) + 1), np.int32)
     caches = [cp.full((len(order), block_tokens, kv_heads, size), cp.nan, cp.float32) for _ in "kv"]
-    starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
+    starts = (0, *np.cumsum([queries for queries, _ in chunks]).tolist())
     q = some(random, starts[-1], heads, size)
     sequences = []
-    for row, (queries, context) in enumerate(pieces):
+    for row, (queries, context) in enumerate(chunks):
         tables[row, : counts[row]], order = order[: counts[row]], order[counts[row] :]
         token = np.arange(max(0, context - queries - window + 1) if window else 0, context)
         blocks, offsets = cp.asarray(tables[row, token // block_tokens]), cp.asarray(token % block_tokens)
@@ -114,7 +114,7 @@ def make(pieces, shape=SMALL, block_tokens=16, window=None, seed=0) -> Case:
     return Case(
         cp.ndarray(q.shape, BF16, wide.data, (wide.strides[0], size * BF16.itemsize, BF16.itemsize)),
         *(narrow(cp.ascontiguousarray(cached.transpose(0, 2, 1, 3))) for cached in caches),
-        batch_of(starts, [context for _, context in pieces], tables),
+        batch_of(starts, [context for _, context in chunks], tables),
         sequences,
         window,
     )
@@ -186,8 +186,8 @@ def test_a_chunk_behind_a_cached_prefix(attend, prefix, queries):
 
 
 def test_chunks_of_all_kinds_between_decodes(attend):
-    pieces = [(1, 40), (16, 516), (1, 1), (40, 40), (130, 1000), (1, 300), (3, 2900), (1, 16), (64, 80)]
-    check(attend, make(pieces))
+    chunks = [(1, 40), (16, 516), (1, 1), (40, 40), (130, 1000), (1, 300), (3, 2900), (1, 16), (64, 80)]
+    check(attend, make(chunks))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -46,9 +46,9 @@ def test_a_row_of_the_packed_table_comes_back_to_the_bit(device, random, random_
 def test_a_negative_token_is_one_that_the_step_before_drew(device, random_bf16):
     table = random_bf16((200, 128))
     matrix = PackedMatrix(to_device(packed(table)), 200, 128, "plain")
-    drawn = to_device([5, 199, 0, 64], np.int32)
+    sampled = to_device([5, 199, 0, 64], np.int32)
     tokens = to_device([-1, 7, -4, -2, -3, 63], np.int32)
-    out = Embedding(device)(tokens, matrix, drawn, out_name="test.embedding")
+    out = Embedding(device)(tokens, matrix, sampled, out_name="test.embedding")
     assert np.array_equal(to_host(out), table[[5, 7, 64, 199, 0, 63]].astype(np.float32))
 
 
@@ -57,8 +57,8 @@ def test_tokens_outside_of_the_table_read_its_edge(device, random_bf16):
     matrix = PackedMatrix(to_device(packed(table)), 70, 64, "plain")
     smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     tokens = to_device([70, largest, smallest, -3], np.int32)
-    drawn = to_device([-1, 1000], np.int32)  # what a sampler that failed might leave
-    out = Embedding(device)(tokens, matrix, drawn, out_name="test.embedding")
+    sampled = to_device([-1, 1000], np.int32)  # what a sampler that failed might leave
+    out = Embedding(device)(tokens, matrix, sampled, out_name="test.embedding")
     assert np.array_equal(to_host(out), table[[69, 69, 69, 69]].astype(np.float32))
     without = Embedding(device)(tokens, matrix, None, out_name="test.embedding")
     assert np.array_equal(to_host(without), table[[69, 69, 0, 0]].astype(np.float32))
@@ -84,6 +84,6 @@ def test_arrays_that_do_not_fit_are_refused(device, random_bf16):
         (tokens, PackedMatrix(storage, 64, 64, "plain"), full_nan((3,), np.int64)),
         (tokens, PackedMatrix(storage[4:], 64, 64, "plain"), None),  # 8 bytes into a chunk
     )
-    for tokens, table, drawn in refused:
+    for tokens, table, sampled in refused:
         with pytest.raises(ShapeError):
-            Embedding(device)(tokens, table, drawn, out_name="test.embedding")
+            Embedding(device)(tokens, table, sampled, out_name="test.embedding")

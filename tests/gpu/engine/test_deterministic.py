@@ -28,7 +28,7 @@ class ScriptedChannel:
 
     def __init__(self, requests, at_once):
         self.waiting, self.at_once = list(requests), at_once
-        self.tokens = {one.request_id: [] for one in requests}
+        self.tokens = {request.request_id: [] for request in requests}
         self.load = None
 
     def receive(self, *, waits):
@@ -74,7 +74,7 @@ def requests(target):
 
 @pytest.fixture(scope="module")
 def alone(target, requests):
-    return {one.request_id: serve(target, [one])[0][one.request_id] for one in requests}
+    return {each.request_id: serve(target, [each])[0][each.request_id] for each in requests}
 
 
 def serve(target, requests, at_once=COUNT, blocks=None, **limits):

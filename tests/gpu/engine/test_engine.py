@@ -132,7 +132,7 @@ class Synchronous:
 
 class ScriptedChannel:
     def __init__(self, requests):
-        self.inbox, self.tokens, self.load = list(requests), {one.request_id: [] for one in requests}, None
+        self.inbox, self.tokens, self.load = list(requests), {r.request_id: [] for r in requests}, None
 
     def receive(self, *, waits):
         messages, self.inbox = self.inbox or ([Shutdown()] if waits else []), []
@@ -219,8 +219,8 @@ def test_a_request_gets_alone_what_it_gets_among_32(rig):
     asked = requests(32)
     together, _ = rig.answers(asked)
     alone = {}
-    for one in asked[::3]:
-        alone |= rig.answers([one])[0]
+    for request in asked[::3]:
+        alone |= rig.answers([request])[0]
     rig.require_explained("alone, among 32", asked[::3], alone, together)
 
 
@@ -251,8 +251,8 @@ def test_nothing_is_written_but_the_slots_of_the_sequences(rig):
     rig.clear_cache()
     asked = requests(5, tokens=20)  # decodes in a bucket of eight
     scheduler, used = Scheduler(replace(LIMITS, reuses_prefixes=False)), set()
-    for one in asked:
-        scheduler.submit(one)
+    for request in asked:
+        scheduler.submit(request)
     while not scheduler.is_idle:
         plan = scheduler.plan()
         for chunk in plan:
@@ -278,8 +278,8 @@ def test_nothing_is_allocated_once_it_is_ready(rig):
         def alloc_preprocess(self, **_):
             self.allocated += 1
 
-    asked = [one for kind in KINDS for one in requests(8, **kind)]
-    asked = [replace(one, request_id=f"{n}") for n, one in enumerate(asked)]
+    asked = [request for kind in KINDS for request in requests(8, **kind)]
+    asked = [replace(request, request_id=f"{n}") for n, request in enumerate(asked)]
     for _ in range(2):
         rig.answers(asked)  # the driver keeps graphs, recorded the second time, in memory of its own
     free_bytes = cp.cuda.runtime.memGetInfo()[0]

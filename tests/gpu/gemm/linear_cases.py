@@ -1,4 +1,4 @@
-"""Random products with their float32 twins, for the tests of matrix products: cuBLAS without TF32."""
+"""Random GEMMs with float32 references, for the tests of GEMM kernels: cuBLAS without TF32."""
 
 import os
 
@@ -10,15 +10,15 @@ from wisp_runtime.ops.cuda.weights.packing import PackedMatrix, elements, pack_r
 from wisp_runtime.ops.reference.packing import permuted_rows
 
 HALF_ULP = 2**-8  # of bf16, relative
-SUMS = 1e-4  # absolute: float32 sums of products of size 1 / sqrt(in), added in another order
+SUMS = 1e-4  # absolute: float32 sums of terms of size 1 / sqrt(in), added in another order
 SIGMOID = 1e-3  # absolute: those sums again, and a fast exponential
 TOKENS = (1, 2, 7, 8, 9, 17, 64, 65, 100, 128, 129, 250, 256, 257, 300, 512, 1000, 2048 + 3)
 FEW = (1, 8, 33, 100, 256, 300, 700)
-CHAIN = (4096, 1024)  # out and in of a product whose result the next one reads
-MOST_ROWS, MOST_INPUTS, AGAIN = 1 << 20, 1 << 20, 5
+CHAIN = (4096, 1024)  # out and in of a GEMM whose result the next one reads
+MAX_ROWS, MAX_INPUTS, AGAIN = 1 << 20, 1 << 20, 5
 if "WISP_SANITIZER" in os.environ:  # makes kernels a hundred times slower
     TOKENS, FEW, CHAIN = (1, 9, 65, 129, 257), (1, 33, 257), (264, 136)
-    MOST_ROWS, MOST_INPUTS, AGAIN = 1408, 264, 1
+    MAX_ROWS, MAX_INPUTS, AGAIN = 1408, 264, 1
 
 
 def few(*values):
@@ -61,13 +61,13 @@ is_wrong = cp.ElementwiseKernel(  # one kernel for many of CuPy's: each would be
 
 
 class Case:
-    """A matrix packed, and its float32 twin; ``tokens`` rows of X in a larger buffer full of NaN.
+    """A packed matrix and its float32 reference; ``tokens`` rows of X in a larger buffer full of NaN.
 
-    At most ``MOST_ROWS`` by ``MOST_INPUTS`` of what is asked for: ``outputs`` and ``inputs`` say what it has.
+    Sizes are capped at ``MAX_ROWS`` by ``MAX_INPUTS``; ``outputs`` and ``inputs`` are the actual ones.
     """
 
     def __init__(self, device, outputs, inputs, permutation="plain", has_bias=False):
-        outputs, inputs = min(outputs, MOST_ROWS), min(inputs, MOST_INPUTS)
+        outputs, inputs = min(outputs, MAX_ROWS), min(inputs, MAX_INPUTS)
         bits = random_bits((outputs, inputs), outputs + inputs, inputs**-0.5)
         self.outputs, self.inputs, self.device, self.dense = outputs, inputs, device, widened(bits)
         self.weight = PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, permutation)
@@ -88,12 +88,12 @@ class Case:
         buffer[:tokens, : self.inputs] = bits
         return buffer.view(BF16)[:tokens, : self.inputs], widened(bits)
 
-    def product(self, x):
+    def matmul(self, x):
         y = cp.matmul(x, self.dense.T)
         return y if self.added is None else y + self.added
 
     def gated(self, x):
-        y = self.product(x)
+        y = self.matmul(x)
         gate, up = y[:, : self.outputs // 2], y[:, self.outputs // 2 :]
         return gate / (1 + cp.exp(-gate)) * up
 

@@ -1,4 +1,4 @@
-"""What every implementation of matrix products must do; each has its tests, and gives them its own sizes."""
+"""Checks of every GEMM implementation, at the sizes that its tests pass."""
 
 import cupy as cp
 import numpy as np
@@ -22,7 +22,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 
 def check_linear(device, linear, outputs, inputs, tokens):
     case = Case(device, outputs, inputs)
-    _check_each(case, linear, case.product, (case.outputs, BF16, "test.y"), tokens, SUMS)
+    _check_each(case, linear, case.matmul, (case.outputs, BF16, "test.y"), tokens, SUMS)
 
 
 def check_swiglu(device, linear, half, inputs, tokens):
@@ -33,7 +33,7 @@ def check_swiglu(device, linear, half, inputs, tokens):
 def check_logits(device, linear, vocab, inputs, tokens):
     case = Case(device, vocab, inputs)
     out = case.outputs, np.float32, "test.logits"
-    _check_each(case, linear.logits, case.product, out, tokens, SUMS)
+    _check_each(case, linear.logits, case.matmul, out, tokens, SUMS)
 
 
 def _check_each(case, multiply, expected, out, tokens, absolute):
@@ -50,11 +50,11 @@ def _check_each(case, multiply, expected, out, tokens, absolute):
 
 
 def check_bias(device, linear, shapes, tokens):
-    """Plain products of ``shapes``, each out and in, and a gated one."""
+    """Plain GEMMs of ``shapes``, each out and in, and a gated one."""
     for outputs, inputs in shapes:
         case = Case(device, outputs, inputs, has_bias=True)
         x, dense = case.x(tokens)
-        check(linear(x, case.weight, case.bias, out_name="test.y"), case.product(dense), SUMS)
+        check(linear(x, case.weight, case.bias, out_name="test.y"), case.matmul(dense), SUMS)
     case = Case(device, 2 * 4864, 896, "gate_up_interleaved", has_bias=True)
     x, dense = case.x(tokens)
     check(linear.swiglu(x, case.weight, case.bias, out_name="test.y"), case.gated(dense), SIGMOID)
@@ -63,7 +63,7 @@ def check_bias(device, linear, shapes, tokens):
 def check_rows_apart(device, linear, tokens):
     case = Case(device, 576, 576)
     x, dense = case.x(tokens, gap=1152)
-    check(linear(x, case.weight, out_name="test.y"), case.product(dense), SUMS)
+    check(linear(x, case.weight, out_name="test.y"), case.matmul(dense), SUMS)
 
 
 def check_end_of_memory(device, linear, inputs):
@@ -72,7 +72,7 @@ def check_end_of_memory(device, linear, inputs):
     memory = cp.cuda.Memory(bits.nbytes)  # beside CuPy's pool: nothing of ours behind it
     x = cp.ndarray(bits.shape, np.uint16, cp.cuda.MemoryPointer(memory, 0))
     x[:] = bits
-    check(linear(x.view(BF16), case.weight, out_name="test.y"), case.product(widened(bits)), SUMS)
+    check(linear(x.view(BF16), case.weight, out_name="test.y"), case.matmul(widened(bits)), SUMS)
 
 
 def check_nan_and_infinity(device, linear, tokens):
@@ -85,7 +85,7 @@ def check_nan_and_infinity(device, linear, tokens):
     assert np.isnan(y[3]).all()
     assert not np.isfinite(y[9]).any()
     others = [row for row in range(tokens) if row not in (3, 9)]
-    assert not cp.asnumpy(wrongs(result, case.product(dense), SUMS))[others].any()
+    assert not cp.asnumpy(wrongs(result, case.matmul(dense), SUMS))[others].any()
 
 
 def check_no_tokens(device, linear):

@@ -1,4 +1,4 @@
-"""Products with packed weights against float32 products of the same bf16 numbers."""
+"""GEMMs with packed weights against float32 GEMMs of the same bf16 numbers."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Q, K and V from one launch: what the plain product and the rotation after it give."""
+"""Fused QKV + RoPE GEMM against the plain GEMM and RoPE after it."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ from wisp_runtime.ops.cuda.gemm.tiling import GemmPlan, GemmShape  # noqa: E402
 POSITIONS, INPUTS = 300, 1096
 HEADS = [(3, 1, 64), (9, 3, 64), (2, 1, 128), (32, 8, 128), (3, 1, 192), (2, 1, 256)]
 ULP = 2**-7  # of bf16, relative: a sum cut elsewhere is rounded, turned and rounded again
-NOISE = 2**-7  # absolute: so are the two products that a turn subtracts
+NOISE = 2**-7  # absolute: RoPE subtracts two terms of that size
 
 
 def order_of(size):
@@ -86,7 +86,7 @@ def test_one_launch_gives_what_two_give(device, random, heads, has_bias):
         x, _ = pair.plain.x(tokens)
         step = Step(random, tokens, heads)
         found = pair.fused(linear, x, step)
-        # Rows of a head of up to 128 stay in their tile, so their sums are cut as the plain product's.
+        # Rows of a head of up to 128 stay in their tile, so their sums are split as the plain GEMM's.
         assert_equal(found, pair.separate(linear, x, step), exactly=heads[2] <= 128)
         for _ in range(AGAIN):
             assert_equal(pair.fused(linear, x, step), found, exactly=True)

@@ -40,11 +40,11 @@ def test_every_width_split_in_every_way(device, width, ranges, streams):
         linear = Linear(device, planner=in_ranges(width, ranges, streams))
         x, dense = plain.x(tokens)
         y = linear(x, plain.weight, out_name="test.y")
-        check(y, plain.product(dense), SUMS)
+        check(y, plain.matmul(dense), SUMS)
         check_stable(lambda x=x, p=plain, f=linear: f(x, p.weight, out_name="test.y"), y)
         check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
         logits = linear.logits(x, plain.weight, out_name="test.logits")
-        check(logits, plain.product(dense), SUMS)
+        check(logits, plain.matmul(dense), SUMS)
 
 
 def in_pairs(width, row_tiles, blocks):
@@ -75,18 +75,18 @@ def test_pairs_of_blocks_share_the_last_tiles(device, width, row_tiles, blocks):
         for tokens in few(2 * width - 3, width + 5, 2 * width):
             x, dense = plain.x(tokens)
             y = linear(x, plain.weight, out_name="test.y")
-            check(y, plain.product(dense), SUMS)
+            check(y, plain.matmul(dense), SUMS)
             check_stable(lambda x=x, p=plain: linear(x, p.weight, out_name="test.y"), y)
             check(linear.swiglu(x, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
             logits = linear.logits(x, plain.weight, out_name="test.logits")
-            check(logits, plain.product(dense), SUMS)
+            check(logits, plain.matmul(dense), SUMS)
 
 
 def check_biased_and_gated(linear, plain, gated, tokens):
-    """Check the product of ``tokens`` rows with ``plain``'s matrix and bias, and that with ``gated``'s."""
+    """Check the GEMM of ``tokens`` rows with ``plain``'s matrix and bias, and that with ``gated``'s."""
     x, dense = plain.x(tokens)
     y = linear(x, plain.weight, plain.bias, out_name="test.y")
-    check(y, plain.product(dense), SUMS)
+    check(y, plain.matmul(dense), SUMS)
     check_stable(lambda: linear(x, plain.weight, plain.bias, out_name="test.y"), y)
     inputs, dense = gated.x(tokens)
     check(linear.swiglu(inputs, gated.weight, out_name="test.z"), gated.gated(dense), SIGMOID)
@@ -160,7 +160,7 @@ def test_few_ranges_and_full_tiles_mix(device, tokens):
     case, linear = Case(device, 1408, 1096), Linear(device, planner=planner)
     x, dense = case.x(tokens)
     y = linear(x, case.weight, out_name="test.y")
-    check(y, case.product(dense), SUMS)
+    check(y, case.matmul(dense), SUMS)
     check_stable(lambda: linear(x, case.weight, out_name="test.y"), y)
 
 
@@ -169,7 +169,7 @@ def test_two_blocks_may_share_an_sm(device):
     for count in few(64, 1, 8, 16, 32):
         x, dense = case.x(count)
         y = linear(x, case.weight, out_name="test.y")
-        check(y, case.product(dense), SUMS)
+        check(y, case.matmul(dense), SUMS)
         check_stable(lambda x=x: linear(x, case.weight, out_name="test.y"), y)
 
 

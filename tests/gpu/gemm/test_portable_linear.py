@@ -1,4 +1,4 @@
-"""Products on mma.sync, as Ampere and Ada have them, against float32 products of the same bf16 numbers."""
+"""GEMMs on mma.sync, for Ampere and Ada, against float32 GEMMs of the same bf16 numbers."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sampler to test, inputs of every kind for it, and the comparison with the twin."""
+"""A sampler to test, inputs of every kind for it, and the comparison with the reference implementation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_explained(raw: np.ndarray, sampling: SamplingBatch, row: int, token: int)
 
 
 def compare(bench: Bench, logits: np.ndarray, sampling: SamplingBatch) -> int:
-    """Require the twin's tokens and verdicts; return how many rows differ, each for a reason."""
+    """Require the reference's tokens and verdicts; return the number of rows that differ by rounding."""
     tokens, is_sound, *_ = bench.draw(logits, sampling)
     expect = sample(logits, sampling).tokens
     np.testing.assert_array_equal(is_sound, np.isfinite(logits[np.arange(len(logits)), expect]))

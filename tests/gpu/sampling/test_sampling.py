@@ -1,4 +1,4 @@
-"""Drawing tokens on the GPU, against the twin in NumPy: rules, their combinations, what must not matter."""
+"""Sampling on the GPU against the reference implementation in NumPy: rules, combinations, invariances."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_log_probabilities_are_the_twins(device, random, vocab, listed):
     assert np.isnan(logprobs[2])
     assert np.isnan(top_logprobs[2]).all()
     np.testing.assert_array_equal(top_ids[sound], expect.top_ids[sound])
-    # Both sides are rounded to float32 once; the twin also sums in it: 1e-6 of the largest, 200.
+    # Both sides are rounded to float32 once; the reference also sums in it: 1e-6 of the largest, 200.
     np.testing.assert_allclose(top_logprobs[sound], expect.top_logprobs[sound], rtol=2e-6, atol=1e-5)
     same = [row for row in sound if tokens[row] == expect.tokens[row]]
     assert len(same) >= 4
