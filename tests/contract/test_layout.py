@@ -82,6 +82,35 @@ def test_folders_hold_at_most_15_code_files():
     assert too_full == {}, "a folder this full usually holds two packages: find their names"
 
 
+def imports_of(path: Path, module: str, modules: set[str]) -> set[str]:
+    """Return our modules that a file names in its imports, under ``TYPE_CHECKING`` and in functions too."""
+    named = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            named |= {part if part in modules else node.module for part in parts}
+    return (named & modules) - {module}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_modules_import_each_other_in_a_circle(package):
+    root = ROOT / package
+    paths = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts): path for path in root.rglob("*.py")
+    }
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    imports = {name: imports_of(path, name, set(paths)) for name, path in paths.items()}
+    while ends := {
+        name
+        for name, needed in imports.items()
+        if not needed & imports.keys() or not any(name in others for others in imports.values())
+    }:
+        imports = {name: needed for name, needed in imports.items() if name not in ends}
+    assert sorted(imports) == [], "a circle is among these: what both sides need moves below them"
+
+
 def test_functions_stay_short_enough_to_hold_in_mind():
     too_long = []
     for path in (p for p in tracked("*.py") if not is_test(p)):
