@@ -25,6 +25,7 @@ struct ActivationStream {
   static constexpr int kGroupsOfFour = S::kN / 4 / Layout::kCopyWarps;
   const Args& args;
   const HangDetector detector;
+  SharedStorage<S>& storage;
   uint32_t data, full, empty, passed;
   int rank, part, phase = 0;  // part: which of the warps that copy; each copies its rows
   PipelineState<Layout::kActivationStages> stage{1};
@@ -33,6 +34,7 @@ struct ActivationStream {
                                               SharedStorage<S>& storage, int rank, int part)
       : args(args),
         detector(detector),
+        storage(storage),
         data(shared_address(shared + Layout::kRegion)),
         full(shared_address(storage.activations_full)),
         empty(shared_address(storage.activations_empty)),

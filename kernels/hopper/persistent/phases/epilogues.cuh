@@ -23,7 +23,7 @@ struct StorePreRopeQkv : Epilogue {
 
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
-    const TileRange range = G::tile_range(c.args, c.warpgroup);
+    const TileRange range = G::tile_range(c);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     gemm_main_loop<G>(c, sums, range.count);
@@ -42,7 +42,7 @@ struct StorePreRopeQkv : Epilogue {
   // Of the first layer, as run() does for the others.
   template <class G, class Compute>
   static __device__ __forceinline__ void begin_step(Compute& c) {
-    const TileRange range = G::tile_range(c.args, c.warpgroup);
+    const TileRange range = G::tile_range(c);
 #pragma unroll 1
     for (int tile = c.warp(); tile < range.count; tile += kBlockTiles) {
       const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4;

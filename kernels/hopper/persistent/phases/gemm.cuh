@@ -32,15 +32,15 @@ struct TileRange {
   }
 };
 
-// A CTA's half of K: blocks [begin, end). Where two warpgroups take them in turn there are as many for each: past
+// Blocks [begin, end) of K, a CTA's half. Where two warpgroups take them in turn there are as many for each: past
 // `last` come columns of zeros.
-template <class G>
 struct KRange {
   int begin, end, last;
-  __device__ __forceinline__ explicit KRange(int rank) {
-    constexpr int kFirst = (G::kKBlocks + 1) / 2;
-    begin = rank ? kFirst : 0, last = (rank ? G::kKBlocks : kFirst) - 1;
-    end = G::kSplitsK ? begin + (last - begin + 2) / 2 * 2 : last + 1;
+
+  __device__ __forceinline__ KRange(int blocks, bool is_split, int rank) {
+    const int half = (blocks + 1) / 2;
+    begin = rank ? half : 0, last = (rank ? blocks : half) - 1;
+    end = is_split ? begin + (last - begin + 2) / 2 * 2 : last + 1;
   }
 };
 
@@ -56,24 +56,34 @@ struct Gemm : Phase, Operands {
   static_assert(Format::kBlockK % 64 == 0 && kTileBytes % 16 == 0,
                 "tiles are copied in 16 bytes, activations in 64 columns");
 
-  static __device__ __forceinline__ int row_tiles(const Args& args) {
-    return ((kRows == kRowsOfVocabulary ? args.vocab : kRows) + kTileM - 1) / kTileM;
+  // What follows depends on the role's arguments, storage, rank and warpgroup: experts, say, decide rows or K at run
+  // time.
+  template <class Role>
+  static __device__ __forceinline__ int row_tiles(const Role& role) {
+    return ((kRows == kRowsOfVocabulary ? role.args.vocab : kRows) + kTileM - 1) / kTileM;
   }
-  static __device__ __forceinline__ TileRange tile_range(const Args& args, int warpgroup) {
-    const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(args);
-    return kSplitsK ? TileRange(tiles, cluster, clusters) : TileRange(tiles, 2 * cluster + warpgroup, 2 * clusters);
+  template <class Role>
+  static __device__ __forceinline__ TileRange tile_range(const Role& role) {
+    const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(role);
+    return kSplitsK ? TileRange(tiles, cluster, clusters)
+                    : TileRange(tiles, 2 * cluster + role.warpgroup, 2 * clusters);
   }
   // How often the warpgroup with the most tiles goes over K.
-  static __device__ __forceinline__ int passes(const Args& args) {
-    const int workers = kSplitsK ? gridDim.x / 2 : gridDim.x, most = (row_tiles(args) + workers - 1) / workers;
+  template <class Role>
+  static __device__ __forceinline__ int passes(const Role& role) {
+    const int workers = kSplitsK ? gridDim.x / 2 : gridDim.x, most = (row_tiles(role) + workers - 1) / workers;
     return kSplitsK ? 1 : (most + kMBlocks * kBlockTiles - 1) / (kMBlocks * kBlockTiles);
+  }
+  template <class Role>
+  static __device__ __forceinline__ KRange k_range(const Role& role) {
+    return KRange(kKBlocks, kSplitsK, role.rank);
   }
 
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     const char* const weights = reinterpret_cast<const char*>(Operands::weights(stream.args, *stream.weights));
-    const TileRange range = tile_range(stream.args, stream.warpgroup);
-    const KRange<Gemm> half(stream.rank);
+    const TileRange range = tile_range(stream);
+    const KRange half = k_range(stream);
     const bool is_elected = threadIdx.x % 32 == 0;
 #pragma unroll 1
     for (int done = 0; done < range.count; done += kMBlocks * kBlockTiles) {
@@ -104,9 +114,9 @@ struct Gemm : Phase, Operands {
   // This CTA's half of K, as often as its warpgroups go over it.
   template <class Stream>
   static __device__ __forceinline__ void stream_activations(Stream& stream) {
-    const KRange<Gemm> half(stream.rank);
+    const KRange half = k_range(stream);
     stream.template copy<kInputs>(Operands::activations(stream.args), half.begin * kParts, half.end * kParts,
-                                  half.last * kParts + kParts - 1, passes(stream.args));
+                                  half.last * kParts + kParts - 1, passes(stream));
   }
 
   template <class Compute>
@@ -126,7 +136,7 @@ template <class G, class Compute, int kSums>
 __device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
   using Layout = typename Compute::Layout;
   constexpr int kParts = G::kParts;
-  const KRange<G> half(c.rank);
+  const KRange half = G::k_range(c);
   PipelineState<Layout::kActivationStages> activations = c.activations;
   if (G::kSplitsK && c.warpgroup == 1) {
 #pragma unroll
@@ -178,8 +188,8 @@ __device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBl
 // Go over K once for every kMBlocks blocks of this warpgroup, as often as the warpgroup with the most.
 template <class G, class Compute, class Use>
 __device__ __forceinline__ void each_pass(Compute& c, Use use) {
-  const TileRange range = G::tile_range(c.args, c.warpgroup);
-  const int passes = G::passes(c.args);
+  const TileRange range = G::tile_range(c);
+  const int passes = G::passes(c);
 #pragma unroll 1
   for (int pass = 0; pass < passes; pass++) {
     const int done = pass * G::kMBlocks * kBlockTiles;
