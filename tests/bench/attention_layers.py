@@ -15,7 +15,7 @@ import numpy as np
 
 from wisp_runtime.batch import Batch
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 
 HEADS, KV_HEADS, SIZE, BLOCK_TOKENS = 32, 8, 128, 16  # Llama-3-8B
 L2_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def step(starts: Sequence[int], contexts: Sequence[int], tables: np.ndarray) -> 
     )
 
 
-def graph_of(device: Device, run: Callable[[], None]) -> Callable[[], None]:
+def graph_of(device: Gpu, run: Callable[[], None]) -> Callable[[], None]:
     """Return a function that launches all that ``run`` does as one graph."""
     run()
     device.stream.begin_capture()
@@ -62,7 +62,7 @@ def graph_of(device: Device, run: Callable[[], None]) -> Callable[[], None]:
     return lambda: graph.launch(device.stream)
 
 
-def time_us(device: Device, run: Callable[[], None], launches: int, rounds: int) -> list[float]:
+def time_us(device: Gpu, run: Callable[[], None], launches: int, rounds: int) -> list[float]:
     """Return the microseconds a launch of each of ``rounds`` runs of ``launches``."""
     for _ in range(3):
         run()
@@ -77,7 +77,7 @@ def time_us(device: Device, run: Callable[[], None], launches: int, rounds: int)
     return [1e3 * cp.cuda.get_elapsed_time(*pair) / launches for pair in pairwise(events)]
 
 
-def write_record(name: str, device: Device, rows: list[dict[str, object]], path: Path | None) -> None:
+def write_record(name: str, device: Gpu, rows: list[dict[str, object]], path: Path | None) -> None:
     """Print what ``bench_NAME.py`` measured, and write it to ``path`` if there is one."""
     content = {
         "name": name,

@@ -23,7 +23,7 @@ from attention_layers import BLOCK_TOKENS, HEADS, SIZE
 
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 
 CASES = {  # contexts, and the target in microseconds on an H200
     "1 x 512": ([512], 5),
@@ -49,7 +49,7 @@ class Case:
         room: capacity of the block tables in tokens.
     """
 
-    def __init__(self, device: Device, contexts: list[int], room: int) -> None:
+    def __init__(self, device: Gpu, contexts: list[int], room: int) -> None:
         self.device, batch = device, len(contexts)
         random = np.random.default_rng(batch)
         counts = [-(-context // BLOCK_TOKENS) for context in contexts]
@@ -84,7 +84,7 @@ class Case:
         return layers.graph_of(self.device, run)
 
 
-def measure(device: Device, choices: tuple[int, ...], room: int, rounds: int) -> list[dict[str, object]]:
+def measure(device: Gpu, choices: tuple[int, ...], room: int, rounds: int) -> list[dict[str, object]]:
     """Measure every case with every number of thread blocks a multiprocessor."""
     rows = []
     for name, (contexts, wanted_us) in CASES.items():
@@ -115,7 +115,7 @@ def measure(device: Device, choices: tuple[int, ...], room: int, rounds: int) ->
 @click.option("--record", type=click.Path(path_type=Path), help="Write the rows there, as JSON.")
 def main(choices: tuple[int, ...], room: int, rounds: int, record: Path | None) -> None:
     """Measure decode attention alone."""
-    device = open_device(0)
+    device = open_gpu(0)
     layers.write_record("decode_attention", device, measure(device, choices, room, rounds), record)
 
 

@@ -23,7 +23,7 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.gemm import planner
 from wisp_runtime.ops.cuda.gemm.cost_model import estimate_us
 from wisp_runtime.ops.cuda.gemm.linear import Linear
@@ -59,7 +59,7 @@ fill = cp.ElementwiseKernel(
 class Graph:
     """Everything that ``body`` launches on the device's stream, captured."""
 
-    def __init__(self, device: Device, body: Callable[[], None]) -> None:
+    def __init__(self, device: Gpu, body: Callable[[], None]) -> None:
         body()  # allocates, and makes the launches that later ones repeat
         device.synchronize()
         self.stream = device.stream
@@ -109,7 +109,7 @@ def ours(linear: Linear, shape: str, x: Any, weights: list[PackedMatrix]) -> Cal
     return body
 
 
-def cublas(device: Device, x: Any, weights: list[PackedMatrix]) -> Graph | None:
+def cublas(device: Gpu, x: Any, weights: list[PackedMatrix]) -> Graph | None:
     """Return torch.matmul over as many plain matrices; None without torch."""
     try:
         import torch
@@ -156,7 +156,7 @@ def alternatives(work: GemmShape, sms: int, count: int) -> list[GemmPlan]:
 
 
 def measure(
-    device: Device,
+    device: Gpu,
     arena: Any,
     shape: str,
     tokens: int,
@@ -169,13 +169,13 @@ def measure(
     weights = matrices(arena, shape)
     x = arena[: tokens * inputs].reshape(tokens, inputs).copy().view(BF16)
     work = GemmShape(rows, inputs, tokens)
-    chosen = planner.plan(work, device.sms)
+    chosen = planner.plan(work, device.sm_count)
     linears = {"ours": Linear(device)}
     if tokens <= 64:
         linears["ours, half ring"] = Linear(device, shared_bytes=device.shared_bytes // 2)
     if with_portable:
         linears["portable"] = PortableLinear(device)
-    for plan in alternatives(work, device.sms, explore):
+    for plan in alternatives(work, device.sm_count, explore):
         linears[words(plan)] = Linear(device, planner=lambda *_, plan=plan: plan)
     graphs = {name: Graph(device, ours(linear, shape, x, weights)) for name, linear in linears.items()}
     other = cublas(device, x, weights) if with_torch else None
@@ -203,7 +203,7 @@ def line(row: dict) -> str:
     )
 
 
-def packing(device: Device, arena: Any) -> list[dict]:
+def packing(device: Gpu, arena: Any) -> list[dict]:
     """Time packing a matrix of 28672 x 4096, from each source."""
     found = []
     rows, inputs = SHAPES["gate_up"]
@@ -236,7 +236,7 @@ def main(
     with_portable: bool,
 ) -> None:
     """Measure every shape at every number of tokens, and write RECORD."""
-    device = open_device()
+    device = open_gpu()
     arena = fill(np.uint32(1), cp.empty(ARENA_ELEMENTS, np.uint16))
     rows = packing(device, arena)
     print(*rows, sep="\n")

@@ -24,7 +24,7 @@ from attention_layers import BLOCK_TOKENS, HEADS, KV_HEADS, SIZE
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.attention.prefill_plan import PORTABLE, WGMMA
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 
 CASES = ((512, 0), (2048, 0), (8192, 0), (16, 7900))  # tokens, cached before them
 MAX_LAYERS = 16
@@ -39,7 +39,7 @@ class Case:
         prefix: tokens cached before it.
     """
 
-    def __init__(self, device: Device, tokens: int, prefix: int) -> None:
+    def __init__(self, device: Gpu, tokens: int, prefix: int) -> None:
         self.device, self.tokens, self.prefix = device, tokens, prefix
         random = np.random.default_rng(tokens)
         context = tokens + prefix
@@ -98,7 +98,7 @@ def torchs(case: Case) -> Callable[[], None] | None:
     return replay
 
 
-def measure(device: Device, rounds: int) -> list[dict[str, object]]:
+def measure(device: Gpu, rounds: int) -> list[dict[str, object]]:
     """Measure every case with every implementation there is."""
     families = {"portable": PORTABLE} | ({"wgmma": WGMMA} if device.arch.startswith("sm_90") else {})
     rows = []
@@ -132,7 +132,7 @@ def measure(device: Device, rounds: int) -> list[dict[str, object]]:
 @click.option("--record", type=click.Path(path_type=Path), help="Write the rows there, as JSON.")
 def main(rounds: int, record: Path | None) -> None:
     """Measure prefill attention alone."""
-    device = open_device(0)
+    device = open_gpu(0)
     layers.write_record("prefill_attention", device, measure(device, rounds), record)
 
 

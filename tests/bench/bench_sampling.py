@@ -24,7 +24,7 @@ import numpy as np
 
 from wisp_runtime.batch import SamplingBatch
 from wisp_runtime.ops.cuda.device.arrays import to_device
-from wisp_runtime.ops.cuda.device.device import Device, open_device
+from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime/support"))
@@ -68,7 +68,7 @@ def sampling_of(mode: str, rows: int, vocab: int) -> SamplingBatch:
     return batch(rows, **rules)
 
 
-def microseconds(device: Device, launch: Callable[[], object]) -> list[float]:
+def microseconds(device: Gpu, launch: Callable[[], object]) -> list[float]:
     """Time one step, ``REPLAYS`` times."""
     launch()
     device.synchronize()
@@ -87,7 +87,7 @@ def microseconds(device: Device, launch: Callable[[], object]) -> list[float]:
     return times[3:]
 
 
-def measure(device: Device, sampler: Sampler, kind: str, rows: int) -> list[dict[str, Any]]:
+def measure(device: Gpu, sampler: Sampler, kind: str, rows: int) -> list[dict[str, Any]]:
     """Measure every mode for one number of rows."""
     logits = to_device(logits_of(kind, rows, sampler.vocab))
     host = np.zeros(sampler.parameter_bytes, np.uint8)
@@ -116,7 +116,7 @@ def measure(device: Device, sampler: Sampler, kind: str, rows: int) -> list[dict
 @click.option("--record", type=click.Path(path_type=Path), help="write the measurements there")
 def main(vocab: int, rows: tuple[int, ...], record: Path | None) -> None:
     """Measure the sampler on this GPU."""
-    device = open_device()
+    device = open_gpu()
     sampler = Sampler(device, vocab, max(rows))
     sampler.reserve()
     device.workspace.seal()

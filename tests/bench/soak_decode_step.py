@@ -22,7 +22,7 @@ from test_persistent_decode import Subject
 
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench.record import Row, make_record, write_record
-from wisp_runtime.ops.cuda.device.device import open_device
+from wisp_runtime.ops.cuda.device.gpu import open_gpu
 
 _BATCHES, _TELL_EVERY = 40, 20000
 _MAX_SEQUENCES, _MAX_CONTEXT = 32, 1400
@@ -71,7 +71,7 @@ def main() -> None:
 
 def soak(shape: str, steps: int) -> tuple[float, int]:
     """Return the seconds that the steps took, and how many replays differed."""
-    device = open_device(0)
+    device = open_gpu(0)
     subject = Subject(device, shape_spec(shape), blocks=_BATCHES * _BLOCKS)
     random, stream = np.random.default_rng(3), device.stream
     # No batch's new tokens are in another's context.

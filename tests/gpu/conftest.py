@@ -19,7 +19,7 @@ def _gpu():
         return
     pytest.importorskip("cupy")
     from wisp_runtime.errors import GpuUnavailable
-    from wisp_runtime.ops.cuda.device.device import capability_of
+    from wisp_runtime.ops.cuda.device.gpu import capability_of
 
     try:
         capability_of(0)
@@ -40,10 +40,10 @@ def _small_models_stand_for_large_ones():
 @pytest.fixture(scope="session")
 def device():
     """The first GPU, with every kernel that it would serve with compiled."""
-    from wisp_runtime.ops.cuda.device.device import capability_of, open_device
+    from wisp_runtime.ops.cuda.device.gpu import capability_of, open_gpu
 
     _compile(capability_of(0))
-    return open_device(0)
+    return open_gpu(0)
 
 
 def _compile(capability) -> None:

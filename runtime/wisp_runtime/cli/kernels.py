@@ -132,7 +132,7 @@ def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> N
 
 def _architecture(catalogue: Catalogue, device: int) -> str:
     try:
-        from wisp_runtime.ops.cuda.device.device import capability_of
+        from wisp_runtime.ops.cuda.device.gpu import capability_of
     except ImportError as error:
         raise GpuUnavailable(
             f"{error.name} is not installed. Run pip install -e '.[cuda]' in a clone."

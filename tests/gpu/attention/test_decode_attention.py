@@ -14,7 +14,7 @@ from wisp_plan.memory.buffers.attention import (  # noqa: E402
 from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
-from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, grid_parts  # noqa: E402
+from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, grid_splits  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device, to_host_float32  # noqa: E402
 from wisp_runtime.ops.cuda.device.workspace import Workspace  # noqa: E402
 
@@ -247,7 +247,7 @@ def test_what_is_reserved_is_enough(device, random):
     ],
 )
 def test_a_grid_is_as_large_as_there_may_be_parts(batch, kv_heads, heads, seen, expect):
-    assert grid_parts(batch, kv_heads, heads, seen, wanted_blocks=264) == expect
+    assert grid_splits(batch, kv_heads, heads, seen, wanted_blocks=264) == expect
 
 
 def test_arrays_that_do_not_fit_are_refused(device):

@@ -254,9 +254,9 @@ def test_a_plan_is_made_once_for_all_layers(attend):
         cached.view(cp.uint16)[...] = other.view(cp.uint16)
     second.sequences = [(second.sequences[0][0], first.sequences[0][2], first.sequences[0][1])]
     check(attend, first)
-    known = attend._known
+    known = attend._planned
     check(attend, second)
-    assert attend._known is known
+    assert attend._planned is known
 
 
 def test_a_step_of_decodes_launches_nothing(attend):

@@ -20,7 +20,7 @@ from wisp_runtime.ops.cuda.device.arrays import (  # noqa: E402
     zeros,
 )
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue  # noqa: E402
-from wisp_runtime.ops.cuda.device.device import open_device, tensor_map_2d, translate  # noqa: E402
+from wisp_runtime.ops.cuda.device.gpu import open_gpu, tensor_map_2d, translate  # noqa: E402
 from wisp_runtime.ops.cuda.device.kernels import KernelSet  # noqa: E402
 from wisp_runtime.ops.cuda.device.manifest import Source  # noqa: E402
 from wisp_runtime.ops.cuda.device.workspace import Workspace  # noqa: E402
@@ -31,7 +31,7 @@ def test_the_gpu_is_what_its_hardware_file_says(device):
     hardware, arch = catalogue.find(device.capability)
     assert device.arch == arch
     assert device.shared_bytes == hardware.architectures[arch].shared_bytes
-    assert device.sms in hardware.sms.values() or device.sms == 114  # the PCIe H100
+    assert device.sm_count in hardware.sms.values() or device.sm_count == 114  # the PCIe H100
     assert device.free_bytes() > 1 << 30
 
 
@@ -44,7 +44,7 @@ def test_every_kernel_of_the_set_loads(device):
 
 def test_a_gpu_that_is_not_there_is_unavailable():
     with pytest.raises(GpuUnavailable, match="looking at GPU 99: this process sees no such NVIDIA GPU"):
-        open_device(99)
+        open_gpu(99)
 
 
 @pytest.mark.parametrize("dtype", [BF16, np.dtype(np.float32), np.dtype(np.int32)])
@@ -147,9 +147,9 @@ FAULT = """
 import numpy as np
 from wisp_runtime.errors import KernelFault
 from wisp_runtime.ops.cuda.device.arrays import to_device
-from wisp_runtime.ops.cuda.device.device import open_device
+from wisp_runtime.ops.cuda.device.gpu import open_gpu
 
-device = open_device()
+device = open_gpu()
 kernel = device.kernels.get("embedding")
 wrong = np.uint64(4096)
 kernel.launch((1, 1, 1), 128, wrong, None, wrong, wrong, np.int32(0), np.int32(64), np.int32(64))

@@ -34,7 +34,7 @@ PART_OF_ALL = 0.02
 def test_the_card_says_what_it_has_and_what_we_hold(device):
     memory = memory_of(device)
     assert memory.device_name == device.name
-    assert memory.sm_count == device.sms
+    assert memory.sm_count == device.sm_count
     assert 0 < memory.free_bytes < memory.total_bytes
     print(f"{device.name}: {memory}")
     if memory.process_bytes is not None:
@@ -85,10 +85,10 @@ import numpy as np
 from wisp_runtime.errors import RuntimeFailure
 from wisp_runtime.ops.cuda.cuda_device import memory_of
 from wisp_runtime.ops.cuda.device.arena import Arenas
-from wisp_runtime.ops.cuda.device.device import open_device
+from wisp_runtime.ops.cuda.device.gpu import open_gpu
 from wisp_runtime.ops.protocol.upload import WeightDestination
 
-device = open_device(0)
+device = open_gpu(0)
 ops = Arenas(device, fuses_rope=False)
 uploader = ops.uploader(1 << 20)
 destination = WeightDestination(ops.weight_arena(64), "plain", 0, (64,), "BF16")

@@ -178,7 +178,9 @@ def test_gemms_follow_each_other_without_waiting(device):
 
 
 def test_what_is_reserved_suffices(device):
-    assert all(plan(GemmShape(6144, 4096, tokens), device.sms).grid <= device.sms for tokens in TOKENS)
+    assert all(
+        plan(GemmShape(6144, 4096, tokens), device.sm_count).grid <= device.sm_count for tokens in TOKENS
+    )
     linear = Linear(device)
     linear.reserve(max(TOKENS))
     device.workspace.array("test.y", (max(TOKENS), 6144), BF16)

@@ -38,7 +38,7 @@ Step = list[Chunk]
 def on_stream_of(ops: Ops) -> None:
     """Let CuPy's copies run on the stream of ``ops``: who opened a GPU last has left its own behind."""
     if ops.device == "cuda":
-        cast(Any, ops).device_state.stream.use()
+        cast(Any, ops).gpu.stream.use()
 
 
 @dataclass

@@ -163,7 +163,7 @@ import test_persistent_decode as tests
 from wisp_runtime.errors import KernelFault
 from wisp_runtime.ops.cuda.device import kernels
 from wisp_runtime.ops.cuda.persistent import decode
-from wisp_runtime.ops.cuda.device.device import open_device
+from wisp_runtime.ops.cuda.device.gpu import open_gpu
 from wisp_runtime.ops.cuda.device.driver import translate
 
 decode.TIMEOUT_CLOCKS = 100_000_000
@@ -171,7 +171,7 @@ real = kernels.KernelSet._compiled
 kernels.KernelSet._compiled = lambda self, source: (
     Path({cubin!r}) if source.op == "persistent_decode" else real(self, source)
 )
-device = open_device(0)
+device = open_gpu(0)
 subject = tests.Subject(device, tests.spec_of("smollm2-135m"))
 try:
     with translate("running a step"):

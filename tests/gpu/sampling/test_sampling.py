@@ -169,11 +169,11 @@ def test_padding_rows_and_the_logits_are_left_as_they_are(device, random):
     found = bench.launch(logits, logprobs=3)
     np.testing.assert_array_equal(cp.asnumpy(logits), host)
     assert (cp.asnumpy(found.tokens)[:5] >= 0).all()
-    assert (cp.asnumpy(bench.sampler.drawn)[5:] == -1).all()
+    assert (cp.asnumpy(bench.sampler.sampled_tokens)[5:] == -1).all()
     assert (cp.asnumpy(found.is_sound)[5:] == 0xFF).all()
     assert (cp.asnumpy(found.top_ids)[5:] == -1).all()
     assert np.isnan(cp.asnumpy(found.logprobs)[5:]).all()
-    np.testing.assert_array_equal(cp.asnumpy(found.tokens), cp.asnumpy(bench.sampler.drawn)[:8])
+    np.testing.assert_array_equal(cp.asnumpy(found.tokens), cp.asnumpy(bench.sampler.sampled_tokens)[:8])
 
 
 @pytest.mark.parametrize(("vocab", "listed"), [(8, 20), (1000, 0), (32000, 1), (128256, 20), (20000, 7)])

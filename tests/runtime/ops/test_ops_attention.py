@@ -124,7 +124,7 @@ def test_a_long_chunk_cut_in_pieces_gives_the_same(monkeypatch):
     batch = batch_of([(30, 50), (1, 7)], blocks=64)
     keys, values, q = random(64, 2, TB, 8), random(64, 2, TB, 8), random(31, 4, 8)
     whole = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
-    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", 1000)
+    monkeypatch.setattr(attention, "_MAX_SCORES", 1000)
     pieces = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
 

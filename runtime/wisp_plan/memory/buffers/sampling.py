@@ -41,13 +41,13 @@ def sampling_rows(vocab: int, rows: int, entries: int, sm_count: int) -> tuple[B
     tasks = 2 * rows
     return (
         Buffer("sampling.adjusted", (rows, vocab), "float32"),
-        Buffer("sampling.best", (tasks,), "uint64"),
+        Buffer("sampling.argmax", (tasks,), "uint64"),
         Buffer("sampling.partials", (max(tasks, 2 * sm_count),), "uint64"),
         Buffer("sampling.masses", (tasks, BINS), "uint64"),
         Buffer("sampling.totals", (tasks,), "uint64"),
         Buffer("sampling.candidates", (tasks, CANDIDATES), "uint64"),
         Buffer("sampling.counts", (tasks, BINS), "uint32"),
-        Buffer("sampling.found", (tasks,), "uint32"),
+        Buffer("sampling.candidate_count", (tasks,), "uint32"),
         Buffer("sampling.arrived", (tasks,), "uint32", is_zeroed=True),
         Buffer("sampling.tokens", (rows,), "int32"),
         Buffer("sampling.is_sound", (rows,), "uint8"),

@@ -217,7 +217,7 @@ class CpuOps:
         weight: PackedMatrix,
         bias: Array | None,
         heads: HeadLayout,
-        rotary: RopeTable,
+        rope: RopeTable,
         batch: Batch,
         keys: Array,
         values: Array,
@@ -231,8 +231,8 @@ class CpuOps:
             q[:] = self.rmsnorm(q, heads.q_norm, eps=heads.eps)
         if heads.k_norm is not None:
             k[:] = self.rmsnorm(k, heads.k_norm, eps=heads.eps)
-        checks.indices("positions", batch.positions, len(rotary.cosines))
-        cosines, sines = rotary.cosines[batch.positions], rotary.sines[batch.positions]
+        checks.indices("positions", batch.positions, len(rope.cosines))
+        cosines, sines = rope.cosines[batch.positions], rope.sines[batch.positions]
         self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
         self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values)
         return q
@@ -272,7 +272,7 @@ class CpuOps:
         self,
         spec: ModelSpec,  # noqa: ARG002 (nothing to decide)
         weights: NamedWeights,  # noqa: ARG002
-        rotation: RopeTable,  # noqa: ARG002
+        rope: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
     ) -> PersistentKernel | str:
         """Return the reason: a CPU has no launches to save."""

@@ -9,8 +9,8 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.ops.cuda import requirements
 from wisp_runtime.ops.cuda.device import context_prefetch
-from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.stream import CudaStream
 from wisp_runtime.ops.cuda.ops import CudaOps
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
@@ -27,7 +27,7 @@ class CudaDevice:
     comm = NO_COMM
 
     def __init__(self, ops: CudaOps) -> None:
-        self.ops, self.gpu = ops, ops.device_state
+        self.ops, self.gpu = ops, ops.gpu
         self.stream = CudaStream(self.gpu.stream)
 
     @classmethod
@@ -57,10 +57,10 @@ class CudaDevice:
         self.gpu.workspace.seal()
 
 
-def memory_of(gpu: Device) -> Memory:
+def memory_of(gpu: Gpu) -> Memory:
     """Return what a GPU has left now, and what this process holds of it."""
     free_bytes = gpu.free_bytes()
     with translate("asking for the GPU's memory"):
         total_bytes = int(cp.cuda.runtime.memGetInfo()[1])
     held_bytes = context_prefetch.process_bytes(gpu.index)
-    return Memory("cuda", gpu.name, free_bytes, total_bytes, held_bytes, gpu.sms)
+    return Memory("cuda", gpu.name, free_bytes, total_bytes, held_bytes, gpu.sm_count)

@@ -1,6 +1,6 @@
-"""The ops on an NVIDIA GPU, put together: which kernel an op launches, and which buffer takes its result.
+"""Ops on an NVIDIA GPU: the kernel that each op launches, and the buffer that takes its result.
 
-The names of buffers are chosen here, for all: two results that live at once have different names.
+Two results that live at once have buffers of different names.
 :mod:`wisp_plan.memory.buffers` declares each; nothing else is allocated once the workspace is sealed.
 """
 
@@ -20,8 +20,8 @@ from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.attention.rope import Rope
 from wisp_runtime.ops.cuda.device.arena import Arenas
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, to_host_float32
-from wisp_runtime.ops.cuda.device.device import Device, open_device
 from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
 from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
@@ -42,75 +42,81 @@ _NEEDED = (
     *("rope_write_kv", "decode_attention", "prefill_attention", "gather_rows"),
     *("sample_argmax", "sample_histogram", "sample_token", "sample_logprobs"),
 )
-"""The ops that every model needs."""
-_NEEDED_WHERE_PRODUCTS_ROTATE = ("linear_rotary",)
+"""Ops that every model needs."""
+_NEEDED_TO_FUSE_ROPE = ("linear_rotary",)
 
-_MOST_ROTATED = 768
-"""Tokens of a product that rotates its own rows: of more, fetching angles delays it longer than a launch."""
+_MAX_FUSED_ROPE_TOKENS = 768
+"""Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kinds:
-    """What a batch is made of: sequences with one query, sequences with several."""
+class _BatchMix:
+    """Kinds of sequences in a batch.
+
+    Attributes:
+        batch: the batch.
+        has_decodes: whether any sequence has one query.
+        has_prefills: whether any sequence has several.
+    """
 
     batch: Batch
-    decodes: bool
-    prefills: bool
+    has_decodes: bool
+    has_prefills: bool
 
 
 class CudaOps(Arenas):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:
-        device: the open GPU.
-        linear: its matrix products; None takes Hopper's there, else the portable ones.
+        gpu: the open GPU.
+        linear: its GEMMs; None takes Hopper's there, else the portable ones.
 
     Attributes:
-        device_state: the open GPU.
-        sampler: draws tokens; None until :meth:`make_sampler`.
+        gpu: the open GPU.
+        sampler: sampler of the model; None until :meth:`make_sampler`.
     """
 
     device = "cuda"
 
-    def __init__(self, device: Device, linear: Linear | None = None) -> None:
-        own = Linear if device.arch.startswith("sm_90") else PortableLinear
-        self._linear = linear or own(device)
-        super().__init__(device, fuses_rope=self._linear.fuses_rope)
-        self.device_state, self.kernels = device, device.kernels.name
+    def __init__(self, gpu: Gpu, linear: Linear | None = None) -> None:
+        own = Linear if gpu.arch.startswith("sm_90") else PortableLinear
+        self._linear = linear or own(gpu)
+        super().__init__(gpu, fuses_rope=self._linear.fuses_rope)
+        self.gpu, self.kernels = gpu, gpu.kernels.name
         self.sampler: Sampler | None = None
-        self._embedding, self._norms, self._rope = Embedding(device), Norms(device), Rope(device)
-        self._decode_attention, self._prefill_attention = DecodeAttention(device), PrefillAttention(device)
-        self._gather_rows = GatherRows(device)
-        self._known: _Kinds | None = None
-        self._most_rotated = _MOST_ROTATED
+        self._embedding, self._norms, self._rope = Embedding(gpu), Norms(gpu), Rope(gpu)
+        self._decode_attention, self._prefill_attention = DecodeAttention(gpu), PrefillAttention(gpu)
+        self._gather_rows = GatherRows(gpu)
+        self._mix: _BatchMix | None = None
+        self._max_fused_rope_tokens = _MAX_FUSED_ROPE_TOKENS
 
     @classmethod
     def open(cls) -> CudaOps:
         """Open the first GPU that this process sees.
 
         Raises:
-            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.device.open_device`; also where one
-                kernel of the set is missing, which else is found out once all weights have been read.
+            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.gpu.open_gpu`; also where one kernel of
+                the set is missing, before any weight is read.
         """
-        device = open_device()
-        ops = cls(device)
-        device.kernels.require(*_NEEDED, *(_NEEDED_WHERE_PRODUCTS_ROTATE if ops._linear.fuses_rope else ()))
+        gpu = open_gpu()
+        ops = cls(gpu)
+        gpu.kernels.require(*_NEEDED, *(_NEEDED_TO_FUSE_ROPE if ops._linear.fuses_rope else ()))
         return ops
 
     def make_sampler(self, vocab: int, max_rows: int) -> Sampler:
-        """Make the sampler of a model; its tokens are what :meth:`embedding` looks up for negative ones."""
-        self.sampler = Sampler(self.device_state, vocab, max_rows)
+        """Make the sampler of a model; :meth:`embedding` looks up its tokens for negative ones."""
+        self.sampler = Sampler(self.gpu, vocab, max_rows)
         return self.sampler
 
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate the buffers of every op, and make the sampler."""
-        step = replace(step, sm_count=self.device_state.sms)
+        step = replace(step, sm_count=self.gpu.sm_count)
         self.make_sampler(spec.vocab, step.max_sequences)
         self._linear.reserve(step.max_tokens)
-        self.device_state.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
+        self.gpu.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
 
     def set_batch_invariant(self) -> None:
-        """Cut no product and no attention along what it sums over; see ``Ops``.
+        """Split no GEMM along K and no attention along KV; see ``Ops``.
 
         Raises:
             ConfigError: the GPU is no Hopper.
@@ -119,9 +125,9 @@ class CudaOps(Arenas):
             raise ConfigError(
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
-        self._linear = Linear(self.device_state, data_parallel_plan)
+        self._linear = Linear(self.gpu, data_parallel_plan)
         self._prefill_attention.set_batch_invariant()
-        self._most_rotated = 0
+        self._max_fused_rope_tokens = 0
 
     def from_host(self, array: Array) -> Array:
         """Copy a host array to the GPU."""
@@ -134,8 +140,8 @@ class CudaOps(Arenas):
 
     def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
         """See :class:`.embedding.Embedding`."""
-        drawn = None if self.sampler is None else self.sampler.drawn
-        return self._embedding(tokens, table, drawn, out_name="residual")
+        sampled = None if self.sampler is None else self.sampler.sampled_tokens
+        return self._embedding(tokens, table, sampled, out_name="residual")
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
         """See :meth:`.norms.Norms.rmsnorm`."""
@@ -169,60 +175,59 @@ class CudaOps(Arenas):
         weight: PackedMatrix,
         bias: Array | None,
         heads: HeadLayout,
-        rotary: RopeTable,
+        rope: RopeTable,
         batch: Batch,
         keys: Array,
         values: Array,
     ) -> Array:
-        """Launch a product that rotates its own rows; of many tokens a plain one and :class:`.rope.Rope`."""
+        """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`."""
         sizes = heads.queries, heads.keys, heads.size
-        angles = rotary.cosines, rotary.sines
-        where = batch.positions, batch.slots, keys, values
-        if len(x) <= self._most_rotated and self._rotates_itself(weight, heads, rotary):
-            return self._linear.rotary(x, weight, bias, sizes, *angles, *where, out_name="qkv")
+        tables = rope.cosines, rope.sines
+        written = batch.positions, batch.slots, keys, values
+        if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(weight, heads, rope):
+            return self._linear.rotary(x, weight, bias, sizes, *tables, *written, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
-        norms, by_heads = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
-        return self._rope(qkv, sizes, *norms, heads.eps, *angles, *where, by_heads=by_heads)
+        norms, is_interleaved = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
+        return self._rope(qkv, sizes, *norms, heads.eps, *tables, *written, is_interleaved=is_interleaved)
 
-    def _rotates_itself(self, weight: PackedMatrix, heads: HeadLayout, rotary: RopeTable) -> bool:
+    def _can_fuse_rope(self, weight: PackedMatrix, heads: HeadLayout, rope: RopeTable) -> bool:
         if interleaved_head_size(weight.permutation):
             return True
-        is_tile = heads.size == ROW_TILE and 2 * rotary.cosines.shape[1] == ROW_TILE
+        is_tile = heads.size == ROW_TILE and 2 * rope.cosines.shape[1] == ROW_TILE
         return self._linear.fuses_rope and is_tile and heads.q_norm is None and heads.k_norm is None
 
     def paged_attention(
         self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
-        kinds = self._kinds(batch)
+        mix = self._mix_of(batch)
         tokens, heads, size = q.shape
-        out = self.device_state.workspace.array("attention", (tokens, heads * size), BF16)
-        if kinds.prefills:
+        out = self.gpu.workspace.array("attention", (tokens, heads * size), BF16)
+        if mix.has_prefills:
             self._prefill_attention(q, keys, values, batch, scale=scale, window=window, out=out)
-        if kinds.decodes:
-            room = batch.block_tables.shape[1] * keys.shape[2]
+        if mix.has_decodes:
+            capacity = batch.block_tables.shape[1] * keys.shape[2]
             self._decode_attention(
-                q, keys, values, batch, scale=scale, window=window, max_context=room, out=out
+                q, keys, values, batch, scale=scale, window=window, max_context=capacity, out=out
             )
         return out
 
     def persistent_kernel(
-        self, spec: ModelSpec, weights: NamedWeights, rotation: RopeTable, max_sequences: int
+        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
     ) -> PersistentKernel | str:
-        """See :class:`.persistent.decode.PersistentDecode`; the reason where that is refused."""
-        device = self.device_state
-        if "MIG" in device.name:
+        """See :class:`.persistent.decode.PersistentDecode`; the reason where there is none."""
+        if "MIG" in self.gpu.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
-            step = PersistentDecode(device, spec, weights, rotation, max_sequences)
+            kernel = PersistentDecode(self.gpu, spec, weights, rope, max_sequences)
         except KernelsMissing as error:
             return error.message
-        step.sampled = lambda: None if self.sampler is None else self.sampler.drawn
-        return step
+        kernel.sampled = lambda: None if self.sampler is None else self.sampler.sampled_tokens
+        return kernel
 
-    def _kinds(self, batch: Batch) -> _Kinds:
-        known = self._known
-        if known is None or known.batch is not batch:
+    def _mix_of(self, batch: Batch) -> _BatchMix:
+        mix = self._mix
+        if mix is None or mix.batch is not batch:
             starts = np.asarray(batch.query_starts_host)
             counts = starts[1:] - starts[:-1]
             kinds = (
@@ -230,8 +235,8 @@ class CudaOps(Arenas):
                 if batch.kind is StepKind.PREFILL
                 else (bool((counts == 1).any()), bool((counts > 1).any()))
             )
-            known = self._known = _Kinds(batch, *kinds)
-        return known
+            mix = self._mix = _BatchMix(batch, *kinds)
+        return mix
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """See :class:`.sampling.Sampler`; waits for the GPU. The engine's steps use the sampler itself."""
@@ -241,6 +246,6 @@ class CudaOps(Arenas):
             sampler = self.make_sampler(vocab, rows)
         host = np.zeros(sampler.parameter_bytes, np.uint8)
         sampler.fill(sampler.host_view(host), sampling)
-        found = sampler.launch(logits, rows, to_device(host), logprobs=sampling.logprobs)
-        arrays = found.tokens, found.logprobs, found.top_ids, found.top_logprobs
-        return Sampled(*(None if one is None else to_host(one) for one in arrays))
+        sampled = sampler.launch(logits, rows, to_device(host), logprobs=sampling.logprobs)
+        arrays = sampled.tokens, sampled.logprobs, sampled.top_ids, sampled.top_logprobs
+        return Sampled(*(None if array is None else to_host(array) for array in arrays))

@@ -71,7 +71,7 @@ def module(monkeypatch):
 
 
 def fake_device():
-    return MagicMock(workspace=FakeWorkspace(), sms=132, shared_bytes=232448, arch="sm_90a")
+    return MagicMock(workspace=FakeWorkspace(), sm_count=132, shared_bytes=232448, arch="sm_90a")
 
 
 @pytest.fixture
@@ -93,7 +93,10 @@ class Turned:
     """Where :meth:`CudaOps.project_qkv` goes."""
 
     def __init__(self, ops, fuses_rope):
-        self.ops, ops._rope = ops, MagicMock(side_effect=lambda *_, by_heads: f"rope{' by heads' * by_heads}")
+        self.ops, ops._rope = (
+            ops,
+            MagicMock(side_effect=lambda *_, is_interleaved: f"rope{' interleaved' * is_interleaved}"),
+        )
         ops._linear = MagicMock(fuses_rope=fuses_rope)
         ops._linear.rotary.return_value = "rotary"
 
@@ -113,7 +116,7 @@ def test_a_product_turns_its_rows_where_it_can(ops):
     assert hopper.way("plain", 64, 64, norm="norm") == "rope"
     assert hopper.way("plain", 80, 80) == "rope"
     assert hopper.way("rope_interleaved_128", 128, 128, tokens=768) == "rotary"
-    assert hopper.way("rope_interleaved_128", 128, 128, tokens=769) == "rope by heads"
+    assert hopper.way("rope_interleaved_128", 128, 128, tokens=769) == "rope interleaved"
     assert hopper.way("plain", 64, 64, tokens=769) == "rope"
     assert Turned(ops, fuses_rope=False).way("plain", 64, 64) == "rope"
     assert ops._linear.call_args.kwargs["out_name"] == "qkv"
@@ -131,7 +134,7 @@ def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
     """Where each sequence has one token of the largest step, no step before the seal gathers rows."""
     spec, step = shape_spec("llama-3-8b"), StepSizes(5, 5, 8192, 16, sm_count=132)
     ops.reserve(spec, step)
-    workspace = ops.device_state.workspace
+    workspace = ops.gpu.workspace
     declared = {buffer.name: math.prod(buffer.shape) for buffer in op_buffers(spec, step)}
     allocated = {name: size for name, (_, size) in workspace.bytes.items()}
     assert allocated.keys() == declared.keys()
@@ -143,7 +146,7 @@ def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
 
 
 def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
-    workspace = ops.device_state.workspace
+    workspace = ops.gpu.workspace
     attention = workspace.array("attention", (4, 64), module.BF16)
     taken = ops.gather_rows(attention, some_rows(workspace, 2))
     assert (taken.shape, taken.dtype) == ((2, 64), module.BF16)
@@ -157,7 +160,7 @@ def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
     ("count", "chosen", "fits"), [(4, None, True), (2, 2, True), (4, 2, False), (2, None, False)]
 )
 def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits):
-    workspace = ops.device_state.workspace
+    workspace = ops.gpu.workspace
     x = workspace.array("output", (count, 64), module.BF16)
     weight = workspace.array("weight", (64,), module.BF16)
     residual = workspace.array("residual", (4, 64), np.float32)
@@ -176,7 +179,7 @@ def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits
     ],
 )
 def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
-    workspace = ops.device_state.workspace
+    workspace = ops.gpu.workspace
     x = workspace.array("attention", shape, dtype or module.BF16)
     with pytest.raises(ShapeError, match="gather_rows"):
         ops.gather_rows(x, workspace.array("chosen", rows, np.int64))
@@ -185,7 +188,7 @@ def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
 def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, monkeypatch):
     kernels = MagicMock()
     kernels.require.side_effect = KernelsMissing("linear")
-    monkeypatch.setattr(module, "open_device", lambda: MagicMock(kernels=kernels))
+    monkeypatch.setattr(module, "open_gpu", lambda: MagicMock(kernels=kernels))
     with pytest.raises(KernelsMissing):
         module.CudaOps.open()
     known = Catalogue().resolve("hopper")
@@ -209,7 +212,7 @@ def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
     ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=True))
     ops.set_batch_invariant()
     assert ops._linear._planner is planner.data_parallel_plan
-    assert (ops._prefill_attention._splits, ops._most_rotated) == (False, 0)
+    assert (ops._prefill_attention._splits, ops._max_fused_rope_tokens) == (False, 0)
 
 
 def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):

@@ -163,7 +163,7 @@ def test_list_as_json_says_what_is_compiled(compiler, tmp_path):
 
 def test_list_of_a_device_without_its_libraries_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "wisp_runtime.ops.cuda.device.device", raising=False)
+    monkeypatch.delitem(sys.modules, "wisp_runtime.ops.cuda.device.gpu", raising=False)
     result = run("list", "--device", "0")
     assert result.exit_code == 1
     assert "GpuUnavailable: cupy is not installed. Run pip install -e '.[cuda]' in a clone" in result.stderr

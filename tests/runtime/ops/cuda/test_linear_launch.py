@@ -59,7 +59,7 @@ class FakeKernel:
 
 def make_device(launched):
     kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
-    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sms=132, shared_bytes=232448)
+    return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sm_count=132, shared_bytes=232448)
 
 
 @pytest.fixture

@@ -5,18 +5,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wisp_plan.memory.buffers.attention import max_work_tiles
+from wisp_plan.memory.buffers.attention import WORK_TILE_FIELDS, max_work_tiles
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention.prefill_plan import (
-    FIELDS,
     PORTABLE,
     WGMMA,
     Chunk,
     Tiling,
-    choose,
     chunks_of,
     plan,
     rows_of_tile,
+    select_variant,
 )
 
 ALL = 1 << 30
@@ -52,9 +51,9 @@ def test_every_row_meets_every_tile_it_sees_once(pieces, tiling, group, kv_heads
     starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
     contexts = [context for _, context in pieces]
     chunks = chunks_of(starts, contexts)
-    items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=window, workers=SMS)
+    items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=window, sm_count=SMS)
     assert items.dtype == np.int32
-    assert items.shape[1] == FIELDS
+    assert items.shape[1] == WORK_TILE_FIELDS
     tiles = seen(items, tiling, group)
     assert len(tiles) == sum(chunk.queries * group for chunk in chunks)
     for chunk in chunks:
@@ -71,7 +70,7 @@ def test_only_sequences_of_several_queries_are_planned():
 
 
 def test_the_longest_come_first():
-    items = plan([Chunk(0, 0, 8192, 8192)], Tiling(128, 128), group=4, kv_heads=8, window=ALL, workers=SMS)
+    items = plan([Chunk(0, 0, 8192, 8192)], Tiling(128, 128), group=4, kv_heads=8, window=ALL, sm_count=SMS)
     lengths = items[:, 6] - items[:, 5]
     assert len(items) == 256
     assert lengths[0] == 64
@@ -93,7 +92,7 @@ def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(pieces, parts):
     starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
     chunks = chunks_of(starts, [context for _, context in pieces])
     tiling = Tiling(rows_of_tile(chunks, 4, (64, 128)), 128)
-    items = plan(chunks, tiling, group=4, kv_heads=8, window=ALL, workers=SMS)
+    items = plan(chunks, tiling, group=4, kv_heads=8, window=ALL, sm_count=SMS)
     assert (items[items[:, 7] & 0xFFFF == 0, 7] >> 16).tolist() == parts
     if max(parts) > 1:
         assert 8 * len(items) <= SMS
@@ -115,7 +114,7 @@ def test_no_step_has_more_items_than_were_reserved(rows, tokens, sequences, grou
             starts = (0, *np.cumsum(queries).tolist())
             chunks = chunks_of(starts, [prefix + n for n in queries])
             tiling = Tiling(rows_of_tile(chunks, group, (64, rows)), 128)
-            items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=ALL, workers=SMS)
+            items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=ALL, sm_count=SMS)
             assert len(items) <= most
 
 
@@ -143,12 +142,12 @@ def test_no_step_of_short_prompts_has_more_items_than_were_reserved(
     """In deterministic mode a chunk of one token is a prompt's too, in a tile of the largest kind."""
     tokens, sequences, queries = step
     starts = (0, *np.cumsum(queries).tolist())
-    chunks = chunks_of(starts, [prefix + n for n in queries], least=2 if splits else 1)
+    chunks = chunks_of(starts, [prefix + n for n in queries], min_queries=2 if splits else 1)
     if not chunks:
         return
     tiling = Tiling(rows_of_tile(chunks, group, (64, rows)) if splits else rows, 128)
     sizes = {"group": group, "kv_heads": kv_heads}
-    items = plan(chunks, tiling, window=ALL, splits=splits, workers=SMS, **sizes)
+    items = plan(chunks, tiling, window=ALL, splits=splits, sm_count=SMS, **sizes)
     assert len(items) <= max_work_tiles(tokens, sequences, rows, sm_count=SMS, **sizes)
 
 
@@ -166,11 +165,11 @@ def test_no_step_of_short_prompts_has_more_items_than_were_reserved(
     ],
 )
 def test_the_narrowest_kernel_that_fits_is_chosen(variants, head_size, shared_bytes, entry):
-    variant = choose(variants, head_size, shared_bytes)
+    variant = select_variant(variants, head_size, shared_bytes)
     assert variant.entry(variant.rows[-1]) == entry
     assert variant.shared_bytes(variant.rows[-1]) <= shared_bytes
 
 
 def test_heads_that_no_kernel_holds_are_refused():
     with pytest.raises(ShapeError, match="heads of 264"):
-        choose(WGMMA, 264, 232448)
+        select_variant(WGMMA, 264, 232448)

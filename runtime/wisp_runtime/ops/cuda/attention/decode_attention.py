@@ -1,6 +1,6 @@
 """Attention of decode tokens on the GPU: one query a sequence, K and V read once, where they lie.
 
-Long sequences are cut into parts, so that all thread blocks have about as much to do. The device does that
+Long sequences are split along KV, so that all thread blocks have about as much to do. The device does that
 from the contexts, in a grid that follows from the batch's size and the model alone: one CUDA graph serves all
 lengths.
 """
@@ -18,17 +18,17 @@ from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
 
 _OP = "decode_attention"
 _SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; others take the next larger one
-_OCTET, _WIDEST_GROUP = 8, 16
+_NARROW_GROUP, _MAX_GROUP = 8, 16
 _TILE_TOKENS = constants()["decode_tile_tokens"]
 _STAGES = constants()["decode_stages"]
-_PART_TOKENS = constants()["decode_min_split_tiles"] * _TILE_TOKENS
-_MOST_PARTS = constants()["decode_max_splits"]
+_MIN_SPLIT_TOKENS = constants()["decode_min_split_tiles"] * _TILE_TOKENS
+_MAX_SPLITS = constants()["decode_max_splits"]
 _NO_WINDOW = 2**31 - 1
 _BLOCKS_PER_SM = constants()["decode_blocks_per_sm"]
 
@@ -60,13 +60,13 @@ class DecodeAttention:
     """Attend with one query a sequence.
 
     Args:
-        device: where.
-        blocks_per_sm: thread blocks a multiprocessor that the cutting aims at.
+        device: the GPU.
+        blocks_per_sm: thread blocks an SM that the splitting aims at.
     """
 
-    def __init__(self, device: Device, *, blocks_per_sm: int = _BLOCKS_PER_SM) -> None:
+    def __init__(self, device: Gpu, *, blocks_per_sm: int = _BLOCKS_PER_SM) -> None:
         self._device = device
-        self._wanted_blocks = blocks_per_sm * device.sms
+        self._wanted_blocks = blocks_per_sm * device.sm_count
         self._plans: dict[object, _Plan] = {}
 
     def __call__(
@@ -90,9 +90,9 @@ class DecodeAttention:
                 multiple of Hkv, at most 16 times it; Dh a multiple of 8 up to 256.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16; Tb a multiple of 8.
             batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device only.
-                The first two before the kernel ahead has ended: copies bring them, no kernel does.
+                The first two before the kernel ahead has ended: copies write them, no kernel does.
             scale: multiplies the scores.
-            window: tokens that a query sees, its own included; None means all.
+            window: tokens that a query attends to, its own included; None is all.
             max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
             out: ``[N, Hq * Dh]`` bf16, contiguous.
 
@@ -105,9 +105,9 @@ class DecodeAttention:
         if plan is None:
             _check(q, keys, values, batch, window, out)
             plan = remember(self._plans, key, self._plan(q, keys, tables, scale, window, max_context))
-        parts = stats = arrived = None
+        partials = stats = arrivals = None
         if plan.buffers:
-            parts, stats, arrived = (self._device.workspace.view(buffer) for buffer in plan.buffers)
+            partials, stats, arrivals = (self._device.workspace.view(buffer) for buffer in plan.buffers)
         arrays = (
             q,
             keys,
@@ -116,9 +116,9 @@ class DecodeAttention:
             batch.context_lengths,
             tables,
             out,
-            parts,
+            partials,
             stats,
-            arrived,
+            arrivals,
         )
         plan.kernel.launch(plan.grid, plan.block, *arrays, plan.shape, shared_bytes=plan.shared_bytes)
 
@@ -127,10 +127,10 @@ class DecodeAttention:
     ) -> _Plan:
         (_, kv_heads, block_tokens, size), (batch, width) = keys.shape, tables.shape
         heads, group = q.shape[1], q.shape[1] // kv_heads
-        seen = max_context if window is None else min(max_context, window)
-        filling, parts = grid_parts(batch, kv_heads, heads, seen, self._wanted_blocks)
+        visible = max_context if window is None else min(max_context, window)
+        filling, splits = grid_splits(batch, kv_heads, heads, visible, self._wanted_blocks)
         entry = next(known for known in _SIZES if size <= known)
-        name = f"{_OP}_{entry}" + ("_wide" if group > _OCTET else "")
+        name = f"{_OP}_{entry}" + ("_wide" if group > _NARROW_GROUP else "")
         warps = 4 if entry <= 128 else 2
         shape = _Shape(
             *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
@@ -138,11 +138,11 @@ class DecodeAttention:
         )
         return _Plan(
             self._device.kernels.get(_OP, name),
-            (kv_heads, parts),
+            (kv_heads, splits),
             32 * warps,
             shared_bytes=warps * _STAGES * 2 * _TILE_TOKENS * 2 * (entry + 8),
             shape=shape,
-            buffers=_buffers(min(2 * filling, parts) * heads, size, batch, heads) if parts > batch else (),
+            buffers=_buffers(min(2 * filling, splits) * heads, size, batch, heads) if splits > batch else (),
         )
 
 
@@ -150,27 +150,26 @@ def _buffers(rows: int, head_size: int, batch: int, heads: int) -> tuple[Buffer,
     return *decode_attention(rows, head_size), decode_arrivals(batch, heads)
 
 
-def grid_parts(batch: int, kv_heads: int, heads: int, seen: int, wanted_blocks: int) -> tuple[int, int]:
-    """Decide into how many parts the sequences of a batch are cut, as the kernel does it.
+def grid_splits(batch: int, kv_heads: int, heads: int, visible: int, wanted_blocks: int) -> tuple[int, int]:
+    """Return how many splits the sequences of a batch can have, as the kernel splits them.
 
-    A part is an even share of all tokens, and an eighth; so there are at most ``filling`` parts and one for
-    each sequence, and at most ``2 * filling`` belong to sequences with several.
+    A split is an even share of all tokens and an eighth more; so there are at most ``filling`` splits and one
+    for each sequence, and at most ``2 * filling`` belong to sequences with several.
 
     Args:
         batch: B, sequences.
         kv_heads: Hkv.
         heads: Hq.
-        seen: the most tokens that a query may see.
+        visible: tokens that a query attends to, at most.
         wanted_blocks: thread blocks that fill the GPU.
 
     Returns:
-        ``(filling, parts)``: parts that fill the GPU, for each KV head, and the most there can be.
+        ``(filling, splits)``: splits that fill the GPU, for each KV head, and the most there can be.
     """
     filling = max(1, min(wanted_blocks // kv_heads, DECODE_PARTIAL_ROWS // (2 * heads)))
-    of_one = min(
-        _MOST_PARTS, 1 + (seen - 1 + _TILE_TOKENS) // _PART_TOKENS
-    )  # a window may begin within a tile
-    return filling, min(filling + batch, batch * of_one)
+    # A window may begin within a tile.
+    of_sequence = min(_MAX_SPLITS, 1 + (visible - 1 + _TILE_TOKENS) // _MIN_SPLIT_TOKENS)
+    return filling, min(filling + batch, batch * of_sequence)
 
 
 def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | None, out: Array) -> None:
@@ -178,8 +177,8 @@ def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | Non
     ranks = (q.ndim, keys.ndim, batch.block_tables.ndim) == (3, 4, 2)
     require_true(ranks, f"{_OP}: {shapes}, must be [N, Hq, Dh] and [P, Hkv, Tb, Dh]; the tables [B, W]")
     (tokens, heads, size), (blocks, kv_heads, block_tokens, _) = q.shape, keys.shape
-    fits = heads % kv_heads == 0 and heads <= _WIDEST_GROUP * kv_heads
-    require_true(fits, f"{_OP}: {shapes}; Hq must be a multiple of Hkv, up to {_WIDEST_GROUP} times it")
+    fits = heads % kv_heads == 0 and heads <= _MAX_GROUP * kv_heads
+    require_true(fits, f"{_OP}: {shapes}; Hq must be a multiple of Hkv, up to {_MAX_GROUP} times it")
     fits = size % 8 == 0 and 0 < size <= _SIZES[-1]
     require_true(fits, f"{_OP}: {shapes}; Dh must be a multiple of 8 up to {_SIZES[-1]}")
     require_true(block_tokens % 8 == 0, f"{_OP}: {shapes}; Tb must be a multiple of 8")

@@ -1,7 +1,7 @@
 """Attention of prefill chunks: every sequence of a batch with more than one query, over the paged cache.
 
 Two families of kernels compute the same: one for any GPU from sm_80 on, one with Hopper's tensor cores and
-copy engine. The host cuts a batch into work items once (:mod:`.prefill_plan`), all layers use them.
+copy engine. The host splits a batch into work tiles once (:mod:`.prefill_plan`), all layers use them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from wisp_plan.memory.buffers.attention import PREFILL, PrefillTile, prefill_par
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention import prefill_plan
-from wisp_runtime.ops.cuda.attention.prefill_plan import OP, PORTABLE, WGMMA, Tiling, Variant, choose
+from wisp_runtime.ops.cuda.attention.prefill_plan import OP, PORTABLE, WGMMA, Tiling, Variant, select_variant
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
+from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 
 _NO_WINDOW = 1 << 30
 _VEC_BYTES = 16  # of an access: rows begin at multiples of it
@@ -32,9 +32,9 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "out", "keys", "values", "block_tables")),
-        *((name, ctypes.c_void_p) for name in ("items", "parts", "arrivals")),
+        *((name, ctypes.c_void_p) for name in ("work_tiles", "partials", "arrivals")),
         *((name, ctypes.c_longlong) for name in ("q_stride", "out_stride")),
-        *((name, ctypes.c_int) for name in ("work", "kv_heads", "group", "head_size")),
+        *((name, ctypes.c_int) for name in ("work_count", "kv_heads", "group", "head_size")),
         *((name, ctypes.c_int) for name in ("block_tokens", "table_width")),
         *((name, ctypes.c_uint) for name in ("group_reciprocal", "block_reciprocal")),
         ("window", ctypes.c_int),
@@ -43,11 +43,11 @@ class Arguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What the last call found: the plan of its batch is on the device, in ``arguments``."""
+class _PlannedBatch:
+    """The batch of the last call, whose plan is on the device, in ``arguments``."""
 
     batch: Batch
-    question: tuple[object, ...]
+    shapes: tuple[object, ...]
     variant: Variant
     rows: int
     arguments: Arguments | None  # None: no sequence has more than one query
@@ -63,17 +63,17 @@ class PrefillAttention:
     """
 
     def __init__(
-        self, device: Device, variants: Sequence[Variant] | None = None, *, name: str = PREFILL
+        self, device: Gpu, variants: Sequence[Variant] | None = None, *, name: str = PREFILL
     ) -> None:
         self._device = device
         self._variants = variants or (WGMMA if device.arch.startswith("sm_90") else PORTABLE)
         self._name = name
         self._splits = True
-        self._known: _Known | None = None
+        self._planned: _PlannedBatch | None = None
         self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
     def set_batch_invariant(self) -> None:
-        """Let tiles of one size see all their KV tiles in order, whatever else is in a batch."""
+        """Compute tiles of one size, each over all of its KV tiles in order, whatever the batch."""
         self._splits = False
 
     @property
@@ -99,20 +99,20 @@ class PrefillAttention:
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16, contiguous, this step's tokens already written.
             batch: the same object for all layers of a step. Its tables are on the device.
             scale: multiplies the scores, above 0.
-            window: a query sees this many positions, its own included; None sees all.
+            window: positions that a query attends to, its own included; None is all.
             out: ``[N, Hq * Dh]`` bf16, rows apart by a multiple of 16 bytes.
 
         Raises:
             ShapeError: an array differs from the above, or Dh is over 256.
         """
-        known = self._known
-        question = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides, window)
-        if known is None or known.batch is not batch or known.question != question:
-            known = self._known = self._look_at(q, keys, values, batch, window, out, question)
-        if known.arguments is not None:
-            self._launch(known, known.arguments, (q, keys, values, out), scale)
+        planned = self._planned
+        shapes = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides, window)
+        if planned is None or planned.batch is not batch or planned.shapes != shapes:
+            planned = self._planned = self._plan(q, keys, values, batch, window, out, shapes)
+        if planned.arguments is not None:
+            self._launch(planned, planned.arguments, (q, keys, values, out), scale)
 
-    def _look_at(
+    def _plan(
         self,
         q: Array,
         keys: Array,
@@ -120,34 +120,34 @@ class PrefillAttention:
         batch: Batch,
         window: int | None,
         out: Array,
-        question: tuple[object, ...],
-    ) -> _Known:
-        """Check the arrays, cut the batch into items and bring them to the device."""
+        shapes: tuple[object, ...],
+    ) -> _PlannedBatch:
+        """Check the arrays, split the batch into work tiles and copy these to the device."""
         _check(q, keys, values, batch, out)
         _, heads, head_size = q.shape
         _, kv_heads, block_tokens, _ = keys.shape
         group = heads // kv_heads
-        variant = choose(self._variants, head_size, self._device.shared_bytes)
-        least = 1 if batch.kind is StepKind.PREFILL else 2
-        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, least)
+        variant = select_variant(self._variants, head_size, self._device.shared_bytes)
+        min_queries = 1 if batch.kind is StepKind.PREFILL else 2
+        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, min_queries)
         if not chunks:
-            return _Known(batch, question, variant, variant.rows[0], None)
+            return _PlannedBatch(batch, shapes, variant, variant.rows[0], None)
         rows = prefill_plan.rows_of_tile(chunks, group, variant.rows) if self._splits else variant.rows[-1]
-        sees = min(window or _NO_WINDOW, _NO_WINDOW)
-        sizes = {"group": group, "kv_heads": kv_heads, "workers": self._device.sms}
+        visible = min(window or _NO_WINDOW, _NO_WINDOW)
+        sizes = {"group": group, "kv_heads": kv_heads, "sm_count": self._device.sm_count}
         tiling = Tiling(rows, variant.tokens)
-        host = prefill_plan.plan(chunks, tiling, window=sees, splits=self._splits, **sizes)
-        items = self._device.workspace.view(work_tiles(len(host), self._name))
-        items.set(host, stream=self._device.stream)
-        parts, arrivals = self._partials(variant)
+        host = prefill_plan.plan(chunks, tiling, window=visible, splits=self._splits, **sizes)
+        tiles = self._device.workspace.view(work_tiles(len(host), self._name))
+        tiles.set(host, stream=self._device.stream)
+        partials, arrivals = self._partials(variant)
         arguments = Arguments(
             block_tables=batch.block_tables.data.ptr,
-            items=items.data.ptr,
-            parts=parts.data.ptr,
+            work_tiles=tiles.data.ptr,
+            partials=partials.data.ptr,
             arrivals=arrivals.data.ptr,
             q_stride=q.strides[0] // BF16.itemsize,
             out_stride=out.strides[0] // BF16.itemsize,
-            work=len(host) * kv_heads,
+            work_count=len(host) * kv_heads,
             kv_heads=kv_heads,
             group=group,
             head_size=head_size,
@@ -155,15 +155,19 @@ class PrefillAttention:
             table_width=batch.block_tables.strides[0] // batch.block_tables.itemsize,
             group_reciprocal=_reciprocal(group),
             block_reciprocal=_reciprocal(block_tokens),
-            window=sees,
+            window=visible,
         )
-        return _Known(batch, question, variant, rows, arguments)
+        return _PlannedBatch(batch, shapes, variant, rows, arguments)
 
     def _launch(
-        self, known: _Known, arguments: Arguments, arrays: tuple[Array, Array, Array, Array], scale: float
+        self,
+        planned: _PlannedBatch,
+        arguments: Arguments,
+        arrays: tuple[Array, Array, Array, Array],
+        scale: float,
     ) -> None:
         q, keys, values, out = arrays
-        variant, rows = known.variant, known.rows
+        variant, rows = planned.variant, planned.rows
         arguments.q, arguments.out = q.data.ptr, out.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
         arguments.log2_scale = scale * math.log2(math.e)
@@ -174,13 +178,13 @@ class PrefillAttention:
         if variant.uses_wgmma:
             unit = math.gcd(arguments.block_tokens, variant.tokens)
             maps = self._tensor_maps(keys, values, unit)
-            grid = (min(arguments.work, self._device.sms),)
+            grid = (min(arguments.work_count, self._device.sm_count),)
             kernel.launch(grid, block, arguments, *maps, np.int32(unit), shared_bytes=shared_bytes)
         else:
-            kernel.launch((arguments.work,), block, arguments, shared_bytes=shared_bytes)
+            kernel.launch((arguments.work_count,), block, arguments, shared_bytes=shared_bytes)
 
     def _tensor_maps(self, keys: Array, values: Array, unit: int) -> tuple[Any, Any]:
-        """Return the maps of one layer's cache as rows of Dh, made when it is first seen."""
+        """Return the maps of one layer's cache as rows of Dh, made at its first use."""
         key = (keys.data.ptr, values.data.ptr, keys.shape, unit)
         if key not in self._maps:
             rows = [cache.reshape(-1, cache.shape[-1]) for cache in (keys, values)]
@@ -190,17 +194,17 @@ class PrefillAttention:
     def _partials(self, variant: Variant) -> tuple[Array, Array]:
         """Return the partial results of split tiles, at most one an SM, and their arrival counters."""
         elements = max(variant.rows) * (variant.head_size + 2)
-        partials, arrivals = prefill_partials(elements, self._device.sms, self._name)
+        partials, arrivals = prefill_partials(elements, self._device.sm_count, self._name)
         return self._device.workspace.view(partials), self._device.workspace.view(arrivals)
 
 
 def _reciprocal(divisor: int) -> int:
-    """Return ``ceil(2^32 / divisor)``, 0 for 1, as ``divide`` of ``prefill_work_tile.cuh`` wants it."""
+    """Return ``ceil(2^32 / divisor)``, 0 for 1, for ``divide`` of ``prefill_work_tile.cuh``."""
     return -(-(1 << 32) // divisor) % (1 << 32)
 
 
 def _check(q: Array, keys: Array, values: Array, batch: Batch, out: Array) -> None:
-    """Require what the kernels assume; the batch itself was checked by whoever made it."""
+    """Require what the kernels assume; the batch itself is checked where it is made."""
     if q.ndim != 3 or keys.ndim != 4 or keys.shape != values.shape or keys.shape[3] != q.shape[2]:
         raise ShapeError(
             f"q is {list(q.shape)}, keys {list(keys.shape)}, values {list(values.shape)}; "

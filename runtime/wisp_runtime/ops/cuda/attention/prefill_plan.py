@@ -16,19 +16,19 @@ import numpy as np
 from wisp_plan.memory.buffers.attention import HOPPER_PREFILL_TILES, WORK_TILE_FIELDS, PrefillTile
 from wisp_runtime.errors import ShapeError
 
-Items = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+WorkTiles = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 OP = "prefill_attention"
-FIELDS = WORK_TILE_FIELDS
-"""Of an item: sequence, first query, queries, context, first row, KV tiles from, to, part | parts << 16."""
+# Fields of a work tile: sequence, first query, queries, context, first row, first and end KV tile, and
+# split | splits << 16.
 
-_WORTH_SPLITTING_TOKENS = 256
-"""Joining parts takes about as long as this many tokens: where splitting saves no more, nothing is split."""
+_COMBINE_TOKENS = 256
+"""Combining splits takes as long as about so many tokens: where splitting saves less, nothing is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The queries of one sequence: more than one, the last of its ``context`` tokens."""
+    """Queries of one sequence: more than one, the last of its ``context`` tokens."""
 
     sequence: int
     first_query: int
@@ -38,7 +38,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How large a tile is: its rows, and its KV tokens."""
+    """Size of a tile: its rows, and its KV tokens."""
 
     rows: int
     tokens: int
@@ -46,13 +46,13 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Kernels that differ in the rows of a tile alone; their entries and sizes, as the sources have them.
+    """Kernels that differ in the rows of a tile alone, with their entries and sizes.
 
     Attributes:
-        uses_wgmma: Hopper's; otherwise portable.
+        uses_wgmma: whether they are Hopper's; otherwise portable.
         head_size: widest head; narrower ones are padded with zeros in shared memory.
-        rows: of a tile, ascending; there is a kernel for each.
-        tokens: of a KV tile.
+        rows: rows of a tile, ascending; there is a kernel for each.
+        tokens: tokens of a KV tile.
     """
 
     uses_wgmma: bool
@@ -62,7 +62,7 @@ class Variant:
 
     @property
     def family(self) -> str:
-        """Return what the names of its kernels begin with."""
+        """Return the prefix of its kernels' names."""
         return f"{OP}_wgmma" if self.uses_wgmma else OP
 
     def entry(self, rows: int) -> str:
@@ -74,7 +74,7 @@ class Variant:
         return 2 * rows + (128 if self.uses_wgmma else 0)
 
     def shared_bytes(self, rows: int) -> int:
-        """Return the dynamic shared memory of a block, as ``Tile::kSharedBytes`` of the kernels says."""
+        """Return the dynamic shared memory of a block, ``Tile::kSharedBytes`` of the kernels."""
         if not self.uses_wgmma:
             chunks = self.head_size // 8
             return (rows + 4 * self.tokens) * 16 * (chunks if chunks % 8 == 0 else chunks + 1)
@@ -103,7 +103,7 @@ def _fitting(variant: Variant, shared_bytes: int) -> tuple[int, ...]:
     return tuple(rows for rows in variant.rows if variant.shared_bytes(rows) <= shared_bytes)
 
 
-def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Variant:
+def select_variant(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Variant:
     """Return the narrowest of ``variants`` that holds ``head_size``, with the tiles that fit shared memory.
 
     Raises:
@@ -117,21 +117,21 @@ def choose(variants: Sequence[Variant], head_size: int, shared_bytes: int) -> Va
     )
 
 
-def chunks_of(query_starts: Sequence[int], contexts: Sequence[int], least: int = 2) -> list[Chunk]:
-    """Return the sequences of a batch with at least ``least`` queries; the others are decode's."""
+def chunks_of(query_starts: Sequence[int], contexts: Sequence[int], min_queries: int = 2) -> list[Chunk]:
+    """Return the sequences of a batch with at least ``min_queries`` queries; the others are decode's."""
     return [
         Chunk(sequence, start, end - start, context)
         for sequence, (start, end, context) in enumerate(
             zip(query_starts, query_starts[1:], contexts, strict=False)
         )
-        if end - start >= least and context > 0
+        if end - start >= min_queries and context > 0
     ]
 
 
 def rows_of_tile(chunks: Sequence[Chunk], group: int, choices: Sequence[int]) -> int:
     """Choose the rows of a tile among ``choices``, ascending: few where every chunk fits into few."""
-    most = max(chunk.queries for chunk in chunks) * group
-    return next((rows for rows in choices if most <= rows), choices[-1])
+    max_rows = max(chunk.queries for chunk in chunks) * group
+    return next((rows for rows in choices if max_rows <= rows), choices[-1])
 
 
 def plan(
@@ -141,69 +141,69 @@ def plan(
     group: int,
     kv_heads: int,
     window: int,
-    workers: int,
+    sm_count: int,
     splits: bool = True,
-) -> Items:
-    """List the work items, longest first.
+) -> WorkTiles:
+    """List the work tiles, longest first.
 
-    Where all items run at once and some are long, these are split along KV: their parts are neighbours in
-    the list, and all items together are still at most ``workers`` thread blocks.
+    Where all of them run at once and some are long, these are split along KV: their splits are neighbours in
+    the list, and all work tiles together are still at most ``sm_count`` thread blocks.
 
     Args:
         chunks: at least one.
-        tiling: the kernel's.
+        tiling: tile of the kernel.
         group: query heads of a KV head.
-        kv_heads: Hkv, thread blocks an item.
-        splits: whether items may be split at all.
-        window: tokens that a query sees, its own included.
-        workers: thread blocks that surely run at once.
+        kv_heads: Hkv, thread blocks a work tile.
+        splits: whether work tiles may be split at all.
+        window: tokens that a query attends to, its own included.
+        sm_count: SMs, so thread blocks that surely run at once.
 
     Returns:
-        ``[items, FIELDS]`` int32.
+        ``[tiles, WORK_TILE_FIELDS]`` int32.
     """
-    whole = np.concatenate([_tiles(chunk, tiling, group, window) for chunk in chunks])
-    lengths = whole[:, 6] - whole[:, 5]
-    whole = whole[np.argsort(-lengths, kind="stable")]
-    lengths = whole[:, 6] - whole[:, 5]
-    limit = _longest_part(lengths, workers // kv_heads)
-    if not splits or (int(lengths[0]) - limit) * tiling.tokens <= _WORTH_SPLITTING_TOKENS:
-        return whole
-    return _split(whole, -(-lengths // limit))
+    tiles = np.concatenate([_tiles(chunk, tiling, group, window) for chunk in chunks])
+    lengths = tiles[:, 6] - tiles[:, 5]
+    tiles = tiles[np.argsort(-lengths, kind="stable")]
+    lengths = tiles[:, 6] - tiles[:, 5]
+    limit = _longest_split(lengths, sm_count // kv_heads)
+    if not splits or (int(lengths[0]) - limit) * tiling.tokens <= _COMBINE_TOKENS:
+        return tiles
+    return _split(tiles, -(-lengths // limit))
 
 
 def _tiles(chunk: Chunk, tiling: Tiling, group: int, window: int) -> Any:
-    """Return the unsplit items of one chunk."""
+    """Return the unsplit work tiles of one chunk."""
     rows = chunk.queries * group
     first = np.arange(0, rows, tiling.rows)
     before = chunk.context - chunk.queries
     lowest = np.maximum(before + first // group - window + 1, 0)
     highest = before + np.minimum(first + tiling.rows - 1, rows - 1) // group
-    items = np.empty((len(first), FIELDS), np.int32)
-    items[:, :4] = chunk.sequence, chunk.first_query, chunk.queries, chunk.context
-    items[:, 4], items[:, 5], items[:, 6] = first, lowest // tiling.tokens, highest // tiling.tokens + 1
-    items[:, 7] = 1 << 16
-    return items
+    tiles = np.empty((len(first), WORK_TILE_FIELDS), np.int32)
+    tiles[:, :4] = chunk.sequence, chunk.first_query, chunk.queries, chunk.context
+    tiles[:, 4], tiles[:, 5], tiles[:, 6] = first, lowest // tiling.tokens, highest // tiling.tokens + 1
+    tiles[:, 7] = 1 << 16
+    return tiles
 
 
-def _longest_part(lengths: Any, room: int) -> int:
-    """Return the least number of KV tiles that a part can be cut to with at most ``room`` parts in all."""
+def _longest_split(lengths: Any, max_splits: int) -> int:
+    """Return the smallest bound on a split's KV tiles with at most ``max_splits`` splits in all."""
     low, high = 1, int(lengths[0])
     while low < high:
         middle = (low + high) // 2
-        if int((-(-lengths // middle)).sum()) <= room:
+        if int((-(-lengths // middle)).sum()) <= max_splits:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _split(whole: Any, parts: Any) -> Items:
-    """Cut item i into ``parts[i]`` parts of about the same length."""
-    items: Items = np.repeat(whole, parts, axis=0)
-    count = np.repeat(parts, parts)
-    part = np.arange(len(items)) - np.repeat(np.cumsum(parts) - parts, parts)
-    begin, length = items[:, 5].copy(), items[:, 6] - items[:, 5]
-    items[:, 5] = begin + length * part // count
-    items[:, 6] = begin + length * (part + 1) // count
-    items[:, 7] = part | count << 16
-    return items
+def _split(tiles: Any, splits: Any) -> WorkTiles:
+    """Split work tile i into ``splits[i]`` of about the same length."""
+    result: WorkTiles = np.repeat(tiles, splits, axis=0)
+    count = np.repeat(splits, splits)
+    split = np.arange(len(result)) - np.repeat(np.cumsum(splits) - splits, splits)
+    begin, length = result[:, 5].copy(), result[:, 6] - result[:, 5]
+    result[:, 5] = begin + length * split // count
+    result[:, 6] = begin + length * (split + 1) // count
+    result[:, 7] = split | count << 16
+    return result

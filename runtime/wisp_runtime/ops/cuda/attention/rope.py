@@ -1,4 +1,4 @@
-"""Rotation on the GPU, with what surrounds it in one kernel: QK-norm before, the KV cache's write after."""
+"""RoPE on the GPU, fused with QK-norm before it and the write to the KV cache after it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
 
 _THREADS = constants()["rope_threads"]
-_LARGEST_HEAD = 256
+_MAX_HEAD_SIZE = 256
 _OP = "rope_write_kv"
 
 
@@ -24,8 +24,11 @@ class _Shape(ctypes.Structure):
     """``Shape`` of rope_write_kv.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("tokens", "query_heads", "kv_heads", "head_size", "rotated")),
-        *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes", "by_heads")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("tokens", "query_heads", "kv_heads", "head_size", "rotary_size")
+        ),
+        *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes", "interleaved")),
         ("eps", ctypes.c_float),
     )
 
@@ -40,13 +43,13 @@ class _Plan:
 
 
 class Rope:
-    """Rotate queries and keys, and store keys and values.
+    """Apply RoPE to queries and keys, and store keys and values.
 
     Args:
-        device: where.
+        device: the GPU.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._plans: dict[object, _Plan] = {}
 
@@ -64,21 +67,21 @@ class Rope:
         keys: Array,
         values: Array,
         *,
-        by_heads: bool = False,
+        is_interleaved: bool = False,
     ) -> Array:
-        """Normalise q and k by head if there are norms, rotate both, write k and v to one layer's cache.
+        """Normalise q and k by head if there are norms, apply RoPE to both, write k and v to a layer's cache.
 
         Args:
             qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16, contiguous: q, k, v. q is overwritten.
             heads: ``(Hq, Hkv, Dh)``; Dh a multiple of 8 up to 256.
             q_norm, k_norm: ``[Dh]`` bf16, weights of the norms, or None.
-            eps: of the norms.
-            cosines, sines: ``[S, R / 2]`` float32, of every position; R a multiple of 8 up to Dh.
+            eps: added to the mean square of the norms.
+            cosines, sines: ``[S, R / 2]`` float32 of every position; R a multiple of 8 up to Dh.
             positions: ``[N]`` int32, below S.
             slots: ``[N]`` int64, ``block * Tb + offset``; -1 writes nothing.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16.
-            by_heads: columns of ``qkv`` lie as rows of a ``rope_interleaved_<Dh>`` matrix; what comes out
-                does not.
+            is_interleaved: whether columns of ``qkv`` lie as rows of a ``rope_interleaved_<Dh>`` matrix; the
+                results do not.
 
         Returns:
             The rotated queries, ``[N, Hq, Dh]``: a view of ``qkv``.
@@ -87,7 +90,17 @@ class Rope:
             ShapeError: an array differs from the above.
         """
         norms = q_norm is not None, k_norm is not None
-        key = qkv.shape, heads, norms, eps, cosines.shape, positions.shape, slots.shape, keys.shape, by_heads
+        key = (
+            qkv.shape,
+            heads,
+            norms,
+            eps,
+            cosines.shape,
+            positions.shape,
+            slots.shape,
+            keys.shape,
+            is_interleaved,
+        )
         plan = self._plans.get(key)
         if plan is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
@@ -96,11 +109,13 @@ class Rope:
             for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
                 if norm is not None:
                     require(_OP, name, norm, (heads[2],), BF16)
-            size, turning = heads[2], 2 * cosines.shape[1]
-            lies_so = size % 64 == 0 and turning == size and not any(norms)
-            told = f"{_OP}: heads of {size}, of which {turning} channels turn, do not lie by heads"
-            require_true(lies_so or not by_heads, told)
-            plan = remember(self._plans, key, self._plan(heads, eps, cosines, positions, keys, by_heads))
+            size, rotary_size = heads[2], 2 * cosines.shape[1]
+            can_interleave = size % 64 == 0 and rotary_size == size and not any(norms)
+            message = f"{_OP}: heads of {size}, of which {rotary_size} channels rotate, are not interleaved"
+            require_true(can_interleave or not is_interleaved, message)
+            plan = remember(
+                self._plans, key, self._plan(heads, eps, cosines, positions, keys, is_interleaved)
+            )
         arrays = qkv, q_norm, k_norm, cosines, sines, positions, slots, keys, values
         plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
         return cp.ndarray(plan.q_shape, BF16, memptr=qkv.data, strides=plan.q_strides)
@@ -112,16 +127,16 @@ class Rope:
         cosines: Array,
         positions: Array,
         keys: Array,
-        by_heads: bool,
+        is_interleaved: bool,
     ) -> _Plan:
         query_heads, kv_heads, size = heads
-        tokens, rotated = len(positions), 2 * cosines.shape[1]
-        is_narrow = rotated % 16 != 0
+        tokens, rotary_size = len(positions), 2 * cosines.shape[1]
+        is_narrow = rotary_size % 16 != 0
         lanes = _lanes(size, 4 if is_narrow else 8)
         all_heads = query_heads + 2 * kv_heads
         shape = _Shape(
-            *(tokens, query_heads, kv_heads, size, rotated),
-            *(len(cosines), keys.shape[2], lanes, by_heads, eps),
+            *(tokens, query_heads, kv_heads, size, rotary_size),
+            *(len(cosines), keys.shape[2], lanes, is_interleaved, eps),
         )
         kernel = self._device.kernels.get(_OP, _OP + "_narrow" if is_narrow else _OP)
         grid = (-(-tokens * all_heads * lanes // _THREADS),)
@@ -144,16 +159,16 @@ def check_step(
     keys: Array,
     values: Array,
 ) -> None:
-    """Require what :meth:`Rope.__call__` says of a step's arrays, ``qkv`` apart.
+    """Require a step's arrays as :meth:`Rope.__call__` describes them, all but ``qkv``.
 
     Raises:
         ShapeError: an array differs from it.
     """
-    (_, kv_heads, size), rotated = heads, 2 * cosines.shape[1]
-    fits = size % 8 == 0 and 0 < size <= _LARGEST_HEAD
-    require_true(fits, f"{op}: Dh is {size}, must be a multiple of 8 up to {_LARGEST_HEAD}")
-    fits = rotated % 8 == 0 and rotated <= size
-    require_true(fits, f"{op}: {rotated} channels rotate, must be a multiple of 8 up to Dh, {size}")
+    (_, kv_heads, size), rotary_size = heads, 2 * cosines.shape[1]
+    fits = size % 8 == 0 and 0 < size <= _MAX_HEAD_SIZE
+    require_true(fits, f"{op}: Dh is {size}, must be a multiple of 8 up to {_MAX_HEAD_SIZE}")
+    fits = rotary_size % 8 == 0 and rotary_size <= size
+    require_true(fits, f"{op}: {rotary_size} channels rotate, must be a multiple of 8 up to Dh, {size}")
     require_true(keys.ndim == 4, f"{op}: keys is {list(keys.shape)}, must be [P, Hkv, Tb, Dh]")
     blocks, _, block_tokens, _ = keys.shape
     fits = blocks * block_tokens < 2**31

@@ -17,8 +17,8 @@ from wisp_plan.weights.layout import held_elements, packed_elements
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.row_permutation import (
@@ -30,7 +30,7 @@ from wisp_runtime.ops.protocol.upload import STORED, WeightDestination, WeightUp
 from wisp_runtime.ops.reference.random import random_scale
 
 _FILL_THREADS = 256
-_FILL_NUMBERS = 8 * _FILL_THREADS  # of a thread block
+_NUMBERS_A_BLOCK = 8 * _FILL_THREADS
 
 
 def _dtype(weight: WeightSpec) -> np.dtype[Any]:
@@ -39,14 +39,14 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
 
 
 class Arenas:
-    """The part of a GPU's ops that allocates and fills memory; see ``ops/protocol``.
+    """Ops of a GPU that allocate and fill memory; see ``ops/protocol``.
 
     Args:
         device: the open GPU.
         fuses_rope: whether its GEMMs can apply RoPE, for which rows are interleaved.
     """
 
-    def __init__(self, device: Device, *, fuses_rope: bool) -> None:
+    def __init__(self, device: Gpu, *, fuses_rope: bool) -> None:
         self._device, self._fuses_rope = device, fuses_rope
 
     def row_permutation(self, weight: WeightSpec) -> RowPermutation:
@@ -92,7 +92,7 @@ class Arenas:
         return matrices if leading else matrices[0]
 
     def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate keys or values in bf16. What is in them may be NaN: attention never lets it through."""
+        """Allocate keys or values in bf16. Their contents may be NaN: attention never lets it through."""
         return allocate(shape, BF16, "the KV cache")
 
     def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -122,7 +122,7 @@ class Arenas:
             raise ShapeError(f"{destination.shape[0]} rows are not whole heads of {rows_of_head}")
         kernel = self._device.kernels.get("fill_random", "fill_random" if is_matrix else "fill_random_vector")
         kernel.launch(
-            (-(-storage.size // _FILL_NUMBERS),),
+            (-(-storage.size // _NUMBERS_A_BLOCK),),
             _FILL_THREADS,
             storage,
             *(np.int32(size) for size in destination.shape),
@@ -131,14 +131,14 @@ class Arenas:
             random_scale(deviation),
             np.float32(mean),
         )
-        self._device.synchronize()  # products ask for weights before the kernel ahead of them has ended
+        self._device.synchronize()  # GEMMs load weights before the kernel ahead of them has ended
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, purpose: str) -> Array:
-    """Allocate an array of the GPU that CuPy's pool knows nothing of; what is in it is not said.
+    """Allocate an array of the GPU outside of CuPy's pool; its contents are undefined.
 
     Args:
-        purpose: for the message: ``the weights``.
+        purpose: use of the array, for the message: ``the weights``.
 
     Raises:
         GpuOutOfMemory: there is not as much memory in one piece.

@@ -1,8 +1,8 @@
-"""Arrays on the GPU, and how CuPy holds bf16: as the dtype of ml_dtypes.
+"""Arrays on the GPU; CuPy holds bf16 as the dtype of ml_dtypes.
 
 Without compiling anything CuPy allocates, slices, reshapes and views them (bf16 as uint16 and back), and
 copies contiguous ones to and from the host. Arithmetic, ``fill``, ``astype`` and copies of strided views make
-it compile a kernel with NVRTC, so nothing that serves uses them: computing is our own kernels' business.
+it compile a kernel with NVRTC, so nothing that serves uses them: our own kernels compute.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import numpy as np
 from wisp_runtime.batch import Array
 
 BF16 = np.dtype(ml_dtypes.bfloat16)  # which gives NumPy the name "bfloat16"
-
-
 _NAN_BYTE = 0xFF
 """Every bf16 and float32 made of this byte is NaN; every signed integer is -1."""
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Allocate an array on the GPU; what is in it is undefined."""
+    """Allocate an array on the GPU; its contents are undefined."""
     return cp.empty(shape, dtype)
 
 

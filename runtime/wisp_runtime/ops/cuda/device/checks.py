@@ -1,4 +1,4 @@
-"""Refuse arrays that a kernel cannot take; and remember for which shapes that was done.
+"""Refuse arrays that a kernel cannot take, and keep a launch's plan for each set of shapes.
 
 A kernel's wrapper checks and plans a launch once for each set of shapes, so that later calls cost a look-up.
 """
@@ -12,7 +12,7 @@ from wisp_runtime.errors import ShapeError
 
 _Plan = TypeVar("_Plan")
 _ALIGNMENT_BYTES = 16  # the widest access of a thread
-_MOST_PLANS = 4096  # shapes differ with the tokens of a step; past this many a wrapper starts anew
+_MAX_PLANS = 4096  # shapes differ with the tokens of a step; past this many a wrapper starts anew
 
 
 def require(op: str, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
@@ -40,7 +40,7 @@ def require_true(claim: bool, message: str) -> None:
 
 def remember(plans: dict[Any, _Plan], key: Any, plan: _Plan) -> _Plan:
     """Keep the plan of a set of shapes, and return it."""
-    if len(plans) >= _MOST_PLANS:
+    if len(plans) >= _MAX_PLANS:
         plans.clear()
     plans[key] = plan
     return plan

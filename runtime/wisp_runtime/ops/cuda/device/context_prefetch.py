@@ -1,7 +1,7 @@
-"""What needs no CuPy: make a GPU's context in a thread while Python imports, and ask who holds its memory.
+"""Prefetch of a GPU's context in a thread while Python imports, and queries about its memory; without CuPy.
 
 Both of the driver's libraries are called through ctypes, which lets other threads run meanwhile. Nothing here
-fails: where there is no GPU nothing is found, and :mod:`.device` says why when it opens the GPU.
+fails: where there is no GPU the result is None, and :mod:`.gpu` raises the reason when it opens the GPU.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from functools import cache
 from typing import Any
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-_MOST_PROCESSES = 64
-_NOT_TOLD = (1 << 64) - 1
+_MAX_PROCESSES = 64
+_UNKNOWN = (1 << 64) - 1
 
 
 class ContextPrefetch:
     """A GPU's primary context, which CuPy will use too, in the making since this object was made.
 
     Args:
-        index: among the GPUs that this process sees.
+        index: number among the GPUs that this process sees.
     """
 
     def __init__(self, index: int = 0) -> None:
         self._index = index
         self._capability: tuple[int, int] | None = None
-        self._is_known = threading.Event()
+        self._is_looked_up = threading.Event()
         threading.Thread(target=self._make, name="wisp-context", daemon=True).start()
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is known by now that there is no such GPU."""
-        return self._is_known.is_set() and self._capability is None
+        """Whether the look-up has ended without such a GPU."""
+        return self._is_looked_up.is_set() and self._capability is None
 
     def wait(self) -> tuple[int, int] | None:
-        """Wait until the GPU was found; return its compute capability, None if there is no such GPU."""
-        self._is_known.wait()
+        """Wait for the look-up; return the compute capability, None if there is no such GPU."""
+        self._is_looked_up.wait()
         return self._capability
 
     def _make(self) -> None:
@@ -46,7 +46,7 @@ class ContextPrefetch:
             cuda = _library("libcuda.so.1", "cuInit", 0)
             self._capability = _capability(cuda, device, self._index)
         finally:
-            self._is_known.set()
+            self._is_looked_up.set()
         if self._capability is not None:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
             management_library()
@@ -64,7 +64,7 @@ def _capability(cuda: Any, device: ctypes.c_int, index: int) -> tuple[int, int] 
 
 
 def process_bytes(index: int = 0) -> int | None:
-    """Return what this process holds of GPU ``index``, its context included; None if that is not told.
+    """Return what this process holds of GPU ``index``, its context included; None if that is unknown.
 
     In a container the driver may list us under a number that is not ours; a process alone on the GPU is us.
     """
@@ -77,16 +77,17 @@ def process_bytes(index: int = 0) -> int | None:
 
 
 def held_by_processes(library: Any, handle: ctypes.c_void_p) -> list[tuple[int, int | None]]:
-    """List the processes on a GPU: number, and bytes held, None where that is not told. Numbers may repeat.
+    """List the processes on a GPU: number, and bytes held, None where that is unknown. Numbers may repeat.
 
     Args:
         library: as :func:`management_library` returns it.
-        handle: the library's, of the GPU.
+        handle: handle of the GPU in the library.
     """
-    count, listed = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
+    count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
     if library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), listed):
         return []
-    return [(one.pid, one.used if one.used != _NOT_TOLD else None) for one in listed[: count.value]]
+    processes = listed[: count.value]
+    return [(process.pid, None if process.used == _UNKNOWN else process.used) for process in processes]
 
 
 class _Process(ctypes.Structure):  # nvmlProcessInfo_v2_t, which the _v3 functions fill
@@ -104,7 +105,7 @@ def _library(name: str, initialise: str, *arguments: int) -> Any:
     try:
         library = ctypes.CDLL(name)
         refuses = getattr(library, initialise)(*arguments)
-    except (OSError, AttributeError):  # there is none, or it is no driver's
+    except (OSError, AttributeError):  # it is absent, or no driver's
         return None
     return None if refuses else library
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
+import ml_dtypes  # noqa: F401 (gives NumPy the name bfloat16)
 import numpy as np
 
 from wisp_plan.memory.buffers.buffer import ALIGNMENT_BYTES, Buffer
@@ -59,7 +60,7 @@ class Workspace:
         return self._view(name, shape, dtype, buffer.is_zeroed) if view is None else view
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return buffer ``name`` as an array ``shape`` of ``dtype``; what is in it is what was left there.
+        """Return buffer ``name`` as an array ``shape`` of ``dtype``, with the contents that were left there.
 
         The same name is the same memory: two arrays that live at once need two names.
 

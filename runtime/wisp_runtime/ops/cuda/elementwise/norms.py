@@ -10,11 +10,11 @@ from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
 
-_MOST_THREADS = constants()["norm_threads"]
+_MAX_THREADS = constants()["norm_threads"]
 _ENTRIES = ((1, ""), (2, "_2"), (4, "_4"))  # chunks of 8 columns that a thread holds, and the kernels' names
 
 
@@ -31,10 +31,10 @@ class Norms:
     """Normalise rows.
 
     Args:
-        device: where.
+        device: the GPU.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._workspace = device.workspace
         self._plans: dict[object, _Plan] = {}
@@ -46,7 +46,7 @@ class Norms:
             x: ``[N, D]`` float32, contiguous.
             weight: ``[D]`` bf16.
             eps: added to the mean square (no unit).
-            out_name: of the workspace's buffer that the result lies in.
+            out_name: buffer of the workspace that takes the result.
 
         Returns:
             ``[N, D]`` bf16.
@@ -82,8 +82,8 @@ class Norms:
             residual: ``[N, D]`` float32, contiguous.
             weight: ``[D]`` bf16.
             eps: added to the mean square (no unit).
-            out_name: of the workspace's buffer that the result lies in.
-            rows: ``[R]`` int64, which rows, none twice; the others stay as they are. None means all, R = N.
+            out_name: buffer of the workspace that takes the result.
+            rows: ``[R]`` int64, rows of ``residual``, none twice; others stay as they are. None: all, R = N.
 
         Returns:
             ``[R, D]`` bf16.
@@ -109,13 +109,13 @@ class Norms:
         require_true(x.ndim == 2, f"{op}: the rows are {list(x.shape)}, must be [N, D]")
         columns = x.shape[1]
         chunks = columns // 8
-        fits = columns % 8 == 0 and 0 < chunks <= _ENTRIES[-1][0] * _MOST_THREADS
+        fits = columns % 8 == 0 and 0 < chunks <= _ENTRIES[-1][0] * _MAX_THREADS
         require_true(fits, f"{op}: D is {columns}, must be a multiple of 8 up to 16384")
         require(op, "the rows", x, x.shape, np.float32)
         require(op, "weight", weight, (columns,), BF16)
         if rows is not None:
             require(op, "rows", rows, (rows.size,), np.int64)
-        count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MOST_THREADS)
+        count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MAX_THREADS)
         threads = -(-chunks // (32 * count)) * 32
         kernel = self._device.kernels.get(op, op + suffix)
         return _Plan(kernel, len(x if rows is None else rows), threads, np.int32(columns), np.float32(eps))

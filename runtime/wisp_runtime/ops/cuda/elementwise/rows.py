@@ -1,4 +1,4 @@
-"""Chosen rows of an activation, side by side: what is computed further where few of a step's are wanted."""
+"""Gather of an activation's rows on the GPU: after the last mixer few rows of a step are wanted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 
 _THREADS = constants()["row_threads"]
@@ -25,13 +25,13 @@ class _Plan:
 
 
 class GatherRows:
-    """Copy chosen rows.
+    """Gather rows.
 
     Args:
-        device: where.
+        device: the GPU.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._kernel = device.kernels.get("gather_rows")
         self._workspace = device.workspace
         self._plans: dict[object, _Plan] = {}
@@ -42,7 +42,7 @@ class GatherRows:
         Args:
             x: ``[N, in]`` bf16, contiguous.
             rows: ``[R]`` int64, inside of ``x``.
-            out_name: of the workspace's buffer that the result lies in.
+            out_name: buffer of the workspace that takes the result.
 
         Returns:
             ``[R, in]`` bf16.

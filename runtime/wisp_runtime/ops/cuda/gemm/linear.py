@@ -14,7 +14,7 @@ from wisp_plan.memory.buffers import gemm as buffers
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
-from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
+from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.gemm.checks import check_tokens, check_weight
 from wisp_runtime.ops.cuda.gemm.cost_model import SMALL_N
@@ -76,7 +76,7 @@ class Linear:
 
     def __init__(
         self,
-        device: Device,
+        device: Gpu,
         planner: Callable[[GemmShape, int], GemmPlan] = plan,
         shared_bytes: int | None = None,
     ) -> None:
@@ -87,12 +87,12 @@ class Linear:
         self._maps: dict[Any, Any] = {}
         self._checked: dict[Any, bool] = {}
         self._max_tokens = 0
-        self._partials, self._arrivals = buffers.split_k(1, device.sms)
+        self._partials, self._arrivals = buffers.split_k(1, device.sm_count)
 
     def reserve(self, max_tokens: int) -> None:
         """Allocate the buffers of split-K tiles for GEMMs of up to ``max_tokens`` tokens."""
         self._max_tokens = max(self._max_tokens, buffers.block_n(max_tokens))
-        self._partials, self._arrivals = buffers.split_k(self._max_tokens, self._device.sms)
+        self._partials, self._arrivals = buffers.split_k(self._max_tokens, self._device.sm_count)
         self._workspace.reserve((self._partials, self._arrivals))
 
     def __call__(self, x: Array, weight: PackedMatrix, bias: Array | None = None, *, out_name: str) -> Array:
@@ -218,7 +218,7 @@ class Linear:
     def _launch(
         self, op: str, x: Array, weight: PackedMatrix, out: Array, partials: Array, arrivals: Array
     ) -> Launch:
-        chosen = self._planner(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sms)
+        chosen = self._planner(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sm_count)
         assert not chosen.is_split or chosen.grid * 2 * buffers.BLOCK_M * chosen.block_n <= partials.size
         tile = width, row_tiles = chosen.block_n, chosen.row_tiles
         depth, is_small = stages(width, self._shared_bytes, row_tiles), width <= SMALL_N and row_tiles == 2

@@ -76,7 +76,7 @@ class PortableLinear(Linear):
     def _launch(
         self, op: str, x: Array, weight: PackedMatrix, out: Array, partials: Array, arrivals: Array
     ) -> Launch:
-        chosen = plan_portable(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sms)
+        chosen = plan_portable(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sm_count)
         n_tiles, m_tiles, splits = chosen.grid
         needed = n_tiles * m_tiles * splits * BLOCK_M * chosen.block_n
         assert splits == 1 or needed <= partials.size

@@ -20,8 +20,8 @@ from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
 from wisp_runtime.ops.cuda.device.checks import require_true
-from wisp_runtime.ops.cuda.device.device import Device, tensor_map_2d
 from wisp_runtime.ops.cuda.device.driver import FAULT_REPORTERS
+from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
@@ -66,7 +66,7 @@ class PersistentDecode:
     """
 
     def __init__(
-        self, device: Device, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
+        self, device: Gpu, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
     ) -> None:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
@@ -77,7 +77,7 @@ class PersistentDecode:
             width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}") for width in self._widths
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
-        self.blocks = min(self.blocks, MAX_BLOCKS, device.sms // CLUSTER * CLUSTER)
+        self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
         refusal = unsupported_reason(spec, self.blocks)
         if self.blocks < _MIN_BLOCKS:
             refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_MIN_BLOCKS}"

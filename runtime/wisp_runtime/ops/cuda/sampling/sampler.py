@@ -1,8 +1,9 @@
-"""Choose the next token of each row of logits on the GPU, without asking the host anything.
+"""Choose the next token of each row of logits on the GPU, without waiting for the host.
 
-The kernels' memory has a fixed place and size, so that a step can be recorded as a graph. What a step says
-about its rows is one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have,
-are copied to arrays of the sampler by ``fill`` itself. The twin: :mod:`wisp_runtime.ops.reference.sampling`.
+The kernels' memory has fixed addresses and sizes, so that a step can be captured as a graph. A step's
+parameters are one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have, are
+copied to arrays of the sampler by ``fill`` itself. The reference implementation is
+:mod:`wisp_runtime.ops.reference.sampling`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from wisp_plan.memory.buffers.sampling import (
 from wisp_runtime.batch import Array, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 
-MOST_TOKENS = 1 << constants()["sampling_token_bits"]
+MAX_VOCAB = 1 << constants()["sampling_token_bits"]
 _THREADS = constants()["sampling_threads"]  # all kernels but the last; a thread takes four tokens at a time
 _LAST_THREADS = 128
 _ROW = np.dtype(
@@ -41,15 +42,21 @@ _ROW = np.dtype(
     ]
 )
 assert _ROW.itemsize == ROW_BYTES, "a row of parameters is as long as the ledger counts"
-_PLAIN = _ROW.names[:8] if _ROW.names else ()  # those that SamplingBatch has under the same names
+_PLAIN = _ROW.names[:8] if _ROW.names else ()  # fields of SamplingBatch under the same names
 
 
 class _Arena(ctypes.Structure):
-    """Addresses of the device's arrays, as ``kernels/include/sampling.cuh`` has them."""
+    """``Arena`` of ``kernels/include/sampling/sampling.cuh``: addresses of the device's arrays."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("entries", "masks", "adjusted", "best", "partials", "masses")),
-        *((name, ctypes.c_uint64) for name in ("totals", "candidates", "counts", "found", "arrived")),
+        *(
+            (name, ctypes.c_uint64)
+            for name in ("entries", "masks", "adjusted", "argmax", "partials", "masses")
+        ),
+        *(
+            (name, ctypes.c_uint64)
+            for name in ("totals", "candidates", "counts", "candidate_count", "arrived")
+        ),
         *((name, ctypes.c_uint64) for name in ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")),
         *((name, ctypes.c_int32) for name in ("vocab", "max_rows")),
     ]
@@ -57,11 +64,11 @@ class _Arena(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class SampledArrays:
-    """The chosen tokens, on the device: views of fixed buffers, which the next launch overwrites.
+    """Sampled tokens on the device: views of fixed buffers, which the next launch overwrites.
 
     Attributes:
-        tokens: ``[R]`` int32; the start of :attr:`Sampler.drawn`.
-        is_sound: ``[R]`` uint8, 1 if the row's chosen logit is finite; where 0, the token means nothing.
+        tokens: ``[R]`` int32; the start of :attr:`Sampler.sampled_tokens`.
+        is_sound: ``[R]`` uint8, 1 if the row's chosen logit is finite; where 0, the token is undefined.
         logprobs: ``[R]`` float32 of the chosen tokens, by the raw logits; None without log-probabilities.
         top_ids: ``[R, K]`` int32, best first, the lower id first among equals; or None.
         top_logprobs: ``[R, K]`` float32; or None.
@@ -79,7 +86,7 @@ class HostParameters:
     """A step's parameters in host memory.
 
     Attributes:
-        live: ``[1]`` int32, rows that count.
+        live: ``[1]`` int32, valid rows; those after them are padding.
         columns: a ``[max_rows]`` view for each field of a row.
     """
 
@@ -96,10 +103,10 @@ class _Plan:
     out: SampledArrays
 
 
-class _Mailbox:
-    """A device array that some steps write, through page-locked memory used in turn."""
+class _DoubleBuffer:
+    """A device array that some steps write, through two page-locked buffers in turn."""
 
-    def __init__(self, device: Device, buffer: Buffer) -> None:
+    def __init__(self, device: Gpu, buffer: Buffer) -> None:
         self.device, self.buffer, self.size_bytes = device, buffer, buffer.shape[0]
         self._halves: list[tuple[Array, Any]] = []
 
@@ -112,15 +119,15 @@ class _Mailbox:
         if not self._halves or self._halves[0][0].nbytes < size_bytes:
             for _, copied in self._halves:
                 copied.synchronize()
-            room = min(self.size_bytes, 1 << (size_bytes - 1).bit_length())
-            self._halves = [_page_locked(room) for _ in range(2)]
+            capacity = min(self.size_bytes, 1 << (size_bytes - 1).bit_length())
+            self._halves = [_page_locked(capacity) for _ in range(2)]
         self._halves.reverse()
         memory, copied = self._halves[0]
         copied.synchronize()
         return memory[:size_bytes]
 
     def send(self, size_bytes: int) -> None:
-        """Copy what was written to :meth:`host` to the device, after all that was launched before."""
+        """Copy the contents of :meth:`host` to the device, after all earlier launches."""
         memory, copied = self._halves[0]
         stream = self.device.stream
         source = memory.__array_interface__["data"][0]
@@ -130,59 +137,59 @@ class _Mailbox:
 
 
 class Sampler:
-    """Draws tokens from logits.
+    """Samples tokens from logits.
 
     Args:
-        device: where.
+        device: the GPU.
         vocab: V, at most 262,144.
         max_rows: R of the largest step.
         entries: penalties and biases of all rows of a step together, at most; None is 4,096 a row.
 
     Attributes:
         parameter_bytes: size of a step's parameters.
-        drawn: ``[max_rows]`` int32 on the device: row r's token, for the next step's embedding.
+        sampled_tokens: ``[max_rows]`` int32 on the device: row r's token, for the next step's embedding.
     """
 
-    def __init__(self, device: Device, vocab: int, max_rows: int, *, entries: int | None = None) -> None:
-        require_true(0 < vocab <= MOST_TOKENS, f"sampling: V is {vocab}, must be 1..{MOST_TOKENS}")
+    def __init__(self, device: Gpu, vocab: int, max_rows: int, *, entries: int | None = None) -> None:
+        require_true(0 < vocab <= MAX_VOCAB, f"sampling: V is {vocab}, must be 1..{MAX_VOCAB}")
         self.vocab, self.max_rows = vocab, max_rows
         self.parameter_bytes = HEADER_BYTES + max_rows * _ROW.itemsize
         self._device, self._mask_words = device, -(-vocab // 32)
         capacity = max_entries(vocab, max_rows) if entries is None else entries
-        buffers = sampling_rows(vocab, max_rows, capacity, device.sms)
+        buffers = sampling_rows(vocab, max_rows, capacity, device.sm_count)
         self._buffers = {buffer.name.removeprefix("sampling."): buffer for buffer in buffers}
-        self._entries = _Mailbox(device, self._buffers["entries"])
-        self._masks = _Mailbox(device, self._buffers["masks"])
+        self._entries = _DoubleBuffer(device, self._buffers["entries"])
+        self._masks = _DoubleBuffer(device, self._buffers["masks"])
         self._argmax, self._histogram, self._token, self._logprobs = (
             device.kernels.get(f"sample_{name}") for name in ("argmax", "histogram", "token", "logprobs")
         )
         self._plans: dict[object, _Plan] = {}
 
     @property
-    def drawn(self) -> Array:
-        """Return ``[max_rows]`` int32: the tokens of the last launch."""
+    def sampled_tokens(self) -> Array:
+        """Return the tokens of the last launch."""
         return self._device.workspace.view(self._buffers["tokens"])
 
     def reserve(self) -> None:
-        """Allocate all that any launch needs: before the workspace is sealed."""
+        """Allocate the sampler's buffers, before the workspace is sealed."""
         self._device.workspace.reserve(self._buffers.values())
 
     def host_view(self, memory: Array) -> HostParameters:
-        """See ``[parameter_bytes]`` uint8 of host memory as parameters."""
+        """View ``[parameter_bytes]`` uint8 of host memory as parameters."""
         rows = memory[HEADER_BYTES : self.parameter_bytes].view(_ROW)
         return HostParameters(memory[:4].view(np.int32), {name: rows[name] for name in _ROW.names or ()})
 
     def fill(self, view: HostParameters, sampling: SamplingBatch) -> None:
-        """Write ``sampling`` into what :meth:`host_view` returned; send lists and masks on their way.
+        """Write ``sampling`` into a view of :meth:`host_view`; enqueue the copies of lists and masks.
 
-        The device must get ``view`` before the launch that it is for, and no other ``fill`` in between.
+        The view must be uploaded before the launch that it is for, and no other ``fill`` comes in between.
 
         Raises:
             ShapeError: too many rows, or penalties and biases.
         """
         rows = len(sampling.temperature)
         if rows > self.max_rows:
-            raise ShapeError(f"sampling: {rows} rows, this sampler was made for {self.max_rows}")
+            raise ShapeError(f"sampling: {rows} rows, this sampler has {self.max_rows}")
         columns = view.columns
         view.live[0] = rows
         for name in _PLAIN:
@@ -203,14 +210,14 @@ class Sampler:
     def launch(
         self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool = False
     ) -> SampledArrays:
-        """Choose a token for each row that ``parameters`` says is live; rows after those stay as they are.
+        """Choose a token for each live row of ``parameters``; the results of later rows stay as they are.
 
         Args:
             logits: ``[rows, V]`` float32; left as they are.
-            rows: R, those of padding included.
+            rows: R, padding included.
             parameters: ``[parameter_bytes]`` uint8 of the device, 16-byte aligned, as :meth:`fill` wrote it.
             logprobs: alternatives to report, at most ``MAX_ALTERNATIVES``; -1 computes no log-probabilities.
-            greedy: every row's temperature is 0, as the caller knows; saves two kernels that do nothing.
+            greedy: whether every row's temperature is 0; saves two kernels that do nothing.
 
         Raises:
             ShapeError: an array differs from the above.
@@ -234,7 +241,7 @@ class Sampler:
         size = (counted + len(sampling.bias_ids)) * ENTRY_BYTES
         if size > self._entries.size_bytes:
             raise ShapeError(
-                f"sampling: {size // ENTRY_BYTES} penalties and biases in a step, there is room for "
+                f"sampling: {size // ENTRY_BYTES} penalties and biases in a step, more than "
                 f"{self._entries.size_bytes // ENTRY_BYTES}. Make the sampler with more entries."
             )
         entries = self._entries.host(size).view(np.int32).reshape(-1, 2)
@@ -251,10 +258,10 @@ class Sampler:
             f"sampling: {logprobs} alternatives, must be -1..{MAX_ALTERNATIVES}",
         )
         tasks = rows if logprobs < 0 else 2 * rows
-        most = -(-self.vocab // (4 * _THREADS))  # a block has a group of four tokens for each thread
-        blocks = max(1, min(2 * self._device.sms // tasks, most))
+        max_blocks = -(-self.vocab // (4 * _THREADS))  # a block has a group of four tokens for each thread
+        blocks = max(1, min(2 * self._device.sm_count // tasks, max_blocks))
         array = self._device.workspace.array
-        tokens, is_sound = self.drawn[:rows], array("sampling.is_sound", (rows,), np.uint8)
+        tokens, is_sound = self.sampled_tokens[:rows], array("sampling.is_sound", (rows,), np.uint8)
         out = SampledArrays(tokens, is_sound)
         if logprobs >= 0:
             shape = rows, min(logprobs, self.vocab)

@@ -16,8 +16,8 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cpu.threads import available_threads
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.device import Device
 from wisp_runtime.ops.cuda.device.driver import translate
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.packing import pack_rows
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size, permuted_row
@@ -30,7 +30,7 @@ _SPARE_SLOTS = 4  # being copied while all threads read
 _DOING = "copying weights to the GPU"
 
 
-def gpu_uploader(device: Device, total_bytes: int) -> PipelinedUploader:
+def gpu_uploader(device: Gpu, total_bytes: int) -> PipelinedUploader:
     """Return an uploader of ``device`` with no more buffers than ``total_bytes`` are worth."""
     threads = min(_MAX_THREADS, max(_MIN_THREADS, available_threads()))
     slots = min(threads + _SPARE_SLOTS, max(2, -(-total_bytes // CHUNK_BYTES)))
@@ -60,7 +60,7 @@ class CudaCopyEngine:
         slots: number of buffers, each with staging memory on the GPU.
     """
 
-    def __init__(self, device: Device, slots: int) -> None:
+    def __init__(self, device: Gpu, slots: int) -> None:
         self._device = device
         self.buffers = [np.empty(0, np.uint8)] * slots
         with translate(f"allocating {slots} buffers of {CHUNK_BYTES} bytes for reading weights"):

@@ -15,7 +15,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
-from wisp_runtime.ops.cuda.device.device import Device
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation, interleaved_head_size
 
@@ -53,7 +53,7 @@ def elements(outputs: int, inputs: int) -> int:
     return packed_elements(outputs, inputs)
 
 
-def pack_rows(device: Device, rows: Array, weight: PackedMatrix, first: int) -> None:
+def pack_rows(device: Gpu, rows: Array, weight: PackedMatrix, first: int) -> None:
     """Store rows of a checkpoint in ``weight``, on the device's stream.
 
     GEMMs prefetch weights before the kernel ahead of them has ended: synchronise between the last packing and
@@ -79,7 +79,7 @@ def pack_rows(device: Device, rows: Array, weight: PackedMatrix, first: int) -> 
         kernel.launch(_grid(end - begin, weight), _THREADS, part, weight.storage, *arguments)
 
 
-def unpack_rows(device: Device, weight: PackedMatrix, first: int, count: int) -> Array:
+def unpack_rows(device: Gpu, weight: PackedMatrix, first: int, count: int) -> Array:
     """Return rows ``first:first + count`` of ``weight``, counted as by :func:`pack_rows`: ``[count, in]``."""
     out = cp.empty((count, weight.inputs), BF16)
     _check("unpack", out, weight, first)

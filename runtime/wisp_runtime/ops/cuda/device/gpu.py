@@ -1,4 +1,4 @@
-"""Open a GPU: its facts, its stream, its kernels, its scratch memory. One device a process, one thread.
+"""An open GPU: its properties, its stream, its kernels, its scratch memory. One a process, one thread.
 
 The context is the primary one, which CuPy uses too.
 """
@@ -30,24 +30,24 @@ from wisp_runtime.ops.cuda.device.kernels import KernelSet
 from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Capability
 from wisp_runtime.ops.cuda.device.workspace import Workspace
 
-__all__ = ["Device", "capability_of", "open_device", "tensor_map_2d", "tensor_map_3d", "translate"]
+__all__ = ["Gpu", "capability_of", "open_gpu", "tensor_map_2d", "tensor_map_3d", "translate"]
 
 _SWIZZLE_BYTES = 128
 
 
 @dataclass(frozen=True)
-class Device:
+class Gpu:
     """A GPU that is ready to compute.
 
     Attributes:
-        index: among those this process sees.
-        name: the driver's.
+        index: number among the GPUs that this process sees.
+        name: the driver's name for it.
         capability: compute capability.
-        arch: what its kernels are compiled for, e.g. ``sm_90a``.
-        sms: multiprocessors.
+        arch: architecture that its kernels are compiled for, e.g. ``sm_90a``.
+        sm_count: SMs.
         shared_bytes: shared memory that a block may ask for.
-        stream: on which everything runs; it is also this thread's current stream of CuPy.
-        kernels: the compiled ones.
+        stream: the one stream; it is also this thread's current stream of CuPy.
+        kernels: compiled kernels.
         workspace: scratch memory of a step.
     """
 
@@ -55,7 +55,7 @@ class Device:
     name: str
     capability: Capability
     arch: str
-    sms: int
+    sm_count: int
     shared_bytes: int
     stream: Any
     kernels: KernelSet
@@ -68,7 +68,7 @@ class Device:
             return int(cp.cuda.runtime.memGetInfo()[0])
 
     def synchronize(self) -> None:
-        """Wait for all that was launched.
+        """Wait for all launches.
 
         Raises:
             KernelFault: a kernel failed; the process must end.
@@ -77,11 +77,11 @@ class Device:
             self.stream.synchronize()
 
 
-def open_device(index: int = 0, *, weight_format: str = "bf16", model: str = EVERY_MODEL) -> Device:
+def open_gpu(index: int = 0, *, weight_format: str = "bf16", model: str = EVERY_MODEL) -> Gpu:
     """Open GPU ``index`` of those this process sees, and make it and its stream current.
 
     Args:
-        index: 0 is the first.
+        index: number of the GPU, from 0.
         weight_format: format of the weights that GEMMs read.
         model: shape whose own kernels come first.
 
@@ -100,12 +100,12 @@ def open_device(index: int = 0, *, weight_format: str = "bf16", model: str = EVE
         stream = _stream(index)
         stream.use()
     handle = ok(cu.cuDeviceGet(index), doing)
-    return Device(
+    return Gpu(
         index=index,
         name=ok(cu.cuDeviceGetName(128, handle), doing).partition(b"\0")[0].decode(),
         capability=capability,
         arch=arch,
-        sms=_attribute("MULTIPROCESSOR_COUNT", handle),
+        sm_count=_attribute("MULTIPROCESSOR_COUNT", handle),
         shared_bytes=_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", handle),
         stream=stream,
         kernels=KernelSet(
@@ -116,7 +116,7 @@ def open_device(index: int = 0, *, weight_format: str = "bf16", model: str = EVE
 
 
 def capability_of(index: int) -> Capability:
-    """Ask the driver for the compute capability of GPU ``index``; nothing is allocated on it.
+    """Query the compute capability of GPU ``index``; nothing is allocated on it.
 
     Raises:
         GpuUnavailable: no driver, one that is too old, or no such GPU.
