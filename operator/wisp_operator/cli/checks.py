@@ -131,7 +131,7 @@ def _kernels() -> Iterator[Check]:
 def kernels_of(rows: Sequence[Mapping[str, Any]], folder: str) -> Check:
     """Check the rows of ``wisp-runtime kernels list --json`` for one GPU: ops, compiled or not.
 
-    Without those of ``common`` no model starts; without its own, a model decodes with one launch an op.
+    Without those of ``common`` no model starts; without its own, a model decodes with a kernel an op.
     """
     wanted = [row for row in rows if row["source"] is not None]
     missing = [row["model"] for row in wanted if not row["isBuilt"]]

@@ -191,8 +191,8 @@ def make_runner(
     """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
 
     Args:
-        wanted: how decode steps shall run.
-        memory: of the device, before the model was loaded.
+        wanted: requested decode path.
+        memory: memory of the device, before the model was loaded.
 
     Raises:
         GpuOutOfMemory: what the ledger left was taken by something else.

@@ -39,8 +39,10 @@ def write_tiny(folder, scale=1.0, config=TINY):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     tensors = {
-        one.name: (scale * random.standard_normal(one.shape) / np.sqrt(one.shape[-1])).astype(np.float32)
-        for one in expected_tensors(parse_config(config))
+        tensor.name: (scale * random.standard_normal(tensor.shape) / np.sqrt(tensor.shape[-1])).astype(
+            np.float32
+        )
+        for tensor in expected_tensors(parse_config(config))
     }
     tensors |= {name: np.ones_like(value) for name, value in tensors.items() if value.ndim == 1}
     save_file(tensors, folder / "model.safetensors")
@@ -59,9 +61,9 @@ def tiny(tmp_path_factory):
 def answers(engine, requests, **limits):
     """Run ``requests`` to their end on a new scheduler over the same model; return tokens and final load."""
     scheduler = Scheduler(type(engine.scheduler.limits)(**(fields_of(engine) | limits)))
-    got = {one.request_id: [] for one in requests}
-    for one in requests:
-        assert scheduler.submit(one) is None
+    got = {request.request_id: [] for request in requests}
+    for request in requests:
+        assert scheduler.submit(request) is None
     while not scheduler.is_idle:
         for event in step(scheduler, engine.runner):
             assert event.finish in (None, "stop", "length"), event.message
@@ -101,7 +103,8 @@ def mixed_requests():
 def test_batch_chunks_preemption_and_reuse_change_no_token(tiny, limits):
     requests = mixed_requests()
     alone = {
-        one.request_id: answers(tiny, [one], reuses_prefixes=False)[0][one.request_id] for one in requests
+        request.request_id: answers(tiny, [request], reuses_prefixes=False)[0][request.request_id]
+        for request in requests
     }
     together, load = answers(tiny, requests, **limits)
     assert together == alone

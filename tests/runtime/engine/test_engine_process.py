@@ -72,13 +72,13 @@ def test_it_starts_serves_many_at_once_and_ends_with_status_0():
             assert all(phase.is_done for phase in engine.phases)
             assert (engine.info.kernels, engine.info.device) == ({"set": "toy"}, "cpu")
             assert engine.load.kv_blocks_total == 64  # before the first step, too
-            got = await asyncio.gather(*(follow(engine, one) for one in requests))
+            got = await asyncio.gather(*(follow(engine, request) for request in requests))
             assert engine.load.running == engine.load.waiting == engine.load.kv_blocks_used == 0
         assert engine._process.returncode == 0
         assert not engine.failed.done()
         return got
 
-    assert asyncio.run(run()) == [(answer(one, 128), "length") for one in requests]
+    assert asyncio.run(run()) == [(answer(request, 128), "length") for request in requests]
 
 
 def test_a_request_sent_before_the_engine_is_ready_is_served_when_it_is():
@@ -158,7 +158,7 @@ def test_kill_9_gives_every_waiting_request_a_clean_error():
             await until(lambda: engine.load.running == 3)
             os.kill(engine.pid, signal.SIGKILL)
             results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
-            assert [type(one) for one in results] == [EngineDied] * 3
+            assert [type(result) for result in results] == [EngineDied] * 3
             assert "signal 9" in str(results[0])
             assert (await engine.failed).reason == "EngineDied"
             with pytest.raises(EngineDied):

@@ -93,7 +93,10 @@ def submit(name, prompt=(1, 2), max_tokens=2):
 
 
 def events_of(channel):
-    return [[(event.request_id, event.token, event.finish) for event in one.events] for one in channel.sent]
+    return [
+        [(event.request_id, event.token, event.finish) for event in message.events]
+        for message in channel.sent
+    ]
 
 
 def test_it_waits_for_messages_only_when_nothing_runs():
@@ -105,7 +108,7 @@ def test_it_waits_for_messages_only_when_nothing_runs():
 def test_every_step_sends_the_load_even_without_a_token():
     channel = serve([submit("a", tuple(range(1, 13)))], [])
     assert events_of(channel) == [[], [("a", 7, None)]]
-    assert [one.load.running for one in channel.sent] == [1, 1]
+    assert [message.load.running for message in channel.sent] == [1, 1]
 
 
 def test_what_came_while_starting_is_served_first():
@@ -136,7 +139,7 @@ def test_a_surplus_step_is_completed_before_the_loop_waits():
     channel = serve([submit("a", max_tokens=9)], [], [Abort("a")], [], runner=Overlapping())
     assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")]]
     assert channel.waited == [True, False, False, True, True]
-    assert [one.load.steps for one in channel.sent] == [1, 2]
+    assert [message.load.steps for message in channel.sent] == [1, 2]
 
 
 def test_events_that_precede_the_first_step_are_sent_before_it():

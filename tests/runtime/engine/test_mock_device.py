@@ -96,10 +96,10 @@ def test_everyone_gets_the_scripted_tokens_of_their_positions(folder, is_late):
     requests = [request(f"r{n}", 1 + 11 * n % 40, 3 + n, presence_penalty=n % 3 == 1) for n in range(9)]
     channel = ScriptedChannel(*requests)
     run(channel, engine.scheduler, engine.runner)
-    for one in requests:
-        first = len(one.prompt)
-        expect = [position * 7 % VOCAB for position in range(first, first + one.max_tokens)]
-        assert channel.tokens[one.request_id] == expect
+    for submit in requests:
+        first = len(submit.prompt)
+        expect = [position * 7 % VOCAB for position in range(first, first + submit.max_tokens)]
+        assert channel.tokens[submit.request_id] == expect
 
 
 def test_steps_that_only_decode_are_replayed_in_batch_buckets(folder):

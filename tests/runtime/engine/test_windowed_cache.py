@@ -60,11 +60,11 @@ def test_batches_chunks_hits_and_preemption_change_no_token(mistral, prompts, bl
     limits = {"cache": one_pool(blocks, BLOCK, WINDOW), "max_step_tokens": max(step, 6)}
     limits["reuses_prefixes"] = reuses
     fitting = Scheduler(replace(mistral.scheduler.limits, **limits))
-    requests = [one for one in requests if fitting.submit(one) is None]
+    requests = [request for request in requests if fitting.submit(request) is None]
     together, _ = answers(mistral, requests, **limits)
-    for one in requests:
-        alone, _ = answers(mistral, [one], reuses_prefixes=False)
-        assert together[one.request_id] == alone[one.request_id]
+    for request in requests:
+        alone, _ = answers(mistral, [request], reuses_prefixes=False)
+        assert together[request.request_id] == alone[request.request_id]
 
 
 def test_a_long_sequence_needs_no_more_blocks_than_its_window_and_a_step(mistral):

@@ -12,8 +12,8 @@ from wisp_runtime.ops.cpu.ops import CpuOps
 OPS = CpuOps(threads=1)
 
 
-def drawn(logits: list[float], rows: int = 4000, **given) -> np.ndarray:
-    """SampledToken ``rows`` times from the same logits; return how often each token came, as a share."""
+def shares_of(logits: list[float], rows: int = 4000, **given) -> np.ndarray:
+    """Sample ``rows`` times from the same logits; return each token's share."""
     sampling = batch(rows, seeds=11, **given)
     found = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), sampling).tokens
     return np.bincount(found, minlength=len(logits)) / rows
@@ -47,19 +47,19 @@ def shares(logits: list[float]) -> np.ndarray:
     ],
 )
 def test_tokens_come_as_often_as_their_probability_says(given, expect):
-    # 4000 draws: three standard deviations of a share are below 0.024.
-    np.testing.assert_allclose(drawn(LOGITS, **given), expect, atol=0.024)
+    # 4000 samples: three standard deviations of a share are below 0.024.
+    np.testing.assert_allclose(shares_of(LOGITS, **given), expect, atol=0.024)
 
 
 def test_a_vocabulary_that_is_large_and_flat_is_drawn_from_evenly():
-    found = drawn([0.0] * 4096, rows=8192, top_p=0.999)
-    assert (found > 0).mean() > 0.8  # 1 - 1/e² of them, were each drawn twice on average
+    found = shares_of([0.0] * 4096, rows=8192, top_p=0.999)
+    assert (found > 0).mean() > 0.8  # 1 - 1/e² of them, were each sampled twice on average
     assert found.max() < 12 / 8192
 
 
 def test_top_p_over_more_tokens_than_are_sorted_first_keeps_the_fewest_that_reach_it():
     logits = np.linspace(0, 1, 5000).tolist()  # no thousand of them reach 0.9
-    found = drawn(logits, rows=3000, top_p=0.9)
+    found = shares_of(logits, rows=3000, top_p=0.9)
     assert found[:300].sum() == 0
     assert found[900:].sum() == pytest.approx(1, abs=0.1)
 
@@ -152,7 +152,7 @@ def test_a_bitmask_over_many_words_allows_exactly_its_bits():
     for token in allowed:
         mask[0, token // 32] |= np.uint32(1 << token % 32)
     rows = 500
-    found = drawn([0.0] * 100, rows=rows, bitmask=np.repeat(mask, rows, axis=0))
+    found = shares_of([0.0] * 100, rows=rows, bitmask=np.repeat(mask, rows, axis=0))
     assert np.flatnonzero(found).tolist() == allowed
 
 

@@ -68,11 +68,11 @@ def engine(tmp_path_factory):
 def alone(engine):
     """Requests, some of which begin with another's prompt and answer, and their answers alone."""
     got, requests = {}, mixed_requests()[::2]
-    for one in requests:
-        got |= answers(engine, [one], reuses_prefixes=False)[0]
-    for one in requests[1:4]:
-        prompt = (*one.prompt, *got[one.request_id], 7, 8)
-        requests.append(Submit(f"{one.request_id}-again", prompt, 9, SamplingParams(temperature=0.0)))
+    for request in requests:
+        got |= answers(engine, [request], reuses_prefixes=False)[0]
+    for request in requests[1:4]:
+        prompt = (*request.prompt, *got[request.request_id], 7, 8)
+        requests.append(Submit(f"{request.request_id}-again", prompt, 9, SamplingParams(temperature=0.0)))
         got |= answers(engine, requests[-1:], reuses_prefixes=False)[0]
     return requests, got
 

@@ -43,7 +43,9 @@ def expert_weights(spec, hidden, name, tensor):
 
 def translate(reader):
     spec = llama.translate(reader)
-    return replace(spec, layers=tuple(replace(one, ffn=TwoExpertSpec(one.ffn.inner)) for one in spec.layers))
+    return replace(
+        spec, layers=tuple(replace(layer, ffn=TwoExpertSpec(layer.ffn.inner)) for layer in spec.layers)
+    )
 
 
 def norm(x):

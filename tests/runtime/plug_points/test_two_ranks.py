@@ -69,8 +69,8 @@ def answers(folder, device):
 def test_two_ranks_give_the_tokens_of_one(folder):
     barrier, partials = threading.Barrier(SIZE), [None] * SIZE
     ranks = [PriorityKey(rank, barrier, partials) for rank in range(SIZE)]
-    for one in ranks:
-        registry.register(f"rank{one.rank}", lambda _threads, one=one: RankDevice(one))
+    for rank in ranks:
+        registry.register(f"rank{rank.rank}", lambda _threads, rank=rank: RankDevice(rank))
     with ThreadPoolExecutor(SIZE) as pool:
         served = list(pool.map(lambda one: answers(folder, f"rank{one.rank}"), ranks))
     expect, whole = answers(folder, "cpu")

@@ -16,13 +16,13 @@ def tensor(name, start, shape, file="a", dtype="BF16"):
     return TensorInfo(name, dtype, shape, start, start + size, file)
 
 
-def whole(info):
+def full(info):
     role = "projection" if len(info.shape) == 2 else "norm"
     return WeightSpec(info.name, info.shape, stacked((info.name, info.shape)), role)
 
 
 def plan_of(infos, chunk_bytes):
-    return plan(map(whole, infos), {info.name: info for info in infos}, chunk_bytes)
+    return plan(map(full, infos), {info.name: info for info in infos}, chunk_bytes)
 
 
 def test_chunks_come_in_the_order_of_the_files_and_cover_every_row_once():
@@ -57,7 +57,7 @@ EXPERTS = np.arange(4 * 6 * 10, dtype=np.int32).reshape(4, 6, 10)
 @pytest.mark.parametrize(
     ("slices", "at", "shape", "expected"),
     [
-        # all experts, whole
+        # all experts, full
         ((range(4), range(6), range(10)), (0, 0, 0), (4, 6, 10), EXPERTS),
         # the second half of the experts, as one of two ranks has it
         ((range(2, 4), range(6), range(10)), (0, 0, 0), (2, 6, 10), EXPERTS[2:]),

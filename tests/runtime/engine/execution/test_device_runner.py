@@ -49,7 +49,7 @@ def test_everyone_gets_the_tokens_they_would_get_alone(is_late, is_warm):
         runner.warm_up()
     channel = ScriptedChannel(*requests)
     run(channel, Scheduler(LIMITS), runner)
-    assert channel.tokens == {one.request_id: answer(one, LIMITS.max_context) for one in requests}
+    assert channel.tokens == {request.request_id: answer(request, LIMITS.max_context) for request in requests}
     assert bool(len(runner.graphs)) == is_warm
 
 
@@ -58,7 +58,7 @@ def decoding(scheduler, runner, numbers):
     for n in numbers:
         prompt = (1 + n % 5, 2, 3)
         scheduler.submit(Submit(f"d{n}", prompt, 40, SamplingParams(temperature=0.0), ignore_eos=True))
-    while any(one.pending_tokens > 1 for one in (*scheduler.running, *scheduler.waiting)):
+    while any(sequence.pending_tokens > 1 for sequence in (*scheduler.running, *scheduler.waiting)):
         plan = scheduler.plan()
         scheduler.commit(plan, run_step(runner, plan))
 
@@ -71,12 +71,12 @@ def test_a_bucket_is_captured_when_it_comes_again_and_replayed_from_then_on():
     for _ in range(4):
         plan = scheduler.plan()
         scheduler.commit(plan, run_step(runner, plan))
-        counts.append([one.launches for one in runner._stream.recordings])
+        counts.append([recording.launches for recording in runner._stream.recordings])
     assert counts == [[], [1], [2], [3]]
     decoding(scheduler, runner, range(5, 8))  # eight: the same bucket
     plan = scheduler.plan()
     run_step(runner, plan)
-    assert [one.launches for one in runner._stream.recordings] == [4]
+    assert [recording.launches for recording in runner._stream.recordings] == [4]
 
 
 def test_padding_writes_nothing_and_shifts_no_row():
@@ -95,13 +95,13 @@ def test_a_step_that_reads_much_of_the_cache_has_graphs_of_its_own():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     runner.graphs.captures = True
     decoding(scheduler, runner, range(5))
-    tokens = sum(one.computed_tokens + 1 for one in scheduler.running)
+    tokens = sum(sequence.computed_tokens + 1 for sequence in scheduler.running)
     runner.forward_pass.persistent = SimpleNamespace(max_context_tokens=tokens + 12, takes=lambda _: False)
     seen = []
     for _ in range(6):  # each sequence grows by a token a step: three steps are short, three long
         plan = scheduler.plan()
         scheduler.commit(plan, run_step(runner, plan))
-        seen.append([one.launches for one in runner._stream.recordings])
+        seen.append([recording.launches for recording in runner._stream.recordings])
     assert seen == [[], [1], [2], [2], [2, 1], [2, 2]]
     long, short = (runner._staging._decodes[8, is_long] for is_long in (True, False))
     assert sum(long.context_lengths_host) > tokens + 12 >= sum(short.context_lengths_host)
@@ -143,9 +143,9 @@ def test_the_memory_of_a_step_is_not_touched_before_the_step_is_done():
     runner, scheduler = fake_device_runner(LIMITS), Scheduler(LIMITS)
     requests = [Submit(f"r{n}", (1 + n, 2, 3), 1, SamplingParams(temperature=0.0)) for n in range(3)]
     steps = []
-    for one in requests:  # none of the tokens is taken, though two at a time is what there is memory for
+    for request in requests:  # none of the tokens is taken, though two at a time is what there is memory for
         alone = Scheduler(LIMITS)
-        alone.submit(one)
+        alone.submit(request)
         steps.append(runner.forward(alone.plan()))
     assert [token.token for token in steps[-1].sampled_tokens()] == answer(requests[-1], 64)
     assert scheduler.is_idle

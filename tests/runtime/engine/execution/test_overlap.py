@@ -85,7 +85,9 @@ def test_the_next_forward_pass_is_queued_before_the_tokens_of_a_step_are_waited_
     asked = requests(penalised)
     runner = Logged(fake_device_runner(LIMITS, is_late=is_late))
     runner.runner.warm_up()
-    assert answers(asked, runner) == {one.request_id: answer(one, LIMITS.max_context) for one in asked}
+    assert answers(asked, runner) == {
+        request.request_id: answer(request, LIMITS.max_context) for request in asked
+    }
     order = {entry: place for place, entry in enumerate(runner.log)}
     for step in range(runner.steps - 1):
         assert order[f"forward {step + 1}"] < order[f"tokens {step}"] < order[f"sample {step + 1}"]
@@ -112,7 +114,7 @@ def test_overlapping_steps_give_the_tokens_of_steps_that_wait(asked, tokens, blo
     requests = [Submit(f"r{n}", (1 + n, 2, 3), tokens + n, params) for n, params in enumerate(asked)]
     waiting = answers(requests, Synchronous(fake_device_runner(limits)), limits)
     assert answers(requests, fake_device_runner(limits), limits) == waiting
-    assert waiting == {one.request_id: answer(one, limits.max_context) for one in requests}
+    assert waiting == {request.request_id: answer(request, limits.max_context) for request in requests}
 
 
 def test_a_step_is_sampled_before_the_next_is_launched():

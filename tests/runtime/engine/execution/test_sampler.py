@@ -57,11 +57,11 @@ def test_each_row_carries_its_own_request():
 
 @pytest.mark.parametrize(("wanted", "expect"), [((None, None), -1), ((None, 0), 0), ((2, 5), 5)])
 def test_log_probabilities_are_computed_for_the_row_that_wants_most(wanted, expect):
-    assert sampling_batch(tuple(chunk(logprobs=one) for one in wanted)).logprobs == expect
+    assert sampling_batch(tuple(chunk(logprobs=count) for count in wanted)).logprobs == expect
 
 
 def test_each_request_gets_as_many_alternatives_as_it_asked_for():
-    plan = tuple(chunk(logprobs=one) for one in (None, 0, 1, 2))
+    plan = tuple(chunk(logprobs=count) for count in (None, 0, 1, 2))
     sampled = Sampled(
         np.array([3, 4, 5, 6]),
         np.array([-0.5, -1.0, -2.0, -3.0]),
@@ -109,7 +109,7 @@ def test_rows_that_are_kept_from_step_to_step_are_those_that_would_be_collected(
     )
     plans = [(plain,), (plain,), (plain, chunk(seed=6)), (penalised,), (plain, penalised), (plain,), ()]
     for plan in plans * 2:
-        later = tuple(one._replace(start=one.start + 1) for one in plan)
+        later = tuple(each._replace(start=each.start + 1) for each in plan)
         assert same(rows.batch(plan), sampling_batch(plan))
         penalised.sequence.append(4)
         assert same(rows.batch(later), sampling_batch(later))

@@ -1,4 +1,4 @@
-"""Which path decode steps take, and that a kernel which gives other numbers is found before it serves."""
+"""Selection of the decode path, and the self-test that rejects a kernel with other numbers."""
 
 from __future__ import annotations
 

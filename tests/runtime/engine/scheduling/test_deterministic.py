@@ -58,13 +58,13 @@ def test_a_preempted_sequence_feeds_what_it_had_generated_again_one_by_one():
     submit(engine, "a", 6, max_tokens=13)
     submit(engine, "b", 5, max_tokens=9, first=20)
     shapes = run(engine, 40)
-    flat = [piece for plan in shapes for piece in plan if piece[0].startswith("b")]
+    flat = [chunk for plan in shapes for chunk in plan if chunk[0].startswith("b")]
     sampled = [start for name, start, _ in flat if name == "b*"]
     assert len(sampled) == 9, "each token is sampled once"
-    again = [piece for piece in flat if piece[0] == "b" and piece[1] >= 5]
+    again = [chunk for chunk in flat if chunk[0] == "b" and chunk[1] >= 5]
     assert again, "no sequence was preempted"
     assert all(tokens == 1 for _, _, tokens in again)
-    prompts = [piece for piece in flat if piece[1] < 5]
+    prompts = [chunk for chunk in flat if chunk[1] < 5]
     assert prompts == [("b", 0, 2), ("b*", 2, 3), ("b", 0, 5)], "sampled at its end once, and not again"
     assert engine.load.preemptions_total == 1
 

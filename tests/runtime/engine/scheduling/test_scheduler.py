@@ -128,7 +128,7 @@ def test_a_lower_priority_number_goes_first():
     submit(engine, "later", 2, max_tokens=1, priority=1)
     submit(engine, "sooner", 2, max_tokens=1, priority=-1)
     submit(engine, "middle", 2, max_tokens=1)
-    assert [one[0][0] for one in run(engine, 3)] == ["sooner*", "middle*", "later*"]
+    assert [step[0][0] for step in run(engine, 3)] == ["sooner*", "middle*", "later*"]
 
 
 def test_a_chunk_says_what_it_is_and_what_may_come_of_it():
@@ -163,7 +163,7 @@ def test_a_low_priority_is_overtaken_only_so_many_times():
     submit(engine, "patient", 1, max_tokens=1, priority=1)
     for n in range(PRIORITY_BOOST + 1):
         submit(engine, f"urgent-{n}", 1, max_tokens=1)
-    order = [one[0][0] for one in run(engine, PRIORITY_BOOST + 2)]
+    order = [step[0][0] for step in run(engine, PRIORITY_BOOST + 2)]
     assert order.index("patient*") == PRIORITY_BOOST - 1
 
 

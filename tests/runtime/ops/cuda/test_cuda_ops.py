@@ -1,4 +1,4 @@
-"""Which buffer takes a product's result, and what is asked before weights are read. CuPy is a stand-in."""
+"""Buffers of GEMM results, and checks before weights are read; on a fake CuPy."""
 
 import importlib
 import math

@@ -1,4 +1,4 @@
-"""What a product passes to its kernel. The GPU and CuPy are stand-ins."""
+"""Kernel arguments of a GEMM; on a fake GPU and CuPy."""
 
 import importlib
 import sys

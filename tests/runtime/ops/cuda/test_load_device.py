@@ -1,4 +1,4 @@
-"""Which device a process computes on, and what it says of a GPU that it cannot have."""
+"""Choice of a process's device, and the errors about an unusable GPU."""
 
 from __future__ import annotations
 

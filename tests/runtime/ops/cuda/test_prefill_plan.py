@@ -43,13 +43,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("pieces", CASES)
+@pytest.mark.parametrize("sizes", CASES)
 @pytest.mark.parametrize("tiling", [Tiling(64, 32), Tiling(64, 128), Tiling(128, 128)])
 @pytest.mark.parametrize(("group", "kv_heads"), [(1, 1), (4, 8), (7, 2)])
 @pytest.mark.parametrize("window", [1, 100, ALL])
-def test_every_row_meets_every_tile_it_sees_once(pieces, tiling, group, kv_heads, window):
-    starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
-    contexts = [context for _, context in pieces]
+def test_every_row_meets_every_tile_it_sees_once(sizes, tiling, group, kv_heads, window):
+    starts = (0, *np.cumsum([queries for queries, _ in sizes]).tolist())
+    contexts = [context for _, context in sizes]
     chunks = chunks_of(starts, contexts)
     items = plan(chunks, tiling, group=group, kv_heads=kv_heads, window=window, sm_count=SMS)
     assert items.dtype == np.int32
@@ -78,7 +78,7 @@ def test_the_longest_come_first():
 
 
 @pytest.mark.parametrize(
-    ("pieces", "parts"),
+    ("sizes", "parts"),
     [
         ([(16, 7900)], [16]),  # 8 heads x 16 parts are 128 thread blocks
         ([(16, 7900), (16, 7900)], [8, 8]),
@@ -88,9 +88,9 @@ def test_the_longest_come_first():
         ([(8192, 8192)], [1] * 256),
     ],
 )
-def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(pieces, parts):
-    starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
-    chunks = chunks_of(starts, [context for _, context in pieces])
+def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(sizes, parts):
+    starts = (0, *np.cumsum([queries for queries, _ in sizes]).tolist())
+    chunks = chunks_of(starts, [context for _, context in sizes])
     tiling = Tiling(rows_of_tile(chunks, 4, (64, 128)), 128)
     items = plan(chunks, tiling, group=4, kv_heads=8, window=ALL, sm_count=SMS)
     assert (items[items[:, 7] & 0xFFFF == 0, 7] >> 16).tolist() == parts
