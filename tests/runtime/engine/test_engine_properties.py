@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wisp_plan.memory.cache import one_pool
+from wisp_plan.memory.cache import CacheGroup, CacheSizes, Pool
+from wisp_plan.spec.cache import PagedKV, State
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
@@ -24,11 +25,26 @@ MAX_CONTEXT = 40
 
 
 @st.composite
-def limits(draw, windows=st.none() | st.integers(1, 12)):  # noqa: B008
+def caches(draw, max_concurrent):
+    """Up to two paged groups, and a state or none; mostly one group alone."""
+    windows = draw(st.lists(st.none() | st.integers(1, 12), min_size=1, max_size=2))
+    pools = tuple(
+        Pool(CacheGroup(PagedKV(1, 1, 1, window=window), (index,)), draw(st.integers(3, 24)))
+        for index, window in enumerate(windows)
+    )
+    states = (CacheGroup(State(((2,),), ("float32",)), (2,)),) if draw(st.booleans()) else ()
+    pools = pools if draw(st.integers(0, 9)) or not states else ()
+    slots = (max_concurrent, draw(st.integers(0, 4))) if states else (0, 0)
+    return CacheSizes(draw(st.integers(1, 5)), pools, states, *slots)
+
+
+@st.composite
+def limits(draw, caches=caches):
+    max_concurrent = draw(st.integers(1, 6))
     return Limits(
-        cache=one_pool(draw(st.integers(3, 24)), draw(st.integers(1, 5)), draw(windows)),
+        cache=draw(caches(max_concurrent)),
         max_step_tokens=draw(st.integers(1, 24)),
-        max_concurrent=draw(st.integers(1, 6)),
+        max_concurrent=max_concurrent,
         max_context=MAX_CONTEXT,
         vocab=VOCAB,
         eos=frozenset({EOS}),
@@ -98,9 +114,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.got[request.request_id] = []
             refused = self.scheduler.submit(request)
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
-            (pool,), limits = self.limits.cache.pools, self.limits
-            wanted = pool.group.sequence_blocks(length - 1, limits.block_tokens, limits.max_step_tokens)
-            assert (refused is None) == (wanted <= pool.blocks)
+            sizes, step = self.limits.cache, self.limits.max_step_tokens
+            at_a_time = sizes.sequences(max(1, length - 1), step)
+            assert (refused is None) == (at_a_time is None or at_a_time > 0)
             self.take([refused] if refused else [])
 
     @precondition(lambda self: not self.scheduler.is_idle)
@@ -204,6 +220,21 @@ class EngineMachine(RuleBasedStateMachine):
         assert not any(one.cache.covered_tokens for one in self.scheduler.waiting)
 
     @invariant()
+    def every_state_slot_is_accounted_for(self):
+        if not hasattr(self, "scheduler") or not self.limits.cache.states:
+            return
+        states, running = self.scheduler.cache.states, [one.cache for one in self.scheduler.running]
+        slots = [cache.state_slot for cache in running]
+        assert len(set(slots)) == len(slots) == self.limits.cache.state_slots - states.free
+        assert min(slots, default=0) >= 0
+        used = Counter(slot for cache in running for slot in cache.snapshots.values())
+        used += Counter(cache.restore_slot for cache in running if cache.restore_slot >= 0)
+        used += Counter(states._nodes.keys())
+        assert all(node.snapshot == slot for slot, node in states._nodes.items())
+        for slot in range(self.limits.cache.snapshots):
+            assert states._snapshots.ref_count(slot) == used[self.limits.cache.state_slots + slot]
+
+    @invariant()
     def the_queues_are_in_rank_order(self):
         if not hasattr(self, "scheduler"):
             return
@@ -223,7 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.scheduler.is_idle, "a request never ended"
         assert not self.alive()
         for name, request in self.requests.items():
-            expected = self.answer(request, MAX_CONTEXT, self.limits.cache.pools[0].group.spec.window)
+            expected = self.answer(request, MAX_CONTEXT, self.limits.cache)
             if self.finish[name] in ("abort", "error"):
                 expected = expected[: len(self.got[name])]
             assert self.got[name] == expected, f"{name} got other tokens than alone"

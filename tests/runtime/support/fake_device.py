@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,6 +171,10 @@ def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | 
     """The real runner of a device, on a stream that runs late or at once."""
     stream = FakeStream(is_late=is_late)
     sampler = FakeSampler(stream, limits.max_running)
-    runner = toy_runner(limits.cache)
-    model = FakeModel(stream, sampler, toy or runner.forward_pass.model)
-    return DeviceRunner(model, runner.forward_pass.cache, sampler, stream, limits)
+    on_host = toy_runner(limits.cache).forward_pass
+    model, cache = FakeModel(stream, sampler, toy or on_host.model), on_host.cache
+
+    def copy_slot(array, source, target):
+        stream.ask(lambda: cache.copy_slot(array, source, target))
+
+    return DeviceRunner(model, replace(cache, copy_slot=copy_slot), sampler, stream, limits)

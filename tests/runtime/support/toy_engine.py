@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,11 +29,14 @@ from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.startup import Engine, phase
 from wisp_runtime.engine.transport.messages import Phase, Ready, Submit
-from wisp_runtime.layers.cache import ModelCache, kv_cache
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Output
 
 VOCAB = 13
 EOS = 12
+STATE = 7
+"""What a sequence's state begins with."""
+ONE_POOL = one_pool(1, 1)
 
 
 def greedy_token(tokens: list[int]) -> int:
@@ -46,13 +49,20 @@ def stir(seed: int, step: int) -> int:
     return zlib.crc32(f"{seed}/{step}".encode())
 
 
-def answer(request: Submit, max_context: int, window: int | None = None) -> list[int]:
+def toy_token(tokens: list[int], sizes: CacheSizes) -> int:
+    """What the toy says after ``tokens``: checksums of those each group sees, and of all as its state."""
+    windows = [pool.group.spec.window for pool in sizes.pools]
+    total = sum(greedy_token(tokens[-window:] if window else tokens) for window in windows)
+    return (total + (zlib.crc32(bytes(tokens), STATE) if sizes.states else 0)) % VOCAB
+
+
+def answer(request: Submit, max_context: int, sizes: CacheSizes = ONE_POOL) -> list[int]:
     """The tokens ``request`` must get, whoever else is there."""
     tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, max_context)
     stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
     while len(tokens) < end:
-        token = greedy_token(tokens[-window:] if window else tokens)
+        token = toy_token(tokens, sizes)
         if sampling.temperature:
             token += stir(sampling.seed, len(tokens))
         if sampling.presence_penalty:
@@ -80,31 +90,62 @@ class ToyModel:
         )
     )
     computed_tokens: int = 0
-    window: int | None = None
+    sizes: CacheSizes = ONE_POOL
 
     def forward(self, batch: Batch, cache: ModelCache) -> Output:
         self.computed_tokens += len(batch.tokens)
-        tokens, positions = cache.keys.reshape(-1), cache.values.reshape(-1)
-        live = batch.slots >= 0
-        tokens[batch.slots[live]] = batch.tokens[live]
-        positions[batch.slots[live]] = batch.positions[live]
+        says = np.zeros(len(batch.context_lengths), np.int64)
+        for index, pool in enumerate(self.sizes.pools):
+            group = batch.of_group(index)
+            says += attend(batch, group, cache.groups[index], cache.block_tokens, pool.group.spec.window)
+        if self.sizes.states:
+            says += recur(batch, cache.states[0])
+        rows = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
         logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
-        for b, context in enumerate(batch.context_lengths.tolist()):
-            first, last = int(batch.query_starts[b]), int(batch.query_starts[b + 1]) - 1
-            if not context:  # padding
-                assert batch.slots[last] == -1
-                continue
-            assert context == batch.positions[last] + 1
-            places = np.arange(self.first_seen(int(batch.positions[first])), context)
-            blocks = batch.block_tables[b, places // cache.block_tokens]
-            slots = blocks.astype(np.int64) * cache.block_tokens + places % cache.block_tokens
-            np.testing.assert_array_equal(positions[slots], places)
-            seen = tokens[slots[self.first_seen(context - 1) - places[0] :]].tolist()
-            logits[batch.logit_rows == last, greedy_token(seen)] = 1.0
+        logits[np.arange(len(rows)), says[rows] % VOCAB] = 1.0
         return Output(logits)
 
-    def first_seen(self, position: int) -> int:
-        return max(0, position - self.window + 1) if self.window else 0
+
+def sequences(batch: Batch) -> Iterator[tuple[int, int, int]]:
+    """Yield each sequence's row of B and its rows of N, padding left out."""
+    for b, context in enumerate(batch.context_lengths.tolist()):
+        first, end = batch.query_starts[b : b + 2].tolist()
+        assert not context or context == batch.positions[end - 1] + 1
+        if context:
+            yield b, first, end
+
+
+def attend(
+    batch: Batch, group: Batch, arrays: tuple[np.ndarray, ...], block_tokens: int, window: int | None
+) -> np.ndarray:
+    """Write a group's tokens; return the checksum of those that the last one of each sequence sees."""
+    tokens, positions = (array.reshape(-1) for array in arrays)
+    live = group.slots >= 0
+    tokens[group.slots[live]] = batch.tokens[live]
+    positions[group.slots[live]] = batch.positions[live]
+    says = np.zeros(len(batch.context_lengths), np.int64)
+    for b, first, end in sequences(batch):
+        start, context = int(batch.positions[first]), int(batch.context_lengths[b])
+        places = np.arange(max(0, start - window + 1) if window else 0, context)
+        blocks = group.block_tables[b, places // block_tokens]
+        slots = blocks.astype(np.int64) * block_tokens + places % block_tokens
+        np.testing.assert_array_equal(positions[slots], places)
+        assert live[first:end].all()
+        seen = tokens[slots].tolist()
+        says[b] = greedy_token(seen[-window:] if window else seen)
+    return says
+
+
+def recur(batch: Batch, states: np.ndarray) -> np.ndarray:
+    """Advance states, which are a count of tokens and their checksum; return each sequence's checksum."""
+    says = np.zeros(len(batch.context_lengths), np.int64)
+    for b, first, end in sequences(batch):
+        slot, start = int(batch.state_slots[b]), int(batch.positions[first])
+        count, checksum = states[slot, 0].tolist() if start else (0, STATE)
+        assert count == start, "another sequence's state, or of another time"
+        says[b] = checksum = zlib.crc32(bytes(batch.tokens[first:end].tolist()), checksum)
+        states[slot, 0] = start + end - first, checksum
+    return says
 
 
 def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
@@ -119,9 +160,17 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
 
 def toy_runner(sizes: CacheSizes) -> CpuRunner:
     """A runner of the toy, its cache filled with what no one wrote."""
-    shape = (1, sizes.pools[0].blocks, 1, sizes.block_tokens, 1)
-    cache = kv_cache(np.full(shape, 255, np.int64), np.full(shape, -1, np.int64), sizes.block_tokens)
-    return CpuRunner(ToyModel(window=sizes.pools[0].group.spec.window), cache, toy_sample)
+    groups = []
+    for pool in sizes.pools:
+        shape = (1, pool.blocks, 1, sizes.block_tokens, 1)
+        groups.append((np.full(shape, 255, np.int64), np.full(shape, -1, np.int64)))
+    states = np.full((sizes.state_slots + sizes.snapshots, 1, 2), -1, np.int64)
+
+    def copy_slot(array: np.ndarray, source: int, target: int) -> None:
+        array[target] = array[source]
+
+    cache = ModelCache(sizes.block_tokens, (), tuple(groups), (states,) * bool(sizes.states), copy_slot)
+    return CpuRunner(ToyModel(sizes=sizes), cache, toy_sample)
 
 
 class TroubledRunner(CpuRunner):

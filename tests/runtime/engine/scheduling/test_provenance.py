@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.models.model import Output
 
@@ -53,7 +54,7 @@ class Provenance(ToyModel):
         return Output(logits)
 
 
-def answer(request, max_context, window=None):
+def answer(request, max_context, _sizes=None):
     """The tokens that ``request`` must get: its prompt computed as prompts are, the rest a token a step."""
     last, generated, sampling = 0, [], request.sampling
     for token in request.prompt:
@@ -73,13 +74,18 @@ def answer(request, max_context, window=None):
     return generated
 
 
+@st.composite
+def one_group(draw, _max_concurrent):
+    return one_pool(draw(st.integers(3, 24)), draw(st.integers(1, 5)), draw(st.none() | st.integers(2, 12)))
+
+
 class ProvenanceMachine(EngineMachine):
     """Drives an engine in deterministic mode; see :class:`test_engine_properties.EngineMachine`."""
 
     answer = staticmethod(answer)
 
     @initialize(
-        limits=limits(st.none() | st.integers(2, 12)),
+        limits=limits(one_group),
         mixed=st.none() | st.integers(1, 8),
         is_late=st.booleans(),
     )
