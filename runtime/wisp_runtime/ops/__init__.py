@@ -1,1 +1,1 @@
-"""One function an operation: the NumPy twin and, on a GPU, the kernel."""
+"""One function an operation: the NumPy reference and, on a GPU, the kernel."""

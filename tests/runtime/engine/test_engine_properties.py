@@ -1,4 +1,4 @@
-"""What holds the engine together, whatever the order of arrivals, aborts, preemptions, hits and failures."""
+"""Invariants of the engine under any order of arrivals, aborts, preemptions, hits and failures."""
 
 import sys
 from collections import Counter
@@ -173,8 +173,10 @@ class EngineMachine(RuleBasedStateMachine):
             assert len({chunk.kind for chunk in plan}) <= 1, "a mixed step"
             assert all((c.kind is StepKind.DECODE) == (c.start >= c.sequence.prompt_tokens) for c in plan)
             assert all(c.start + c.tokens <= max(c.sequence.prompt_tokens, c.start + 1) for c in plan)
-            shared = [one.cache.cached_blocks * self.limits.block_tokens for one in self.scheduler.running]
-            prompts = [one.prompt_tokens for one in self.scheduler.running]
+            shared = [
+                sequence.cache.cached_blocks * self.limits.block_tokens for sequence in self.scheduler.running
+            ]
+            prompts = [sequence.prompt_tokens for sequence in self.scheduler.running]
             assert all(map(le, shared, prompts)), "generated tokens in the prefix cache"
         assert len({chunk.sequence.id for chunk in plan}) == len(plan)
         assert len(self.scheduler.running) <= self.limits.max_concurrent
@@ -205,7 +207,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         for group in self.scheduler.cache.groups:
             index, pool = group.index, group.pool
-            caches = [one.cache for one in self.scheduler.running]
+            caches = [sequence.cache for sequence in self.scheduler.running]
             used = [cache.tables[index][cache.begins[index] :] for cache in caches]
             assert all(len(set(blocks)) == len(blocks) for blocks in used)
             room = self.limits.cache.pools[index].group.sequence_blocks
@@ -217,7 +219,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert pool.ref_count(block) == held[block] + (block in group.nodes)
             assert group.available == pool.blocks - len(held)
             assert len(group.evictable) == evictable
-        assert not any(one.cache.covered_tokens for one in self.scheduler.waiting)
+        assert not any(sequence.cache.covered_tokens for sequence in self.scheduler.waiting)
 
     @invariant()
     def every_state_slot_is_accounted_for(self):
@@ -239,9 +241,11 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         for queue in (self.scheduler.running, self.scheduler.waiting):
-            assert [one.priority_key for one in queue] == sorted(one.priority_key for one in queue)
-        assert {one.status for one in self.scheduler.running} <= {Status.RUNNING}
-        assert {one.status for one in self.scheduler.waiting} <= {Status.WAITING, Status.PREEMPTED}
+            assert [sequence.priority_key for sequence in queue] == sorted(
+                sequence.priority_key for sequence in queue
+            )
+        assert {sequence.status for sequence in self.scheduler.running} <= {Status.RUNNING}
+        assert {sequence.status for sequence in self.scheduler.waiting} <= {Status.WAITING, Status.PREEMPTED}
 
     def teardown(self):
         if not hasattr(self, "scheduler"):

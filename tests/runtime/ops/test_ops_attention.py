@@ -22,12 +22,12 @@ def random(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def batch_of(pieces: list[tuple[int, int]], blocks: int) -> Batch:
-    """Make a batch of (queries, context) pieces whose blocks lie anywhere among ``blocks``."""
-    starts = (0, *np.cumsum([queries for queries, _ in pieces]).tolist())
-    contexts = tuple(context for _, context in pieces)
+def batch_of(chunks: list[tuple[int, int]], blocks: int) -> Batch:
+    """Make a batch of (queries, context) chunks with blocks anywhere among ``blocks``."""
+    starts = (0, *np.cumsum([queries for queries, _ in chunks]).tolist())
+    contexts = tuple(context for _, context in chunks)
     width = max(-(-context // TB) for context in contexts)
-    order = RANDOM.permutation(blocks)[: width * len(pieces)].reshape(len(pieces), width).astype(np.int32)
+    order = RANDOM.permutation(blocks)[: width * len(chunks)].reshape(len(chunks), width).astype(np.int32)
     unused = np.zeros(0, np.int32)
     arrays = dict.fromkeys(("tokens", "positions", "slots", "logit_rows"), unused)
     return Batch(
@@ -71,11 +71,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("pieces", CASES)
+@pytest.mark.parametrize("chunks", CASES)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (6, 2), (9, 3)])
 @pytest.mark.parametrize("window", [None, 1, 4, 7, 1000])
-def test_every_query_sees_its_own_past(pieces, heads, kv_heads, window):
-    batch = batch_of(pieces, blocks=64)
+def test_every_query_sees_its_own_past(chunks, heads, kv_heads, window):
+    batch = batch_of(chunks, blocks=64)
     keys, values = random(64, kv_heads, TB, 8), random(64, kv_heads, TB, 8)
     q = random(batch.query_starts_host[-1], heads, 8)
     found = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
@@ -120,13 +120,13 @@ def test_a_batch_is_looked_at_anew_when_anything_about_it_is_new():
         ops.paged_attention(q, keys[:, :, :3], values[:, :, :3], batch, scale=0.3, window=None)
 
 
-def test_a_long_chunk_cut_in_pieces_gives_the_same(monkeypatch):
+def test_a_long_chunk_computed_in_parts_gives_the_same(monkeypatch):
     batch = batch_of([(30, 50), (1, 7)], blocks=64)
     keys, values, q = random(64, 2, TB, 8), random(64, 2, TB, 8), random(31, 4, 8)
-    whole = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
+    full = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
     monkeypatch.setattr(attention, "_MAX_SCORES", 1000)
-    pieces = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
-    np.testing.assert_allclose(pieces, whole, atol=1e-6)
+    parts = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
+    np.testing.assert_allclose(parts, full, atol=1e-6)
 
 
 def test_what_lies_in_blocks_beyond_the_context_is_never_seen():

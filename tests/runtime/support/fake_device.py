@@ -39,8 +39,8 @@ class FakeGraph:
 
     def launch(self):
         self.launches += 1
-        for one in self.work:
-            self.stream.ask(one)
+        for task in self.work:
+            self.stream.ask(task)
 
 
 class FakeStream:

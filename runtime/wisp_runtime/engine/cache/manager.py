@@ -71,7 +71,7 @@ class CacheManager:
 
         Args:
             tokens: its tokens.
-            prompt_tokens: how many of them are its prompt.
+            prompt_tokens: number of leading tokens that are its prompt.
             reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: it
                 takes no part.
             spare_blocks: blocks of each group that must be left for others; None: there are no others, and

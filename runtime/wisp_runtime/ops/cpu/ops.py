@@ -136,7 +136,7 @@ class CpuOps:
     def set_batch_invariant(self) -> None:
         """Refuse: the order of NumPy's sums depends on the number of rows."""
         raise ConfigError(
-            "--deterministic cannot be had on the CPU, whose products depend on a step's size (--device auto "
+            "--deterministic is not possible on the CPU, whose GEMMs are not batch-invariant (--device auto "
             "takes it where there is no GPU). Serve on a Hopper GPU, or leave out --deterministic."
         )
 

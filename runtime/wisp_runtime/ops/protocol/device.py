@@ -21,7 +21,7 @@ class Memory:
     """Free and used memory of a device.
 
     Attributes:
-        device: how the ledger counts it: ``cpu`` or ``cuda``.
+        device: kind of device in the ledger: ``cpu`` or ``cuda``.
         device_name: name for messages: ``this machine``, ``NVIDIA H200``.
         free_bytes: memory that this process may still take.
         total_bytes: all memory of a GPU, in use or not.

@@ -1,4 +1,4 @@
-"""Matrix products of a device: plain, with SwiGLU, and float32 logits."""
+"""GEMMs of a device: plain, with SwiGLU, and float32 logits."""
 
 from __future__ import annotations
 

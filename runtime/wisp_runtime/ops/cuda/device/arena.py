@@ -141,7 +141,7 @@ def allocate(shape: tuple[int, ...], dtype: Any, purpose: str) -> Array:
         purpose: use of the array, for the message: ``the weights``.
 
     Raises:
-        GpuOutOfMemory: there is not as much memory in one piece.
+        GpuOutOfMemory: too little contiguous memory is free.
     """
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     with translate(f"allocating {format_size(size_bytes)} for {purpose}"):

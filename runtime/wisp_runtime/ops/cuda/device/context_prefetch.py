@@ -80,7 +80,7 @@ def held_by_processes(library: Any, handle: ctypes.c_void_p) -> list[tuple[int, 
     """List the processes on a GPU: number, and bytes held, None where that is unknown. Numbers may repeat.
 
     Args:
-        library: as :func:`management_library` returns it.
+        library: result of :func:`management_library`.
         handle: handle of the GPU in the library.
     """
     count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()

@@ -1,4 +1,4 @@
-"""What the CUDA driver's errors mean to the person who runs us: a code becomes one of our failures.
+"""Failures of the runtime for the CUDA driver's error codes.
 
 Pure: neither CuPy nor the driver is loaded. Driver and runtime API number these errors alike
 (``cuda.h``, ``CUresult``; ``driver_types.h``, ``cudaError_t``).
@@ -90,7 +90,7 @@ def failure_of(code: int, doing: str) -> RuntimeFailure:
 
     Args:
         code: ``CUresult`` or ``cudaError_t``, not 0.
-        doing: what was being done, to begin the message with: ``opening GPU 0``.
+        doing: activity that failed, the start of the message: ``opening GPU 0``.
     """
     error = f"CUDA error {code}"
     if code == OUT_OF_MEMORY:

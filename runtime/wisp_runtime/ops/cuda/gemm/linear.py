@@ -117,7 +117,7 @@ class Linear:
         """Return ``silu(gate) * up`` of ``x W^T + bias``, in float32 and rounded once: ``[N, F]`` bf16.
 
         Args:
-            x: as in :meth:`__call__`.
+            x: input, see :meth:`__call__`.
             weight: ``[2 F, in]``, gate and up interleaved.
             bias: ``[2 F]`` bf16, permuted alike, or None.
             out_name: buffer of the workspace that takes the result.
@@ -153,12 +153,12 @@ class Linear:
         """Multiply, apply RoPE to q and k, and write k and v to one layer's cache.
 
         Args:
-            x: as in :meth:`__call__`.
+            x: input, see :meth:`__call__`.
             weight: ``[(Hq + 2 Hkv) Dh, in]``, ``rope_interleaved_<Dh>``; heads of 64 are plain.
             bias: ``[(Hq + 2 Hkv) Dh]`` bf16, permuted alike, or None.
             heads: ``(Hq, Hkv, Dh)``; Dh 64, 128, 192 or 256.
             cosines, sines: ``[S, Dh / 2]`` float32: all channels of a head rotate.
-            positions, slots, keys, values: as in :meth:`.rope.Rope.__call__`.
+            positions, slots, keys, values: arguments of :meth:`.rope.Rope.__call__`.
             out_name: buffer of the workspace that takes the result.
 
         Returns:
