@@ -46,7 +46,7 @@ MODELS = {  # a published shape, other sizes, and thread blocks
     "norms": ("qwen3-8b", HEADS_OF_128, 8),
     "biases": ("qwen2.5-0.5b", HEADS_OF_64, 8),
 }
-LONGER_THAN_RINGS = 2600  # an inner size; all other GEMMs are over before a ring is full
+LONGER_THAN_PIPELINES = 2600  # an inner size; all other GEMMs are over before a pipeline is full
 CONTEXTS = {
     "one": [20],
     "padding": [0, 16, 17, 33, 0, 5, 64, 100],
@@ -95,8 +95,8 @@ def test_a_step_equals_the_general_path(name: str, contexts: str) -> None:
 
 
 @pytest.mark.parametrize("contexts", ["padding", "16", "32", "64"])
-def test_a_step_equals_the_general_path_where_rings_go_round(contexts: str) -> None:
-    assert equals_general(step_of("heads of 64", inner=LONGER_THAN_RINGS), CONTEXTS[contexts], seed=1)
+def test_a_step_equals_the_general_path_where_pipelines_wrap_around(contexts: str) -> None:
+    assert equals_general(step_of("heads of 64", inner=LONGER_THAN_PIPELINES), CONTEXTS[contexts], seed=1)
 
 
 @pytest.mark.parametrize("contexts", ["padding", "in parts", "16"])
@@ -215,7 +215,7 @@ def test_the_emulator_finds_what_was_forgotten(what: str, tmp_path: Path) -> Non
     text = file.read_text()
     assert wait in text
     file.write_text(text.replace(wait, without) if wait else text)
-    step = step_of(model, source=tmp_path / SOURCE.name, inner=LONGER_THAN_RINGS)
+    step = step_of(model, source=tmp_path / SOURCE.name, inner=LONGER_THAN_PIPELINES)
 
     def ends_well(seed: int) -> bool:
         try:
