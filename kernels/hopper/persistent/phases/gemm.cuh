@@ -56,8 +56,8 @@ struct Gemm : Phase, Operands {
   static_assert(Format::kBlockK % 64 == 0 && kTileBytes % 16 == 0,
                 "tiles are copied in 16 bytes, activations in 64 columns");
 
-  // What follows depends on the role's arguments, storage, rank and warpgroup: experts, say, decide rows or K at run
-  // time.
+  // The main loop and epilogues ask a GEMM phase for these; one whose rows or K are known at run time (experts) reads
+  // them from the role's storage.
   template <class Role>
   static __device__ __forceinline__ int row_tiles(const Role& role) {
     return ((kRows == kRowsOfVocabulary ? role.args.vocab : kRows) + kTileM - 1) / kTileM;
