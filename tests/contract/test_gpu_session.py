@@ -33,7 +33,7 @@ def test_every_benchmark_of_a_kernel_is_a_stage(stages):
     assert there - others == named
 
 
-def test_a_stage_that_does_not_exist_is_told_and_stops_nothing(tmp_path):
+def test_an_unknown_stage_is_reported_and_stops_nothing(tmp_path):
     environment = {"PATH": "/usr/bin:/bin", "OUT": str(tmp_path), "COMMIT": "abc", "PYTHON": "/bin/true"}
     done = subprocess.run(
         ["bash", SCRIPT, "nonsense", "norms"], env=environment, capture_output=True, text=True, check=False

@@ -158,7 +158,7 @@ def test_the_page_about_weights_names_every_failure_scheme_and_key():
     told = set(re.findall(r"`([\w:/.-]+)`", page))
     schemes = {f"{scheme}://" for scheme in ("hf", "s3", "pvc", "oci", "file")}
     assert {*FETCH_FAILURES, *SECRET_KEYS["s3"], *OPTIONAL_KEYS["s3"], "HF_TOKEN"} - told == {
-        # how a checkpoint can be wrong is told by the pages about models
+        # faults of a checkpoint are documented on the pages about models
         "ModelUnsupported",
         "TokenizerUnreadable",
     }

@@ -104,6 +104,17 @@ WORDS = (
     # everywhere
     Word(r"\b[Tt]wins?\b|\boracles?\b", "reference implementation, mirror constant"),
     Word(r"\bhouse rules?\b|\bthe house\b", "package, folder, our rules"),
+    Word(
+        r"_(told|twins?|drawn|draws|one_launch|whole_steps?|in_company|pieces?)_",
+        "the same in names",
+        ("tests/",),
+    ),
+    Word(r"\b(is|are|was|were|be) told\b", "reported, refused, documented"),
+    Word(
+        r"\b(Trial|Facts|Door|Lane)\b",
+        "Candidate, Observation, BootstrapApp, Stream",
+        ("operator/", "runtime/"),
+    ),
     Word(r"\bfor one in\b", "a loop variable with a meaning"),
 )
 OPENING = re.compile(r"(What|How|Which|Where|Who|When|Whose|Whether)\b")

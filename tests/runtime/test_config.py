@@ -123,7 +123,7 @@ def test_the_width_of_a_step_that_is_left_open_never_contradicts_the_sequences(p
     assert (config.max_concurrent, config.max_step_tokens) == (600, None)
 
 
-def test_deterministic_mode_takes_as_many_sequences_as_a_step_in_one_launch(parsed):
+def test_deterministic_mode_takes_as_many_sequences_as_the_persistent_kernel(parsed):
     status, config, output = parsed("m", "--deterministic", "--max-concurrent", "64", "--block-tokens", "32")
     assert status == 0, output
     assert (config.deterministic, config.max_concurrent, config.device) == (True, 64, "auto")

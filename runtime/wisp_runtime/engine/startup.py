@@ -1,11 +1,11 @@
-"""Bring a model up: find it, check that it fits, read it, and prove it with a first token.
+"""Start of a model: resolve it, check that it fits, read it, and run a first token.
 
-Each phase is told as it begins, moves and ends. What waits for what on a GPU: from the first moment a thread
-makes its context (C code, which holds up no Python), while the model is found and CuPy is imported. Then
-memory is checked against what the card really has free; only then are the headers of the files read, which
-takes milliseconds, and the weights. While threads read, the model's tables are made. The phase "weights" is
-all that, from the import of CuPy on. The phase "kernels" is what stands between weights and a first step: the
-KV cache, and on a GPU one step of every size, so that nothing is loaded or allocated later.
+Each phase is reported as it begins, progresses and ends. Order on a GPU: from the first moment a thread
+makes the context (C code, without Python's lock) while the model is resolved and CuPy is imported. Then
+memory is checked against the card's free memory; only then are the files' headers read, which takes
+milliseconds, and the weights. While threads read, the model's tables are made. All that, from the import of
+CuPy on, is the phase "weights". The phase "kernels" follows before the first step: the KV cache, and on a
+GPU one step of every size, so that nothing is loaded or allocated later.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Streaming and plain requests in turn, sent when they are due whether or not earlier ones were answered. The
 rate is read again and again from /tmp/rate (requests a second, or "stop"); then a JSON report is printed.
-Clients are one pool of kept-alive connections, which nothing is told about what happens in the cluster.
+Clients are one pool of kept-alive connections, which get no information about the cluster.
 """
 
 import asyncio

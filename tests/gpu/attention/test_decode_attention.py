@@ -133,7 +133,7 @@ def assert_close(actual, expected):
 
 
 @pytest.mark.parametrize(("heads", "block_tokens"), MODELS)
-def test_attention_equals_its_twin_for_every_model(device, random, heads, block_tokens):
+def test_attention_equals_its_reference_for_every_model(device, random, heads, block_tokens):
     case = make(random, heads, block_tokens, CONTEXTS)
     assert_close(attend(device, case), case.expected())
 

@@ -81,7 +81,7 @@ def run(device, one, heads, norms):
 @pytest.mark.parametrize(("heads", "rotated", "block_tokens"), SHAPES)
 @pytest.mark.parametrize("has_norms", [False, True])
 @pytest.mark.parametrize("tokens", [1, 37])
-def test_rotation_and_cache_equal_their_twins_within_rounding(
+def test_rope_and_cache_equal_their_references_within_rounding(
     device, random, random_bf16, heads, rotated, block_tokens, has_norms, tokens
 ):
     one = case(random, random_bf16, heads, rotated, block_tokens, tokens)

@@ -38,7 +38,7 @@ def fresh(device, shape):
 
 
 @pytest.mark.parametrize(("rows", "columns"), SHAPES)
-def test_rmsnorm_equals_its_twin_within_rounding(device, random, random_bf16, rows, columns):
+def test_rmsnorm_equals_its_reference_within_rounding(device, random, random_bf16, rows, columns):
     x = random.standard_normal((rows, columns), np.float32) * 3
     weight = random_bf16((columns,))
     fresh(device, (rows, columns))

@@ -80,7 +80,7 @@ def assert_equal(found, expected, *, exactly):
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_one_launch_gives_what_two_give(device, random, heads, has_bias):
+def test_one_kernel_gives_the_numbers_of_two(device, random, heads, has_bias):
     pair, linear = Pair(device, heads, has_bias), Linear(device)
     for tokens in TOKENS if heads[0] < 32 and not has_bias else FEW:
         x, _ = pair.plain.x(tokens)

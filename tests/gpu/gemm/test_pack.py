@@ -34,7 +34,7 @@ def bits(array):
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_rows_are_packed_as_by_the_twin_to_the_bit(device, random, source, outputs, inputs):
+def test_rows_are_packed_as_by_the_reference_to_the_bit(device, random, source, outputs, inputs):
     rows = random.standard_normal((outputs, inputs), np.float32).astype(source)
     weight = empty_matrix(outputs, inputs)
     pack_rows(device, to_device(rows), weight, 0)

@@ -45,7 +45,7 @@ class Bench:
     def launch(self, logits, logprobs: int = -1, **options):
         return self.sampler.launch(logits, len(logits), self.parameters, logprobs=logprobs, **options)
 
-    def draw(self, logits: np.ndarray, sampling: SamplingBatch, live: int | None = None, **options):
+    def sample(self, logits: np.ndarray, sampling: SamplingBatch, live: int | None = None, **options):
         """Return tokens, soundness and whatever was reported, on the host."""
         self.fill(sampling, live)
         found = self.launch(to_device(logits), sampling.logprobs, **options)
@@ -69,7 +69,7 @@ def is_explained(raw: np.ndarray, sampling: SamplingBatch, row: int, token: int)
 
 def compare(bench: Bench, logits: np.ndarray, sampling: SamplingBatch) -> int:
     """Require the reference's tokens and verdicts; return the number of rows that differ by rounding."""
-    tokens, is_sound, *_ = bench.draw(logits, sampling)
+    tokens, is_sound, *_ = bench.sample(logits, sampling)
     expect = sample(logits, sampling).tokens
     np.testing.assert_array_equal(is_sound, np.isfinite(logits[np.arange(len(logits)), expect]))
     differ = np.flatnonzero(tokens != expect)

@@ -41,7 +41,7 @@ LAUNCHES = 2 if "WISP_SANITIZER" in os.environ else 80  # a sanitizer makes kern
         (1000, 256, 1),
     ],
 )
-def test_every_combination_of_rules_draws_what_the_twin_draws(device, random, vocab, rows, rounds):
+def test_every_combination_of_rules_samples_as_the_reference(device, random, vocab, rows, rounds):
     bench = Bench(device, vocab, rows)
     differing = 0
     for number in range(rounds):
@@ -73,7 +73,7 @@ RULES = [
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_each_rule_alone_draws_what_the_twin_draws(device, random, rule, spread):
+def test_each_rule_alone_samples_as_the_reference(device, random, rule, spread):
     logits = random.standard_normal((8, 32000), np.float32) * np.float32(spread)
     assert compare(Bench(device, 32000, 8), logits, batch(8, **rule)) == 0
 
@@ -108,7 +108,7 @@ def test_rows_with_more_candidates_than_a_block_sorts_are_cut_exactly(device, ra
 @pytest.mark.parametrize(
     "rule", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.9}], ids=str
 )
-def test_logits_that_are_equal_or_no_numbers_are_taken_as_the_twin_takes_them(device, row, rule):
+def test_equal_and_non_finite_logits_are_sampled_as_by_the_reference(device, row, rule):
     logits = np.array([row, [1.0, 0.0, 0.5, 0.25]], np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         assert compare(Bench(device, 4, 2), logits, batch(2, **rule)) == 0
@@ -120,23 +120,23 @@ def test_a_mask_with_one_token_or_none_decides_alone(device, random):
     mask = np.zeros((3, 32), np.uint32)
     mask[0, 700 // 32], mask[1, 31] = 1 << 700 % 32, 1 << 7
     for rule in ({"temperature": 0.0}, {}, {"top_p": 0.5, "top_k": 9}):
-        tokens, is_sound, *_ = Bench(device, 1000, 3).draw(logits, batch(3, bitmask=mask, **rule))
+        tokens, is_sound, *_ = Bench(device, 1000, 3).sample(logits, batch(3, bitmask=mask, **rule))
         assert tokens.tolist() == [700, 999, 0]
         assert is_sound.tolist() == [1, 1, 1]  # as the engine asks: is the raw logit of that token a number
 
 
-def test_a_row_draws_the_same_bits_alone_in_company_and_again(device, random):
+def test_a_row_samples_the_same_bits_alone_batched_and_again(device, random):
     logits = logits_of(random, 64, 32000)
     together = Bench(device, 32000, 80)
     sampling = replace(mixed(random, 64, 32000, has_masks=False), logprobs=5)
-    first = together.draw(logits, sampling)
+    first = together.sample(logits, sampling)
     for _ in range(3):
-        for one, again in zip(first, together.draw(logits, sampling), strict=True):
+        for one, again in zip(first, together.sample(logits, sampling), strict=True):
             np.testing.assert_array_equal(one, again)
     for row in range(0, 64, 7):
         per_row = {name: getattr(sampling, name)[row : row + 1] for name in ROW_NAMES}
         alone = batch(1, **per_row, **lists_of(sampling, row), logprobs=5)
-        for one, other in zip(first, together.draw(logits[row : row + 1], alone), strict=True):
+        for one, other in zip(first, together.sample(logits[row : row + 1], alone), strict=True):
             np.testing.assert_array_equal(one[row : row + 1], other)
 
 
@@ -183,7 +183,7 @@ def test_log_probabilities_are_the_twins(device, random, vocab, listed):
     logits[2, 7] = np.nan
     logits[3, : vocab - 3] = -np.inf  # a list of more than are possible
     sampling = replace(mixed(random, 6, vocab, has_masks=True), logprobs=listed)
-    tokens, _, logprobs, top_ids, top_logprobs = Bench(device, vocab, 6).draw(logits, sampling)
+    tokens, _, logprobs, top_ids, top_logprobs = Bench(device, vocab, 6).sample(logits, sampling)
     expect = sample(logits, sampling)
     sound = [0, 1, 3, 4, 5]
     assert np.isnan(logprobs[2])
@@ -205,7 +205,7 @@ def test_tokens_come_as_often_as_their_probability_says(device, rule, kept):
     logits, seen = np.tile(values, (rows, 1)), np.zeros(8)
     for number in range(launches):
         steps = np.arange(rows) + rows * number
-        seen += np.bincount(bench.draw(logits, batch(rows, seeds=3, steps=steps, **rule))[0], minlength=8)
+        seen += np.bincount(bench.sample(logits, batch(rows, seeds=3, steps=steps, **rule))[0], minlength=8)
     weights = np.exp(values.astype(np.float64) / rule.get("temperature", 1.0))
     weights[np.argsort(-values)[kept:]] = 0
     expect = rows * launches * weights / weights.sum()
@@ -233,7 +233,7 @@ def test_a_recorded_step_follows_its_parameters(device, random):
 
 def test_steps_that_are_known_to_be_greedy_need_one_kernel(device, random):
     logits = random.standard_normal((5, 32000), np.float32)
-    tokens, *_ = Bench(device, 32000, 8).draw(logits, batch(5, temperature=0.0), greedy=True)
+    tokens, *_ = Bench(device, 32000, 8).sample(logits, batch(5, temperature=0.0), greedy=True)
     np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
 
 

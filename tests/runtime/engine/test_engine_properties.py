@@ -225,7 +225,7 @@ class EngineMachine(RuleBasedStateMachine):
     def every_state_slot_is_accounted_for(self):
         if not hasattr(self, "scheduler") or not self.limits.cache.states:
             return
-        states, running = self.scheduler.cache.states, [one.cache for one in self.scheduler.running]
+        states, running = self.scheduler.cache.states, [sequence.cache for sequence in self.scheduler.running]
         slots = [cache.state_slot for cache in running]
         assert len(set(slots)) == len(slots) == self.limits.cache.state_slots - states.free
         assert min(slots, default=0) >= 0

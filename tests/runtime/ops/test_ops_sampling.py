@@ -51,7 +51,7 @@ def test_tokens_come_as_often_as_their_probability_says(given, expect):
     np.testing.assert_allclose(shares_of(LOGITS, **given), expect, atol=0.024)
 
 
-def test_a_vocabulary_that_is_large_and_flat_is_drawn_from_evenly():
+def test_a_large_flat_vocabulary_is_sampled_evenly():
     found = shares_of([0.0] * 4096, rows=8192, top_p=0.999)
     assert (found > 0).mean() > 0.8  # 1 - 1/e² of them, were each sampled twice on average
     assert found.max() < 12 / 8192
@@ -81,7 +81,7 @@ def test_the_best_token_wins_where_nothing_is_left_to_chance(logits, expect, tem
     assert found.tokens.tolist() == [expect]
 
 
-def test_what_a_row_draws_depends_on_its_seed_and_step_alone():
+def test_a_sampled_token_depends_on_its_seed_and_step_alone():
     random = np.random.default_rng(3)
     logits = random.standard_normal((6, 997)).astype(np.float32)
     seeds, steps = random.integers(0, 1 << 63, 6, dtype=np.uint64), np.arange(6) * 17
@@ -94,7 +94,7 @@ def test_what_a_row_draws_depends_on_its_seed_and_step_alone():
     assert (again != together).any()
 
 
-def test_a_known_seed_draws_known_tokens():
+def test_a_known_seed_samples_known_tokens():
     """The race written out once more, slowly: what a kernel has to match."""
     from wisp_runtime.ops.reference import philox4x32
 

@@ -1,4 +1,4 @@
-"""A source of weights in memory, which counts, waits and fails as it is told."""
+"""A source of weights in memory, which counts, waits and fails by script."""
 
 import hashlib
 import os

@@ -126,7 +126,7 @@ def test_a_choice_is_its_decoded_text_up_to_the_first_stop_string(tokens, stops)
         ([*b"a", *b"b"], [], "stop", ["a", ""], "stop"),  # a stop token of the request: not shown
     ],
 )
-def test_the_last_piece_says_why_and_releases_what_was_held(tokens, stops, finish, texts, reason):
+def test_the_last_delta_has_the_reason_and_the_held_text(tokens, stops, finish, texts, reason):
     deltas = deltas_of(tokens, stops, finish)
     assert [delta.text for delta in deltas] == texts
     assert [delta.finish for delta in deltas] == [None] * (len(deltas) - 1) + [reason]
