@@ -1,4 +1,4 @@
-"""Caches of a model's layers: what each keeps of a sequence, and how much memory that takes.
+"""Caches of a model's layers: groups of equal ones, and their memory.
 
 A mixer's spec declares its cache. Layers with equal caches form a group: one block table, or one state slot,
 of a sequence serves them all. The ledger counts groups, the device allocates them, the engine's cache manager
@@ -69,8 +69,8 @@ def groups(caches: Iterable[Any | None], kv_dtype: str) -> tuple[CacheGroup, ...
     for index, spec in enumerate(caches):
         if spec is not None:
             layers.setdefault(_held(spec, kv_dtype), []).append(index)
-    found = [CacheGroup(spec, tuple(where)) for spec, where in layers.items()]
-    return tuple(sorted(found, key=lambda group: isinstance(group.spec, State)))
+    grouped = [CacheGroup(spec, tuple(indices)) for spec, indices in layers.items()]
+    return tuple(sorted(grouped, key=lambda group: isinstance(group.spec, State)))
 
 
 def sequence_blocks(
@@ -107,7 +107,7 @@ class Pool:
 
     Attributes:
         group: the layers.
-        blocks: P, how many blocks there are.
+        blocks: P, number of blocks.
     """
 
     group: CacheGroup
@@ -140,13 +140,13 @@ class CacheSizes:
         return paged + slots * sum(group.slot_bytes for group in self.states)
 
     def with_groups(self, groups: tuple[CacheGroup, ...]) -> CacheSizes:
-        """Return as many blocks and slots of other ``groups``, one for one: those of a rank of the model."""
+        """Return as many blocks and slots of other ``groups``, such as a rank's, one for one."""
         paged = [group for group in groups if not isinstance(group.spec, State)]
         pools = tuple(replace(pool, group=group) for pool, group in zip(self.pools, paged, strict=True))
         return replace(self, pools=pools, states=tuple(groups[len(paged) :]))
 
     def sequences(self, tokens: int, max_step_tokens: int) -> int | None:
-        """Return how many sequences of ``tokens`` tokens the blocks suffice for; None: any number."""
+        """Return the number of sequences of ``tokens`` tokens that fit at a time; None: any."""
         counts = (
             pool.blocks // pool.group.sequence_blocks(tokens, self.block_tokens, max_step_tokens)
             for pool in self.pools
@@ -154,7 +154,7 @@ class CacheSizes:
         return min(counts, default=None)
 
     def tokens(self, sequences: int, max_context: int, max_step_tokens: int) -> int:
-        """Return the tokens, at most ``max_context``, each of ``sequences`` sequences can hold at a time."""
+        """Return the tokens, up to ``max_context``, that ``sequences`` sequences can hold each at a time."""
         tokens = max_context
         for pool in self.pools:
             share = pool.blocks // sequences
@@ -182,17 +182,18 @@ def cache_sizes(
     Args:
         groups: groups of a model.
         blocks: blocks of the group that needs the most for a sequence of ``max_context`` tokens. A group with
-            a window has no more than all sequences and two steps, one under way and one prepared, can hold.
+            a narrower window has no more than the windows of all sequences and two steps (one under way, one
+            prepared) fill.
     """
     paged = [group for group in groups if not isinstance(group.spec, State)]
     states = tuple(group for group in groups if isinstance(group.spec, State))
     needs = [group.sequence_blocks(max_context, block_tokens, max_step_tokens) for group in paged]
     pools = []
     for group, need in zip(paged, needs, strict=True):
-        most = blocks
+        size = blocks
         if need < max(needs):
             of_windows = max_concurrent * (-(-group.spec.window // block_tokens) + 1)
-            most = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
-        pools.append(Pool(group, most))
+            size = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
+        pools.append(Pool(group, size))
     slots = max_concurrent if states else 0
     return CacheSizes(block_tokens, tuple(pools), states, slots, SNAPSHOTS_A_SEQUENCE * slots)

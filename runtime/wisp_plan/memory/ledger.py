@@ -1,8 +1,8 @@
-"""The byte ledger: what serving a model occupies, row by row.
+"""Byte ledger: memory of a served model, row by row.
 
-Pure: a :class:`~wisp_plan.spec.model.ModelSpec` and settings in, numbers out. Whether that fits is decided in
-:mod:`.fit`. Weights, KV cache and, on a GPU, workspace are what the runtime allocates; graphs and CUDA
-context are estimates on the safe side, the latter replaced by what a runtime measures.
+Pure: a :class:`~wisp_plan.spec.model.ModelSpec` and settings in, numbers out. :mod:`wisp_plan.fit` decides
+whether that fits. Weights, caches and, on a GPU, workspace are the runtime's allocations; graphs and CUDA
+context are estimates on the safe side, the latter replaced by a runtime's measurement.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Ledger:
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Bytes of the caches."""
+        """Bytes of the caches: blocks of keys and values, recurrent states."""
         return self.cache.size_bytes
 
     @property
@@ -132,7 +132,7 @@ class Ledger:
 
 
 def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
-    """Count what serving ``spec`` under ``options`` occupies."""
+    """Count the memory of serving ``spec`` under ``options``."""
     weights = weight_bytes(spec, options.quantization, options.device)
     is_cuda = options.device == "cuda"
     context = CONTEXT_BYTES if options.context_bytes is None else options.context_bytes

@@ -34,8 +34,8 @@ class PagedLatent:
 
 
 def test_layers_with_equal_caches_form_a_group_and_states_come_last():
-    found = groups([STATE, FULL, WINDOW, None, FULL, STATE], "bf16")
-    assert [group.layers for group in found] == [(1, 4), (2,), (0, 5)]
+    grouped = groups([STATE, FULL, WINDOW, None, FULL, STATE], "bf16")
+    assert [group.layers for group in grouped] == [(1, 4), (2,), (0, 5)]
 
 
 @pytest.mark.parametrize(

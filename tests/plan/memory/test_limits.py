@@ -75,15 +75,15 @@ def least(step_tokens: int, **settings: object) -> int:
 @pytest.mark.parametrize("step_tokens", ALL)
 def test_a_narrower_step_is_taken_before_a_model_is_refused(step_tokens):
     needed = least(step_tokens, max_context=8192)
-    found = fit_of(needed, max_context=8192)
-    assert (found.fits, found.max_step_tokens, found.headroom_bytes) == (True, step_tokens, 0)
-    assert found.ledger.options.max_step_tokens == found.to_dict()["maxStepTokens"] == step_tokens
+    fit = fit_of(needed, max_context=8192)
+    assert (fit.fits, fit.max_step_tokens, fit.headroom_bytes) == (True, step_tokens, 0)
+    assert fit.ledger.options.max_step_tokens == fit.to_dict()["maxStepTokens"] == step_tokens
 
 
 def test_the_refusal_has_the_memory_of_the_narrowest_step():
     needed = least(512, max_context=8192)
-    found = fit_of(needed - 1, max_context=8192)
-    assert (found.fits, found.max_step_tokens, found.required_bytes) == (False, 512, needed)
+    fit = fit_of(needed - 1, max_context=8192)
+    assert (fit.fits, fit.max_step_tokens, fit.required_bytes) == (False, 512, needed)
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,20 @@ def test_an_automatic_context_gives_way_to_wide_steps_down_to_4096_tokens(
     spare_tokens, step_tokens, max_context
 ):
     available_bytes = least(8192, max_context=4096) + spare_tokens * 131072
-    found = fit_of(available_bytes)
-    assert found.max_step_tokens == step_tokens
-    assert found.max_context in max_context
+    fit = fit_of(available_bytes)
+    assert fit.max_step_tokens == step_tokens
+    assert fit.max_context in max_context
 
 
 def test_a_format_is_kept_at_the_price_of_narrower_steps():
     formats = {"formats_available": ("bf16", "int4"), "max_context": 8192}
-    found = fit_of(least(512, max_context=8192), **formats)
-    assert (found.quantization, found.max_step_tokens) == ("bf16", 512)
+    fit = fit_of(least(512, max_context=8192), **formats)
+    assert (fit.quantization, fit.max_step_tokens) == ("bf16", 512)
 
 
 def test_a_small_kv_cache_that_was_asked_for_does_not_make_steps_narrow():
-    found = fit_of(AMPLE, kv_cache_bytes=128 * MIB)
-    assert (found.fits, found.max_context, found.max_step_tokens) == (True, 1024, 8192)
+    fit = fit_of(AMPLE, kv_cache_bytes=128 * MIB)
+    assert (fit.fits, fit.max_context, fit.max_step_tokens) == (True, 1024, 8192)
 
 
 @given(

@@ -35,7 +35,7 @@ from wisp_runtime.models.model import Output
 VOCAB = 13
 EOS = 12
 STATE = 7
-"""What a sequence's state begins with."""
+"""Initial checksum of a sequence's state."""
 ONE_POOL = one_pool(1, 1)
 
 
@@ -50,7 +50,7 @@ def stir(seed: int, step: int) -> int:
 
 
 def toy_token(tokens: list[int], sizes: CacheSizes) -> int:
-    """What the toy says after ``tokens``: checksums of those each group sees, and of all as its state."""
+    """Return the toy's token after ``tokens``: checksums of those a group sees, and of all as its state."""
     windows = [pool.group.spec.window for pool in sizes.pools]
     total = sum(greedy_token(tokens[-window:] if window else tokens) for window in windows)
     return (total + (zlib.crc32(bytes(tokens), STATE) if sizes.states else 0)) % VOCAB

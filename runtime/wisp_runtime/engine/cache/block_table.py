@@ -1,4 +1,4 @@
-"""The block tables of a step on the host, kept from step to step: only rows that changed are written."""
+"""Block tables of a step on the host, kept from step to step: only rows that changed are written."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class BlockTables:
         table: ``[rows, width]`` int32; entries beyond a sequence's blocks are valid, and mean nothing.
 
     Args:
-        rows: the most sequences of a step.
-        width: the most blocks of a sequence.
-        group: the group's position among them.
+        rows: maximum of sequences in a step.
+        width: maximum of blocks of a sequence.
+        group: position of the group among the paged ones.
     """
 
     def __init__(self, rows: int, width: int, group: int = 0) -> None:
         self._group = group
         self.table = np.zeros((rows, width), np.int32)
-        self._written: list[array[int] | None] = [None] * rows  # whose blocks a row holds,
-        self._counts = [0] * rows  # and how many of them
+        self._written: list[array[int] | None] = [None] * rows  # array that was copied to each row,
+        self._counts = [0] * rows  # and entries of it
 
     def update(self, plan: Plan) -> tuple[slice, slice] | None:
         """Write the blocks of each sequence of ``plan``, in order; return the rows and columns that changed.

@@ -1,20 +1,19 @@
 """Cache of all sequences: blocks of every paged group, slots of recurrent state, prefix tree over both.
 
-Pure. The scheduler asks it for room and never counts blocks itself. The rules:
+Pure. The scheduler asks it for blocks and never counts them itself. The rules:
 
 1. A sequence is admitted with blocks for all its tokens; of a group with a window, for those that its first
-   step may compute. Longer tables are asked for chunk by chunk (:meth:`CacheManager.extend`).
+   step may compute. Tables grow chunk by chunk after that (:meth:`CacheManager.extend`).
 2. Before a table grows, blocks behind the window of the next token are given back, as soon as they are in the
    prefix tree (if they will ever be): a later block is found only through the earlier ones.
 3. A prefix of n tokens is a hit if every group can go on from there: without a window it needs all blocks,
    with one those that token n sees, and a recurrent state needs a snapshot after exactly n tokens.
 4. A snapshot is taken wherever a chunk ends at the end of a block. :meth:`CacheManager.align` makes the
-   chunks of a prompt end there, the last but one at the last place that a later prompt can go on from. Of the
-   snapshots of what a sequence generated only the newest is kept.
+   chunks of a prompt end there, the last but one at the last position that a later prompt can go on from. Of
+   the snapshots after generated tokens a sequence keeps only the newest.
 
-Copies of states are made on the device, in the order of the steps: a snapshot is copied from before its
-step's forward pass, and to after it. So a slot may be released, and taken by a later plan, while a launched
-step uses it.
+The device copies states in the order of the steps: from a snapshot before a step's forward pass, to a
+snapshot after it. So a slot may be released, and taken by a later plan, while a launched step uses it.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _UNBOUNDED = sys.maxsize
 
 
 class CacheManager:
-    """The cache of one engine.
+    """Cache of one engine.
 
     Args:
-        sizes: blocks and slots there are.
+        sizes: numbers of blocks and slots.
         max_step_tokens: tokens a step may compute.
 
     Attributes:
@@ -67,15 +66,15 @@ class CacheManager:
     def admit(
         self, tokens: Tokens[int], *, prompt_tokens: int, reusable_tokens: int, spare_blocks: int | None
     ) -> SequenceCache | None:
-        """Give a sequence what it needs to begin, as far as possible from the prefix tree.
+        """Return the cache of a sequence that begins, with blocks of the prefix tree as far as possible.
 
         Args:
-            tokens: its tokens.
-            prompt_tokens: number of leading tokens that are its prompt.
-            reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: it
-                takes no part.
-            spare_blocks: blocks of each group that must be left for others; None: there are no others, and
-                there is enough.
+            tokens: tokens of the sequence.
+            prompt_tokens: number of the prompt's.
+            reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: the
+                sequence takes no part in it.
+            spare_blocks: blocks of each group that must be left for other sequences; None: there are no
+                others, and the blocks suffice.
 
         Returns:
             None if there are not enough blocks.
@@ -102,7 +101,7 @@ class CacheManager:
         return cache
 
     def extend(self, cache: SequenceCache, start: int, end: int) -> bool:
-        """Let the tables reach ``end`` tokens, the next of which to compute is at ``start``.
+        """Extend the tables to ``end`` tokens; the next token to compute is at ``start``.
 
         Returns:
             False if there are not enough blocks; the tables are as long as they were.
@@ -126,7 +125,7 @@ class CacheManager:
         """Move past the blocks of ``tokens`` that are in the prefix tree by now, all but the last token.
 
         Returns:
-            Tokens that need not be computed; 0 if no more blocks than before were found.
+            Leading tokens that need not be computed; 0 if there is no hit beyond them.
         """
         node = cache.node
         if node is None:
@@ -155,7 +154,7 @@ class CacheManager:
         """Insert the full blocks of a sequence's first ``computed_tokens`` tokens into the prefix tree.
 
         Args:
-            tokens: its tokens as far as they are known.
+            tokens: tokens of the sequence, as far as they are known.
         """
         node, size = cache.node, self._size
         if node is None or (cache.cached_blocks + 1) * size > computed_tokens:
@@ -175,11 +174,10 @@ class CacheManager:
                 self._attach(cache, new)
 
     def align(self, cache: SequenceCache, start: int, tokens: int, length: int) -> int:
-        """Return how many of ``tokens`` tokens from ``start`` a chunk computes, to end where a snapshot is
-        taken.
+        """Shorten a chunk of ``tokens`` tokens from ``start`` so that it ends at a block boundary; rule 4.
 
         Args:
-            length: tokens of the sequence; a chunk of the last ones is cut before its last block boundary.
+            length: tokens of the sequence; the chunk with the last of them begins at a block boundary.
         """
         if not self.has_states or cache.node is None:
             return tokens
@@ -216,11 +214,11 @@ class CacheManager:
             self.tree.leave(cache.node)
 
     def clear(self) -> None:
-        """Let nothing published so far be found again (after a step whose results are not to be trusted)."""
+        """Make all that was published unreachable (after a step with unsound results)."""
         self.tree.clear()
 
     def _first_end(self, group: GroupBlocks, computed: int, length: int) -> int:
-        """Return how many tokens a table reaches when its sequence is admitted."""
+        """Return the tokens that a table covers when its sequence is admitted."""
         return length if group.window is None else min(length, computed + self._max_step_tokens)
 
     def _first_seen(self, group: GroupBlocks, position: int) -> int:

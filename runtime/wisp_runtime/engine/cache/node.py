@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class Node:
-    """The end of one block of tokens; children are found by their tokens, compared in full.
+    """The end of one block of tokens; its children by their tokens, compared in full.
 
     Attributes:
         blocks: block of each group; -1: evicted.
-        cursors: sequences whose last published block this is.
+        cursors: number of sequences that have published up to here.
         snapshot: state slot; -1: none.
     """
 

@@ -25,11 +25,11 @@ class GroupBlocks:
     """Blocks of one paged group.
 
     Attributes:
-        index: the group's position among them.
+        index: position among the paged groups.
         window: tokens that a query sees; None: all.
         pool: reference counts, the tree's included.
         nodes: node of each block that the tree refers to.
-        evictable: those that nothing else refers to, the longest unused first.
+        evictable: blocks that only the tree refers to, the least recently used first.
     """
 
     def __init__(self, index: int, blocks: int, window: int | None) -> None:
@@ -57,7 +57,7 @@ class GroupBlocks:
 
 
 class PrefixTree:
-    """The blocks of all groups, and the tree through which they are found again."""
+    """Blocks of all groups, and the tree that finds them again by their tokens."""
 
     def __init__(self, groups: list[GroupBlocks], states: StateSlots, block_tokens: int) -> None:
         self.groups, self.states = groups, states
@@ -65,7 +65,7 @@ class PrefixTree:
         self.root = Node(None, (), [])
 
     def take(self, group: GroupBlocks) -> int:
-        """Return a block with one reference, evicting the longest unused one if none is free."""
+        """Return a block with one reference, evicting the least recently used one if none is free."""
         if not group.pool.free:
             self._evict(group)
         return group.pool.take()
@@ -77,9 +77,10 @@ class PrefixTree:
         return parent.children.get(tuple(tokens[start : start + self.block_tokens]))
 
     def insert(self, parent: Node, tokens: tuple[int, ...], blocks: Tokens[int]) -> Node:
-        """Insert computed blocks, one a group, after ``parent``; the caller refers to them and to ``parent``.
+        """Insert computed blocks, one a group, after ``parent``, to which the caller refers too.
 
-        Returns: The node. Where it has other blocks than ``blocks``, because another sequence came first, the
+        Returns:
+            The node. Where it has other blocks than ``blocks``, because another sequence came first, the
             caller's references have moved to those.
         """
         node = parent.children.get(tokens)
@@ -97,7 +98,7 @@ class PrefixTree:
         return node
 
     def take_snapshot(self) -> int:
-        """Return a slot for a snapshot, evicting the longest unused one if none is free; -1: none can go."""
+        """Return a slot for a snapshot, evicting the least recently used one; -1: all are in use."""
         if not self.states.free_snapshots:
             oldest = self.states.oldest_unused()
             if oldest is None:
@@ -111,7 +112,7 @@ class PrefixTree:
         self.prune(node)
 
     def move_cursor(self, old: Node, new: Node) -> None:
-        """Let a sequence's last published block be ``new``."""
+        """Move a sequence's cursor to ``new``, its last published block."""
         new.cursors += 1
         self.leave(old)
 
@@ -121,7 +122,7 @@ class PrefixTree:
         self.prune(node)
 
     def prune(self, node: Node) -> None:
-        """Remove ``node``, and the nodes above it, as far as nothing is left that they are for."""
+        """Remove ``node``, and then nodes above it, if it has no blocks, snapshot, children or cursors."""
         while node.parent is not None and not (node.children or node.cursors or node.snapshot >= 0):
             if any(block >= 0 for block in node.blocks):
                 return
@@ -130,7 +131,7 @@ class PrefixTree:
             node = node.parent
 
     def clear(self) -> None:
-        """Let nothing inserted so far be found again (after a step whose results are not to be trusted)."""
+        """Make all that was inserted unreachable (after a step with unsound results)."""
         for group in self.groups:
             while group.evictable:
                 self._evict(group)
@@ -148,7 +149,7 @@ class PrefixTree:
         self.prune(node)
 
     def _drop_rest(self, node: Node) -> None:
-        """Drop the snapshot, and the blocks of other groups, of a node that no hit can reach any more."""
+        """Drop the snapshot, and the blocks of other groups, of a node that no hit reaches any more."""
         self.states.drop(node)
         for group in self.groups:
             block = node.blocks[group.index]

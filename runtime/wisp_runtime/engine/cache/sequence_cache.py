@@ -11,7 +11,7 @@ from wisp_runtime.engine.cache.node import Node
 
 
 class SequenceCache:
-    """What a running sequence refers to; changed by :class:`.manager.CacheManager` alone.
+    """Blocks and slots that a running sequence refers to; :class:`.manager.CacheManager` changes them.
 
     Attributes:
         tables: block table of each paged group, by position in the sequence (int32, so that packing copies it
@@ -26,7 +26,7 @@ class SequenceCache:
         restore_slot: snapshot that its state is to be copied from before its next chunk; -1: none.
         snapshots: snapshots of its state that no node has yet, by the tokens they are after.
         prompt_tokens: tokens of its prompt.
-        generated_node: node of the newest snapshot of what it generated.
+        generated_node: node of its newest snapshot after generated tokens.
     """
 
     __slots__ = (
@@ -55,20 +55,19 @@ class SequenceCache:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[int]) -> SequenceCache:
-        """Return the cache of a sequence that has ``blocks`` of the only group, whoever else uses them."""
+        """Return the cache of a sequence with ``blocks`` of the only group, shared or not."""
         cache = cls()
         cache.tables[0].extend(blocks)
         return cache
 
     def replace(self, group: int, index: int, block: int) -> None:
-        """Let ``block`` hold what the block at ``index`` held."""
+        """Replace the block at ``index``."""
         self.tables[group] = self.tables[group][:]
         self.tables[group][index] = block
 
 
 def scratch_cache(sizes: CacheSizes, tokens: int) -> SequenceCache:
-    """Return the cache of a sequence of ``tokens`` tokens that writes to the first blocks, whoever else uses
-    them.
+    """Return the cache of a sequence of ``tokens`` tokens in the first blocks, shared or not.
 
     For steps before the first request, whose results mean nothing.
     """

@@ -2,8 +2,8 @@
 
 Pure: a slot is a number here; its bytes are :mod:`wisp_runtime.layers.cache`'s. A snapshot is taken where a
 step ends at the end of a block, and hangs on that block's node. There is a fixed number of them. When all are
-used the one that was found or taken the longest ago goes, unless a step that is yet to be planned copies from
-it; if none can go, none is taken.
+taken the least recently used one is evicted, unless a step that is yet to be planned copies from it; if all
+are in use, no snapshot is taken.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StateSlots:
         return self._first + self._snapshots.take()
 
     def oldest_unused(self) -> Node | None:
-        """Return the node whose snapshot can go next; None if none can."""
+        """Return the node of the snapshot to evict next; None if all are in use."""
         unused = (slot for slot in self._nodes if self._snapshots.ref_count(slot - self._first) == 1)
         slot = next(unused, None)
         return None if slot is None else self._nodes[slot]

@@ -167,10 +167,9 @@ class Scheduler:
         return chunk._replace(restore_slot=restore, snapshot_slot=self.cache.take_snapshot(cache, end))
 
     def _reach(self, sequence: Sequence, tokens: int, length: int) -> int:
-        """Return how many of the next ``tokens`` tokens of a sequence that prefills up to ``length`` can be
-        computed.
+        """Shorten a chunk of the next ``tokens`` tokens, of a prefill up to ``length``, to its blocks.
 
-        There may be none, for lack of blocks: then nothing overtakes it.
+        0 for lack of blocks: then no other sequence overtakes this one.
         """
         start = sequence.computed_tokens
         tokens = self.cache.align(sequence.cache, start, tokens, length)
@@ -261,7 +260,7 @@ class Scheduler:
         return sequence
 
     def _skip(self, sequence: Sequence, computed_tokens: int) -> int:
-        """Move past tokens that were found in the prefix cache; return how many."""
+        """Move past tokens of the prefix cache; return their number."""
         skipped = max(0, computed_tokens - sequence.computed_tokens)
         sequence.computed_tokens += skipped
         if not sequence.generated_tokens:
@@ -269,7 +268,7 @@ class Scheduler:
         return skipped
 
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
-        """Return how many leading tokens of a sequence may be in the prefix cache."""
+        """Return the number of leading tokens of a sequence that may be in the prefix cache."""
         return sys.maxsize
 
     def _append_sampled(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:

@@ -23,7 +23,7 @@ def insert(tree, *path):
     return blocks
 
 
-def found(tree, *path):
+def known(tree, *path):
     """The blocks of the longest known beginning of ``path``."""
     node, blocks = tree.root, []
     tokens = [token for block in path for token in block]
@@ -38,9 +38,9 @@ def found(tree, *path):
 def test_what_was_inserted_is_found_again_from_its_beginning_only():
     tree = tree_of()
     blocks = insert(tree, A, B)
-    assert found(tree, A, B) == blocks
-    assert found(tree, A, C) == blocks[:1]
-    assert found(tree, B) == []  # the same tokens after another beginning are other keys and values
+    assert known(tree, A, B) == blocks
+    assert known(tree, A, C) == blocks[:1]
+    assert known(tree, B) == []  # the same tokens after another beginning are other keys and values
 
 
 def test_equal_hashes_are_not_equal_tokens():
@@ -50,14 +50,14 @@ def test_equal_hashes_are_not_equal_tokens():
 
     tree = tree_of()
     insert(tree, (Colliding(1), Colliding(2)))
-    assert found(tree, (Colliding(3), Colliding(4))) == []
+    assert known(tree, (Colliding(3), Colliding(4))) == []
 
 
 def test_an_evictable_block_is_available_and_still_found():
     tree = tree_of(blocks=2)
     insert(tree, A, B)
     assert (tree.groups[0].pool.free, tree.groups[0].available) == (0, 2)
-    assert len(found(tree, A, B)) == 2
+    assert len(known(tree, A, B)) == 2
 
 
 def test_a_block_that_is_referred_to_is_not_evicted():
@@ -66,7 +66,7 @@ def test_a_block_that_is_referred_to_is_not_evicted():
     tree.groups[0].acquire(tree.find(tree.root, A, 0).blocks[0])
     assert tree.groups[0].available == 1
     assert take(tree) == blocks[1]
-    assert found(tree, A, B) == blocks[:1]
+    assert known(tree, A, B) == blocks[:1]
 
 
 def test_the_least_recently_used_end_of_a_branch_goes_first():
@@ -74,14 +74,14 @@ def test_the_least_recently_used_end_of_a_branch_goes_first():
     insert(tree, A, B)
     insert(tree, A, C)  # shares A, which is then used later than B
     insert(tree, B)
-    taken = [len(found(tree, A, B)), len(found(tree, A, C)), len(found(tree, B))]
+    taken = [len(known(tree, A, B)), len(known(tree, A, C)), len(known(tree, B))]
     assert taken == [2, 2, 1]
     take(tree)
-    assert [len(found(tree, A, B)), len(found(tree, A, C)), len(found(tree, B))] == [1, 2, 1]
+    assert [len(known(tree, A, B)), len(known(tree, A, C)), len(known(tree, B))] == [1, 2, 1]
     take(tree)
-    assert [len(found(tree, A, B)), len(found(tree, A, C)), len(found(tree, B))] == [1, 1, 1]
+    assert [len(known(tree, A, B)), len(known(tree, A, C)), len(known(tree, B))] == [1, 1, 1]
     take(tree)
-    assert [len(found(tree, A)), len(found(tree, B))] == [0, 1]
+    assert [len(known(tree, A)), len(known(tree, B))] == [0, 1]
 
 
 def test_the_same_tokens_computed_twice_are_kept_once():
@@ -99,7 +99,7 @@ def test_after_clearing_nothing_is_found_and_no_block_is_lost():
     insert(tree, A, B)
     mine = tree.groups[0].acquire(tree.find(tree.root, A, 0).blocks[0])
     tree.clear()
-    assert found(tree, A, B) == []
+    assert known(tree, A, B) == []
     assert tree.groups[0].available == 2
     tree.groups[0].release([mine])
     assert sorted(take(tree) for _ in range(3)) == [0, 1, 2]
