@@ -25,7 +25,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from spec_changes import attention_of
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.convert.example import example_model
@@ -34,7 +33,7 @@ from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
-from wisp_runtime.layers.cache import kv_cache
+from wisp_runtime.layers.cache import allocate_blocks
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
 
@@ -97,14 +96,8 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     ops.weight_arena = lambda size_bytes: arenas.append(allocate(size_bytes)) or arenas[-1]
     model = load_model(folder, spec, ops)
     arena = arenas[0].view(np.float32)
-    shape = (
-        len(spec.layers),
-        8 * 1100 // BLOCK_TOKENS,
-        attention_of(spec).kv_heads,
-        BLOCK_TOKENS,
-        attention_of(spec).head_size,
-    )
-    runner = CpuRunner(model, kv_cache(ops.kv_arena(shape), ops.kv_arena(shape), BLOCK_TOKENS), ops.sample)
+    cache = allocate_blocks(spec, ops, blocks=8 * 1100 // BLOCK_TOKENS, block_tokens=BLOCK_TOKENS)
+    runner = CpuRunner(model, cache, ops.sample)
     reads = {name: reading(arena, threads, read) for name, read in READS.items()}
     rows = []
     for batch, context in CASES:
