@@ -21,9 +21,10 @@ class TwoExpertSpec:
 
 class TwoExperts:
     def __init__(self, context, _spec):
-        names = (f"{context.prefix}.{part}.weight" for part in ("router", "gate_up", "down"))
-        self.router, self.gate_up, self.down = map(context.weights.__getitem__, names)
-        self.ops = context.ops
+        own, self.ops = f"{context.prefix}.%s.weight", context.ops
+        self.router, self.gate_up, self.down = (
+            context.weights[own % n] for n in ("router", "gate_up", "down")
+        )
 
     def __call__(self, x):
         chosen, out = self.ops.linear(x, self.router).argmax(axis=1), np.empty_like(x)
@@ -43,9 +44,8 @@ def expert_weights(spec, hidden, name, tensor):
 
 def translate(reader):
     spec = llama.translate(reader)
-    return replace(
-        spec, layers=tuple(replace(layer, ffn=TwoExpertSpec(layer.ffn.inner)) for layer in spec.layers)
-    )
+    layers = tuple(replace(layer, ffn=TwoExpertSpec(layer.ffn.inner)) for layer in spec.layers)
+    return replace(spec, layers=layers)
 
 
 def norm(x):
