@@ -38,9 +38,9 @@ from wisp_runtime.ops import registry
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device, Memory
 from wisp_runtime.sources.resolve import resolve
 
-Tell = Callable[[Phase], None]
+Report = Callable[[Phase], None]
 Progress = Callable[[int, int], None]
-_TELL_EVERY_S = 0.1
+_REPORT_EVERY_S = 0.1
 _MIXED_STEP_TOKENS = 2048
 
 
@@ -53,18 +53,22 @@ class Engine:
     ready: Ready
 
 
-def start(config: ServeConfig, tell: Tell) -> Engine:
+def start(config: ServeConfig, report: Report) -> Engine:
     """Do everything up to the first token.
 
+    Args:
+        config: settings of the process.
+        report: called with each phase, as it begins, moves and ends.
+
     Raises:
-        RuntimeFailure: the one that says what is wrong (see :mod:`wisp_runtime.errors`).
+        RuntimeFailure: the start failed; its kind is in :mod:`wisp_runtime.errors`.
     """
     context = registry.start_context(config.device)
-    with phase("pull", tell) as progress:
+    with phase("pull", report) as progress:
         watched = _watch_for_gpu(config.device, context, progress)
         path = resolve(config.model, config.revision, config.cache_dir, watched)
     spec = read_spec(path)
-    with phase("weights", tell) as progress:
+    with phase("weights", report) as progress:
         device = registry.open_device(config.device, threads=config.threads, context=context)
         if config.deterministic:
             device.ops.set_batch_invariant()
@@ -73,10 +77,10 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
         fit = require_fit(spec, config, memory)
         model = load_model(path, spec, device.ops, progress, device.comm)
     limits = limits_of(spec, config, fit)
-    with phase("kernels", tell):
+    with phase("kernels", report):
         runner, strategy = make_runner(model, device, fit, limits, config.decode_path, memory)
-    with phase("firstToken", tell):
-        prove(runner, limits)
+    with phase("firstToken", report):
+        smoke_test(runner, limits)
     scheduler = make_scheduler(limits)
     ready = Ready(
         max_context=limits.max_context,
@@ -92,25 +96,25 @@ def start(config: ServeConfig, tell: Tell) -> Engine:
 
 
 @contextmanager
-def phase(name: str, tell: Tell) -> Iterator[Progress]:
-    """Tell that a phase begins, and when it has ended well; yields its ``progress(bytes, total_bytes)``."""
-    began_s = told_s = time.monotonic()
+def phase(name: str, report: Report) -> Iterator[Progress]:
+    """Report a phase as it begins and has succeeded; yields its ``progress(bytes, total_bytes)``."""
+    began_s = reported_s = time.monotonic()
     moved = (0, 0)
-    tell(Phase(name))
+    report(Phase(name))
 
     def progress(done: int, total: int) -> None:
-        nonlocal told_s, moved
+        nonlocal reported_s, moved
         moved, now_s = (done, total), time.monotonic()
-        if now_s - told_s >= _TELL_EVERY_S:
-            told_s = now_s
-            tell(Phase(name, now_s - began_s, False, *moved))
+        if now_s - reported_s >= _REPORT_EVERY_S:
+            reported_s = now_s
+            report(Phase(name, now_s - began_s, False, *moved))
 
     yield progress
-    tell(Phase(name, time.monotonic() - began_s, True, *moved))
+    report(Phase(name, time.monotonic() - began_s, True, *moved))
 
 
 def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progress) -> Progress:
-    """Return ``progress``, which ends a long download when the GPU that was asked for is not there."""
+    """Return ``progress``, which ends a long download when the requested GPU is missing."""
 
     def watch(done: int, total: int) -> None:
         if device == "cuda" and context is not None and context.is_missing:
@@ -123,11 +127,11 @@ def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progr
 def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     """Check ``spec`` against the memory that is free now.
 
-    What this process holds already (a GPU's context) counts neither as free nor against the model.
+    Memory that this process holds already (a GPU's context) counts neither as free nor against the model.
 
     Raises:
         DoesNotFit: not even one sequence can be served; the message has the numbers and what would fit.
-        ConfigError: the settings ask for what this model or device cannot do at all.
+        ConfigError: this model or device cannot do what the settings ask for.
     """
     held_bytes = memory.process_bytes or 0
     request = FitRequest(
@@ -153,7 +157,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
 
 
 def _others(memory: Memory) -> str:
-    """Say what others hold of a GPU, if that is enough to matter."""
+    """Return a sentence on the memory that other processes hold of a GPU, if it is enough to matter."""
     others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
     if memory.device == "cpu" or others_bytes < GIB:
         return ""
@@ -161,8 +165,10 @@ def _others(memory: Memory) -> str:
 
 
 def measured(before: Memory, device: Device) -> dict[str, object]:
-    """Return what a GPU's ledger came to, to show beside it: what was allocated since ``before`` was asked,
-    and what the driver says that this process holds in all (None where it does not say).
+    """Return the memory that a GPU has given, to show beside the ledger.
+
+    It is the memory allocated since ``before``, and all that the driver counts for this process (None where
+    it does not count).
     """
     if before.device == "cpu":
         return {}
@@ -171,11 +177,11 @@ def measured(before: Memory, device: Device) -> dict[str, object]:
     return {"measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes}}
 
 
-def prove(runner: Runner, limits: Limits) -> None:
+def smoke_test(runner: Runner, limits: Limits) -> None:
     """Let the engine generate one token.
 
     Raises:
-        WeightsUnreadable: what came out were not numbers.
+        WeightsUnreadable: the logits were not numbers.
     """
     scheduler = make_scheduler(limits)
     greedy = SamplingParams(temperature=0.0)
@@ -186,35 +192,39 @@ def prove(runner: Runner, limits: Limits) -> None:
 
 
 def make_runner(
-    model: Model, device: Device, fit: Fit, limits: Limits, wanted: DecodePath, memory: Memory
+    model: Model, device: Device, fit: Fit, limits: Limits, requested: DecodePath, memory: Memory
 ) -> tuple[Runner, DecodeStrategy]:
-    """Allocate the KV cache, and return what runs plans; on a GPU, every size of step has run once.
+    """Allocate caches and buffers, and return the runner; on a GPU, every size of step has run once.
 
     Args:
-        wanted: requested decode path.
-        memory: memory of the device, before the model was loaded.
+        model: model with its weights.
+        device: device that it lies on.
+        fit: sizes of the caches.
+        limits: bounds of every step.
+        requested: decode path of the settings.
+        memory: memory of the device before the model was loaded.
 
     Raises:
-        GpuOutOfMemory: what the ledger left was taken by something else.
+        GpuOutOfMemory: another process took memory that the ledger counted on.
     """
     ops = device.ops
     cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv_dtype)), ops)
     device.reserve(model.spec, limits.step)
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
-        return on_host, select_strategy(wanted, on_host.forward_pass, ops, limits, memory)
+        return on_host, select_strategy(requested, on_host.forward_pass, ops, limits, memory)
     runner = DeviceRunner(model, cache, device.sampler, device.stream, limits)
-    strategy = select_strategy(wanted, runner.forward_pass, ops, limits, memory)
+    strategy = select_strategy(requested, runner.forward_pass, ops, limits, memory)
     runner.warm_up()
     device.seal()
     return runner, strategy
 
 
 def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
-    """Return what bounds every step.
+    """Return the bounds of every step.
 
-    Where nobody said how large a step may be, one in which sequences decode is smaller: on an H200 2,048
-    tokens of an 8B take 47 ms, 8,192 take 190, and so long would each stream stand still.
+    With ``--max-step-tokens auto`` a step in which sequences decode is smaller: on an H200 2,048 tokens of an
+    8B take 47 ms, 8,192 take 190, and for so long each of these sequences would wait.
     """
     mixed = max(_MIXED_STEP_TOKENS, 2 * fit.max_concurrent)
     return Limits(
