@@ -21,10 +21,9 @@ class TwoExpertSpec:
 
 class TwoExperts:
     def __init__(self, context, _spec):
-        own, self.ops = f"{context.prefix}.%s.weight", context.ops
-        self.router, self.gate_up, self.down = (
-            context.weights[own % n] for n in ("router", "gate_up", "down")
-        )
+        names = (f"{context.prefix}.{part}.weight" for part in ("router", "gate_up", "down"))
+        self.router, self.gate_up, self.down = map(context.weights.__getitem__, names)
+        self.ops = context.ops
 
     def __call__(self, x):
         chosen, out = self.ops.linear(x, self.router).argmax(axis=1), np.empty_like(x)
@@ -52,8 +51,7 @@ def norm(x):
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
 
 
-def reference(tensors, tokens, chosen):
-    """Compute the token after ``tokens`` in NumPy; note each layer's chosen experts."""
+def next_token_in_numpy(tensors, tokens, chosen):
     x, n = tensors["model.embed_tokens.weight"][tokens], len(tokens)
     angles = np.arange(n)[:, None, None] * 10000.0 ** -(np.arange(4) / 4)
 
@@ -88,5 +86,5 @@ def test_a_served_model_of_two_experts_equals_its_numpy_reference(tmp_path, monk
     served, _ = answers(engine, [Submit(str(n), tuple(prompts[n]), 12, greedy) for n in range(4)])
     for n, tokens in served.items():
         for count, token in enumerate(tokens):
-            assert token == reference(tensors, prompts[int(n)] + tokens[:count], chosen)
+            assert token == next_token_in_numpy(tensors, prompts[int(n)] + tokens[:count], chosen)
     assert len(chosen) == 2 * TINY["num_hidden_layers"]
