@@ -104,22 +104,19 @@ class CacheManager:
         """Extend the tables to ``end`` tokens; the next token to compute is at ``start``.
 
         Returns:
-            False if there are not enough blocks; the tables are as long as they were.
+            False if there are not enough blocks; the tables then reach as far as those suffice.
         """
         if end <= cache.covered_tokens:
             return True
-        count = blocks_for(end, self._size)
+        needed = blocks_for(end, self._size)
         if self._has_windows:
             self._give_back(cache, start)
-        if any(
-            count - len(table) > group.available
-            for group, table in zip(self.groups, cache.tables, strict=True)
-        ):
-            return False
-        for group, table in zip(self.groups, cache.tables, strict=True):
+        pairs = list(zip(self.groups, cache.tables, strict=True))
+        count = min(needed, *(len(table) + group.available for group, table in pairs))
+        for group, table in pairs:
             table.extend(self.tree.take(group) for _ in range(count - len(table)))
         self._cover(cache)
-        return True
+        return count == needed
 
     def lookup(self, cache: SequenceCache, tokens: Tokens[int]) -> int:
         """Move past the blocks of ``tokens`` that are in the prefix tree by now, all but the last token.

@@ -111,11 +111,10 @@ class Scheduler:
         known."""
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
-        chunks = self._chunks()
-        while not chunks and self.running and not self._uncommitted:  # each lacks blocks that another has
-            self._preempt(self.running[-1])
-            chunks = self._chunks()
-        self._last = tuple(chunks)
+        if self.running and not self._is_decode(first := self.running[0]):
+            self._reuse(first)
+            self._grow(first, first.computed_tokens + 1)  # its tables may be short, if a group has a window
+        self._last = tuple(self._chunks())
         self._uncommitted += bool(self._last)
         return self._last
 
@@ -207,7 +206,7 @@ class Scheduler:
     def _prefills(self) -> Iterator[Sequence]:
         """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
         for sequence in [running for running in self.running if not self._is_decode(running)]:
-            self._cached_tokens += self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
+            self._reuse(sequence)
             yield sequence
         while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
             yield self._start(self.waiting.pop(0))
@@ -217,7 +216,7 @@ class Scheduler:
         return sequence.computed_tokens + 1 == sequence.length
 
     def _grow(self, sequence: Sequence, length: int) -> bool:
-        """Give a sequence that decodes the block its last token needs; False if it has to sit out."""
+        """Give a sequence the block that its next token needs; False if it has to sit out."""
         if length <= sequence.cache.covered_tokens:
             return True
         while not self.cache.extend(sequence.cache, sequence.computed_tokens, length):
@@ -251,7 +250,7 @@ class Scheduler:
             self._refused_at = attempt
             return False
         sequence.cache = cache
-        self._cached_tokens += self._skip(sequence, cache.cached_blocks * self.limits.block_tokens)
+        self._skip(sequence, cache.cached_blocks * self.limits.block_tokens)
         return True
 
     def _start(self, sequence: Sequence) -> Sequence:
@@ -259,13 +258,17 @@ class Scheduler:
         insort(self.running, sequence, key=_priority_key)
         return sequence
 
-    def _skip(self, sequence: Sequence, computed_tokens: int) -> int:
-        """Move past tokens of the prefix cache; return their number."""
+    def _reuse(self, sequence: Sequence) -> None:
+        """Move past the tokens that are in the prefix cache by now."""
+        self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
+
+    def _skip(self, sequence: Sequence, computed_tokens: int) -> None:
+        """Move past tokens of the prefix cache."""
         skipped = max(0, computed_tokens - sequence.computed_tokens)
         sequence.computed_tokens += skipped
+        self._cached_tokens += skipped
         if not sequence.generated_tokens:
             sequence.cached_tokens += skipped
-        return skipped
 
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
         """Return the number of leading tokens of a sequence that may be in the prefix cache."""
