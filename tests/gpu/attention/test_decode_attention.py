@@ -140,12 +140,12 @@ def test_attention_equals_its_reference_for_every_model(device, random, heads, b
 
 @pytest.mark.parametrize("context", [1, 64, 65, 512, 1023, 7900])
 @pytest.mark.parametrize(("heads", "block_tokens"), [MODELS[0], MODELS[1], MODELS[8]])
-def test_one_sequence_is_cut_and_joined(device, random, heads, block_tokens, context):
+def test_one_sequence_is_split_and_reduced(device, random, heads, block_tokens, context):
     case = make(random, heads, block_tokens, [context])
     assert_close(attend(device, case), case.expected())
 
 
-def test_long_sequences_among_many_short_ones_are_cut_too(device, random):
+def test_long_sequences_among_many_short_ones_are_split_too(device, random):
     short = random.integers(1, 300, 70)
     case = make(random, (32, 8, 64), 16, [9000, *short[:40], 3000, *short[40:], 700])
     assert_close(attend(device, case, max_context=16384), case.expected())
@@ -224,7 +224,7 @@ def test_large_scores_do_not_overflow(device, random):
     assert_close(attend(device, case), case.expected())
 
 
-def test_what_is_reserved_is_enough(device, random):
+def test_reserved_buffers_suffice(device, random):
     own = replace(device, workspace=Workspace())
     attention = DecodeAttention(own)
     own.workspace.reserve(buffers(64, 8, 128))
@@ -242,11 +242,11 @@ def test_what_is_reserved_is_enough(device, random):
         (1, 8, 32, 48, (33, 1)),
         (1, 8, 32, 8192, (33, 34)),
         (64, 8, 32, 131072, (33, 97)),
-        (1, 2, 14, 8192, (132, 64)),  # the last block to arrive reads 64 parts, no more
-        (2, 1, 128, 131072, (64, 66)),  # 16384 rows of parts
+        (1, 2, 14, 8192, (132, 64)),  # the last block to arrive reads 64 partial results, no more
+        (2, 1, 128, 131072, (64, 66)),  # 16384 rows of partial results
     ],
 )
-def test_a_grid_is_as_large_as_there_may_be_parts(batch, kv_heads, heads, seen, expect):
+def test_a_grid_has_as_many_splits_as_its_partials_hold(batch, kv_heads, heads, seen, expect):
     assert grid_splits(batch, kv_heads, heads, seen, wanted_blocks=264) == expect
 
 

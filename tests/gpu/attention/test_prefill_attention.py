@@ -152,15 +152,15 @@ def check(attend, case: Case) -> None:
     out = case.out()
     scale = case.q.shape[2] ** -0.5
     attend(case.q, case.keys, case.values, case.batch, scale=scale, window=case.window, out=out)
-    found = widen(out).reshape(case.q.shape)
+    actual = widen(out).reshape(case.q.shape)
     starts = case.batch.query_starts_host
     for row, (q, k, v) in enumerate(case.sequences):
-        part = found[starts[row] : starts[row + 1]]
+        part = actual[starts[row] : starts[row + 1]]
         if len(q) == 1:
             assert bool(cp.isnan(part).all()), f"sequence {row} is decode's"
             continue
-        wanted = expected(q, k, v, case.window)
-        error = cp.sqrt(((part - wanted) ** 2).sum(axis=2) / (wanted**2).sum(axis=2))
+        reference = expected(q, k, v, case.window)
+        error = cp.sqrt(((part - reference) ** 2).sum(axis=2) / (reference**2).sum(axis=2))
         assert bool(cp.isfinite(part).all()), f"sequence {row}: {int(cp.isnan(part).sum())} NaN"
         worst = divmod(int(error.argmax()), error.shape[1])
         assert float(error.max()) < WORST_ERROR, (
@@ -211,30 +211,30 @@ def test_blocks_of_all_sizes(attend, block_tokens):
 
 
 def test_the_same_bits_every_time(attend):
-    """Parts are joined in a fixed order, and every launch leaves the counters as it found them."""
+    """Partial results are reduced in a fixed order, and every launch leaves the counters unchanged."""
     cases = [make([(16, 7900)], LLAMA), make([(300, 300), (16, 900)], LLAMA)]
-    found = []
+    actual = []
     for _ in range(ROUNDS):
         for case in cases:
             out = case.out()
             batch = replace(case.batch)
             attend(case.q, case.keys, case.values, batch, scale=0.1, window=None, out=out)
-            found.append(out.view(cp.uint16))
-    for turn in range(2, len(found)):
-        assert bool((found[turn] == found[turn % 2]).all())
+            actual.append(out.view(cp.uint16))
+    for repeat in range(2, len(actual)):
+        assert bool((actual[repeat] == actual[repeat % 2]).all())
 
 
 @pytest.mark.parametrize("shape", [SMALL, (6, 2, 64)])  # heads of a token in one tile, and in two
-@pytest.mark.parametrize("cut", [16, 48, 112, 2031])  # the last leaves a single token
-def test_in_a_fixed_order_the_bits_do_not_depend_on_where_a_prompt_is_cut(attend, shape, cut):
+@pytest.mark.parametrize("boundary", [16, 48, 112, 2031])  # the last leaves a single token
+def test_batch_invariant_bits_do_not_depend_on_chunking(attend, shape, boundary):
     """Scores are large, so that a row's maximum is far from zero in the tiles of which it sees nothing."""
     attend.set_batch_invariant()
     case = make([(2032, 2032)], shape)
     tokens = len(case.q)
     whole = scored(attend, case, 0, tokens)
-    cut = min(cut, tokens - 1)
-    parts = cp.concatenate([scored(attend, case, 0, cut), scored(attend, case, cut, tokens)])
-    differing = cp.flatnonzero((parts != whole).any(axis=1))
+    boundary = min(boundary, tokens - 1)
+    chunked = cp.concatenate([scored(attend, case, 0, boundary), scored(attend, case, boundary, tokens)])
+    differing = cp.flatnonzero((chunked != whole).any(axis=1))
     assert len(differing) == 0, f"{len(differing)} tokens, the first is {int(differing[0])}"
 
 
@@ -263,7 +263,7 @@ def test_a_step_of_decodes_launches_nothing(attend):
     check(attend, make([(1, 5), (1, 70)]))
 
 
-def test_the_reserved_memory_is_enough(attend, device):
+def test_reserved_buffers_suffice(attend, device):
     fresh = replace(device, workspace=Workspace())
     attend = PrefillAttention(fresh, attend._variants)
     heads, kv_heads, head_size = LLAMA

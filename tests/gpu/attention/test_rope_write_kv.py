@@ -20,7 +20,7 @@ SHAPES = [  # (Hq, Hkv, Dh), R, Tb
     ((6, 2, 96), 96, 24),
     ((8, 1, 192), 192, 16),
     ((8, 1, 256), 256, 32),
-    ((3, 1, 128), 64, 16),  # half of the channels turn
+    ((3, 1, 128), 64, 16),  # RoPE on half of the channels
     ((3, 1, 80), 32, 16),
     ((2, 2, 72), 72, 16),  # pairs 36 channels apart: 8-byte accesses
     ((5, 1, 136), 24, 8),
@@ -54,10 +54,10 @@ def expected(one, heads, norms):
     if norms is not None:
         scales = (norm.astype(np.float32) for norm in norms)
         q, k = (reference.rmsnorm(x, scale, eps=EPS) for x, scale in zip((q, k), scales, strict=True))
-    turns = one["cosines"][one["positions"]], one["sines"][one["positions"]]
+    tables = one["cosines"][one["positions"]], one["sines"][one["positions"]]
     q, k = np.ascontiguousarray(q), np.ascontiguousarray(k)
-    reference.rope(q, *turns)
-    reference.rope(k, *turns)
+    reference.rope(q, *tables)
+    reference.rope(k, *tables)
     keys, values = (np.full(one["cache"], np.nan, np.float32) for _ in range(2))
     real = one["slots"] >= 0
     reference.write_kv(k[real], v[real], one["slots"][real], keys, values)

@@ -43,7 +43,7 @@ def test_a_row_of_the_packed_table_comes_back_to_the_bit(device, random, random_
     assert np.array_equal(to_host(out), table[chosen].astype(np.float32))
 
 
-def test_a_negative_token_is_one_that_the_step_before_drew(device, random_bf16):
+def test_a_negative_token_is_one_that_the_previous_step_sampled(device, random_bf16):
     table = random_bf16((200, 128))
     matrix = PackedMatrix(to_device(packed(table)), 200, 128, "plain")
     sampled = to_device([5, 199, 0, 64], np.int32)

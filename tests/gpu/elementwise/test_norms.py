@@ -59,7 +59,7 @@ def test_add_rmsnorm_keeps_the_sum_to_the_bit(device, random, random_bf16, rows,
 
 
 @pytest.mark.parametrize("columns", [64, 4096, 8192, 16384])
-def test_only_the_wanted_rows_are_touched(device, random, random_bf16, columns):
+def test_only_the_given_rows_are_touched(device, random, random_bf16, columns):
     residual = random.standard_normal((9, columns), np.float32)
     x, weight = random_bf16((3, columns)), random_bf16((columns,))
     rows = np.array([8, 0, 3], np.int64)
@@ -91,7 +91,7 @@ def test_sums_into_the_same_rows_one_after_the_other_add_up(device, random, rand
     assert_close(to_host_float32(y), expected)
 
 
-def test_no_wanted_rows_are_no_work(device, random_bf16):
+def test_no_rows_are_no_work(device, random_bf16):
     x, weight = full_nan((4, 64), np.float32), to_device(random_bf16((64,)))
     rows, none = to_device(np.zeros(0, np.int64)), full_nan((0, 64), BF16)
     y = Norms(device).add_rmsnorm(none, x, weight, eps=EPS, out_name="test.norm", rows=rows)

@@ -83,7 +83,7 @@ def test_a_name_is_one_memory_that_grows_until_the_seal(device):
     assert workspace.report()[0]["name"] == "x"
     workspace.seal()
     assert workspace.array("x", (999, 8), BF16).shape == (999, 8)
-    with pytest.raises(WorkspaceExhausted, match="buffer x has 16128 bytes, a step wants 32000"):
+    with pytest.raises(WorkspaceExhausted, match="buffer x has 16128 bytes, a step needs 32000"):
         workspace.array("x", (1000, 8), np.float32)
     with pytest.raises(WorkspaceExhausted, match="buffer z has 0 bytes"):
         workspace.array("z", (1,), BF16)

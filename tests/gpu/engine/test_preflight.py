@@ -140,18 +140,19 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     limits = startup.limits_of(spec, config, fit)
     runner, _ = startup.make_runner(model, device, fit, limits, "auto", before)
     startup.smoke_test(runner, limits)
-    told = startup.measured(before, device)["measured"]
+    measured = startup.measured(before, device)["measured"]
     ledger = fit.ledger
     predicted = ledger.total_bytes - ledger.context_bytes - ledger.graphs_bytes  # nothing is recorded yet
-    show(spec, ledger, device, predicted, told)
-    assert abs(told["allocatedBytes"] - predicted) <= PART_OF_ALL * ledger.total_bytes + 8 * MIB
-    if told["processBytes"] is not None and before.process_bytes is not None:
-        assert abs(told["processBytes"] - ledger.total_bytes) <= PART_OF_ALL * ledger.total_bytes
+    show(spec, ledger, device, predicted, measured)
+    assert abs(measured["allocatedBytes"] - predicted) <= PART_OF_ALL * ledger.total_bytes + 8 * MIB
+    if measured["processBytes"] is not None and before.process_bytes is not None:
+        assert abs(measured["processBytes"] - ledger.total_bytes) <= PART_OF_ALL * ledger.total_bytes
 
 
-def show(spec, ledger, device, predicted, told):
+def show(spec, ledger, device, predicted, measured):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
-    print(f"\npredicted {format_size(predicted)}, allocated {format_size(told['allocatedBytes'])}; {told}")
+    allocated = format_size(measured["allocatedBytes"])
+    print(f"\npredicted {format_size(predicted)}, allocated {allocated}; {measured}")
     assert compute_ledger(spec, ledger.options) == ledger
     declared = {buffer.name: buffer.size_bytes for buffer in gpu_buffers(spec, ledger.options.step)}
     allocated = {row["name"]: row["bytes"] for row in device.gpu.workspace.report()}

@@ -53,9 +53,9 @@ widened = cp.ElementwiseKernel(
     "uint16 bits", "float32 y", "y = __uint_as_float((unsigned)bits << 16)", "widened"
 )
 is_wrong = cp.ElementwiseKernel(  # one kernel for many of CuPy's: each would be compiled first
-    "float32 found, float32 expected, float32 relative, float32 absolute",
+    "float32 actual, float32 expected, float32 relative, float32 absolute",
     "bool wrong",
-    "wrong = !(fabsf(found - expected) <= relative * fabsf(expected) + absolute)",
+    "wrong = !(fabsf(actual - expected) <= relative * fabsf(expected) + absolute)",
     "is_wrong",
 )
 
@@ -79,7 +79,7 @@ class Case:
             packed = cp.empty_like(bias)
             packed[places] = bias
             self.bias, self.added = packed.view(BF16), widened(bias)
-        device.synchronize()  # weights are asked for before the kernel ahead has ended
+        device.synchronize()  # weights are loaded before the kernel ahead has ended
 
     def x(self, tokens, gap=0):
         """``[tokens, in]`` bf16, rows ``in + gap`` apart, and the same as float32."""
@@ -106,8 +106,8 @@ def spare_rows(device, name, tokens, columns, dtype):
 
 
 def wrongs(y, expected, absolute):
-    found, relative = (widened(y.view(np.uint16)), HALF_ULP) if y.dtype == BF16 else (y, 0)
-    return is_wrong(found, expected, np.float32(relative), np.float32(absolute))
+    actual, relative = (widened(y.view(np.uint16)), HALF_ULP) if y.dtype == BF16 else (y, 0)
+    return is_wrong(actual, expected, np.float32(relative), np.float32(absolute))
 
 
 def check(y, expected, absolute):

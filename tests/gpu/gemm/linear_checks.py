@@ -95,7 +95,7 @@ def check_no_tokens(device, linear):
 
 
 def check_chain(device, linear):
-    """A chain as in a layer: each reads what the one before wrote, and all share parts and counters."""
+    """A chain as in a layer: each reads the previous result, and all share partial sums and counters."""
     up, down = Case(device, *CHAIN), Case(device, *CHAIN[::-1])
     for count in (1, 8, 64, 300):
         x, _ = up.x(count)

@@ -43,7 +43,7 @@ from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
         (1001, 520, FEW),
     ],
 )
-def test_linear_is_the_product(device, outputs, inputs, tokens):
+def test_linear_is_the_matmul(device, outputs, inputs, tokens):
     check_linear(device, Linear(device), outputs, inputs, tokens)
 
 
@@ -51,7 +51,7 @@ def test_linear_is_the_product(device, outputs, inputs, tokens):
     ("half", "inputs", "tokens"),
     [(8, 72, TOKENS), (72, 136, TOKENS), (1536, 576, TOKENS), (4864, 896, FEW), (14336, 4096, FEW)],
 )
-def test_swiglu_is_the_gated_product(device, half, inputs, tokens):
+def test_swiglu_is_the_gated_matmul(device, half, inputs, tokens):
     check_swiglu(device, Linear(device), half, inputs, tokens)
 
 

@@ -19,7 +19,7 @@ from wisp_runtime.ops.cuda.gemm.tiling import GemmPlan, GemmShape  # noqa: E402
 
 POSITIONS, INPUTS = 300, 1096
 HEADS = [(3, 1, 64), (9, 3, 64), (2, 1, 128), (32, 8, 128), (3, 1, 192), (2, 1, 256)]
-ULP = 2**-7  # of bf16, relative: a sum cut elsewhere is rounded, turned and rounded again
+ULP = 2**-7  # of bf16, relative: a sum split elsewhere is rounded, rotated and rounded again
 NOISE = 2**-7  # absolute: RoPE subtracts two terms of that size
 
 
@@ -41,10 +41,10 @@ class Step:
         self.slots = to_device(slots)
         self.cache = (blocks, kv_heads, block_tokens, size)
 
-    def run(self, turn):
+    def run(self, project):
         """Return q, keys and values on the host, NaN where nothing was written."""
         keys, values = full_nan(self.cache, BF16), full_nan(self.cache, BF16)
-        q = turn(*self.tables, self.positions, self.slots, keys, values)
+        q = project(*self.tables, self.positions, self.slots, keys, values)
         return to_host(cp.ascontiguousarray(q)), to_host(keys), to_host(values)
 
 
@@ -62,15 +62,15 @@ class Pair:
         return step.run(lambda *where: linear.rotary(x, matrix, bias, self.heads, *where, out_name="test.q"))
 
     def separate(self, linear, x, step):
-        def turn(cosines, sines, *where):
+        def project(cosines, sines, *where):
             qkv = linear(x, self.plain.weight, self.plain.bias, out_name="test.qkv")
             return Rope(self.device)(qkv, self.heads, None, None, 0.0, cosines, sines, *where)
 
-        return step.run(turn)
+        return step.run(project)
 
 
-def assert_equal(found, expected, *, exactly):
-    for name, one, other in zip(("q", "keys", "values"), found, expected, strict=True):
+def assert_equal(actual, expected, *, exactly):
+    for name, one, other in zip(("q", "keys", "values"), actual, expected, strict=True):
         if exactly:
             assert np.array_equal(one.view(np.uint16), other.view(np.uint16)), name
         else:
@@ -80,16 +80,16 @@ def assert_equal(found, expected, *, exactly):
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_one_kernel_gives_the_numbers_of_two(device, random, heads, has_bias):
+def test_the_fused_kernel_gives_the_numbers_of_two(device, random, heads, has_bias):
     pair, linear = Pair(device, heads, has_bias), Linear(device)
     for tokens in TOKENS if heads[0] < 32 and not has_bias else FEW:
         x, _ = pair.plain.x(tokens)
         step = Step(random, tokens, heads)
-        found = pair.fused(linear, x, step)
+        actual = pair.fused(linear, x, step)
         # Rows of a head of up to 128 stay in their tile, so their sums are split as the plain GEMM's.
-        assert_equal(found, pair.separate(linear, x, step), exactly=heads[2] <= 128)
+        assert_equal(actual, pair.separate(linear, x, step), exactly=heads[2] <= 128)
         for _ in range(AGAIN):
-            assert_equal(pair.fused(linear, x, step), found, exactly=True)
+            assert_equal(pair.fused(linear, x, step), actual, exactly=True)
 
 
 @pytest.mark.parametrize("row_tiles", [2, 3])
@@ -107,7 +107,7 @@ def test_tiles_of_two_and_three_row_tiles_end_where_the_rows_end(device, random,
     assert_equal(pair.fused(linear, x, step), pair.separate(linear, x, step), exactly=True)
 
 
-def test_widest_tiles_that_share_their_tokens(device, random):
+def test_widest_tiles_with_multicast(device, random):
     heads, tokens = (8, 1, 128), 4096  # ten units
     pair = Pair(device, heads)
 
@@ -120,7 +120,7 @@ def test_widest_tiles_that_share_their_tokens(device, random):
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (32, 8, 128), (3, 1, 192), (2, 1, 256)], ids=str)
-def test_rotation_puts_columns_that_lie_by_heads_back_in_order(device, random, heads):
+def test_rope_restores_the_order_of_interleaved_columns(device, random, heads):
     pair, tokens = Pair(device, heads), 65
 
     def planner(work: GemmShape, sms: int) -> GemmPlan:
@@ -130,12 +130,12 @@ def test_rotation_puts_columns_that_lie_by_heads_back_in_order(device, random, h
     x, _ = pair.plain.x(tokens)
     step, linear = Step(random, tokens, heads), Linear(device, planner=planner)
 
-    def turn(cosines, sines, *where):
+    def project(cosines, sines, *where):
         qkv = linear(x, pair.by_heads.weight, out_name="test.qkv")
         rest = (None, None, 0.0, cosines, sines, *where)
         return Rope(device)(qkv, heads, *rest, by_heads=heads[2] > 64)
 
-    assert_equal(step.run(turn), pair.separate(linear, x, step), exactly=True)
+    assert_equal(step.run(project), pair.separate(linear, x, step), exactly=True)
 
 
 def test_what_does_not_fit_is_refused(device, random):
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(device, random):
         {0: pair.plain.weight},  # the order of its rows
         {2: (3, 1, 128)},
         {2: (6, 2, 64)},
-        {3: half[0], 4: half[1]},  # half of a head turns
+        {3: half[0], 4: half[1]},  # RoPE on half of a head
         {5: step.positions[:2]},
         {7: keys[:, :, :, :64]},
     ):

@@ -48,7 +48,7 @@ def test_every_width_split_in_every_way(device, width, ranges, streams):
 
 
 def in_pairs(width, row_tiles, blocks):
-    """A planner that gives the tiles that do not fill ``blocks`` blocks in turn to CTA pairs."""
+    """A planner that gives the tiles of an incomplete wave of ``blocks`` blocks to CTA pairs."""
 
     def planner(work: GemmShape, sms: int) -> GemmPlan:
         n_tiles = -(-work.tokens // width)
@@ -97,7 +97,7 @@ def test_tiles_of_192_rows_may_be_full(device, width):
     def planner(work: GemmShape, sms: int) -> GemmPlan:
         n_tiles = -(-work.tokens // width)
         empty = GemmPlan(work, width, min(8, n_tiles), 0, 1, 0, 1, row_tiles=3)
-        return replace(empty, full_tiles=empty.tiles, grid=min(5, empty.tiles))  # several in turn
+        return replace(empty, full_tiles=empty.tiles, grid=min(5, empty.tiles))  # several waves
 
     linear = Linear(device, planner=planner)
     for outputs in few(136, 33, 1216):  # three row tiles, one, nineteen
@@ -110,7 +110,7 @@ def test_tiles_of_192_rows_may_be_full(device, width):
 
 
 @pytest.mark.parametrize("grid", [2, 6, 132])
-def test_neighbours_share_the_copies_of_their_tokens(device, grid):
+def test_clusters_multicast_their_tokens(device, grid):
     def planner(work: GemmShape, sms: int) -> GemmPlan:
         n_tiles = -(-work.tokens // 256)
         empty = GemmPlan(work, 256, min(3, n_tiles), 0, 1, 0, 1, shares_tokens=True)
@@ -177,7 +177,7 @@ def test_gemms_follow_each_other_without_waiting(device):
     check_chain(device, Linear(device))
 
 
-def test_what_is_reserved_suffices(device):
+def test_reserved_buffers_suffice(device):
     assert all(
         plan(GemmShape(6144, 4096, tokens), device.sm_count).grid <= device.sm_count for tokens in TOKENS
     )

@@ -60,8 +60,8 @@ def test_gate_and_up_alternate_by_eights(device, random, source, half, inputs):
 def test_chunks_may_begin_anywhere_and_cross_from_half_to_half(device, random_bf16, permutation):
     rows = random_bf16((384, 136))
     weight = empty_matrix(384, 136, permutation)
-    cuts = [0, 1, 63, 64, 130, 191, 193, 300, 384]
-    for first, end in reversed(list(itertools.pairwise(cuts))):
+    boundaries = [0, 1, 63, 64, 130, 191, 193, 300, 384]
+    for first, end in reversed(list(itertools.pairwise(boundaries))):
         pack_rows(device, to_device(rows[first:end]), weight, first)
     assert np.array_equal(bits(to_host(weight.storage)), bits(pack(rows, permutation)))
     for first, end in ((0, 1), (63, 161), (187, 197), (300, 384)):
@@ -76,9 +76,9 @@ def test_rounding_is_to_nearest_even_and_nan_and_infinity_pass(device, source):
     rows = np.resize(np.array(values, source), (16, 24))
     weight = empty_matrix(16, 24)
     pack_rows(device, to_device(rows), weight, 0)
-    found = to_host(unpack_rows(device, weight, 0, 16)).astype(np.float32)
-    assert np.array_equal(found, rows.astype(ml_dtypes.bfloat16).astype(np.float32), equal_nan=True)
-    assert np.array_equal(np.signbit(found[:, 6:8]), np.signbit(rows[:, 6:8]))
+    actual = to_host(unpack_rows(device, weight, 0, 16)).astype(np.float32)
+    assert np.array_equal(actual, rows.astype(ml_dtypes.bfloat16).astype(np.float32), equal_nan=True)
+    assert np.array_equal(np.signbit(actual[:, 6:8]), np.signbit(rows[:, 6:8]))
 
 
 def test_what_does_not_fit_is_refused(device, random_bf16):

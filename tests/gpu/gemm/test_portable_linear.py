@@ -33,23 +33,23 @@ FEW = (1, 8, 16, 31, 64, 128, 300)
     [
         (8, 72, TOKENS),  # less than a row tile, more than a step
         (72, 8, TOKENS),  # less than a step; the second packed block has 8 rows
-        (576, 576, TOKENS),  # the last row tile has one packed block; K in two parts
-        (1000, 4096, TOKENS),  # K in as many parts as there are
+        (576, 576, TOKENS),  # the last row tile has one packed block; K in two splits
+        (1000, 4096, TOKENS),  # K in the most splits
         (6144, 4096, FEW),
         (4096, 14336, FEW),
-        (49152, 576, (1, 33, 128)),  # never cut
+        (49152, 576, (1, 33, 128)),  # never split
         (33, 264, TOKENS),  # rows of the output are not aligned
         (1001, 520, FEW),
     ],
 )
-def test_linear_is_the_product(device, outputs, inputs, tokens):
+def test_linear_is_the_matmul(device, outputs, inputs, tokens):
     check_linear(device, PortableLinear(device), outputs, inputs, tokens)
 
 
 @pytest.mark.parametrize(
     ("half", "inputs", "tokens"), [(8, 72, TOKENS), (72, 136, TOKENS), (1536, 576, TOKENS), (4864, 896, FEW)]
 )
-def test_swiglu_is_the_gated_product(device, half, inputs, tokens):
+def test_swiglu_is_the_gated_matmul(device, half, inputs, tokens):
     check_swiglu(device, PortableLinear(device), half, inputs, tokens)
 
 
@@ -84,11 +84,11 @@ def test_no_tokens_are_no_work(device):
     check_no_tokens(device, PortableLinear(device))
 
 
-def test_products_follow_each_other_without_waiting(device):
+def test_gemms_follow_each_other_without_waiting(device):
     check_chain(device, PortableLinear(device))
 
 
-def test_what_is_reserved_suffices(device):
+def test_reserved_buffers_suffice(device):
     case, linear = Case(device, 1000, 4096), PortableLinear(device)
     for most in (8, 80, max(TOKENS)):
         linear.reserve(most)

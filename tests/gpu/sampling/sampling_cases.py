@@ -48,9 +48,9 @@ class Bench:
     def sample(self, logits: np.ndarray, sampling: SamplingBatch, live: int | None = None, **options):
         """Return tokens, soundness and whatever was reported, on the host."""
         self.fill(sampling, live)
-        found = self.launch(to_device(logits), sampling.logprobs, **options)
+        actual = self.launch(to_device(logits), sampling.logprobs, **options)
         names = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
-        arrays = (getattr(found, name) for name in names)
+        arrays = (getattr(actual, name) for name in names)
         return [None if array is None else cp.asnumpy(array) for array in arrays]
 
 

@@ -80,7 +80,7 @@ def test_each_rule_alone_samples_as_the_reference(device, random, rule, spread):
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("kind", ["equal", "two values", "too close for bins", "beyond the bins"])
-def test_rows_with_more_candidates_than_a_block_sorts_are_cut_exactly(device, random, rule, kind):
+def test_rows_with_more_candidates_than_a_block_sorts_are_truncated_exactly(device, random, rule, kind):
     logits = {
         "equal": np.zeros((2, 20000), np.float32),
         "two values": random.integers(0, 2, (2, 20000)).astype(np.float32),
@@ -166,18 +166,18 @@ def test_padding_rows_and_the_logits_are_left_as_they_are(device, random):
     bench, sampling = Bench(device, 1000, 16), mixed(random, 8, 1000, has_masks=True)
     bench.fill(sampling, live=5)
     logits = to_device(host)
-    found = bench.launch(logits, logprobs=3)
+    actual = bench.launch(logits, logprobs=3)
     np.testing.assert_array_equal(cp.asnumpy(logits), host)
-    assert (cp.asnumpy(found.tokens)[:5] >= 0).all()
+    assert (cp.asnumpy(actual.tokens)[:5] >= 0).all()
     assert (cp.asnumpy(bench.sampler.sampled_tokens)[5:] == -1).all()
-    assert (cp.asnumpy(found.is_sound)[5:] == 0xFF).all()
-    assert (cp.asnumpy(found.top_ids)[5:] == -1).all()
-    assert np.isnan(cp.asnumpy(found.logprobs)[5:]).all()
-    np.testing.assert_array_equal(cp.asnumpy(found.tokens), cp.asnumpy(bench.sampler.sampled_tokens)[:8])
+    assert (cp.asnumpy(actual.is_sound)[5:] == 0xFF).all()
+    assert (cp.asnumpy(actual.top_ids)[5:] == -1).all()
+    assert np.isnan(cp.asnumpy(actual.logprobs)[5:]).all()
+    np.testing.assert_array_equal(cp.asnumpy(actual.tokens), cp.asnumpy(bench.sampler.sampled_tokens)[:8])
 
 
 @pytest.mark.parametrize(("vocab", "listed"), [(8, 20), (1000, 0), (32000, 1), (128256, 20), (20000, 7)])
-def test_log_probabilities_are_the_twins(device, random, vocab, listed):
+def test_log_probabilities_are_the_references(device, random, vocab, listed):
     logits = logits_of(random, 6, vocab)
     logits[1] = 2.5  # more equals than a block sorts
     logits[2, 7] = np.nan
@@ -214,7 +214,7 @@ def test_tokens_come_as_often_as_their_probability_says(device, rule, kept):
     assert chi_square < 29.9  # 7 degrees of freedom exceed it once in 10,000
 
 
-def test_a_recorded_step_follows_its_parameters(device, random):
+def test_a_captured_step_follows_its_parameters(device, random):
     bench = Bench(device, 128256, 4)
     logits = to_device(random.standard_normal((4, 128256), np.float32) * 3)
     host = cp.asnumpy(logits)
@@ -222,13 +222,13 @@ def test_a_recorded_step_follows_its_parameters(device, random):
     bench.launch(logits, 2)  # loads the kernels
     device.synchronize()
     device.stream.begin_capture()
-    found = bench.launch(logits, 2)
+    actual = bench.launch(logits, 2)
     graph = device.stream.end_capture()
     for rule in ({"top_p": 0.9}, {"temperature": 0.0}, {"top_k": 30, "steps": np.arange(4) + 9}):
         bench.fill(batch(4, **rule))
         graph.launch(device.stream)
         device.synchronize()
-        np.testing.assert_array_equal(cp.asnumpy(found.tokens), sample(host, batch(4, **rule)).tokens)
+        np.testing.assert_array_equal(cp.asnumpy(actual.tokens), sample(host, batch(4, **rule)).tokens)
 
 
 def test_steps_that_are_known_to_be_greedy_need_one_kernel(device, random):

@@ -1,4 +1,4 @@
-"""Paged attention against attention written out query by query, over every way to cut a batch."""
+"""Paged attention against attention query by query, over every way to split a batch into sequences."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_every_query_sees_its_own_past(chunks, heads, kv_heads, window):
     batch = batch_of(chunks, blocks=64)
     keys, values = random(64, kv_heads, TB, 8), random(64, kv_heads, TB, 8)
     q = random(batch.query_starts_host[-1], heads, 8)
-    found = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
-    np.testing.assert_allclose(found, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
+    actual = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
+    np.testing.assert_allclose(actual, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
 
 
 TABLES = {
@@ -104,32 +104,38 @@ def test_a_decode_sees_all_its_blocks_wherever_they_lie(monkeypatch, threads, na
     batch = dataclasses.replace(
         batch_of([(1, context), (1, 4)], blocks=64), block_tables=np.array([table, table], np.int32)
     )
-    found = CpuOps(threads).paged_attention(q, keys, values, batch, scale=0.3, window=window)
-    np.testing.assert_allclose(found, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
+    actual = CpuOps(threads).paged_attention(q, keys, values, batch, scale=0.3, window=window)
+    np.testing.assert_allclose(actual, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
 
 
-def test_a_batch_is_looked_at_anew_when_anything_about_it_is_new():
-    """The ops remember what they found in the last batch: all layers of a step ask about the same."""
+def test_a_changed_batch_is_planned_anew():
+    """The ops remember the last batch's arrays: all layers of a step have the same batch."""
     ops, keys, values, q = CpuOps(1), random(64, 2, TB, 8), random(64, 2, TB, 8), random(1, 4, 8)
     batch = batch_of([(1, 33)], blocks=64)
-    turned = dataclasses.replace(batch, block_tables=batch.block_tables[:, ::-1].copy())
-    for one, window in ((batch, None), (batch, 5), (turned, 5), (turned, None), (batch, None)):
-        found = ops.paged_attention(q, keys, values, one, scale=0.3, window=window)
-        np.testing.assert_allclose(found, written_out(q, keys, values, one, 0.3, window), atol=3e-6)
+    mirrored = dataclasses.replace(batch, block_tables=batch.block_tables[:, ::-1].copy())
+    for one, window in (
+        (batch, None),
+        (batch, 5),
+        (mirrored, 5),
+        (mirrored, None),
+        (batch, None),
+    ):
+        actual = ops.paged_attention(q, keys, values, one, scale=0.3, window=window)
+        np.testing.assert_allclose(actual, written_out(q, keys, values, one, 0.3, window), atol=3e-6)
     with pytest.raises(ShapeError):
         ops.paged_attention(q, keys[:, :, :3], values[:, :, :3], batch, scale=0.3, window=None)
 
 
-def test_a_long_chunk_computed_in_parts_gives_the_same(monkeypatch):
+def test_a_long_chunk_computed_in_tiles_gives_the_same(monkeypatch):
     batch = batch_of([(30, 50), (1, 7)], blocks=64)
     keys, values, q = random(64, 2, TB, 8), random(64, 2, TB, 8), random(31, 4, 8)
     full = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
     monkeypatch.setattr(attention, "_MAX_SCORES", 1000)
-    parts = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
-    np.testing.assert_allclose(parts, full, atol=1e-6)
+    tiled = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
+    np.testing.assert_allclose(tiled, full, atol=1e-6)
 
 
-def test_what_lies_in_blocks_beyond_the_context_is_never_seen():
+def test_slots_beyond_the_context_are_never_read():
     """Slots after the last token hold what earlier sequences left: anything, also NaN."""
     batch = batch_of([(1, 6), (3, 5)], blocks=16)
     keys, values, q = random(16, 2, TB, 8), random(16, 2, TB, 8), random(4, 2, 8)
@@ -146,9 +152,9 @@ def test_one_sequences_nan_stays_in_its_rows():
     batch = batch_of([(1, 6), (1, 5)], blocks=16)
     keys, values, q = random(16, 2, TB, 8), random(16, 2, TB, 8), random(2, 2, 8)
     q[0] = np.nan
-    found = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=None)
-    assert np.isnan(found[0]).all()
-    assert np.isfinite(found[1]).all()
+    actual = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=None)
+    assert np.isnan(actual[0]).all()
+    assert np.isfinite(actual[1]).all()
 
 
 def test_keys_and_values_go_into_their_slots_and_nowhere_else():

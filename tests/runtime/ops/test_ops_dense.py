@@ -1,4 +1,4 @@
-"""Norms, products, rotation and activation against the formula in float64, and what is refused."""
+"""Norms, matmul, RoPE and activation against the formula in float64, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def empty_matrix(ops, outputs, inputs):
 
 
 def packed(ops: CpuOps, rows: np.ndarray):
-    """Store ``rows`` ``[out, in]`` the way the backend wants them."""
+    """Store ``rows`` ``[out, in]`` in the layout of the backend."""
     weight = empty_matrix(ops, *rows.shape)
     ops.store_rows(weight, 0, rows)
     return weight
@@ -37,14 +37,14 @@ def packed(ops: CpuOps, rows: np.ndarray):
 @pytest.mark.parametrize("tokens", [0, 1, 2, 7, 64])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 8), (31, 5), (32, 64), (33, 64), (960, 576), (3000, 96)])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_linear_is_the_product_with_every_row(threads, tokens, outputs, inputs, has_bias):
+def test_linear_is_the_matmul_with_every_row(threads, tokens, outputs, inputs, has_bias):
     ops, x, rows = CpuOps(threads), random(tokens, inputs), random(outputs, inputs)
     bias = random(outputs) if has_bias else None
     expect = x.astype(np.float64) @ rows.astype(np.float64).T + (bias if has_bias else 0)
-    found = ops.linear(x, packed(ops, rows), bias)
-    assert found.shape == (tokens, outputs)
-    # float32 sums of up to 576 products of size 1: about 1e-5 away
-    np.testing.assert_allclose(found, expect, atol=2e-4)
+    actual = ops.linear(x, packed(ops, rows), bias)
+    assert actual.shape == (tokens, outputs)
+    # float32 sums of up to 576 terms of size 1: about 1e-5 away
+    np.testing.assert_allclose(actual, expect, atol=2e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -55,16 +55,16 @@ def test_linear_is_the_product_with_every_row(threads, tokens, outputs, inputs, 
 def test_a_lone_row_may_be_computed_twice_and_comes_back_once(threads, has_bias, pairs_rows):
     x, rows, bias = random(1, 64), random(3000, 64), random(3000) if has_bias else None
     workers = Workers(threads) if threads > 1 else None
-    found = reference.linear(x, packed(OPS, rows), bias, workers=workers, pairs_rows=pairs_rows)
-    assert found.shape == (1, 3000)
-    np.testing.assert_allclose(found, x @ rows.T + (bias if has_bias else 0), atol=2e-4)
+    actual = reference.linear(x, packed(OPS, rows), bias, workers=workers, pairs_rows=pairs_rows)
+    assert actual.shape == (1, 3000)
+    np.testing.assert_allclose(actual, x @ rows.T + (bias if has_bias else 0), atol=2e-4)
 
 
-@pytest.mark.parametrize("cuts", [(0, 96), (0, 32, 96), (0, 5, 37, 96), (0, 64, 70, 96)])
-def test_a_matrix_stored_in_parts_is_the_one_stored_whole(cuts):
+@pytest.mark.parametrize("boundaries", [(0, 96), (0, 32, 96), (0, 5, 37, 96), (0, 64, 70, 96)])
+def test_a_matrix_stored_in_chunks_equals_the_whole_one(boundaries):
     rows = random(96, 24)
     weight = empty_matrix(OPS, 96, 24)
-    for first, last in pairwise(cuts):
+    for first, last in pairwise(boundaries):
         OPS.store_rows(weight, first, rows[first:last])
     np.testing.assert_array_equal(weight.tiles, packed(OPS, rows).tiles)
     np.testing.assert_array_equal(OPS.embedding(np.arange(96), weight), rows)
@@ -81,9 +81,9 @@ def test_rmsnorm_is_its_formula(shape):
 def test_add_rmsnorm_sums_into_the_residual_first():
     x, residual, weight = random(3, 64), random(3, 64), random(64)
     expect = x + residual
-    found = OPS.add_rmsnorm(x, residual, weight, eps=1e-6)
+    actual = OPS.add_rmsnorm(x, residual, weight, eps=1e-6)
     np.testing.assert_array_equal(residual, expect)
-    np.testing.assert_array_equal(found, OPS.rmsnorm(expect, weight, eps=1e-6))
+    np.testing.assert_array_equal(actual, OPS.rmsnorm(expect, weight, eps=1e-6))
 
 
 def test_add_rmsnorm_of_some_rows_sums_into_those_and_leaves_the_others():
@@ -91,29 +91,29 @@ def test_add_rmsnorm_of_some_rows_sums_into_those_and_leaves_the_others():
     expect = residual.copy()
     for x in random(2, 3, 64):  # what the second adds comes on top of what the first left
         expect[rows] += x
-        found = OPS.add_rmsnorm(x, residual, weight, eps=1e-6, rows=rows)
+        actual = OPS.add_rmsnorm(x, residual, weight, eps=1e-6, rows=rows)
         np.testing.assert_array_equal(residual, expect)
-        np.testing.assert_array_equal(found, OPS.rmsnorm(expect[rows], weight, eps=1e-6))
+        np.testing.assert_array_equal(actual, OPS.rmsnorm(expect[rows], weight, eps=1e-6))
 
 
 @pytest.mark.parametrize("rows", [[], [3], [0, 2, 4], [4, 4, 1]])
-def test_rows_are_taken_in_the_order_in_which_they_are_asked_for(rows):
+def test_rows_are_gathered_in_the_order_of_their_indices(rows):
     x = random(5, 16)
-    found = OPS.gather_rows(x[:, :12], np.array(rows, np.int64))
-    assert found.flags.c_contiguous
-    np.testing.assert_array_equal(found, np.array([x[row, :12] for row in rows]).reshape(-1, 12))
+    actual = OPS.gather_rows(x[:, :12], np.array(rows, np.int64))
+    assert actual.flags.c_contiguous
+    np.testing.assert_array_equal(actual, np.array([x[row, :12] for row in rows]).reshape(-1, 12))
 
 
 @pytest.mark.parametrize("rotated", [8, 16])
-def test_rope_turns_pairs_as_complex_numbers_and_leaves_the_rest(rotated):
+def test_rope_rotates_pairs_as_complex_numbers_and_leaves_the_rest(rotated):
     x, angles = random(5, 3, 16), random(5, rotated // 2)
     before = x.copy()
     OPS.rope(x, np.cos(angles), np.sin(angles))
     half = rotated // 2
     pairs = before[..., :half] + 1j * before[..., half:rotated]
-    turned = pairs * np.exp(1j * angles.astype(np.float64))[:, None]
-    np.testing.assert_allclose(x[..., :half], turned.real, atol=1e-6)
-    np.testing.assert_allclose(x[..., half:rotated], turned.imag, atol=1e-6)
+    rotated_pairs = pairs * np.exp(1j * angles.astype(np.float64))[:, None]
+    np.testing.assert_allclose(x[..., :half], rotated_pairs.real, atol=1e-6)
+    np.testing.assert_allclose(x[..., half:rotated], rotated_pairs.imag, atol=1e-6)
     np.testing.assert_array_equal(x[..., rotated:], before[..., rotated:])
 
 
@@ -121,19 +121,19 @@ def test_silu_mul_is_its_formula_also_far_from_zero():
     gate_up = np.concatenate([np.array([[-200.0, -90.0, -1.0, 0.0, 3.0, 200.0]]), random(1, 6)], axis=1)
     gate, up = gate_up[:, :6].astype(np.float64), gate_up[:, 6:].astype(np.float64)
     with np.errstate(over="raise", invalid="raise"):  # no overflow on the way
-        found = OPS.silu_mul(gate_up.astype(np.float32))
-    np.testing.assert_allclose(found, gate / (1 + np.exp(-gate)) * up, rtol=1e-5, atol=1e-30)
+        actual = OPS.silu_mul(gate_up.astype(np.float32))
+    np.testing.assert_allclose(actual, gate / (1 + np.exp(-gate)) * up, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_no_number_stays_none_and_in_its_row(bad):
+def test_nan_and_infinity_stay_in_their_row(bad):
     x, rows = random(4, 64), random(40, 64)
     x[2, 5] = bad
     with np.errstate(invalid="ignore"):
-        products = OPS.linear(x, packed(OPS, rows))
-        for found in (products, OPS.rmsnorm(x, random(64), eps=1e-5), OPS.silu_mul(products)):
-            assert not np.isfinite(found[2]).all()
-            assert np.isfinite(found[[0, 1, 3]]).all()
+        results = OPS.linear(x, packed(OPS, rows))
+        for actual in (results, OPS.rmsnorm(x, random(64), eps=1e-5), OPS.silu_mul(results)):
+            assert not np.isfinite(actual[2]).all()
+            assert np.isfinite(actual[[0, 1, 3]]).all()
 
 
 def refused_calls():
@@ -183,12 +183,12 @@ def test_arrays_that_do_not_fit_are_refused(_name, call):
         call()
 
 
-@pytest.mark.parametrize(("seconds", "parts"), [(1e-6, 1), (130e-6, 2), (1.0, 4)])
-def test_only_work_that_is_worth_it_is_shared_and_nothing_is_left_out(seconds, parts):
+@pytest.mark.parametrize(("seconds", "threads"), [(1e-6, 1), (130e-6, 2), (1.0, 4)])
+def test_only_work_that_is_worth_it_is_shared_and_nothing_is_left_out(seconds, threads):
     done = []
     work = Work(tiles=100, multiplications=int(seconds * 40e9), bytes_read=0)
     Workers(4).split(work, lambda part: done.append(part))
-    assert len(done) == parts
+    assert len(done) == threads
     assert sorted(tile for part in done for tile in range(100)[part]) == list(range(100))
 
 
@@ -205,7 +205,7 @@ def test_the_weights_begin_at_a_multiple_of_64_bytes():
     assert all(OPS.weight_arena(size).ctypes.data % 64 == 0 for size in (1, 100, 10**6))
 
 
-def test_the_blas_of_numpy_is_found_and_knows_its_processor():
+def test_the_blas_of_numpy_is_found_with_kernels_for_this_processor():
     assert keep_blas_single_threaded()
     # One way only: OpenBLAS runs some processors with AVX-512, AMD's for one, on kernels without it.
     assert not has_small_gemms() or "avx512vl" in Path("/proc/cpuinfo").read_text()

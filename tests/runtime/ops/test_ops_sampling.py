@@ -15,8 +15,8 @@ OPS = CpuOps(threads=1)
 def shares_of(logits: list[float], rows: int = 4000, **given) -> np.ndarray:
     """Sample ``rows`` times from the same logits; return each token's share."""
     sampling = batch(rows, seeds=11, **given)
-    found = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), sampling).tokens
-    return np.bincount(found, minlength=len(logits)) / rows
+    actual = OPS.sample(np.tile(np.array(logits, np.float32), (rows, 1)), sampling).tokens
+    return np.bincount(actual, minlength=len(logits)) / rows
 
 
 LOGITS = [2.0, 1.0, 0.0, -1.0, 1.5]
@@ -52,16 +52,16 @@ def test_tokens_come_as_often_as_their_probability_says(given, expect):
 
 
 def test_a_large_flat_vocabulary_is_sampled_evenly():
-    found = shares_of([0.0] * 4096, rows=8192, top_p=0.999)
-    assert (found > 0).mean() > 0.8  # 1 - 1/e² of them, were each sampled twice on average
-    assert found.max() < 12 / 8192
+    actual = shares_of([0.0] * 4096, rows=8192, top_p=0.999)
+    assert (actual > 0).mean() > 0.8  # 1 - 1/e² of them, were each sampled twice on average
+    assert actual.max() < 12 / 8192
 
 
 def test_top_p_over_more_tokens_than_are_sorted_first_keeps_the_fewest_that_reach_it():
     logits = np.linspace(0, 1, 5000).tolist()  # no thousand of them reach 0.9
-    found = shares_of(logits, rows=3000, top_p=0.9)
-    assert found[:300].sum() == 0
-    assert found[900:].sum() == pytest.approx(1, abs=0.1)
+    actual = shares_of(logits, rows=3000, top_p=0.9)
+    assert actual[:300].sum() == 0
+    assert actual[900:].sum() == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_top_p_over_more_tokens_than_are_sorted_first_keeps_the_fewest_that_reac
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_best_token_wins_where_nothing_is_left_to_chance(logits, expect, temperature):
     top_k = 1 if np.isfinite(logits).all() else 0
-    found = OPS.sample(np.array([logits], np.float32), batch(1, temperature=temperature, top_k=top_k))
-    assert found.tokens.tolist() == [expect]
+    actual = OPS.sample(np.array([logits], np.float32), batch(1, temperature=temperature, top_k=top_k))
+    assert actual.tokens.tolist() == [expect]
 
 
 def test_a_sampled_token_depends_on_its_seed_and_step_alone():
@@ -99,14 +99,14 @@ def test_a_known_seed_samples_known_tokens():
     from wisp_runtime.ops.reference import philox4x32
 
     logits = np.random.default_rng(8).standard_normal(101).astype(np.float32)
-    found = OPS.sample(
+    actual = OPS.sample(
         logits[None], batch(1, seeds=np.array([12345], np.uint64), steps=np.array([42]))
     ).tokens[0]
     scores = []
     for token, logit in enumerate(logits.astype(np.float64)):
         word = philox4x32(np.array([[token // 4, 0, 42, 0]], np.uint32), (12345, 0))[0, token % 4]
         scores.append(logit - np.log(-np.log1p(-(int(word) + 0.5) / 2**32)))
-    assert found == np.argmax(scores)
+    assert actual == np.argmax(scores)
 
 
 PENALTY = {
@@ -152,18 +152,18 @@ def test_a_bitmask_over_many_words_allows_exactly_its_bits():
     for token in allowed:
         mask[0, token // 32] |= np.uint32(1 << token % 32)
     rows = 500
-    found = shares_of([0.0] * 100, rows=rows, bitmask=np.repeat(mask, rows, axis=0))
-    assert np.flatnonzero(found).tolist() == allowed
+    actual = shares_of([0.0] * 100, rows=rows, bitmask=np.repeat(mask, rows, axis=0))
+    assert np.flatnonzero(actual).tolist() == allowed
 
 
 def test_log_probabilities_are_of_the_model_and_best_first():
     logits = np.array([LOGITS, [0.0, 0.0, 0.0, 5.0, 0.0]], np.float32)
-    found = OPS.sample(logits, batch(2, temperature=0.0, logprobs=3))
+    actual = OPS.sample(logits, batch(2, temperature=0.0, logprobs=3))
     np.testing.assert_allclose(
-        found.logprobs, [np.log(shares(LOGITS)[0]), np.log(shares(logits[1])[3])], rtol=1e-5
+        actual.logprobs, [np.log(shares(LOGITS)[0]), np.log(shares(logits[1])[3])], rtol=1e-5
     )
-    assert found.top_ids.tolist() == [[0, 4, 1], [3, 0, 1]]  # the lower id first among equals
-    np.testing.assert_allclose(np.exp(found.top_logprobs[0]), np.sort(shares(LOGITS))[::-1][:3], rtol=1e-5)
+    assert actual.top_ids.tolist() == [[0, 4, 1], [3, 0, 1]]  # the lower id first among equals
+    np.testing.assert_allclose(np.exp(actual.top_logprobs[0]), np.sort(shares(LOGITS))[::-1][:3], rtol=1e-5)
     none = OPS.sample(logits, batch(2, logprobs=0))
     assert (none.top_ids.shape, none.logprobs.shape) == ((2, 0), (2,))
     assert OPS.sample(logits, batch(2)).logprobs is None
@@ -171,9 +171,9 @@ def test_log_probabilities_are_of_the_model_and_best_first():
 
 def test_one_rows_nan_leaves_the_other_rows_log_probabilities_alone():
     logits = np.array([[np.nan, 1.0, 2.0], [0.0, 1.0, 2.0]], np.float32)
-    found = OPS.sample(logits, batch(2, temperature=0.0, logprobs=2))
-    assert found.tokens.tolist() == [0, 2]
-    assert found.top_ids[1].tolist() == [2, 1]
+    actual = OPS.sample(logits, batch(2, temperature=0.0, logprobs=2))
+    assert actual.tokens.tolist() == [0, 2]
+    assert actual.top_ids[1].tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(

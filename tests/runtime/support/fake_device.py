@@ -1,4 +1,4 @@
-"""A device without a GPU: memory is NumPy's, and work runs in order but late: only when someone waits for it.
+"""A device without a GPU: memory is NumPy's, and work runs in order but late: only when it is waited for.
 
 Or at once, which is the other end of what a real stream may do. Recordings run again on the same memory, as
 CUDA graphs do. The toy model and a sampler compute on it.
@@ -27,7 +27,7 @@ class FakeEvent:
         self.stream, self.place = stream, 0
 
     def record(self):
-        self.place = self.stream.asked
+        self.place = self.stream.enqueued
 
     def synchronize(self):
         self.stream.run(self.place)
@@ -40,24 +40,24 @@ class FakeGraph:
     def launch(self):
         self.launches += 1
         for task in self.work:
-            self.stream.ask(task)
+            self.stream.enqueue(task)
 
 
 class FakeStream:
     def __init__(self, *, is_late=True):
         self.is_late = is_late
         self.queue = deque()
-        self.asked = self.ran = self.device_bytes = 0
+        self.enqueued = self.ran = self.device_bytes = 0
         self.recordings, self.recording = [], None
 
-    def ask(self, work):
+    def enqueue(self, work):
         if self.recording is not None:
             self.recording.append(work)
             return
-        self.asked += 1
+        self.enqueued += 1
         self.queue.append(work)
         if not self.is_late:
-            self.run(self.asked)
+            self.run(self.enqueued)
 
     def run(self, place):
         while self.ran < place:
@@ -76,17 +76,17 @@ class FakeStream:
     def upload(self, device, host):
         assert device.nbytes == host.nbytes
         assert self.recording is None
-        self.ask(lambda: np.copyto(device.view(np.uint8), host.view(np.uint8)))
+        self.enqueue(lambda: np.copyto(device.view(np.uint8), host.view(np.uint8)))
 
     def upload_rows(self, device, host):
         assert device.shape == host.shape
         assert self.recording is None
-        self.ask(lambda: np.copyto(device, host))
+        self.enqueue(lambda: np.copyto(device, host))
 
     def download(self, host, device):
         assert host.shape == device.shape
         assert self.recording is None
-        self.ask(lambda: np.copyto(host, device))
+        self.enqueue(lambda: np.copyto(host, device))
 
     def event(self):
         return FakeEvent(self)
@@ -135,7 +135,7 @@ class FakeSampler:
             self.top_ids[:live] = np.arange(MAX_ALTERNATIVES)
             self.top_logprobs[:live] = -np.arange(MAX_ALTERNATIVES)
 
-        self.stream.ask(work)
+        self.stream.enqueue(work)
         reported = {name: getattr(self, name)[:rows] for name in ("logprobs", "top_ids", "top_logprobs")}
         if logprobs < 0:
             reported = dict.fromkeys(reported)
@@ -163,7 +163,7 @@ class FakeModel:
             fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
             logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache).logits
 
-        self.stream.ask(work)
+        self.stream.enqueue(work)
         return Output(logits)
 
 
@@ -175,6 +175,6 @@ def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | 
     model, cache = FakeModel(stream, sampler, toy or on_host.model), on_host.cache
 
     def copy_slot(array, source, target):
-        stream.ask(lambda: cache.copy_slot(array, source, target))
+        stream.enqueue(lambda: cache.copy_slot(array, source, target))
 
     return DeviceRunner(model, replace(cache, copy_slot=copy_slot), sampler, stream, limits)

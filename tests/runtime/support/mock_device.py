@@ -57,7 +57,7 @@ class MockOps(CpuOps):
         self.fault_after, self.launch_s = None, 0.0
 
     def launch(self, op, *shape):
-        self.stream.ask(lambda: self.ran(Launch(op, shape)))
+        self.stream.enqueue(lambda: self.ran(Launch(op, shape)))
         return np.zeros(shape, np.float32)
 
     def ran(self, launch):
@@ -122,7 +122,7 @@ class MockSampler:
             self.tokens[:count] = [self.script(position) for position in positions[1 : 1 + count].tolist()]
 
         self.ops.launch("sample", rows)
-        self.ops.stream.ask(work)
+        self.ops.stream.enqueue(work)
         alternatives = np.zeros((rows, MAX_ALTERNATIVES), np.float32) if logprobs >= 0 else None
         return SimpleNamespace(
             tokens=self.tokens[:rows],

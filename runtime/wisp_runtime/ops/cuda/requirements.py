@@ -14,14 +14,14 @@ _MAX_HEADS_A_GROUP = 16
 
 
 def require_model(spec: ModelSpec, block_tokens: int) -> None:
-    """Refuse sizes that no kernel takes, while that costs nothing yet.
+    """Refuse sizes that no kernel takes, before anything is loaded.
 
     Raises:
         ConfigError: KV blocks of ``block_tokens`` tokens.
         ModelUnsupported: the model has such a size.
     """
     if block_tokens % 8:
-        raise ConfigError(f"--block-tokens {block_tokens}: a GPU wants a multiple of 8, such as 16.")
+        raise ConfigError(f"--block-tokens {block_tokens}: must be a multiple of 8 on a GPU, such as 16.")
     if problems := list(_problems(spec)):
         raise ModelUnsupported(
             f"no kernel for this model: {'; '.join(problems)}. Serve it with --device cpu."

@@ -63,9 +63,9 @@ def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float, rows: A
     if rows is None:
         residual += x
         return rmsnorm(residual, weight, eps=eps)
-    wanted = residual[rows] + x
-    residual[rows] = wanted
-    return rmsnorm(wanted, weight, eps=eps)
+    summed = residual[rows] + x
+    residual[rows] = summed
+    return rmsnorm(summed, weight, eps=eps)
 
 
 def gather_rows(x: Array, rows: Array) -> Array:

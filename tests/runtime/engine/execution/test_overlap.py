@@ -55,7 +55,7 @@ class LoggedStep:
 
     def sampled_tokens(self):
         stream = self.owner.runner._stream
-        self.owner.queued.append(stream.asked - self.step.done.place)
+        self.owner.queued.append(stream.enqueued - self.step.done.place)
         self.owner.log.append(f"tokens {self.number}")
         return self.step.sampled_tokens()
 

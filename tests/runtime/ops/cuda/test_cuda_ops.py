@@ -89,49 +89,51 @@ def name_of(ops):
     return ops._linear.call_args.kwargs["out_name"]
 
 
-class Turned:
-    """Where :meth:`CudaOps.project_qkv` goes."""
+class QkvPath:
+    """Path of :meth:`CudaOps.project_qkv`: fused or separate."""
 
     def __init__(self, ops, fuses_rope):
-        self.ops, ops._rope = (
-            ops,
-            MagicMock(side_effect=lambda *_, is_interleaved: f"rope{' interleaved' * is_interleaved}"),
-        )
+        self.ops = ops
+        ops._rope = MagicMock(side_effect=lambda *_, is_interleaved: f"rope{' interleaved' * is_interleaved}")
         ops._linear = MagicMock(fuses_rope=fuses_rope)
         ops._linear.rotary.return_value = "rotary"
 
-    def way(self, permutation, size, turning, norm=None, tokens=3):
+    def take(self, permutation, size, rotary_size, norm=None, tokens=3):
         heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
-        table = np.zeros((9, turning // 2))
+        table = np.zeros((9, rotary_size // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
         weight, batch = SimpleNamespace(permutation=permutation), MagicMock()
         return self.ops.project_qkv(np.zeros((tokens, 8)), weight, None, heads, rotary, batch, None, None)
 
 
-def test_a_product_turns_its_rows_where_it_can(ops):
-    hopper = Turned(ops, fuses_rope=True)
-    assert hopper.way("rope_interleaved_128", 128, 128) == "rotary"
-    assert hopper.way("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
-    assert hopper.way("plain", 64, 32) == "rope"
-    assert hopper.way("plain", 64, 64, norm="norm") == "rope"
-    assert hopper.way("plain", 80, 80) == "rope"
-    assert hopper.way("rope_interleaved_128", 128, 128, tokens=768) == "rotary"
-    assert hopper.way("rope_interleaved_128", 128, 128, tokens=769) == "rope interleaved"
-    assert hopper.way("plain", 64, 64, tokens=769) == "rope"
-    assert Turned(ops, fuses_rope=False).way("plain", 64, 64) == "rope"
+def test_a_gemm_applies_rope_where_it_can(ops):
+    hopper = QkvPath(ops, fuses_rope=True)
+    assert hopper.take("rope_interleaved_128", 128, 128) == "rotary"
+    assert hopper.take("plain", 64, 64) == "rotary"  # heads of 64 fit a row tile as they are
+    assert hopper.take("plain", 64, 32) == "rope"
+    assert hopper.take("plain", 64, 64, norm="norm") == "rope"
+    assert hopper.take("plain", 80, 80) == "rope"
+    assert hopper.take("rope_interleaved_128", 128, 128, tokens=768) == "rotary"
+    assert hopper.take("rope_interleaved_128", 128, 128, tokens=769) == "rope interleaved"
+    assert hopper.take("plain", 64, 64, tokens=769) == "rope"
+    assert QkvPath(ops, fuses_rope=False).take("plain", 64, 64) == "rope"
     assert ops._linear.call_args.kwargs["out_name"] == "qkv"
 
 
-@pytest.mark.parametrize(("fuses_rope", "held"), [(True, "rope_interleaved_128"), (False, "plain")])
-def test_rows_lie_by_heads_where_the_product_turns_them(module, fuses_rope, held):
+@pytest.mark.parametrize(("fuses_rope", "permutation"), [(True, "rope_interleaved_128"), (False, "plain")])
+def test_rows_are_interleaved_where_the_gemm_applies_rope(module, fuses_rope, permutation):
     ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=fuses_rope))
     structures = (RotaryRows(128), GateUpRows(), None)
     weights = [WeightSpec("w", (256, 8), (), "projection", rows=rows) for rows in structures]
-    assert [ops.row_permutation(weight) for weight in weights] == [held, "gate_up_interleaved", "plain"]
+    assert [ops.row_permutation(weight) for weight in weights] == [
+        permutation,
+        "gate_up_interleaved",
+        "plain",
+    ]
 
 
 def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
-    """Where each sequence has one token of the largest step, no step before the seal gathers rows."""
+    """A largest step of one token a sequence gathers no rows before the seal."""
     spec, step = shape_spec("llama-3-8b"), StepSizes(5, 5, 8192, 16, sm_count=132)
     ops.reserve(spec, step)
     workspace = ops.gpu.workspace
@@ -145,21 +147,21 @@ def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
     assert workspace.grown == before
 
 
-def test_a_product_of_taken_rows_is_what_a_layer_adds(module, ops):
+def test_a_gemm_of_gathered_rows_writes_the_output_buffer(module, ops):
     workspace = ops.gpu.workspace
     attention = workspace.array("attention", (4, 64), module.BF16)
-    taken = ops.gather_rows(attention, some_rows(workspace, 2))
-    assert (taken.shape, taken.dtype) == ((2, 64), module.BF16)
-    ops.linear(taken, None)
+    gathered = ops.gather_rows(attention, some_rows(workspace, 2))
+    assert (gathered.shape, gathered.dtype) == ((2, 64), module.BF16)
+    ops.linear(gathered, None)
     assert name_of(ops) == "output"
     with pytest.raises(ShapeError, match="rows is the buffer of x"):
-        ops.gather_rows(taken, some_rows(workspace, 1))
+        ops.gather_rows(gathered, some_rows(workspace, 1))
 
 
 @pytest.mark.parametrize(
     ("count", "chosen", "fits"), [(4, None, True), (2, 2, True), (4, 2, False), (2, None, False)]
 )
-def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits):
+def test_x_has_as_many_rows_as_are_added_to(module, ops, count, chosen, fits):
     workspace = ops.gpu.workspace
     x = workspace.array("output", (count, 64), module.BF16)
     weight = workspace.array("weight", (64,), module.BF16)
@@ -178,7 +180,7 @@ def test_what_is_added_to_some_rows_has_as_many(module, ops, count, chosen, fits
         ((4, 64), None, (2, 1)),
     ],
 )
-def test_rows_that_cannot_be_taken_are_refused(module, ops, shape, dtype, rows):
+def test_rows_that_cannot_be_gathered_are_refused(module, ops, shape, dtype, rows):
     workspace = ops.gpu.workspace
     x = workspace.array("attention", shape, dtype or module.BF16)
     with pytest.raises(ShapeError, match="gather_rows"):

@@ -134,7 +134,7 @@ def test_a_plan_suits_its_shape(shape, tokens, width, n_tiles, most_us):
 
 @pytest.mark.parametrize("sms", [132, 131])
 @pytest.mark.parametrize(("shape", "tokens"), [(GATE_UP, 2048), (GATE_UP, 7900), (DOWN, 8192), (QKV, 8192)])
-def test_neighbours_share_the_tokens_of_many_full_tiles(shape, tokens, sms):
+def test_many_full_tiles_use_multicast(shape, tokens, sms):
     chosen = plan(GemmShape(*shape, tokens), sms)
     assert (chosen.shares_tokens, chosen.grid % 2, chosen.full_tiles) == (True, 0, chosen.tiles)
     for block in range(0, chosen.grid, 2):
@@ -142,7 +142,7 @@ def test_neighbours_share_the_tokens_of_many_full_tiles(shape, tokens, sms):
             assert (right.m_tile, right.n_tile) == (left.m_tile + 1, left.n_tile)
 
 
-def test_few_tiles_and_odd_m_tiles_share_nothing():
+def test_few_tiles_and_odd_m_tiles_use_no_multicast():
     assert not plan(GemmShape(*DOWN, 2048), 132).shares_tokens
     assert not plan(GemmShape(GATE_UP[0] + 128, GATE_UP[1], 8192), 132).shares_tokens
 

@@ -121,8 +121,8 @@ def test_nvcc_without_a_c_compiler_says_so(tmp_path, monkeypatch):
 
 
 def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
-    resolve, lacking = Catalogue.resolve, Absent("linear", "wants wgmma. Use another.")
-    monkeypatch.setattr(Catalogue, "resolve", lambda *asked: resolve(*asked) | {"linear": lacking})
+    resolve, lacking = Catalogue.resolve, Absent("linear", "needs wgmma. Use another.")
+    monkeypatch.setattr(Catalogue, "resolve", lambda *arguments: resolve(*arguments) | {"linear": lacking})
     text = run("list", WISP_KERNELS=str(tmp_path)).stdout
     assert re.search(r"^sm_90a +hopper/common/bf16: 0 of \d\d compiled$", text, re.M)
     assert re.search(

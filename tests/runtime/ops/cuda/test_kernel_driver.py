@@ -28,7 +28,7 @@ from wisp_runtime.ops.cuda.device.driver import STICKY, code_of, failure_of, ok,
         (716, KernelFault, "not aligned"),
         (214, DeviceFailed, "ECC"),
         (999, DeviceFailed, "dmesg"),
-        (1, EngineFailed, "bug of ours"),  # invalid value: we asked for what cannot be
+        (1, EngineFailed, "bug of ours"),  # invalid value: an argument of ours is wrong
     ],
 )
 def test_a_code_has_a_failure_that_says_what_to_do(code, failure, says):

@@ -170,17 +170,17 @@ def test_a_launch_asks_for_overlap_and_clusters_where_there_are(kernels, driver,
     kernel = kernels.Kernel("k", "k", SimpleNamespace(ptr=1), can_overlap=can_overlap)
     kernel.launch((8,), 32, *ARGUMENTS, cluster=cluster)
     config = driver.launched[0][0]
-    asked = attributes(config)
-    assert config.numAttrs == len(asked)
-    assert ("overlap" in asked) == can_overlap
-    assert not can_overlap or asked["overlap"].programmaticStreamSerializationAllowed == 1
-    assert ("cluster" in asked) == (cluster > 1)
+    launch_attributes = attributes(config)
+    assert config.numAttrs == len(launch_attributes)
+    assert ("overlap" in launch_attributes) == can_overlap
+    assert not can_overlap or launch_attributes["overlap"].programmaticStreamSerializationAllowed == 1
+    assert ("cluster" in launch_attributes) == (cluster > 1)
     if cluster > 1:
-        size = asked["cluster"].clusterDim
+        size = launch_attributes["cluster"].clusterDim
         assert (size.x, size.y, size.z) == (cluster, 1, 1)
 
 
-def test_configurations_are_made_once_and_shared_memory_is_asked_for_as_it_grows(kernel, driver):
+def test_configurations_are_made_once_and_shared_memory_is_raised_as_it_grows(kernel, driver):
     for shared_bytes in (1000, 100_000, 100_000, 80_000, 200_000):
         kernel.launch((1,), 32, *ARGUMENTS, shared_bytes=shared_bytes)
     assert driver.granted == [(8, 100_000), (8, 200_000)]
@@ -236,7 +236,7 @@ def test_a_kernel_is_loaded_once(kernel_set, tmp_path):
             None,
             r"not compiled for sm_90a.*`wisp-runtime kernels build --arch sm_90a`",
         ),
-        ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 knows add_rmsnorm"),
+        ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 has add_rmsnorm"),
         (
             "sm_90a",
             "rmsnorm",

@@ -16,7 +16,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class FakeArray:
-    """A CuPy array as far as a product looks at it."""
+    """The attributes of a CuPy array that a GEMM reads."""
 
     def __init__(self, shape, dtype, data, strides=None):
         self.shape, self.dtype, self.data = shape, dtype, data
@@ -85,7 +85,7 @@ def linear(monkeypatch):
 
 
 @pytest.fixture
-def product(linear):
+def gemm(linear):
     """A ``Linear``, what it launched, and makers of tokens and matrices."""
     launched = []
     device = make_device(launched)
@@ -98,60 +98,60 @@ def product(linear):
             FakeArray((outputs * inputs,), linear.BF16, memory(address)), outputs, inputs
         )
 
-    return SimpleNamespace(multiply=linear.Linear(device), launched=launched, tokens=tokens, matrix=matrix)
+    return SimpleNamespace(linear=linear.Linear(device), launched=launched, tokens=tokens, matrix=matrix)
 
 
-def test_matrices_of_a_shape_share_a_launch_but_not_their_pointers(product):
-    first, second = product.matrix(1 << 30), product.matrix(2 << 30)
+def test_matrices_of_a_shape_share_a_launch_but_not_their_pointers(gemm):
+    first, second = gemm.matrix(1 << 30), gemm.matrix(2 << 30)
     bias = FakeArray((512,), first.storage.dtype, memory(3 << 30))
     bias.flags = SimpleNamespace(c_contiguous=True)
-    x = product.tokens(20)
+    x = gemm.tokens(20)
     for weight, added in ((first, None), (second, bias), (first, bias), (first, None)):
-        product.multiply(x, weight, added, out_name="y")
-    told = [(call[-1].weight, call[-1].bias) for call in product.launched]
-    assert told == [(1 << 30, None), (2 << 30, 3 << 30), (1 << 30, 3 << 30), (1 << 30, None)]
-    assert len(product.multiply._launches) == 1
+        gemm.linear(x, weight, added, out_name="y")
+    arguments = [(call[-1].weight, call[-1].bias) for call in gemm.launched]
+    assert arguments == [(1 << 30, None), (2 << 30, 3 << 30), (1 << 30, 3 << 30), (1 << 30, None)]
+    assert len(gemm.linear._launches) == 1
 
 
-def test_a_new_number_of_tokens_makes_no_new_map(product, linear):
-    weight = product.matrix(1 << 30)
+def test_a_new_number_of_tokens_makes_no_new_map(gemm, linear):
+    weight = gemm.matrix(1 << 30)
     for count in range(65, 97):
-        product.multiply(product.tokens(count), weight, out_name="y")
-    assert [call[-1].tokens for call in product.launched] == list(range(65, 97))
+        gemm.linear(gemm.tokens(count), weight, out_name="y")
+    assert [call[-1].tokens for call in gemm.launched] == list(range(65, 97))
     assert linear.maps == [((BUFFER_BYTES // 1024, 512), (96, 64))]
 
 
-def test_pairs_are_launched_as_clusters(product, linear):
-    weight = product.matrix(1 << 30, 4096, 4096)
-    product.multiply(product.tokens(256, 4096), weight, out_name="y")
-    entry, grid, cluster, _, arguments = product.launched[0]
+def test_pairs_are_launched_as_clusters(gemm, linear):
+    weight = gemm.matrix(1 << 30, 4096, 4096)
+    gemm.linear(gemm.tokens(256, 4096), weight, out_name="y")
+    entry, grid, cluster, _, arguments = gemm.launched[0]
     assert (entry, grid, cluster, arguments.pairs) == ("linear_n128", 128, 2, 64)
-    product.multiply(product.tokens(8, 4096), weight, out_name="y")
-    assert product.launched[1][2] == 1
+    gemm.linear(gemm.tokens(8, 4096), weight, out_name="y")
+    assert gemm.launched[1][2] == 1
 
 
-def test_neighbours_that_share_tokens_are_a_cluster_and_copy_half_a_tile_each(product, linear):
-    weight = product.matrix(1 << 30, 28672, 4096)
-    product.multiply(product.tokens(2048, 4096), weight, out_name="y")
-    entry, grid, cluster, _, arguments = product.launched[0]
+def test_blocks_with_multicast_are_a_cluster_and_copy_half_a_tile_each(gemm, linear):
+    weight = gemm.matrix(1 << 30, 28672, 4096)
+    gemm.linear(gemm.tokens(2048, 4096), weight, out_name="y")
+    entry, grid, cluster, _, arguments = gemm.launched[0]
     assert (entry, grid, cluster, arguments.shares_tokens) == ("linear_n256", 128, 2, 1)
     assert linear.maps[-1][1] == (128, 64)
 
 
-def test_a_ring_of_one_stage_of_wide_tiles_is_refused(product, linear):
+def test_a_pipeline_of_one_stage_of_wide_tiles_is_refused(gemm, linear):
     half = linear.Linear(make_device([]), shared_bytes=232448 // 2)
-    half(product.tokens(8), product.matrix(1 << 30), out_name="y")
+    half(gemm.tokens(8), gemm.matrix(1 << 30), out_name="y")
     with pytest.raises(ShapeError, match="116224 B of shared memory are too few"):
-        half(product.tokens(512, 4096), product.matrix(1 << 30, 28672, 4096), out_name="y")
+        half(gemm.tokens(512, 4096), gemm.matrix(1 << 30, 28672, 4096), out_name="y")
 
 
-def test_a_matrix_that_does_not_fit_is_refused_each_time(product, linear):
-    gated = linear.PackedMatrix(product.matrix(1 << 30).storage, 512, 512, "gate_up_interleaved")
+def test_a_matrix_that_does_not_fit_is_refused_each_time(gemm, linear):
+    gated = linear.PackedMatrix(gemm.matrix(1 << 30).storage, 512, 512, "gate_up_interleaved")
     for _ in range(2):
         with pytest.raises(ShapeError, match="rows are gate_up_interleaved"):
-            product.multiply(product.tokens(20), gated, out_name="y")
+            gemm.linear(gemm.tokens(20), gated, out_name="y")
     with pytest.raises(ShapeError, match=r"must be \[N, 512\]"):
-        product.multiply(product.tokens(20, 256), product.matrix(1 << 30), out_name="y")
+        gemm.linear(gemm.tokens(20, 256), gemm.matrix(1 << 30), out_name="y")
 
 
 @pytest.fixture
@@ -159,10 +159,10 @@ def portable(linear):
     return importlib.import_module("wisp_runtime.ops.cuda.gemm.portable_linear")
 
 
-def test_the_portable_kernels_get_the_address_of_the_tokens(portable, product):
+def test_the_portable_kernels_get_the_address_of_the_tokens(portable, gemm):
     launched = []
     multiply = portable.PortableLinear(make_device(launched))
-    x, weight = product.tokens(20), product.matrix(1 << 30)
+    x, weight = gemm.tokens(20), gemm.matrix(1 << 30)
     multiply(x, weight, out_name="y")
     multiply.logits(x, weight, out_name="z")
     entry, grid, cluster, tokens, arguments = launched[0]

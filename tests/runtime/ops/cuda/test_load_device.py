@@ -36,7 +36,7 @@ LLAMA = dense_decoder(
 H200 = Memory("cuda", "NVIDIA H200", 138 * GIB, 140 * GIB, 530 * MIB, 132)
 
 
-class Found:
+class FakeContext:
     """A GPU of some compute capability, or none."""
 
     def __init__(self, capability):
@@ -50,38 +50,38 @@ class Found:
 @pytest.mark.parametrize("capability", [None, (7, 5)])  # the T4 does not compute in bf16
 def test_auto_is_the_cpu_where_no_gpu_could_serve(monkeypatch, capability):
     monkeypatch.setattr(registry, "find_spec", lambda _: object())
-    assert registry.open_device("auto", threads=1, context=Found(capability)).ops.device == "cpu"
+    assert registry.open_device("auto", threads=1, context=FakeContext(capability)).ops.device == "cpu"
 
 
 def test_auto_is_the_cpu_where_cupy_is_not_installed(monkeypatch):
     monkeypatch.setattr(registry, "find_spec", lambda _: None)
-    assert registry.open_device("auto", threads=1, context=Found((9, 0))).ops.device == "cpu"
+    assert registry.open_device("auto", threads=1, context=FakeContext((9, 0))).ops.device == "cpu"
 
 
-def test_the_cpu_asks_for_no_gpu():
+def test_the_cpu_needs_no_gpu():
     assert registry.start_context("cpu") is None
     assert registry.open_device("cpu", threads=1).ops.device == "cpu"
 
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
-def test_a_gpu_that_was_asked_for_but_cannot_be_is_an_error_with_a_remedy():
+def test_a_requested_gpu_without_its_libraries_is_an_error_with_a_remedy():
     with pytest.raises(GpuUnavailable, match=r"--device cuda: .* pip install -e .\.\[cuda\]"):
-        registry.open_device("cuda", context=Found(None))
+        registry.open_device("cuda", context=FakeContext(None))
 
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
-def test_a_download_ends_when_the_gpu_that_was_asked_for_is_not_there():
-    seen = []
+def test_a_download_ends_when_the_requested_gpu_is_missing():
+    calls = []
     for device in ("auto", "cpu"):
-        startup._watch_for_gpu(device, Found(None), lambda *now: seen.append(now))(1, 2)
-    assert seen == [(1, 2), (1, 2)]
+        startup._watch_for_gpu(device, FakeContext(None), lambda *now: calls.append(now))(1, 2)
+    assert calls == [(1, 2), (1, 2)]
     with pytest.raises(GpuUnavailable):
-        startup._watch_for_gpu("cuda", Found(None), lambda *now: seen.append(now))(1, 2)
-    startup._watch_for_gpu("cuda", Found((9, 0)), lambda *now: seen.append(now))(2, 2)
-    assert seen[-1] == (2, 2)
+        startup._watch_for_gpu("cuda", FakeContext(None), lambda *now: calls.append(now))(1, 2)
+    startup._watch_for_gpu("cuda", FakeContext((9, 0)), lambda *now: calls.append(now))(2, 2)
+    assert calls[-1] == (2, 2)
 
 
-def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch):
+def test_without_a_driver_there_is_no_context_and_no_failure(monkeypatch):
     monkeypatch.setattr(context_prefetch, "_library", lambda *_: None)
     context = context_prefetch.ContextPrefetch()
     assert context.wait() is None
@@ -91,7 +91,7 @@ def test_where_there_is_no_driver_nothing_is_found_and_nothing_fails(monkeypatch
     context_prefetch._handle.cache_clear()
 
 
-class Lists:
+class FakeLibrary:
     """A management library that lists these processes, by number and bytes."""
 
     def __init__(self, *processes):
@@ -104,7 +104,7 @@ class Lists:
         return 0
 
 
-NOT_TOLD = (1 << 64) - 1
+UNKNOWN = (1 << 64) - 1
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ NOT_TOLD = (1 << 64) - 1
         ([(os.getpid(), 5), (0, 6)], 5),
         ([(0, 6)], 6),
         ([(0, 6), (0, 7)], None),
-        ([(os.getpid(), NOT_TOLD), (0, 6)], None),
+        ([(os.getpid(), UNKNOWN), (0, 6)], None),
         ([], None),
     ],
-    ids=["ours", "alone under another number", "whose is not known", "ours, not told", "nobody"],
+    ids=["ours", "alone under another number", "unknown owner", "ours, size unknown", "no process"],
 )
-def test_our_own_bytes_are_found_among_the_processes(monkeypatch, processes, held):
-    monkeypatch.setattr(context_prefetch, "management_library", lambda: Lists(*processes))
+def test_own_bytes_are_read_from_the_list_of_processes(monkeypatch, processes, held):
+    monkeypatch.setattr(context_prefetch, "management_library", lambda: FakeLibrary(*processes))
     monkeypatch.setattr(context_prefetch, "_handle", lambda _: 1)
     assert context_prefetch.process_bytes() == held
 
@@ -145,7 +145,7 @@ def test_a_model_is_checked_against_what_the_card_has_free():
         ({"max_concurrent": 1500, "max_context": 512}, 8192, 3000),
     ],
 )
-def test_a_step_beside_decodes_is_smaller_unless_somebody_said_how_large(options, alone, mixed):
+def test_a_step_with_decodes_is_smaller_unless_its_size_is_set(options, alone, mixed):
     config = ServeConfig(model="m", **options)
     limits = startup.limits_of(LLAMA, config, startup.require_fit(LLAMA, config, H200))
     assert (limits.max_step_tokens, limits.mixed_step_tokens) == (alone, mixed)
@@ -171,7 +171,7 @@ def test_max_context_shrinks_when_it_may_and_the_model_is_refused_when_it_may_no
         startup.require_fit(LLAMA, ServeConfig(model="m", max_context=8192), tight)
 
 
-def test_a_card_that_others_hold_is_named_as_such():
+def test_memory_held_by_other_processes_is_in_the_message():
     with pytest.raises(DoesNotFit) as caught:
         startup.require_fit(LLAMA, ServeConfig(model="m"), replace(H200, free_bytes=3 * GIB))
     assert "the NVIDIA H200 has 3.2 GiB free" in caught.value.message
@@ -202,11 +202,11 @@ def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, s
 
 
 def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():
-    with pytest.raises(ConfigError, match=r"--block-tokens 12: a GPU wants a multiple of 8"):
+    with pytest.raises(ConfigError, match=r"--block-tokens 12: must be a multiple of 8"):
         requirements.require_model(LLAMA, 12)
 
 
-class Asked:
+class FakeDevice:
     def __init__(self, memory):
         self._memory = memory
 
@@ -216,6 +216,6 @@ class Asked:
 
 def test_what_was_allocated_is_shown_beside_what_was_predicted():
     now = replace(H200, free_bytes=20 * GIB, process_bytes=119 * GIB)
-    told = startup.measured(H200, Asked(now))
-    assert told == {"measured": {"allocatedBytes": 118 * GIB, "processBytes": 119 * GIB}}
-    assert startup.measured(Memory("cpu", "this machine", GIB), Asked(None)) == {}
+    measured = startup.measured(H200, FakeDevice(now))
+    assert measured == {"measured": {"allocatedBytes": 118 * GIB, "processBytes": 119 * GIB}}
+    assert startup.measured(Memory("cpu", "this machine", GIB), FakeDevice(None)) == {}

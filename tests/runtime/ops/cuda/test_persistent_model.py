@@ -20,10 +20,10 @@ PREPARED = CATALOGUE.manifest("hopper").models
 @pytest.mark.parametrize("entry", PREPARED, ids=lambda entry: entry.name)
 def test_a_manifest_describes_the_shape_of_its_name(entry):
     assert entry.formats == ("bf16",)
-    (wanted,) = CATALOGUE.templates("hopper", "bf16", kernel_model(shape_spec(entry.name)))
+    (expected,) = CATALOGUE.templates("hopper", "bf16", kernel_model(shape_spec(entry.name)))
     chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["persistent_decode"]
     assert isinstance(chosen, Source)
-    assert (chosen.defines, chosen.path) == (wanted.defines, wanted.path)
+    assert (chosen.defines, chosen.path) == (expected.defines, expected.path)
 
 
 def test_the_shapes_of_the_families_that_are_served_are_prepared():
@@ -56,5 +56,5 @@ def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_
     ],
 )
 def test_a_shape_that_the_template_cannot_take_says_why(changes, workers, says):
-    found = unsupported_reason(changed(SPEC, **changes), workers)
-    assert found is None if says is None else says in found
+    reason = unsupported_reason(changed(SPEC, **changes), workers)
+    assert reason is None if says is None else says in reason

@@ -23,7 +23,7 @@ SMS = 132
 
 
 def seen(items: np.ndarray, tiling: Tiling, group: int) -> dict[tuple[int, int], list[int]]:
-    """Return the KV tiles that each (sequence, row of the chunk) meets, in the order of the parts."""
+    """Return the KV tiles that each (sequence, row of the chunk) attends to, in the order of the splits."""
     tiles: dict[tuple[int, int], list[int]] = {}
     for sequence, _, queries, _, first, begin, end, split in items.tolist():
         assert begin < end
@@ -47,7 +47,7 @@ CASES = [
 @pytest.mark.parametrize("tiling", [Tiling(64, 32), Tiling(64, 128), Tiling(128, 128)])
 @pytest.mark.parametrize(("group", "kv_heads"), [(1, 1), (4, 8), (7, 2)])
 @pytest.mark.parametrize("window", [1, 100, ALL])
-def test_every_row_meets_every_tile_it_sees_once(sizes, tiling, group, kv_heads, window):
+def test_every_row_attends_to_each_visible_tile_once(sizes, tiling, group, kv_heads, window):
     starts = (0, *np.cumsum([queries for queries, _ in sizes]).tolist())
     contexts = [context for _, context in sizes]
     chunks = chunks_of(starts, contexts)
@@ -78,9 +78,9 @@ def test_the_longest_come_first():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "parts"),
+    ("sizes", "splits"),
     [
-        ([(16, 7900)], [16]),  # 8 heads x 16 parts are 128 thread blocks
+        ([(16, 7900)], [16]),  # 8 heads x 16 splits are 128 thread blocks
         ([(16, 7900), (16, 7900)], [8, 8]),
         ([(16, 7900), (16, 4000)], [9, 5]),
         ([(512, 512)], [1] * 16),  # 128 thread blocks already
@@ -88,15 +88,15 @@ def test_the_longest_come_first():
         ([(8192, 8192)], [1] * 256),
     ],
 )
-def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(sizes, parts):
+def test_long_work_is_split_while_all_splits_run_at_once(sizes, splits):
     starts = (0, *np.cumsum([queries for queries, _ in sizes]).tolist())
     chunks = chunks_of(starts, [context for _, context in sizes])
     tiling = Tiling(rows_of_tile(chunks, 4, (64, 128)), 128)
     items = plan(chunks, tiling, group=4, kv_heads=8, window=ALL, sm_count=SMS)
-    assert (items[items[:, 7] & 0xFFFF == 0, 7] >> 16).tolist() == parts
-    if max(parts) > 1:
+    assert (items[items[:, 7] & 0xFFFF == 0, 7] >> 16).tolist() == splits
+    if max(splits) > 1:
         assert 8 * len(items) <= SMS
-        for first in np.flatnonzero(items[:, 7] & 0xFFFF == 0):  # parts of a tile are neighbours, in order
+        for first in np.flatnonzero(items[:, 7] & 0xFFFF == 0):  # splits of a tile are neighbours, in order
             count = items[first, 7] >> 16
             assert (items[first : first + count, 7] & 0xFFFF).tolist() == list(range(count))
 
@@ -104,12 +104,12 @@ def test_what_is_long_is_split_as_far_as_all_parts_run_at_once(sizes, parts):
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize(("tokens", "sequences"), [(2, 1), (600, 9), (8192, 256)])
 @pytest.mark.parametrize(("group", "kv_heads"), [(1, 32), (4, 8), (7, 4), (8, 1)])
-def test_no_step_has_more_items_than_were_reserved(rows, tokens, sequences, group, kv_heads):
+def test_no_step_has_more_work_tiles_than_were_reserved(rows, tokens, sequences, group, kv_heads):
     most = max_work_tiles(tokens, sequences, rows, group=group, kv_heads=kv_heads, sm_count=SMS)
     random = np.random.default_rng(tokens)
     for count in {1, min(sequences, tokens // 2), min(3, sequences, tokens // 2)}:
-        cuts = np.sort(random.choice(np.arange(1, tokens // 2), count - 1, replace=False)) * 2
-        queries = np.diff((0, *cuts, tokens)).tolist()
+        boundaries = np.sort(random.choice(np.arange(1, tokens // 2), count - 1, replace=False)) * 2
+        queries = np.diff((0, *boundaries, tokens)).tolist()
         for prefix in (0, 9000):
             starts = (0, *np.cumsum(queries).tolist())
             chunks = chunks_of(starts, [prefix + n for n in queries])
@@ -123,8 +123,8 @@ def steps(draw):
     """Return the most tokens and sequences of a step, and the queries of one that is no larger."""
     sequences = draw(st.integers(1, 64))
     tokens = draw(st.integers(sequences, 4 * sequences))
-    cuts = draw(st.sets(st.integers(1, tokens), max_size=sequences))
-    return tokens, sequences, np.diff((0, *sorted(cuts | {tokens})[-sequences:])).tolist()
+    boundaries = draw(st.sets(st.integers(1, tokens), max_size=sequences))
+    return tokens, sequences, np.diff((0, *sorted(boundaries | {tokens})[-sequences:])).tolist()
 
 
 @given(
@@ -136,7 +136,7 @@ def steps(draw):
     splits=st.booleans(),
 )
 @example(step=(105, 55, [1] * 53 + [26, 26]), prefix=0, rows=128, group=5, kv_heads=8, splits=False)
-def test_no_step_of_short_prompts_has_more_items_than_were_reserved(
+def test_no_step_of_short_prompts_has_more_work_tiles_than_were_reserved(
     step, prefix, rows, group, kv_heads, splits
 ):
     """In deterministic mode a chunk of one token is a prompt's too, in a tile of the largest kind."""
@@ -170,6 +170,6 @@ def test_the_narrowest_kernel_that_fits_is_chosen(variants, head_size, shared_by
     assert variant.shared_bytes(variant.rows[-1]) <= shared_bytes
 
 
-def test_heads_that_no_kernel_holds_are_refused():
+def test_heads_wider_than_every_kernel_are_refused():
     with pytest.raises(ShapeError, match="heads of 264"):
         select_variant(WGMMA, 264, 232448)

@@ -96,9 +96,9 @@ class Catalogue:
     def resolve(
         self, hardware: str, weight_format: str = "bf16", model: str = EVERY_MODEL
     ) -> dict[str, Source | Absent]:
-        """Choose a source for every op that any hardware knows, in alphabetical order.
+        """Choose a source for every op of any hardware, in alphabetical order.
 
-        Args: as :meth:`choose` takes them.
+        Arguments are those of :meth:`choose`.
         """
         ops = {op for name in self.hardware for op in self._ops(name)}
         ops |= {source.op for source in self._of_model(hardware, model)}

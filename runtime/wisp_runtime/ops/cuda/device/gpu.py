@@ -156,13 +156,13 @@ def tensor_map_3d(
 
 def _tensor_map(array: Array, box: tuple[int, ...]) -> ctypes.Array[ctypes.c_uint64]:
     if array.dtype != BF16 or array.ndim != len(box) or array.strides[-1] != BF16.itemsize:
-        got = f"{array.dtype} {array.shape}, strides {array.strides} bytes"
-        raise ShapeError(f"a tensor map wants {len(box)} dimensions of bf16, the last dense; got {got}")
+        given = f"{array.dtype} {array.shape}, strides {array.strides} bytes"
+        raise ShapeError(f"a tensor map takes {len(box)} dimensions of bf16, the last dense, not {given}")
     outer_strides = [int(stride) for stride in array.strides[:-1]]
     if array.data.ptr % 16 or any(stride % 16 for stride in outer_strides):
-        raise ShapeError(f"a tensor map wants 16-byte aligned rows; the strides are {array.strides} bytes")
+        raise ShapeError(f"a tensor map takes rows aligned to 16 bytes; strides are {array.strides}")
     if box[-1] * BF16.itemsize > _SWIZZLE_BYTES or max(box) > 256:
-        raise ShapeError(f"a tensor map's box is at most 256 a dimension and 64 columns; got {box}")
+        raise ShapeError(f"a tensor map's box is at most 256 a dimension and 64 columns, not {box}")
     tensor_map = ok(
         cu.cuTensorMapEncodeTiled(
             cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,

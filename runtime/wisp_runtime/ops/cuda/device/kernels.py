@@ -112,15 +112,15 @@ class KernelSet:
         stream is captured.
 
         Raises:
-            KernelsMissing: as :meth:`get`.
+            KernelsMissing: see :meth:`get`.
         """
-        wanted = [(op, entry) for op in ops for entry in self._cubin(op)[0].entries]
-        return len([self.get(op, entry) for op, entry in wanted])
+        entries = [(op, entry) for op in ops for entry in self._cubin(op)[0].entries]
+        return len([self.get(op, entry) for op, entry in entries])
 
     def _cubin(self, op: str) -> tuple[Source, Path]:
         source = self.chosen.get(op)
         if source is None:
-            raise KernelsMissing(f"there is no op {op}; {self.name} knows {', '.join(self.chosen)}.")
+            raise KernelsMissing(f"there is no op {op}; {self.name} has {', '.join(self.chosen)}.")
         if isinstance(source, Absent):
             raise KernelsMissing(f"{self.name} has no kernel for {op}: {source.why}")
         return source, self._compiled(source)

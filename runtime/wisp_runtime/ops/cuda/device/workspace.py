@@ -93,7 +93,7 @@ class Workspace:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.memory.nbytes < needed_bytes:
             buffer = self._grow(name, needed_bytes, is_zeroed)
-        assert buffer.is_zeroed == is_zeroed, f"{name} is asked for both as array and as zeroed"
+        assert buffer.is_zeroed == is_zeroed, f"{name} was allocated with is_zeroed={buffer.is_zeroed}"
         if len(self._views) >= _MAX_VIEWS:
             self._views.clear()
         view = cp.ndarray(shape, np.dtype(dtype), memptr=buffer.memory.data)
@@ -104,7 +104,7 @@ class Workspace:
         if self.is_sealed:
             had = self._buffers[name].memory.nbytes if name in self._buffers else 0
             raise WorkspaceExhausted(
-                f"the workspace's buffer {name} has {had} bytes, a step wants {needed_bytes}. Nothing is "
+                f"the workspace's buffer {name} has {had} bytes, a step needs {needed_bytes}. Nothing is "
                 "allocated after start-up: declare it in wisp_plan/memory/buffers. This is a bug of ours."
             )
         size_bytes = -(-max(needed_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

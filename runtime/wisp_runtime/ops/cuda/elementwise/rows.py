@@ -1,4 +1,4 @@
-"""Gather of an activation's rows on the GPU: after the last mixer few rows of a step are wanted."""
+"""Gather of an activation's rows on the GPU: after the last mixer few rows of a step are needed."""
 
 from __future__ import annotations
 

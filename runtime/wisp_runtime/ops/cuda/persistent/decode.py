@@ -1,7 +1,7 @@
 """The persistent decode kernel, ``persistent_decode.cu``, for one model on one GPU.
 
-Every block of its grid waits for every other, so all must run at once: the driver is asked how many do, and
-a GPU that runs too few takes the general path. A timeout leaves its reason in :attr:`hang_report`.
+Every block of its grid waits for every other, so all must run at once: where the driver's occupancy query
+allows fewer, steps take the general path. A timeout leaves its reason in :attr:`hang_report`.
 """
 
 from __future__ import annotations
