@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from wisp_plan.checkpoint.header import DTYPE_BITS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES
 from wisp_plan.weights.declaration import declare
@@ -137,7 +138,7 @@ def weight_bytes(spec: ModelSpec, format_name: str, device: Device) -> WeightByt
     """Count the bytes of all weights of ``spec`` in memory.
 
     Args:
-        format_name: format of the projections; everything else is held in bf16.
+        format_name: format of the projections; all else is held in bf16, or in a dtype of its own.
         device: ``cpu`` holds everything in float32; ``cuda`` adds the padding of :mod:`.layout`.
     """
     if device == "cpu":
@@ -145,7 +146,7 @@ def weight_bytes(spec: ModelSpec, format_name: str, device: Device) -> WeightByt
     projection, weights, scales = FORMATS[format_name], 0, 0
     for weight in declare(spec):
         if weight.role != "projection" or projection.bits == 16:
-            weights += held_elements(weight) * 2
+            weights += held_elements(weight) * DTYPE_BITS[weight.dtype or "BF16"] // 8
             continue
         matrices = math.prod(weight.shape[:-2])
         weights += matrices * projection.weight_bytes(*packed_shape(*weight.shape[-2:]))

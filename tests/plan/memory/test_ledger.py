@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from spec_changes import changed
+from spec_changes import attention_of, changed
 
+from wisp_plan.families.hugging_face import decoder_weights
 from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.ledger import (
     CONTEXT_BYTES,
@@ -15,7 +16,9 @@ from wisp_plan.memory.ledger import (
     graphs_bytes,
     workspace_bytes,
 )
+from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.units import MIB
+from wisp_plan.weights.declaration import DECLARATIONS
 from wisp_plan.weights.formats import FORMATS, weight_bytes
 
 CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
@@ -73,9 +76,27 @@ def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     assert buffers["swiglu"] == tokens * 14336 * 2
     assert buffers["rows"] == 32 * 4096 * 2
     assert buffers["logits"] == 32 * 128256 * 4
-    assert buffers["rope_table"] == 8192 * 128 * 4
+    assert buffers["rope_table.0"] == 8192 * 128 * 4
     assert workspace_bytes(spec, replace(CUDA, sm_count=132)) == sum(buffers.values())
     assert 100 * MIB < sum(buffers.values()) < 150 * MIB
+
+
+def test_each_rotary_embedding_has_a_table(spec_of):
+    spec = spec_of("llama-3-8b")
+    rope = replace(attention_of(spec).rope, theta=1e6)
+    others = changed(spec, rope=rope).layers
+    mixed = replace(spec, layers=(*spec.layers[:16], *others[16:]))
+    for options in (CUDA, CPU):
+        more = workspace_bytes(mixed, options) - workspace_bytes(spec, options)
+        assert more == 8192 * 128 * 4
+
+
+def test_a_weight_with_a_dtype_of_its_own_counts_as_it_is_held(spec_of, monkeypatch):
+    spec = replace(spec_of("smollm2-135m"), family="declared-here")
+    decay = WeightSpec("decay", (192,), stacked(("decay", (192,))), "parameter", dtype="F32")
+    monkeypatch.setitem(DECLARATIONS, spec.family, lambda spec: [*decoder_weights(spec), decay])
+    without = weight_bytes(spec_of("smollm2-135m"), "bf16", "cuda").weights
+    assert weight_bytes(spec, "bf16", "cuda").weights - without == 192 * 4
 
 
 @pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wisp_plan.memory.buffers.inputs import rope_table
+from wisp_plan.memory.buffers.inputs import rope_tables
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
@@ -26,7 +26,7 @@ def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
 
 
 def _rope_bytes(spec: ModelSpec) -> int:
-    return rope_table(spec).size_bytes
+    return sum(table.size_bytes for table in rope_tables(spec))
 
 
 def _attention_bytes(spec: ModelSpec, step: StepSizes) -> int:

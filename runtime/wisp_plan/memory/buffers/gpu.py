@@ -8,7 +8,7 @@ from wisp_plan.memory.buffers.attention import HOPPER_PREFILL_TILES, PrefillTile
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.elementwise import elementwise
 from wisp_plan.memory.buffers.gemm import gemm
-from wisp_plan.memory.buffers.inputs import inputs, rope_table
+from wisp_plan.memory.buffers.inputs import inputs, rope_tables
 from wisp_plan.memory.buffers.persistent import persistent
 from wisp_plan.memory.buffers.sampling import sampling
 from wisp_plan.memory.step import StepSizes
@@ -17,7 +17,7 @@ from wisp_plan.spec.model import ModelSpec
 
 def gpu_buffers(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return every buffer that serving ``spec`` needs beside weights and caches."""
-    return (*op_buffers(spec, step), *persistent(spec, step), *inputs(spec, step), rope_table(spec))
+    return (*op_buffers(spec, step), *persistent(spec, step), *inputs(spec, step), *rope_tables(spec))
 
 
 def op_buffers(

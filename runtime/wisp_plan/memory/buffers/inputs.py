@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.sampling import HEADER_BYTES, ROW_BYTES
-from wisp_plan.memory.buffers.widths import widest
 from wisp_plan.memory.cache import model_groups
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.cache import State
 from wisp_plan.spec.model import ModelSpec
 
@@ -40,6 +40,10 @@ def block_tables(step: StepSizes, groups: int) -> Buffer:
     return Buffer("block_tables", (groups, step.max_sequences, blocks), "int32")
 
 
-def rope_table(spec: ModelSpec) -> Buffer:
-    """Return the cosines and sines of every position, ``[S, R / 2]`` each."""
-    return Buffer("rope_table", (2, spec.max_context, widest(spec, "rotary_size") // 2), "float32")
+def rope_tables(spec: ModelSpec) -> tuple[Buffer, ...]:
+    """Return cosines and sines of every position, ``[S, R / 2]`` each, for each embedding that differs."""
+    sizes = {(mixer.rope, mixer.rotary_size): mixer.rotary_size for mixer in spec.mixers(AttentionSpec)}
+    return tuple(
+        Buffer(f"rope_table.{index}", (2, spec.max_context, size // 2), "float32")
+        for index, size in enumerate(sizes.values())
+    )
