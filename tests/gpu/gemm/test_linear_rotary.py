@@ -133,7 +133,7 @@ def test_rope_restores_the_order_of_interleaved_columns(device, random, heads):
     def project(cosines, sines, *where):
         qkv = linear(x, pair.by_heads.weight, out_name="test.qkv")
         rest = (None, None, 0.0, cosines, sines, *where)
-        return Rope(device)(qkv, heads, *rest, by_heads=heads[2] > 64)
+        return Rope(device)(qkv, heads, *rest, is_interleaved=heads[2] > 64)
 
     assert_equal(step.run(project), pair.separate(linear, x, step), exactly=True)
 

@@ -246,7 +246,7 @@ def test_arrays_that_do_not_fit_are_refused(device):
     with pytest.raises(ShapeError):
         bench.launch(logits, 21)
     four = {"bias_starts": np.array([0, 4], np.int32), "bias_ids": np.arange(4, dtype=np.int32)}
-    with pytest.raises(ShapeError, match="room for 3"):
+    with pytest.raises(ShapeError, match="4 penalties and biases in a step, more than 3"):
         bench.fill(batch(1, biases=np.ones(4, np.float32), **four))
     with pytest.raises(ShapeError):
         bench.fill(batch(5))
