@@ -57,12 +57,17 @@ class GroupBlocks:
 
 
 class PrefixTree:
-    """Blocks of all groups, and the tree that finds them again by their tokens."""
+    """Blocks of all groups, and the tree that finds them again by their tokens.
+
+    Attributes:
+        insertions: number of blocks that were inserted.
+    """
 
     def __init__(self, groups: list[GroupBlocks], states: StateSlots, block_tokens: int) -> None:
         self.groups, self.states = groups, states
         self.block_tokens = block_tokens
         self.root = Node(None, (), [])
+        self.insertions = 0
 
     def take(self, group: GroupBlocks) -> int:
         """Return a block with one reference, evicting the least recently used one if none is free."""
@@ -89,6 +94,7 @@ class PrefixTree:
         for group, block in zip(self.groups, blocks, strict=True):
             known = node.blocks[group.index]
             if known < 0:
+                self.insertions += 1
                 node.blocks[group.index] = block
                 group.nodes[block] = node
                 group.pool.acquire(block)

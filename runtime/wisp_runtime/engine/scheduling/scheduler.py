@@ -56,7 +56,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
-        self._refused_at: tuple[PriorityKey, int, tuple[int, ...]] | None = None
+        self._refused_at: tuple[PriorityKey, int, tuple[tuple[int, ...], int]] | None = None
         self._last: Plan = ()  # not counted as computed yet
         self._uncommitted = 0
         self._steps = self._prompt_tokens = self._cached_tokens = 0
@@ -236,7 +236,8 @@ class Scheduler:
         """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
         if sequence.pending_sample_row >= 0:  # preempted a moment ago
             return False
-        attempt = (sequence.priority_key, len(self.running), self.cache.available)
+        blocks = self.cache.available, self.cache.tree.insertions
+        attempt = (sequence.priority_key, len(self.running), blocks)
         if self.running and attempt == self._refused_at:
             return False
         takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache

@@ -56,3 +56,15 @@ def test_a_prompt_goes_on_with_the_blocks_there_are():
     while engine.load.prompt_tokens_total < 203:
         assert "prompt" in step(engine)
     assert engine.load.preemptions_total == 0
+
+
+def test_a_refused_sequence_is_admitted_once_its_beginning_is_published():
+    limits = Limits(one_pool(12, BLOCK, WINDOW), STEP, max_concurrent=4, max_context=400, vocab=9)
+    engine, beginning = make_scheduler(limits), tuple(range(8)) * 9
+    for number, (tokens, answer) in enumerate(((48, 100), (59, 100), (66, 2))):
+        engine.submit(Submit(f"r{number}", (*beginning[:tokens], number), answer))
+    for _ in range(
+        10
+    ):  # as many blocks are free all the time: a sequence gives one back for each that it takes
+        step(engine)
+    assert [sequence.id for sequence in (*engine.running, *engine.waiting)] == ["r0", "r1"]
