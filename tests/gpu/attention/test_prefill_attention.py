@@ -268,8 +268,8 @@ def test_reserved_buffers_suffice(attend, device):
     attend = PrefillAttention(fresh, attend._variants)
     heads, kv_heads, head_size = LLAMA
     tile = prefill_tile(attend.tiles, head_size)
-    sizes = {"group": heads // kv_heads, "kv_heads": kv_heads, "sm_count": device.sms}
-    partials = prefill_partials(tile.rows * (tile.head_size + 2), device.sms)
+    sizes = {"group": heads // kv_heads, "kv_heads": kv_heads, "sm_count": device.sm_count}
+    partials = prefill_partials(tile.rows * (tile.head_size + 2), device.sm_count)
     fresh.workspace.reserve((work_tiles(max_work_tiles(600, 9, tile.rows, **sizes)), *partials))
     fresh.workspace.seal()
     check(attend, make([(16, 7900)], LLAMA))
