@@ -151,8 +151,8 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
 
 def show(spec, ledger, device, predicted, measured):
     """Print the ledger beside what there is, so that a row that is wrong can be corrected."""
-    allocated = format_size(measured["allocatedBytes"])
-    print(f"\npredicted {format_size(predicted)}, allocated {allocated}; {measured}")
+    sizes = [format_size(size) for size in (predicted, measured["allocatedBytes"])]
+    print("\npredicted {}, allocated {}; {}".format(*sizes, measured))
     assert compute_ledger(spec, ledger.options) == ledger
     declared = {buffer.name: buffer.size_bytes for buffer in gpu_buffers(spec, ledger.options.step)}
     allocated = {row["name"]: row["bytes"] for row in device.gpu.workspace.report()}
