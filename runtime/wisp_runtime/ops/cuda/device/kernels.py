@@ -61,6 +61,7 @@ class KernelSet:
         self.chosen = catalogue.resolve(hardware.name, weight_format, model)
         self._catalogue, self._stream = catalogue, stream
         self._modules: dict[str, Any] = {}
+        self._paths: dict[Source, Path] = {}  # a path needs the hash of every header: once a source
         self._kernels: dict[tuple[str, str], Kernel] = {}
 
     def get(self, op: str, entry: str | None = None) -> Kernel:
@@ -85,7 +86,7 @@ class KernelSet:
         source = next((template for template in templates if template.op == op), None)
         if source is None:
             raise KernelsMissing(f"{hardware} has no {op} that reads {weight_format} weights.")
-        if not (self.folder / self._catalogue.cubin_name(source, self.arch)).is_file():
+        if not self._path(source).is_file():
             raise KernelsMissing(
                 f"{op} is not compiled for a model of this shape. Run `wisp-runtime kernels build --for "
                 "MODEL` where the image is built."
@@ -126,7 +127,7 @@ class KernelSet:
         return source, self._compiled(source)
 
     def _compiled(self, source: Source) -> Path:
-        path = self.folder / self._catalogue.cubin_name(source, self.arch)
+        path = self._path(source)
         if not path.is_file():
             raise KernelsMissing(
                 f"the kernel {source.name} is not compiled for {self.arch}: {path} is not "
@@ -134,6 +135,11 @@ class KernelSet:
                 "GPUs, which has it."
             )
         return path
+
+    def _path(self, source: Source) -> Path:
+        if source not in self._paths:
+            self._paths[source] = self.folder / self._catalogue.cubin_name(source, self.arch)
+        return self._paths[source]
 
     def _load(self, op: str, entry: str) -> Kernel:
         return self._open(*self._cubin(op), entry)
