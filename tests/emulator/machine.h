@@ -1,8 +1,8 @@
 // machine.h: a Hopper GPU in one thread of a CPU: grids of fibers, shared memory, barriers, and copies that come late.
 //
-// Every CUDA thread is a fiber that runs until it waits. A seed decides the order of fibers and the time at which a copy
-// or a relaxed store lands: a kernel without a necessary wait fails under some seeds. There are no times and no caches:
-// the clock counts switches of fibers.
+// Every CUDA thread is a fiber that runs until it waits. A seed decides the order of fibers and the time at which a
+// copy or a relaxed store lands: a kernel without a necessary wait fails under some seeds. There are no times and no
+// caches: the clock counts switches of fibers.
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,8 @@ struct HangReport {
 struct Args {
   const LayerWeights* layers;
   const bf16 *embeddings, *head, *final_norm;
-  float* pre_rope_qkv;  // [2, N, kQkvRows]: Q, K and V before norm and RoPE, rows permuted as the weights; even and odd layers
+  float* pre_rope_qkv;  // [2, N, kQkvRows]: Q, K and V before norm and RoPE, rows permuted as the weights; even and odd
+                        // layers
   bf16* normed;         // [64, D]: the residual times the next norm's weight
   bf16* attended;       // [64, Hq Dh]
   bf16* gated;          // [64, F]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from wisp_runtime.config import storage_settings
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported
-from wisp_runtime.sources.listing import Source
-from wisp_runtime.sources.publish import OnProgress
-from wisp_runtime.sources.store import obtain
+
+if TYPE_CHECKING:
+    from wisp_runtime.sources.listing import Source
+    from wisp_runtime.sources.publish import OnProgress
 
 _MOUNTED = {"pvc": "a claim's directory", "oci": "an image's files"}
 
@@ -31,7 +33,11 @@ def resolve(uri: str, revision: str | None, cache_dir: Path, on_progress: OnProg
         RuntimeFailure: a failure of fetching, see :func:`.store.obtain`.
     """
     source = source_of(uri, revision)
-    return obtain(source, cache_dir, on_progress) if source else _folder(_path(uri))
+    if source is None:
+        return _folder(_path(uri))
+    from wisp_runtime.sources.store import obtain  # a local model needs no download's code
+
+    return obtain(source, cache_dir, on_progress)
 
 
 def source_of(uri: str, revision: str | None) -> Source | None:

@@ -1,4 +1,4 @@
-// formats/bf16.cuh: weights in bf16, which the tensor cores read from a pipeline's stage as they lie.
+// bf16.cuh: weights in bf16, which the tensor cores read from a pipeline's stage as they lie.
 //
 // A format has
 //   kBlockK     columns of a weight tile, a multiple of 64

@@ -1,4 +1,4 @@
-// phases/attention.cuh: attention of one work tile: a split of a sequence, for the query heads of one KV head.
+// attention.cuh: attention of one work tile: a split of a sequence, for the query heads of one KV head.
 //
 //   1. The new token's Q (and of the last split K and V) are normed and rotated, once for the block, as soon as they
 //   are

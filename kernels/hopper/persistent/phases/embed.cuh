@@ -1,4 +1,4 @@
-// phases/embed.cuh: the residual before the first layer: rows of the embeddings, which are packed as bf16 weights.
+// embed.cuh: the residual before the first layer: rows of the embeddings, which are packed as bf16 weights.
 #pragma once
 
 #include "../compute.cuh"

@@ -1,4 +1,4 @@
-// phases/epilogues.cuh: what becomes of a GEMM's sums. An epilogue runs the GEMM, since it decides when to ask for what
+// epilogues.cuh: epilogues, which take a GEMM's sums. An epilogue runs the GEMM, since it decides when to ask for what
 // it needs beside the sums.
 //
 //   StorePreRopeQkv  [2, N, Q K V]  sums / rms + bias, float32, read without a barrier

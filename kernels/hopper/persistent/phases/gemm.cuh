@@ -1,4 +1,4 @@
-// phases/gemm.cuh: Y = W X^T, W streamed from memory in its format, X from other blocks; an epilogue takes the sums.
+// gemm.cuh: Y = W X^T, W streamed from memory in its format, X from other blocks; an epilogue takes the sums.
 //
 // Rows go in 16-row tiles, one a warp; four are a 64-row block, what a warpgroup's MMA takes; up to kMBlocks of them
 // are accumulated side by side. K goes in blocks of the format's kBlockK columns, half of them for each CTA of a

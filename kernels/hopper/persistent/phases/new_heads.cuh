@@ -1,4 +1,4 @@
-// phases/new_heads.cuh: Q, K and V of the newest token: norm, RoPE, and the cache.
+// new_heads.cuh: Q, K and V of the newest token: norm, RoPE, and the cache.
 //
 // A warp takes one head at a time; lane l has channels l + 32 i and those they are rotated with.
 #pragma once

@@ -1,4 +1,4 @@
-// phases/operands.cuh: the GEMMs of a dense layer and the head: shapes, weights, biases and activations.
+// operands.cuh: the GEMMs of a dense layer and the head: shapes, weights, biases and activations.
 #pragma once
 
 #include "../compute.cuh"

@@ -1,4 +1,4 @@
-// phases/paged_kv.cuh: a cache of keys and values in blocks, [L, P, Hkv, Tb, Dh] bf16, streamed in tiles of 16 tokens.
+// paged_kv.cuh: a cache of keys and values in blocks, [L, P, Hkv, Tb, Dh] bf16, streamed in tiles of 16 tokens.
 //
 // A tile in a stage is K, then V, in boxes of 64 channels with the 128-byte swizzle.
 #pragma once

@@ -1,4 +1,4 @@
-// phases/tile_scheduler.cuh: which splits of which sequences a block attends to.
+// tile_scheduler.cuh: the splits of sequences that a block attends to.
 //
 // A sequence is split by its context alone, so that a request's sums never depend on the batch: splits of 1,024 tokens,
 // or kMaxSplits longer ones. A work tile is a split for one KV head; blocks have equal runs of them.
