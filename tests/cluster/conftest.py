@@ -80,7 +80,7 @@ def fake_image(tmp_path_factory):
 
 @contextmanager
 def fresh_namespace(name):
-    kubectl("delete", "namespace", name, "--ignore-not-operator_process", "--timeout=60s")
+    kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
     kubectl("create", "namespace", name)
     try:
         yield name
