@@ -1,1 +1,1 @@
-"""One file a model family: which layers, in which order, with which weights."""
+"""The decoder that runs any family, and its loading from a checkpoint."""
