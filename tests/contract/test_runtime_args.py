@@ -16,9 +16,8 @@ from wisp_operator.core.fit import Device, plan
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION
-from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.model import ModelSpec, dense_decoder
-from wisp_plan.spec.rope import RopeSpec
+from wisp_plan.presets import shape_spec
+from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB
 from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
@@ -28,17 +27,7 @@ from wisp_runtime.ops.protocol.device import Memory
 
 CONTRACTS = Path(__file__).parents[2] / "docs" / "contracts.md"
 
-SPEC = dense_decoder(
-    "LlamaForCausalLM",
-    "llama",
-    layers=32,
-    hidden=4096,
-    inner=14336,
-    vocab=128256,
-    max_context=8192,
-    attention=AttentionSpec(32, 8, 128, RopeSpec(rotary_size=128)),
-    norm_eps=1e-5,
-)
+SPEC = shape_spec("llama-3-8b")
 
 
 def model(uri: str = "hf://Qwen/Qwen3-0.6B", source: Mapping[str, Any] | None = None, **spec: Any):

@@ -11,23 +11,11 @@ from hypothesis import strategies as st
 from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.memory.ledger import workspace_bytes
 from wisp_plan.memory.limits import step_sizes
-from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.model import dense_decoder
-from wisp_plan.spec.rope import RopeSpec
+from wisp_plan.presets import shape_spec
 from wisp_plan.units import GIB, MIB
 
 # Its workspace is 761 MiB with steps of 8192 tokens, 441 with 4096, 281, 201, and 161 with 512.
-LLAMA = dense_decoder(
-    "LlamaForCausalLM",
-    "llama",
-    layers=32,
-    hidden=4096,
-    inner=14336,
-    vocab=128256,
-    max_context=8192,
-    attention=AttentionSpec(32, 8, 128, RopeSpec(rotary_size=128)),
-    norm_eps=1e-5,
-)
+LLAMA = shape_spec("llama-3-8b")
 ALL = (8192, 4096, 2048, 1024, 512)
 AMPLE = 64 * GIB
 

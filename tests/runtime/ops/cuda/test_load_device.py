@@ -9,8 +9,7 @@ from importlib.util import find_spec
 import pytest
 from spec_changes import changed
 
-from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.model import dense_decoder
+from wisp_plan.presets import shape_spec
 from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.units import GIB, MIB
 from wisp_runtime.config import ServeConfig
@@ -22,17 +21,7 @@ from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.protocol.device import Memory
 
 has_gpu_libraries = find_spec("cupy") is not None
-LLAMA = dense_decoder(
-    "LlamaForCausalLM",
-    "llama",
-    layers=32,
-    hidden=4096,
-    inner=14336,
-    vocab=128256,
-    max_context=8192,
-    attention=AttentionSpec(32, 8, 128, RopeSpec(rotary_size=128)),
-    norm_eps=1e-5,
-)
+LLAMA = shape_spec("llama-3-8b")
 H200 = Memory("cuda", "NVIDIA H200", 138 * GIB, 140 * GIB, 530 * MIB, 132)
 
 
