@@ -6,8 +6,7 @@
 
 Three cases take turns, so that what else the machine does slows all: seven requests alone, with an eighth
 that has no penalty, with an eighth that has one. The third against the second is what a penalty costs the
-others. Prints JSON. Runs on any commit: put its ``runtime`` folder first in PYTHONPATH. A benchmark, not a
-test: it asserts no time.
+others. Prints JSON. A benchmark, not a test: it asserts no time.
 """
 
 from __future__ import annotations
@@ -59,15 +58,10 @@ class ScriptedChannel:
 
 def engine_drive(options: argparse.Namespace) -> Drive:
     """Bring up an engine in this process."""
+    from wisp_runtime.bench.target import TargetOptions, open_target
     from wisp_runtime.engine.loop import run
+    from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
 
-    try:
-        from wisp_runtime.bench.target import TargetOptions, open_target
-        from wisp_runtime.engine.transport.messages import SamplingParams, Shutdown, Submit
-    except ImportError:  # before the packages of bench and engine
-        from wisp_runtime.engine.messages import SamplingParams, Shutdown, Submit
-        from wisp_runtime.measure.subject import Wanted as TargetOptions
-        from wisp_runtime.measure.subject import open_subject as open_target
     context = options.prompt + options.tokens + 16
     target = open_target(
         TargetOptions(options.model, options.device, 8, context, kv_tokens=8 * (context + 64))
