@@ -11,6 +11,7 @@ from decode_batch import decode_batch
 from emulated_kernel import KERNELS, Emulated, tensor_map
 from spec_changes import attention_of, changed
 
+from wisp_plan.memory.buffers.persistent import exchanged
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
@@ -25,7 +26,6 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     THREADS,
     WIDTHS,
     Arguments,
-    exchanged_arrays,
     model_arguments,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model
@@ -118,8 +118,10 @@ class EmulatedStep:
     """The same for a GEMM of a layer; a test of another weight format packs these in its own way."""
 
     def _exchanged(self) -> dict[str, int]:
-        made = exchanged_arrays(self.spec, WIDTHS[-1])
-        self.exchanged = {name: _aligned(shape, dtype) for name, (shape, dtype) in made.items()}
+        self.exchanged = {
+            buffer.name.removeprefix("step."): _aligned(buffer.shape, np.dtype(buffer.dtype))
+            for buffer in exchanged(self.spec, WIDTHS[-1])
+        }
         return {name: self._pointer(array) for name, array in self.exchanged.items()}
 
     def _pointer(self, array: np.ndarray) -> int:

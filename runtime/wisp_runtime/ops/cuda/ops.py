@@ -95,8 +95,8 @@ class CudaOps(Arenas):
         """Open the first GPU that this process sees.
 
         Raises:
-            GpuUnavailable, GpuOutOfMemory, KernelsMissing: as :func:`.gpu.open_gpu`; also where one kernel of
-                the set is missing, before any weight is read.
+            GpuUnavailable, GpuOutOfMemory, KernelsMissing: see :func:`.gpu.open_gpu`; also where one kernel
+                of the set is missing, before any weight is read.
         """
         gpu = open_gpu()
         ops = cls(gpu)

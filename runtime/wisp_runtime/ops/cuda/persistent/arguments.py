@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
-
-import ml_dtypes  # noqa: F401 (gives NumPy the name bfloat16)
-import numpy as np
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
-from wisp_plan.memory.buffers.persistent import exchanged
 from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 
 WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
@@ -75,25 +70,11 @@ class Arguments(ctypes.Structure):
     )
 
 
-Shape = tuple[int, ...]
-
-
 def require_dense(spec: ModelSpec) -> DenseLayer:
     """Return the layer of a model whose layers are equal; ``unsupported_reason`` refuses every other."""
     layer = dense_layer(spec)
     assert layer is not None, f"{spec.architecture} has layers that differ"
     return layer
-
-
-def exchanged_arrays(spec: ModelSpec, rows: int) -> dict[str, tuple[Shape, np.dtype[Any]]]:
-    """Return shape and dtype of the arrays that blocks exchange, by name. All begin as zeros.
-
-    Args:
-        rows: sequences of the largest variant.
-    """
-    require_dense(spec)
-    declared = {buffer.name.removeprefix("step."): buffer for buffer in exchanged(spec, rows)}
-    return {name: (buffer.shape, np.dtype(buffer.dtype)) for name, buffer in declared.items()}
 
 
 def model_arguments(spec: ModelSpec) -> dict[str, int | float]:
