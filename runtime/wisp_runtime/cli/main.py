@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import click
 
-from wisp_runtime.config import nearest
+from wisp_runtime.setting_parsers import nearest
 
 # Name → (module, summary). A command module offers ``command``, a click command.
 COMMANDS = {
