@@ -20,7 +20,7 @@ TOP_LEVEL = {
 }
 TEST_FOLDERS = {
     *("contract", "plan", "operator", "gateway", "runtime", "emulator"),
-    *("gpu", "cluster", "bench"),
+    *("gpu", "cluster", "bench", "attacks"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
 MAX_FOLDER_FILES = 15
