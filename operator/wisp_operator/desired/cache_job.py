@@ -14,6 +14,7 @@ from typing import Any
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.arguments import COMMAND, TERMINATION_LOG
 from wisp_operator.desired.deployment import deployment
+from wisp_operator.desired.environment import literal
 from wisp_operator.desired.labels import labels, metadata
 from wisp_operator.desired.placement import HOST_LABEL
 from wisp_operator.desired.settings import BuildSettings
@@ -67,7 +68,7 @@ def _pod(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str,
     container = {
         "name": "fetch",
         "command": list(COMMAND),
-        "args": _arguments(model),
+        "args": [literal(argument) for argument in _arguments(model)],
         "resources": {"requests": {"cpu": settings.cpu_request, "memory": "1Gi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **{key: runtime[key] for key in kept},

@@ -12,7 +12,7 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.arguments import COMMAND, TERMINATION_LOG, arguments
-from wisp_operator.desired.environment import environment
+from wisp_operator.desired.environment import environment, literal
 from wisp_operator.desired.labels import PORT_NAME, RUNTIME_PORT, labels, metadata, selector
 from wisp_operator.desired.placement import placement, resources
 from wisp_operator.desired.settings import BuildSettings
@@ -68,7 +68,7 @@ def _container(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": list(COMMAND),
-        "args": arguments(model),
+        "args": [literal(argument) for argument in arguments(model)],
         "env": environment(model, settings),
         "ports": [{"name": PORT_NAME, "containerPort": RUNTIME_PORT, "protocol": "TCP"}],
         "resources": resources(model, settings),

@@ -30,7 +30,12 @@ def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str
 def _variable(variable: EnvVar) -> dict[str, Any]:
     if variable.secret_ref is not None:
         return _from_secret(variable.name, variable.secret_ref.name, variable.secret_ref.key)
-    return {"name": variable.name, "value": variable.value or ""}
+    return {"name": variable.name, "value": literal(variable.value or "")}
+
+
+def literal(text: str) -> str:
+    """Escape ``$``: a kubelet expands ``$(NAME)`` in arguments and values, also to the value of a Secret."""
+    return text.replace("$", "$$")
 
 
 def _from_secret(name: str, secret: str, key: str, *, optional: bool = False) -> dict[str, Any]:

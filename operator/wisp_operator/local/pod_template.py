@@ -109,7 +109,9 @@ def read(deployment: Mapping[str, Any]) -> Template:
     mounts, scratch = _volumes(pod, container)
     return Template(
         digest=hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10],
-        command=(*(container.get("command") or DEFAULT_COMMAND), *container.get("args", ())),
+        command=tuple(
+            map(_unescaped, (*(container.get("command") or DEFAULT_COMMAND), *container.get("args", ())))
+        ),
         environment=_environment(container, deployment["metadata"]),
         mounts=mounts,
         scratch=scratch,
@@ -154,10 +156,15 @@ def _environment(container: Mapping[str, Any], metadata: Mapping[str, Any]) -> d
     for variable in container.get("env", ()):
         source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
         if "value" in variable:
-            variables[variable["name"]] = variable["value"]
+            variables[variable["name"]] = _unescaped(variable["value"])
         elif source in fields:
             variables[variable["name"]] = fields[source]
     return variables
+
+
+def _unescaped(text: str) -> str:
+    """``text`` as a kubelet passes it on: ``$$`` is one ``$``."""
+    return text.replace("$$", "$")
 
 
 def _probe(container: Mapping[str, Any], name: str) -> Probe | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from wisp_operator import api
+from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import selector_text
 from wisp_operator.desired.service import service
@@ -209,6 +211,33 @@ def test_the_environment_has_each_name_once(found, expect):
     variables = container(found)["env"]
     assert {variable["name"]: shown(variable) for variable in variables} == expect
     assert len(variables) == len(expect)
+
+
+LEAK = "$(AWS_SECRET_ACCESS_KEY)"  # the kubelet puts a variable's value there, a Secret's too
+
+
+def test_no_value_of_a_secret_is_expanded_into_what_the_user_writes():
+    proxied = model(
+        f"s3://elsewhere/{LEAK}",
+        secret="s3",
+        runtime={"env": [{"name": "HTTPS_PROXY", "value": f"http://{LEAK}.example.com/$1"}]},
+    )
+    texts = [
+        *container(proxied)["args"],
+        *(variable.get("value", "") for variable in container(proxied)["env"]),
+    ]
+    (job,) = cache_jobs(replace_cache(proxied), ["node-1"], SETTINGS)
+    texts += job["spec"]["template"]["spec"]["containers"][0]["args"]
+    held = [text for text in texts if "$" in text]
+    assert held == [
+        "s3://elsewhere/$$(AWS_SECRET_ACCESS_KEY)",
+        "http://$$(AWS_SECRET_ACCESS_KEY).example.com/$$1",
+        "s3://elsewhere/$$(AWS_SECRET_ACCESS_KEY)",
+    ]
+
+
+def replace_cache(found: api.InferenceModel) -> api.InferenceModel:
+    return replace(found, spec=replace(found.spec, cache=replace(found.spec.cache, prefetch=True)))
 
 
 def test_a_hub_mirror_is_given_to_models_of_a_hub_only():

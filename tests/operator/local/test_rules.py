@@ -43,6 +43,14 @@ def test_paths_of_the_container_become_paths_of_this_machine(argument, becomes):
     assert argv[:2] == ["wisp-runtime", becomes]
 
 
+def test_an_escaped_dollar_is_one_dollar_of_a_process():
+    read = pod_template.read(
+        deployment(["s3://b/$$(KEY)"], env=[{"name": "HTTPS_PROXY", "value": "http://u:$$@proxy"}])
+    )
+    assert read.command[-1] == "s3://b/$(KEY)"
+    assert read.environment == {"HTTPS_PROXY": "http://u:$@proxy"}
+
+
 @pytest.mark.parametrize(
     ("asked", "device", "gets"),
     [
