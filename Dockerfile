@@ -82,7 +82,7 @@ COPY kernels kernels
 RUN mkdir -p /opt/wisp/kernels && { [ $FLAVOUR != cuda ] || \
     PYTHONPATH=runtime /tools/bin/python -c "from wisp_runtime.cli.main import main; main()" kernels build --out /opt/wisp/kernels; }
 
-# code: our own packages, each image with its own plane and the plan that both share.
+# code: our own packages, each image with its own plane and what both share.
 FROM tools AS code
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
@@ -103,7 +103,7 @@ FROM python AS operator
 COPY --from=operator-dependencies /opt/wisp /opt/wisp
 RUN ["python3", "-c", "import aiohttp.web, httptools, kopf, kubernetes.client, kubernetes.config, rich.live, uvicorn, uvloop"]
 COPY --from=operator-code /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib, pkgutil, wisp_gateway, wisp_operator, wisp_plan\nfor p in (wisp_gateway, wisp_operator, wisp_plan):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        m.name.endswith('__main__') or importlib.import_module(m.name)"]
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_gateway, wisp_http, wisp_operator, wisp_plan\nfor p in (wisp_gateway, wisp_http, wisp_operator, wisp_plan):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        m.name.endswith('__main__') or importlib.import_module(m.name)"]
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 EXPOSE 8080 8081
@@ -114,7 +114,7 @@ COPY --from=runtime-dependencies /opt/wisp /opt/wisp
 RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
 COPY --from=kernels /opt/wisp/kernels /opt/wisp/kernels
 COPY --from=runtime-code /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib, pkgutil, wisp_plan, wisp_runtime\nfor p in (wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        try:\n            '.convert' in m.name or importlib.import_module(m.name)\n        except ModuleNotFoundError as e:\n            if e.name not in ('cupy', 'cuda'): raise"]
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_http, wisp_plan, wisp_runtime\nfor p in (wisp_http, wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        try:\n            '.convert' in m.name or importlib.import_module(m.name)\n        except ModuleNotFoundError as e:\n            if e.name not in ('cupy', 'cuda'): raise"]
 ENV PYTHONDONTWRITEBYTECODE=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility WISP_KERNELS=/opt/wisp/kernels
 USER 65532:65532
 EXPOSE 8000

@@ -15,11 +15,11 @@ from pathlib import Path
 
 PLANES = {
     "operator": (
-        ("wisp_operator", "wisp_gateway", "wisp_plan"),
+        ("wisp_operator", "wisp_gateway", "wisp_plan", "wisp_http"),
         ("wisp_runtime", "numpy", "cupy", "fastapi"),
     ),
     "runtime": (
-        ("wisp_runtime", "wisp_plan"),
+        ("wisp_runtime", "wisp_plan", "wisp_http"),
         ("wisp_operator", "wisp_gateway", "kopf", "kubernetes", "gguf"),
     ),
 }

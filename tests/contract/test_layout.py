@@ -12,14 +12,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("operator/wisp_operator", "operator/wisp_gateway", "runtime/wisp_plan", "runtime/wisp_runtime")
+PACKAGES = (
+    *("operator/wisp_operator", "operator/wisp_gateway"),
+    *("runtime/wisp_plan", "runtime/wisp_http", "runtime/wisp_runtime"),
+)
 TOP_LEVEL = {
     *("pyproject.toml", "operator", "runtime", "kernels", "charts", "crds", "tests", "Dockerfile"),
     *("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
 TEST_FOLDERS = {
-    *("contract", "plan", "operator", "gateway", "runtime", "emulator"),
+    *("contract", "plan", "http", "operator", "gateway", "runtime", "emulator"),
     *("gpu", "cluster", "bench", "attacks"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
