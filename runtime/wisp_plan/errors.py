@@ -3,6 +3,7 @@
 PlanError                   ``message`` names the error, its place and the remedy
 ├── ConfigInvalid           config.json: a key is missing, mistyped or impossible; ``key`` names it
 │   ├── ConfigMissing       no config.json, or it cannot be opened
+│   ├── ConfigDamaged       not JSON, or longer than any model's
 │   └── UnknownArchitecture a model without code here
 ├── CheckpointInvalid       the weights cannot be used as they are
 │   ├── CheckpointMissing   no safetensors file, or an index names one that is not there
@@ -46,6 +47,10 @@ class ConfigInvalid(PlanError):
 
 class ConfigMissing(ConfigInvalid):
     """There is no ``config.json`` where a model should be, or it cannot be opened."""
+
+
+class ConfigDamaged(ConfigInvalid):
+    """``config.json`` is not JSON, or longer than any model's."""
 
 
 class UnknownArchitecture(ConfigInvalid):

@@ -6,7 +6,6 @@ suffice for a model of any size.
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import urllib.error
@@ -19,14 +18,20 @@ from urllib.parse import quote, urlsplit
 from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
 from wisp_plan.checkpoint import directory
-from wisp_plan.checkpoint.index import INDEX_FILE, Source, TensorIndex, read_tensor_index
-from wisp_plan.errors import ConfigInvalid
-from wisp_plan.families.config import parse_config
+from wisp_plan.checkpoint.index import (
+    INDEX_FILE,
+    MAX_INDEX_BYTES,
+    Source,
+    TensorIndex,
+    read_tensor_index,
+)
+from wisp_plan.errors import ConfigDamaged
+from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
+from wisp_plan.json_object import shorten
 from wisp_plan.spec.model import ModelSpec
 
 HUB = "https://huggingface.co"
 TIMEOUT_S = 15.0
-MAX_TEXT_BYTES = 64 << 20  # an index of the largest models has a few megabytes
 
 
 class Files(Protocol):
@@ -47,6 +52,12 @@ class LocalFolder:
 
     def config(self) -> ModelSpec:
         """Read ``config.json``; raises SourceError if there is none."""
+        if self.folder.suffix == ".gguf" and self.folder.is_file():
+            target = self.folder.with_suffix("")
+            raise SourceError(
+                f"{self.folder} is a GGUF file. Convert it first: wisp-runtime convert {self.folder} "
+                f"{target}; then point spec.model.uri at that folder: file://{target}."
+            )
         if not self.folder.is_dir():
             raise SourceError(
                 f"{self.folder} is not there, or no folder. Point spec.model.uri at a folder with a model: "
@@ -89,28 +100,27 @@ class HubRepository:
     def config(self) -> ModelSpec:
         """Read ``config.json``."""
         try:
-            parsed = json.loads(self._read_text("config.json"))
+            text = self._read_text("config.json", MAX_CONFIG_BYTES)
         except FileNotFoundError as error:
             raise SourceError(
                 f"hf://{self.name} has no config.json, so it is not a model Wisp can run."
             ) from error
-        except ValueError as error:
-            raise SourceError(f"config.json of hf://{self.name} is not JSON: {error}.") from error
         try:
-            return parse_config(parsed)
-        except ConfigInvalid as error:
-            raise error.at(f"hf://{self.name}") from error
+            return parse_config_text(text, f"hf://{self.name}")
+        except ConfigDamaged as error:  # perhaps of the hub's answer alone
+            raise SourceError(error.message) from error
 
     def tensors(self) -> TensorIndex:
         """Read the headers of the weights."""
         try:
-            index = self._read_text(INDEX_FILE)
+            index = self._read_text(INDEX_FILE, MAX_INDEX_BYTES)
         except FileNotFoundError:
             index = None
         return read_tensor_index(self._open, index)
 
-    def _read_text(self, file: str) -> bytes:
-        return self._get(file, 0, MAX_TEXT_BYTES)[0]
+    def _read_text(self, file: str, limit_bytes: int) -> bytes:
+        """Read a file, of a longer one a byte more than the limit: its parser refuses it."""
+        return self._get(file, 0, limit_bytes + 1)[0]
 
     def _open(self, file: str) -> Source:
         _, length = self._get(file, 0, 1)
@@ -129,7 +139,7 @@ class HubRepository:
         if self._token:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 return _requested_range(answer, offset, count)
         except urllib.error.HTTPError as error:
             raise self._refused(file, error.code) from error
@@ -147,6 +157,18 @@ class HubRepository:
                 "accept its licence on the hub, and put a token into key HF_TOKEN of spec.model.secretRef."
             )
         return SourceError(f"{file} of hf://{self.name}: {self._base} answered HTTP {code}. Try again later.")
+
+
+class _WebRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects to a hub's storage; urllib's own would follow one to ``ftp:`` as well."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise urllib.error.URLError(f"it redirects to {shorten(newurl)}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_WebRedirects())
 
 
 def _cause(error: Exception) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import os
+import stat
 from pathlib import Path
 
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
+    MAX_INDEX_BYTES,
     SINGLE_FILE,
     Source,
     TensorIndex,
     combine,
     parse_index,
-    read_source,
+    read_headers,
 )
-from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing
-from wisp_plan.families.config import parse_config
+from wisp_plan.errors import CheckpointMissing, ConfigMissing
+from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
 from wisp_plan.spec.model import ModelSpec
 
 
@@ -28,17 +31,12 @@ def read_config(folder: Path) -> ModelSpec:
     """
     path = folder / "config.json"
     try:
-        parsed = json.loads(path.read_bytes().decode())
+        text = _read(path, 0, MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigInvalid(f"{path} is not JSON ({error}). Download it again.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
-    try:
-        return parse_config(parsed)
-    except ConfigInvalid as error:
-        raise error.at(str(folder)) from error
+    return parse_config_text(text, str(folder))
 
 
 def read_file(path: Path) -> TensorIndex:
@@ -49,7 +47,7 @@ def read_file(path: Path) -> TensorIndex:
         HeaderInvalid, FileTruncated: it is damaged.
     """
     try:
-        return TensorIndex((read_source(_source(path), path.name),))
+        return TensorIndex(read_headers([(path.name, _source(path))]))
     except OSError as error:
         raise CheckpointMissing(f"{path} cannot be read: {error.strerror}.") from error
 
@@ -73,24 +71,35 @@ def read_directory(folder: Path) -> TensorIndex:
 
 
 def _read_shards(folder: Path) -> TensorIndex:
-    expected = parse_index((folder / INDEX_FILE).read_bytes())
-    files = sorted(set(expected.values()))
+    try:
+        expected = parse_index(_read(folder / INDEX_FILE, 0, MAX_INDEX_BYTES + 1))
+        files = sorted(set(expected.values()))
+        _require_files(folder, files)
+        return combine(read_headers((file, _source(folder / file)) for file in files), expected)
+    except OSError as error:
+        raise CheckpointMissing(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+
+
+def _require_files(folder: Path, files: list[str]) -> None:
     missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         raise CheckpointMissing(
             f"{folder}: {len(missing)} of {len(files)} files that {INDEX_FILE} names are missing: "
             f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Download the model again."
         )
-    return combine((read_file(folder / file).headers[0] for file in files), expected)
 
 
 def _source(path: Path) -> Source:
-    def read(offset: int, length: int) -> bytes:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+    return Source(lambda offset, length: _read(path, offset, length), path.stat().st_size)
 
-    return Source(read, path.stat().st_size)
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    """Read a range of a regular file; any other kind would block, or never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        file.seek(offset)
+        return file.read(length)
 
 
 def _nothing_to_read(folder: Path, files: list[Path]) -> str:

@@ -13,14 +13,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from wisp_plan.checkpoint.json_object import parse_object, shorten
 from wisp_plan.errors import FileTruncated, HeaderInvalid
+from wisp_plan.json_object import parse_object, shorten
 from wisp_plan.units import format_size
 
 LENGTH_BYTES = 8
-MAX_HEADER_BYTES = 100_000_000
-"""Limit of the reference implementation; a longer header is refused unread."""
+MAX_HEADER_BYTES = 16 << 20
+"""A longer header is refused unread: it would describe 100,000 tensors. The format allows 100 MB."""
 MAX_DIMENSIONS = 16
+MAX_NAME_CHARACTERS = 1024
 
 DTYPE_BITS = {
     "F4": 4,
@@ -93,6 +94,11 @@ class Header:
     tensors: tuple[TensorInfo, ...]
     file_bytes: int
     metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes before the first tensor: the header and its length."""
+        return self.tensors[0].start if self.tensors else self.file_bytes
 
 
 def parse_header_length(prefix: bytes, file: str) -> int:
@@ -170,6 +176,10 @@ def _metadata(value: object, file: str) -> dict[str, str]:
 def _tensor(name: str, entry: object, file: str, data_start: int) -> TensorInfo:
     if not isinstance(entry, dict):
         raise _bad(file, name, f"is described by a {type(entry).__name__}; expected an object")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _bad(
+            file, name, f"has a name of {len(name)} characters; at most {MAX_NAME_CHARACTERS} are read"
+        )
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise _bad(file, name, f"has the unknown dtype {shorten(dtype)}; known: {', '.join(DTYPE_BITS)}")

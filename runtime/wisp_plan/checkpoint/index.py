@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from wisp_plan.checkpoint.header import LENGTH_BYTES, Header, TensorInfo, parse_header, parse_header_length
-from wisp_plan.checkpoint.json_object import parse_object, shorten
 from wisp_plan.errors import CheckpointMissing, FileTruncated, HeaderInvalid
+from wisp_plan.json_object import parse_object, shorten
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 16 << 20
+MAX_FILES = 1024
+MAX_FILE_CHARACTERS = 200
+MAX_TENSORS = 1 << 17
+MAX_HEADERS_BYTES = 48 << 20
+"""Bytes of all headers of a checkpoint; they are held in memory at a time."""
 FIRST_READ_BYTES = 256 << 10
 """Bytes of the first read, before the header's length is known: one round trip suffices for most files."""
 
@@ -115,8 +121,27 @@ def read_tensor_index(open_file: Callable[[str], Source], index: bytes | None = 
         return TensorIndex((read_source(_open(open_file, SINGLE_FILE)),))
     expected = parse_index(index)
     files = sorted(set(expected.values()))
-    headers = tuple(read_source(_open(open_file, file), file) for file in files)
-    return combine(headers, expected)
+    return combine(read_headers((file, _open(open_file, file)) for file in files), expected)
+
+
+def read_headers(sources: Iterable[tuple[str, Source]]) -> tuple[Header, ...]:
+    """Read the headers of files, (name, source), one after the other.
+
+    Raises:
+        HeaderInvalid: together they are larger than any checkpoint's; or as :func:`read_source`.
+        FileTruncated: as :func:`read_source`.
+    """
+    headers, tensors, size_bytes = [], 0, 0
+    for file, source in sources:
+        header = read_source(source, file)
+        tensors, size_bytes = tensors + len(header.tensors), size_bytes + header.header_bytes
+        if tensors > MAX_TENSORS or size_bytes > MAX_HEADERS_BYTES:
+            raise HeaderInvalid(
+                f"the headers up to {shorten(file)} have {tensors} tensors in {size_bytes} bytes; at most "
+                f"{MAX_TENSORS} in {MAX_HEADERS_BYTES} are read. Use the model's own repository."
+            )
+        headers.append(header)
+    return tuple(headers)
 
 
 def _open(open_file: Callable[[str], Source], file: str) -> Source:
@@ -134,16 +159,31 @@ def parse_index(text: bytes) -> dict[str, str]:
     Raises:
         HeaderInvalid: not such an index, or it names a file outside its own folder.
     """
+    if len(text) > MAX_INDEX_BYTES:
+        raise HeaderInvalid(
+            f"{INDEX_FILE} has more than {MAX_INDEX_BYTES} bytes, unlike any model's. Download it again."
+        )
     weight_map = parse_object(text, INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise HeaderInvalid(f"{INDEX_FILE} has no weight_map. Download it again.")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not file.endswith(".safetensors") or "/" in file or "\\" in file:
+        if not _is_weights_file(file):
             raise HeaderInvalid(
                 f"{INDEX_FILE}: {shorten(name)} lies in '{shorten(file)}'; expected the name of a "
                 ".safetensors file in the same folder. Download the index again."
             )
+    if (files := len(set(weight_map.values()))) > MAX_FILES:
+        raise HeaderInvalid(
+            f"{INDEX_FILE} names {files} files; a checkpoint has at most {MAX_FILES}. Download it again."
+        )
     return weight_map
+
+
+def _is_weights_file(file: object) -> bool:
+    """Whether an index may name ``file``: printable, and in its own folder."""
+    if not isinstance(file, str) or not file.endswith(".safetensors") or len(file) > MAX_FILE_CHARACTERS:
+        return False
+    return file.isprintable() and "/" not in file and "\\" not in file
 
 
 def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -> TensorIndex:
@@ -161,15 +201,15 @@ def combine(headers: Iterable[Header], expected: dict[str, str] | None = None) -
     for tensor in TensorIndex(headers):
         if tensor.name in file_of:
             raise HeaderInvalid(
-                f"tensor {tensor.name} is in both {file_of[tensor.name]} and {tensor.file}. Files of two "
-                "checkpoints are mixed: download the model into an empty folder."
+                f"tensor {shorten(tensor.name)} is in both {file_of[tensor.name]} and {tensor.file}. Files "
+                "of two checkpoints are mixed: download the model into an empty folder."
             )
         file_of[tensor.name] = tensor.file
     for name, file in (expected or {}).items():
         if file_of.get(name) != file:
             where = f"it is in {file_of[name]}" if name in file_of else "it is in none of the files"
             raise HeaderInvalid(
-                f"{INDEX_FILE} says that {name} is in {file}, but {where}. Files of two checkpoints are "
-                "mixed: download the model into an empty folder."
+                f"{INDEX_FILE} says that {shorten(name)} is in {file}, but {where}. Files of two "
+                "checkpoints are mixed: download the model into an empty folder."
             )
     return TensorIndex(headers)

@@ -7,11 +7,13 @@ Defaults for absent keys are those of the ``Config`` classes of transformers 5.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
-from wisp_plan.errors import ConfigInvalid, UnknownArchitecture
+from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
 from wisp_plan.families.reader import REMEDY, ConfigReader
+from wisp_plan.json_object import count_values, shorten
 from wisp_plan.spec.model import ModelSpec
 
 Translator = Callable[[ConfigReader], ModelSpec]
@@ -21,6 +23,42 @@ TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for 
 """Translator of each architecture."""
 
 SUPPORTED_ARCHITECTURES = tuple(TRANSLATORS)
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_VALUES = 100_000
+
+
+def parse_config_text(text: bytes, where: str) -> ModelSpec:
+    """Return the spec of the model that a ``config.json`` describes.
+
+    Args:
+        text: contents of the file; a reader needs at most ``MAX_CONFIG_BYTES`` + 1 of them.
+        where: folder or URI of the file, for messages.
+
+    Raises:
+        UnknownArchitecture: none of ``architectures`` is supported.
+        ConfigDamaged: too long, or not JSON.
+        ConfigInvalid: not a model that can run.
+    """
+    try:
+        return parse_config(_parse(text))
+    except ConfigInvalid as error:
+        raise error.at(where) from error
+
+
+def _parse(text: bytes) -> Mapping[str, object]:
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigDamaged(
+            f"config.json has more than {MAX_CONFIG_BYTES} bytes, unlike any model's. {REMEDY}"
+        )
+    if (values := count_values(text)) > MAX_CONFIG_VALUES:
+        raise ConfigDamaged(
+            f"config.json has {values} values; at most {MAX_CONFIG_VALUES} are read. {REMEDY}"
+        )
+    try:
+        return json.loads(text.decode())  # type: ignore[no-any-return]
+    except (ValueError, RecursionError) as error:
+        raise ConfigDamaged(f"config.json is not JSON ({error}). Download it again.") from error
 
 
 def parse_config(config: Mapping[str, object]) -> ModelSpec:
@@ -49,7 +87,7 @@ def _architecture(reader: ConfigReader) -> str:
         if name in TRANSLATORS:
             return str(name)
     raise UnknownArchitecture(
-        f"config.json: architecture {', '.join(listed)} is not supported; "
+        f"config.json: architecture {shorten(', '.join(listed))} is not supported; "
         f"supported: {', '.join(TRANSLATORS)}. Choose a model of one of these.",
         key="architectures",
     )
@@ -59,14 +97,16 @@ def _refuse_what_cannot_run(reader: ConfigReader) -> None:
     activation = reader.text("hidden_act", "silu")
     if activation != "silu":
         raise ConfigInvalid(
-            f"config.json: hidden_act is '{activation}'; only 'silu' is supported. Choose a model with it.",
+            f"config.json: hidden_act is '{shorten(activation)}'; only 'silu' is supported. "
+            "Choose a model with it.",
             key="hidden_act",
         )
     quantized = reader.section("quantization_config")
     if quantized is not None:
         method = quantized.values.get("quant_method", "an unnamed method")
         raise ConfigInvalid(
-            f"config.json: quantization_config says that the checkpoint is already quantized ({method}); "
-            "such weights cannot be read yet. Use the repository of the unquantized model.",
+            "config.json: quantization_config says that the checkpoint is already quantized "
+            f"({shorten(method)}); such weights cannot be read yet. "
+            "Use the repository of the unquantized model.",
             key="quantization_config",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wisp_plan.families.reader import ConfigReader
+from wisp_plan.families.reader import MAX_VALUES, ConfigReader
 from wisp_plan.families.rope import parse_rope
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_decoder
@@ -107,6 +107,10 @@ def _read_heads(reader: ConfigReader, defaults: Defaults) -> tuple[int, int, int
     if derived is None and reader.values.get("head_dim") is None and hidden % heads:
         raise reader.bad("head_dim", f"a head size, as hidden_size {hidden} is no multiple of {heads} heads")
     head_size = reader.integer("head_dim", derived or hidden // heads)
+    if head_size > MAX_VALUES["head_dim"]:
+        raise reader.bad(
+            "head_dim", f"at most {MAX_VALUES['head_dim']} channels a head; it would be {head_size}"
+        )
     if head_size % 2:
         raise reader.bad(
             "head_dim", f"an even head size, as RoPE takes pairs of channels; it would be {head_size}"

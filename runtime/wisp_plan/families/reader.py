@@ -9,9 +9,27 @@ import math
 from collections.abc import Mapping
 
 from wisp_plan.errors import ConfigInvalid
+from wisp_plan.json_object import shorten
 
 _MISSING = object()
 REMEDY = "Take config.json from the model's own repository."
+
+MAX_VALUES = {
+    "num_hidden_layers": 1 << 10,
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 20,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "vocab_size": 1 << 22,
+    "max_position_embeddings": 1 << 28,
+    "original_max_position_embeddings": 1 << 28,
+}
+"""Maximum of each dimension, some eight times that of any published model: the plan loops over layers, and
+a file from a stranger must not decide for how long."""
+
+MAX_INTEGER = (1 << 31) - 1
+MAX_TOKEN_IDS = 1024
 
 
 class ConfigReader:
@@ -37,19 +55,22 @@ class ConfigReader:
         name = self.path + key
         if self.values.get(key, _MISSING) is _MISSING:
             return ConfigInvalid(f"config.json: {name} is missing; expected {wanted}. {REMEDY}", key=name)
-        shown = repr(self.values[key])
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        value = self.values[key]
+        shown = shorten(repr(value) if isinstance(value, str) else value)
         return ConfigInvalid(f"config.json: {name} is {shown}; expected {wanted}. {REMEDY}", key=name)
 
     def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """Read a whole number that is at least ``minimum``."""
+        """Read a whole number that is at least ``minimum``, and at most the key's of ``MAX_VALUES``."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 1 << 40:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.bad(key, f"a whole number of at least {minimum}")
+        maximum = MAX_VALUES.get(key, MAX_INTEGER)
+        if value > maximum:
+            raise self.bad(key, f"a whole number of at most {maximum}")
         return value
 
     def optional_integer(self, key: str, default: int | None = None, *, minimum: int = 0) -> int | None:
@@ -101,9 +122,13 @@ class ConfigReader:
             return default
         value = self.values[key]
         listed = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in listed):
-            raise self.bad(key, "a token id or a list of token ids")
+        if len(listed) > MAX_TOKEN_IDS or not all(map(_is_token_id, listed)):
+            raise self.bad(key, f"a token id or a list of token ids, at most {MAX_TOKEN_IDS}")
         return tuple(dict.fromkeys(listed))
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INTEGER
 
 
 def _as_float(value: object) -> float:

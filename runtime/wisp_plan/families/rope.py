@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.reader import ConfigReader
+from wisp_plan.json_object import shorten
 from wisp_plan.spec.rope import RopeSpec
 
 DEFAULT_THETA = 10000.0
@@ -40,7 +41,7 @@ def _kind(scaling: ConfigReader) -> str:
     kind = scaling.text(key)
     if kind not in SUPPORTED:
         raise ConfigInvalid(
-            f"config.json: {scaling.path}{key} is '{kind}'; supported: {', '.join(SUPPORTED)}. "
+            f"config.json: {scaling.path}{key} is '{shorten(kind)}'; supported: {', '.join(SUPPORTED)}. "
             "Choose a model without this scaling of positions, or remove it to serve the context it was "
             "trained for (set max_position_embeddings to that).",
             key=scaling.path + key,

@@ -327,3 +327,36 @@ def test_any_gpu_is_no_question_to_answer(folder):
     report = fit.check(model(f"file://{folder}"), LocalFolder(folder), None)
     assert report.verdict == "Unknown"
     assert "spec.gpu.product" in report.message
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "words"),
+    [
+        (b'{"a":[' + b"[]," * 3_000_000 + b"[]]}", "Unknown", "has more than 1048576 bytes"),
+        (json.dumps({**CONFIG, "num_hidden_layers": 10**12}).encode(), "Unsupported", "at most 1024"),
+        (json.dumps({**CONFIG, "num_hidden_layers": 1024}).encode(), "Unknown", "tensors are missing"),
+    ],
+)
+def test_a_hubs_config_decides_neither_memory_nor_time(hub, text, verdict, words):
+    hub.files["config.json"] = text
+    files = HubRepository(REPO, endpoint=hub.endpoint)
+    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    assert (report.verdict, words in report.message) == (verdict, True), report.message
+    assert len(report.message) < 1000
+    assert hub.sent_bytes < 3 << 20
+
+
+def test_a_redirect_to_another_protocol_is_not_followed(hub):
+    hub.answer = lambda request: (
+        request.send_response(302),
+        request.send_header("Location", "ftp://127.0.0.1/config.json"),
+        request.end_headers(),
+    )
+    with pytest.raises(SourceError, match="redirects to ftp:"):
+        HubRepository(REPO, endpoint=hub.endpoint).config()
+
+
+def test_a_gguf_file_is_named_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(SourceError, match=r"m\.gguf is a GGUF file\. Convert it first: wisp-runtime convert"):
+        LocalFolder(tmp_path / "m.gguf").config()

@@ -13,6 +13,7 @@ from wisp_plan.checkpoint.directory import read_config, read_directory, read_fil
 from wisp_plan.checkpoint.index import INDEX_FILE, Source, read_tensor_index
 from wisp_plan.errors import (
     CheckpointMissing,
+    ConfigDamaged,
     ConfigInvalid,
     ConfigMissing,
     FileTruncated,
@@ -170,7 +171,7 @@ def test_a_remote_file_that_is_not_there_is_named():
     ("text", "error", "said"),
     [
         (None, ConfigMissing, "is not there"),
-        (b"{", ConfigInvalid, "is not JSON"),
+        (b"{", ConfigDamaged, "is not JSON"),
         (b"[]", ConfigInvalid, "expected an object"),
     ],
 )
