@@ -17,6 +17,7 @@ from wisp_gateway.routing.registry import ModelRegistry
 from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster.observation import failures
+from wisp_operator.core import runtime_state
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import measured
@@ -138,7 +139,7 @@ def test_the_operator_reads_the_demand_that_the_gateway_reports(tmp_path):
 
 def test_the_operator_takes_over_the_ledger_that_a_pod_measured():
     fit = plan.check(SPEC, plan.FitRequest(device="cpu"), available_bytes=1 << 30, device_name="this machine")
-    told = measured(fit.to_dict(), "L4")
+    told = measured(runtime_state.parse({"ledger": fit.to_dict()}).ledger, "L4")
     assert told.verdict == "Fits"
     assert (told.weights_bytes, told.kv_bytes_per_token) == (fit.to_dict()["weightsBytes"], 512)
     assert told.max_context == 512

@@ -94,8 +94,7 @@ def deletion_costs(pods: Sequence[ObservedPod]) -> dict[str, int]:
 
 
 def _load(pod: ObservedPod) -> int:
-    load = pod.runtime.get("load", {})
-    return int(load.get("running", 0)) + int(load.get("waiting", 0))
+    return pod.runtime.load.running + pod.runtime.load.waiting if pod.runtime else 0
 
 
 def backoff_s(crashes: int) -> float:

@@ -6,11 +6,11 @@ translates a spec into a request, and the verdict into ``status.fit``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.core.runtime_state import Ledger
 from wisp_operator.core.sources import Files
 from wisp_operator.errors import SourceError
 from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
@@ -152,16 +152,16 @@ def _report(result: verdict.Fit) -> FitReport:
     )
 
 
-def measured(ledger: Mapping[str, Any], gpu: str) -> FitReport:
+def measured(ledger: Ledger, gpu: str) -> FitReport:
     """Build the report of a running pod's measurement, the ``ledger`` of its ``/state``."""
     return FitReport(
-        verdict="Fits" if ledger.get("fits") else "DoesNotFit",
-        message=str(ledger.get("message", "")),
-        weights_bytes=int(ledger.get("weightsBytes", 0)),
-        kv_bytes_per_token=int(ledger.get("kvBytesPerToken", 0)),
-        max_context=int(ledger.get("maxContext", 0)),
-        max_concurrent_at_context=int(ledger.get("maxConcurrentAtContext", 0)),
-        headroom_bytes=int(ledger.get("headroomBytes", 0)),
+        verdict="Fits" if ledger.fits else "DoesNotFit",
+        message=ledger.message,
+        weights_bytes=ledger.weights_bytes,
+        kv_bytes_per_token=ledger.kv_bytes_per_token,
+        max_context=ledger.max_context,
+        max_concurrent_at_context=ledger.max_concurrent_at_context,
+        headroom_bytes=ledger.headroom_bytes,
         gpu=gpu,
         basis="measured by a pod",
     )

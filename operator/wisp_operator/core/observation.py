@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wisp_operator.core.fit import FitReport
+from wisp_operator.core.runtime_state import RuntimeState
 
 Phase = Literal["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"]
 
@@ -45,7 +46,7 @@ class ObservedPod:
         created: time of creation, Unix seconds.
         ready_since: time at which it first became ready; None if it never was.
         restarts: number of restarts of its process.
-        runtime: last ``/state``; empty before the first.
+        runtime: last ``/state``; None before the first.
         pending_message: the scheduler's message about a pod without a node.
     """
 
@@ -54,7 +55,7 @@ class ObservedPod:
     created: float = 0.0
     ready_since: float | None = None
     restarts: int = 0
-    runtime: Mapping[str, Any] = field(default_factory=dict)
+    runtime: RuntimeState | None = None
     pending_message: str = ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import Condition, condition, with_times
 from wisp_operator.core.fit import FitReport, measured
 from wisp_operator.core.observation import Failure, Observation, ObservedPod
+from wisp_operator.core.runtime_state import PhaseReport
 from wisp_operator.core.status_rules import model_conditions, model_state
 from wisp_operator.core.times import timestamp
 from wisp_operator.desired.labels import selector_text
@@ -177,28 +178,32 @@ def progress(observation: Observation) -> Progress | None:
     pod = max(starting, key=lambda pod: len(_done(pod)))
     if pod.phase == "Pending":
         return Progress("schedule")
-    active = next((phase for phase in pod.runtime.get("phases", ()) if phase.get("state") != "done"), None)
+    active = next((phase for phase in _phases(pod) if not phase.is_done), None)
     if active is None:
         return Progress("import")
-    total = active.get("totalBytes") or 0
-    return Progress(str(active.get("name")), active.get("bytes", 0) / total if total else None)
+    total = active.total_bytes
+    return Progress(active.name, min(1.0, active.bytes / total) if total else None)
 
 
 def _fit(observation: Observation) -> FitReport | None:
     """Choose the measurement of a ready pod; without one, the computed report."""
-    ledgers = [pod.runtime["ledger"] for pod in observation.ready if pod.runtime.get("ledger")]
+    ledgers = [pod.runtime.ledger for pod in observation.ready if pod.runtime and pod.runtime.ledger]
     return (
         measured(ledgers[0], observation.fit.gpu if observation.fit else "") if ledgers else observation.fit
     )
 
 
-def _done(pod: ObservedPod) -> list[Mapping[str, Any]]:
-    return [phase for phase in pod.runtime.get("phases", ()) if phase.get("state") == "done"]
+def _phases(pod: ObservedPod) -> tuple[PhaseReport, ...]:
+    return pod.runtime.phases if pod.runtime else ()
+
+
+def _done(pod: ObservedPod) -> list[PhaseReport]:
+    return [phase for phase in _phases(pod) if phase.is_done]
 
 
 def _cold_starts(observation: Observation) -> ColdStarts:
     newest = max((pod for pod in observation.live if pod.runtime), key=lambda pod: pod.created, default=None)
-    seconds = {phase["name"]: phase["seconds"] for phase in _done(newest)} if newest else {}
+    seconds = {phase.name: phase.seconds for phase in _done(newest)} if newest else {}
     phases = Phases(*(seconds.get(name) for name in PHASES))
     if not observation.cold_start_s:
         return ColdStarts(phases=phases)
@@ -207,20 +212,19 @@ def _cold_starts(observation: Observation) -> ColdStarts:
 
 
 def _performance(ready: Sequence[ObservedPod]) -> Performance:
-    loads = [pod.runtime.get("load", {}) for pod in ready]
-
-    def total(key: str) -> float:
-        return sum(float(load.get(key, 0)) for load in loads)
-
+    loads = [pod.runtime.load for pod in ready if pod.runtime]
+    cached = sum(load.cached_tokens_total for load in loads)
     return Performance(
-        tokens_per_second=round(total("tokensPerSecond"), 1),
-        kv_cache_use_percent=_percent(total("kvBlocksUsed"), total("kvBlocksTotal")),
-        prefix_cache_hit_percent=_percent(total("cachedTokensTotal"), total("promptTokensTotal")),
+        tokens_per_second=round(sum(load.tokens_per_second for load in loads), 1),
+        kv_cache_use_percent=_percent(
+            sum(load.kv_blocks_used for load in loads), sum(load.kv_blocks_total for load in loads)
+        ),
+        prefix_cache_hit_percent=_percent(cached, cached + sum(load.prompt_tokens_total for load in loads)),
     )
 
 
 def _percent(part: float, whole: float) -> int:
-    return round(100 * part / whole) if whole else 0
+    return min(100, round(100 * part / whole)) if whole else 0
 
 
 def _last_failure(failure: Failure | None, crashes: int) -> LastFailure | None:

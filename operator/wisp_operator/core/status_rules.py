@@ -106,8 +106,9 @@ def _artifacts(model: InferenceModel, observation: Observation) -> Condition:
 
 
 def _has_pulled(pod: ObservedPod) -> bool:
-    phases = {phase.get("name"): phase.get("state") for phase in pod.runtime.get("phases", ())}
-    return phases.get("pull") == "done"
+    return (
+        any(phase.name == "pull" and phase.is_done for phase in pod.runtime.phases) if pod.runtime else False
+    )
 
 
 def _scheduled(observation: Observation) -> Condition:

@@ -12,6 +12,7 @@ from wisp_operator.cluster.observation.failures import (
     volume_failure,
 )
 from wisp_operator.cluster.observation.pods import address_of, observed_pod, prefetch_of
+from wisp_operator.core import runtime_state
 
 CREATED, STARTED = "2026-01-31T12:00:00Z", "2026-01-31T12:00:03Z"
 T0 = 1769860800.0
@@ -74,18 +75,18 @@ READY = ("Ready", "True", "")
     ],
 )
 def test_a_pods_phase_is_what_its_conditions_and_container_say(seen, was_ready, phase):
-    assert observed_pod(seen, {}, was_ready).phase == phase
+    assert observed_pod(seen, None, was_ready).phase == phase
 
 
 def test_what_the_scheduler_says_is_kept():
     seen = pod(node="", conditions=[("PodScheduled", "False", UNSCHEDULABLE)])
-    assert observed_pod(seen, {}, None).pending_message == UNSCHEDULABLE
+    assert observed_pod(seen, None, None).pending_message == UNSCHEDULABLE
 
 
 def test_the_phase_before_the_runtimes_own_is_from_creation_until_its_container_ran():
     state = {"status": "loading", "phases": [{"name": "import", "seconds": 0.4, "state": "done"}]}
-    phases = observed_pod(pod(RUNNING), state, None).runtime["phases"]
-    assert [(phase["name"], phase["seconds"]) for phase in phases] == [("schedule", 3.0), ("import", 0.4)]
+    phases = observed_pod(pod(RUNNING), runtime_state.parse(state), None).runtime.phases
+    assert [(phase.name, phase.seconds) for phase in phases] == [("schedule", 3.0), ("import", 0.4)]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Dependencies, Reconciler
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import FitReport
+from wisp_operator.core.runtime_state import Load, RuntimeState
 from wisp_operator.desired.inference_pool import ANNOTATION
 
 UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
@@ -83,7 +84,7 @@ class World:
             "status": status,
         }
         if ready:
-            self.polled[name] = {"load": {"running": running}}
+            self.polled[name] = RuntimeState(load=Load(running=running))
         self.indexes["Pod"].setdefault("a/chat", []).append(found)
         return found
 

@@ -15,6 +15,7 @@ from wisp_operator.api.quantities import Duration
 from wisp_operator.core.autoscale import append_sample, average, backoff_s, decide, deletion_costs
 from wisp_operator.core.fit import FitReport
 from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod, Sample
+from wisp_operator.core.runtime_state import Load, RuntimeState
 
 NOW = 10_000.0
 
@@ -187,7 +188,7 @@ def test_history_is_forgotten_once_no_window_reaches_it():
 
 
 def loaded(name: str, running: int, created: float = 1.0) -> ObservedPod:
-    return ObservedPod(name, "Ready", created=created, runtime={"load": {"running": running}})
+    return ObservedPod(name, "Ready", created=created, runtime=RuntimeState(load=Load(running=running)))
 
 
 @pytest.mark.parametrize(

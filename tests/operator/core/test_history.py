@@ -85,7 +85,7 @@ def test_a_machine_times_the_wake_and_not_every_pod():
     pod = SimpleNamespace(
         name="chat-1", state=PodState.STARTING, is_draining=False, created=100.2, ready_since=None
     )
-    pod.failures, pod.last_failure, pod.restarts, pod.runtime = 0, None, 0, {}
+    pod.failures, pod.last_failure, pod.restarts, pod.runtime = 0, None, 0, None
     history, demand = LocalHistory(created=0.0), Report(1, 0, 1, 0.0, 100.0)
     observation = history.observe(MODEL, [], demand, 100.0)
     history.refresh(observation, [pod])

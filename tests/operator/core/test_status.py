@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wisp_operator import api
+from wisp_operator.core import runtime_state
 from wisp_operator.core.autoscale import Decision, decide
 from wisp_operator.core.conditions import REASONS, condition, with_times
 from wisp_operator.core.fit import FitReport
@@ -41,7 +42,8 @@ def pod(
     phase: Any, name: str = "p", *, ready: bool = False, message: str = "", **runtime: Any
 ) -> ObservedPod:
     was_ready = ready or phase in ("Ready", "Unready")
-    return ObservedPod(name, phase, NOW - 60, NOW - 30 if was_ready else None, 0, runtime, message)
+    state = runtime_state.parse(runtime) if runtime else None
+    return ObservedPod(name, phase, NOW - 60, NOW - 30 if was_ready else None, 0, state, message)
 
 
 def phases(*done: str, now: str = "") -> list[dict[str, Any]]:
@@ -225,7 +227,7 @@ def test_numbers_come_from_the_pods():
     assert found["performance"] == {
         "tokensPerSecond": 80.5,
         "kvCacheUsePercent": 30,
-        "prefixCacheHitPercent": 25,
+        "prefixCacheHitPercent": 20,  # 250 of 1250: promptTokensTotal is of computed tokens
     }
     assert found["queue"] == {"waiting": 2, "running": 7}
     assert found["coldStart"] == {

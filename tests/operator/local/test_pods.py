@@ -80,7 +80,7 @@ def test_a_pod_starts_then_is_ready_and_shows_its_progress_meanwhile(tmp_path):
         async with running(tmp_path, ready_after_s=0.5) as pod:
             await until(lambda: pod.runtime)
             assert pod.state == PodState.STARTING
-            assert pod.runtime["status"] == "loading"
+            assert pod.runtime.status == "loading"
             await until(lambda: pod.state == PodState.READY)
             assert pod.restarts == 0
 

@@ -154,7 +154,7 @@ async def _runtime(gateway: GatewayClient) -> dict[str, Any]:
     try:
         state = await asyncio.to_thread(gateway.state)
         endpoints: Sequence[dict[str, Any]] = state["models"][0]["endpoints"]
-        return (await client.state(endpoints[0]["address"]) if endpoints else None) or {}
+        return await client.document(endpoints[0]["address"]) if endpoints else {}
     finally:
         await client.close()
 

@@ -105,7 +105,7 @@ async def _show_table(session: Session, events: deque[str]) -> None:
         with Live(console=Console(), auto_refresh=False, transient=False) as live:
             while True:
                 notice = STOPPING if session.stopping.is_set() else ""
-                rows = read(await client.state(address) or {})
+                rows = read(await client.document(address))
                 sleep = idle_after_s(session.models)
                 live.update(render(rows, session.url, sleep, list(events), notice=notice), refresh=True)
                 if notice:

@@ -18,13 +18,14 @@ from wisp_operator.core.demand import Report
 from wisp_operator.core.fit import FitReport, measured
 from wisp_operator.core.history import ModelHistory
 from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod
+from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.core.times import seconds_of
 
 MOUNT_CHECK_PERIOD_S = 10.0
 MEASURED = "measured by a pod"
 
 Pod = Mapping[str, Any]
-States = Mapping[str, Mapping[str, Any]]
+States = Mapping[str, RuntimeState]
 
 
 @dataclass(kw_only=True)
@@ -85,7 +86,7 @@ class ClusterHistory(ModelHistory):
         for pod in pods:
             self._record_failure(pod, now)
         observed = tuple(
-            observed_pod(pod, states.get(_name(pod), {}), self._ready_since.get(_name(pod)))
+            observed_pod(pod, states.get(_name(pod)), self._ready_since.get(_name(pod)))
             for pod in pods
             if exists(pod)
         )
@@ -134,8 +135,8 @@ class ClusterHistory(ModelHistory):
         self, model: InferenceModel, pods: Sequence[ObservedPod], report: Report, now: float
     ) -> Demand:
         """Combine the gateways' reports with the pods' own load: their Services are open to others too."""
-        loads = [pod.runtime.get("load", {}) for pod in pods if pod.phase == "Ready"]
-        at_pods = sum(int(load.get("running", 0)) + int(load.get("waiting", 0)) for load in loads)
+        loads = [pod.runtime.load for pod in pods if pod.phase == "Ready" and pod.runtime]
+        at_pods = sum(load.running + load.waiting for load in loads)
         running = max(report.running, at_pods)
         if report.waiting + running > 0:
             self.last_request_at = now
@@ -155,8 +156,8 @@ class ClusterHistory(ModelHistory):
 
     def _record_measured(self, pods: Sequence[ObservedPod]) -> None:
         for pod in pods:
-            if ledger := pod.runtime.get("ledger") if pod.phase == "Ready" else None:
-                self.measured = measured(ledger, str(pod.runtime.get("device", "")))
+            if pod.phase == "Ready" and pod.runtime and pod.runtime.ledger:
+                self.measured = measured(pod.runtime.ledger, pod.runtime.device)
 
     def _retain_only(self, pods: Sequence[Pod]) -> None:
         names = {_name(pod) for pod in pods}

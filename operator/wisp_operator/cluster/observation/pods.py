@@ -6,10 +6,12 @@ Pure: the pod as the API server returns it and its runtime's last ``/state`` in,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from wisp_operator.cluster.observation.failures import container_status, is_backing_off
 from wisp_operator.core.observation import ObservedPod, Phase
+from wisp_operator.core.runtime_state import PhaseReport, RuntimeState
 from wisp_operator.core.times import seconds_of
 
 Pod = Mapping[str, Any]
@@ -20,11 +22,11 @@ def exists(pod: Pod) -> bool:
     return pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
 
 
-def observed_pod(pod: Pod, runtime: Mapping[str, Any], ready_since: float | None) -> ObservedPod:
+def observed_pod(pod: Pod, runtime: RuntimeState | None, ready_since: float | None) -> ObservedPod:
     """Read one pod.
 
     Args:
-        runtime: last ``/state`` of the pod; empty if it gave none.
+        runtime: last ``/state`` of the pod; None if it gave none.
         ready_since: time at which it first became ready, if known from earlier.
     """
     status = container_status(pod)
@@ -94,12 +96,12 @@ def _condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _with_schedule(pod: Pod, runtime: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_schedule(pod: Pod, runtime: RuntimeState | None) -> RuntimeState | None:
     """Prepend the phase before the runtime's own: from creation until its container ran."""
-    if not runtime:
-        return {}
+    if runtime is None:
+        return None
     begun = seconds_of(container_status(pod).get("state", {}).get("running", {}).get("startedAt"))
     if begun is None:
         return runtime
-    schedule = {"name": "schedule", "seconds": max(0.0, begun - created_at(pod)), "state": "done"}
-    return {**runtime, "phases": [schedule, *runtime.get("phases", ())]}
+    schedule = PhaseReport("schedule", is_done=True, seconds=max(0.0, begun - created_at(pod)))
+    return replace(runtime, phases=(schedule, *runtime.phases))

@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from wisp_operator.core import exit_reasons
 from wisp_operator.core.observation import Failure
 from wisp_operator.core.runtime_client import RuntimeClient
+from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.local import config
 from wisp_operator.local.machine import ports
 from wisp_operator.local.pod_template import LOOPBACK, Device, NotLocal, Template
@@ -68,7 +68,7 @@ class ProcessRun:
     port: int
     started: float
     ready_since: float | None = None
-    runtime: dict[str, Any] = field(default_factory=dict)  # the last /state it gave
+    runtime: RuntimeState | None = None  # the last /state it gave
 
 
 class Pod:
@@ -108,9 +108,9 @@ class Pod:
         return f"{LOOPBACK}:{self.process_run.port}" if self.process_run else None
 
     @property
-    def runtime(self) -> dict[str, Any]:
-        """The last ``/state`` of the running process, empty until it gave one."""
-        return self.process_run.runtime if self.process_run else {}
+    def runtime(self) -> RuntimeState | None:
+        """The last ``/state`` of the running process; None until it gave one."""
+        return self.process_run.runtime if self.process_run else None
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Drain and end the pod; it is not restarted. Done when no process of it remains."""
@@ -198,7 +198,7 @@ class Pod:
         now = time.monotonic()
         for kind, succeeded in zip(due, answers[1:], strict=True):
             process_run.health.record(kind, bool(succeeded), now)
-        if isinstance(answers[0], dict) and answers[0] != process_run.runtime:
+        if isinstance(answers[0], RuntimeState) and answers[0] != process_run.runtime:
             process_run.runtime = answers[0]
             self._changed()
 
