@@ -17,6 +17,7 @@ from wisp_runtime.server.api.errors import ApiError, unavailable
 from wisp_runtime.server.api.generation import Generator
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
+from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 Status = Literal["starting", "loading", "warming", "ready", "draining", "failed"]
@@ -27,10 +28,15 @@ DRAIN_RETRY_S = 1
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Tokenizer read from ``path``, and the generator that decodes with it."""
+    """Tokenizer and chat template read from ``path``, and the generator that decodes with it.
+
+    Attributes:
+        templates: renderer of the chat template; None for a base model.
+    """
 
     path: Path
     tokenizer: ModelTokenizer
+    templates: TemplateRenderer | None
     generator: Generator
 
 
@@ -58,10 +64,15 @@ class Service:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    def open(self, path: Path, tokenizer: ModelTokenizer) -> None:
+    def open(self, path: Path, tokenizer: ModelTokenizer, templates: TemplateRenderer | None) -> None:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
-        self._text = TextCodec(path, tokenizer, generator)
+        self._text = TextCodec(path, tokenizer, templates, generator)
+
+    async def close(self) -> None:
+        """End the processes that render the chat template."""
+        if self._text is not None and self._text.templates is not None:
+            await self._text.templates.close()
 
     def abort_all(self) -> None:
         """Abort every running sequence; its response ends with ``server_stopping``."""

@@ -68,8 +68,12 @@ class Runtime:
 
     def engine_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        (pid,) = [int(child) for child in children]
+        (pid,) = [int(child) for child in children if b"engine.process" in _command(child)]
         return pid
+
+
+def _command(pid: str) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from wisp_runtime.server.api.errors import bad_request, unknown_model
+from wisp_runtime.server.api.errors import bad_request, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import chat_entries
 from wisp_runtime.server.api.respond import GenerationJob, respond
@@ -18,7 +18,8 @@ from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_un
 from wisp_runtime.server.parsing.sampling import encode_prompt, resolve_max_tokens, sampling_of, submits_of
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.deltas import TextDelta
-from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 OWN_NAMES = frozenset({"messages", "range", "raise_exception", "strftime_now"})  # callers must not set these
@@ -32,7 +33,10 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     refuse_unsupported(request)
     logprobs = _alternatives(request)
     tokenizer, info = service.text.tokenizer, service.info
-    prompt = await asyncio.to_thread(encode_chat, tokenizer, request, info.max_context)
+    text = await render_chat(service.text.templates, request)
+    prompt = await asyncio.to_thread(
+        encode_prompt, tokenizer, text, info.max_context, "messages", adds_special=False
+    )
     max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
     special_stops = tokenizer.special_tokens_among(request.stop or ())
@@ -48,14 +52,13 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     return await respond(service.text.generator, job, http_request)
 
 
-def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: int) -> list[int]:
-    """Apply the model's template to the messages and return the prompt's tokens.
+async def render_chat(templates: TemplateRenderer | None, request: ChatRequest) -> str:
+    """Apply the model's template to the messages and return the prompt's text.
 
     Raises:
-        ApiError: the model has no template, or it refuses these messages, or its output is too long.
+        ApiError: the model has no template, or it refuses these messages, or no renderer was free.
     """
-    template = tokenizer.chat_template
-    if template is None:
+    if templates is None:
         raise bad_request(
             f"{request.model!r} has no chat template: it is a base model. "
             "Send the whole text to /v1/completions instead.",
@@ -65,12 +68,15 @@ def encode_chat(tokenizer: ModelTokenizer, request: ChatRequest, max_context: in
     names = request.chat_template_kwargs or {}
     if taken := sorted(OWN_NAMES & names.keys()):
         raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
+    template = templates.template
     messages = [_message(message, index, template) for index, message in enumerate(request.messages)]
     try:
-        text = template.render(messages, names)
+        return await templates.render(messages, names)
     except TemplateFailed as error:
-        raise bad_request(f"{error}.", "messages", "chat_template_failed") from error
-    return encode_prompt(tokenizer, text, max_context, "messages", adds_special=False)
+        reason = f"the model's chat template refused these messages: {error}."
+        raise bad_request(reason, "messages", "chat_template_failed") from error
+    except RendererBusy as error:
+        raise unavailable(f"{error}; try again.", "chat_template_busy", 1) from error
 
 
 def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from starlette.types import ASGIApp
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
-from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure
+from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of
-from wisp_runtime.server.text.tokenizer import ModelTokenizer, load_tokenizer
+from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
+from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
 
 ABORT_WAIT_S = 2.0  # time for open responses to send the reason of their end
 KEEP_ALIVE_S = 75  # longer than the gateway keeps an idle connection, so that it closes first
@@ -56,6 +58,7 @@ class HttpServer:
             loading.cancel()
             self._web.should_exit = True
             await asyncio.wait([serving])
+            await self.service.close()
         return failure
 
     async def _until_over(self, stop: asyncio.Event, loading: asyncio.Task[None]) -> Fatal | None:
@@ -106,12 +109,19 @@ def _outcome(loading: asyncio.Task[None]) -> Fatal | None:
 
 
 async def _open(service: Service, bootstrap: BootstrapApp) -> None:
-    """Import the API and load the tokenizer, in threads, while the engine reads the weights."""
+    """Import the API, load the tokenizer and compile the chat template while the engine reads the weights."""
     bootstrap.app = await asyncio.to_thread(_import_app, service)
     config, engine = service.config, service.engine
     while "://" in config.model and not config.model.startswith("file://") and not _is_pulled(engine):
         await asyncio.sleep(POLL_S)  # the engine's process downloads
-    service.open(*await asyncio.to_thread(_read_text, config))
+    path = await asyncio.to_thread(_resolve, config)
+    template = await asyncio.to_thread(read_template, path)
+    compiling = asyncio.create_task(_start_templates(template, path))
+    try:
+        tokenizer = await asyncio.to_thread(load_tokenizer, path)
+        service.open(path, tokenizer, await compiling)
+    finally:
+        compiling.cancel()
 
 
 def _import_app(service: Service) -> ASGIApp:
@@ -120,11 +130,21 @@ def _import_app(service: Service) -> ASGIApp:
     return create_app(service)
 
 
-def _read_text(config: ServeConfig) -> tuple[Path, ModelTokenizer]:
+def _resolve(config: ServeConfig) -> Path:
     from wisp_runtime.sources.resolve import resolve  # brings NumPy
 
-    path = resolve(config.model, config.revision, config.cache_dir)
-    return path, load_tokenizer(path)
+    return resolve(config.model, config.revision, config.cache_dir)
+
+
+async def _start_templates(template: ChatTemplate | None, path: Path) -> TemplateRenderer | None:
+    if template is None:
+        return None
+    try:
+        return await TemplateRenderer.start(template)
+    except (TemplateFailed, RendererBusy) as error:
+        raise TokenizerUnreadable(
+            f"{path}: the model's chat template cannot be used: {error}. Correct or remove the template."
+        ) from error
 
 
 def _is_pulled(engine: Engine) -> bool:

@@ -1,7 +1,9 @@
 """Render a model's chat template: messages in, the prompt's text out.
 
-Templates are Jinja2 programs that come with the model, so they run in a sandbox, with the names and
-habits Hugging Face's ``transformers`` gave them, and with bounds on what they may loop over and write.
+Templates are Jinja2 programs that come with the model, so they run in Jinja's sandbox, with the names and
+habits Hugging Face's ``transformers`` gave them. The counts of loops and characters here only give an early
+refusal in words; the bounds that hold are the kernel's, on the process that runs this module
+(:mod:`.template_process`). The server itself never imports it.
 """
 
 from __future__ import annotations
@@ -17,17 +19,14 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_OUTPUT_CHARS = 16 << 20
+from wisp_runtime.server.text.template_messages import MAX_OUTPUT_CHARS, TemplateFailed
+
 MAX_LOOP_ITEMS = 1_000_000  # sum over all range() calls of one rendering
 # Exceptions of a template that does not suit the messages, or runs away.
 _FAILURES = (
     *(jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError),
-    *(RecursionError, MemoryError),
+    *(RecursionError, SyntaxError),
 )
-
-
-class TemplateFailed(Exception):
-    """The template refused the messages, or cannot be run."""
 
 
 class GenerationTag(jinja2.ext.Extension):
@@ -41,8 +40,8 @@ class GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class ChatTemplate:
-    """A compiled template. Rendering is plain CPU work: call it from a thread.
+class CompiledTemplate:
+    """A compiled template.
 
     Args:
         source: the Jinja2 text.
@@ -50,16 +49,16 @@ class ChatTemplate:
 
     Raises:
         TemplateFailed: the text is no valid template.
+        MemoryError: a constant of it is too large.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        self.source = source
         self._special_tokens = special_tokens
         environment = _environment()
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateFailed(f"the model's chat template is no valid Jinja2: {error}") from error
+        except _FAILURES as error:
+            raise TemplateFailed(f"it is no valid Jinja2: {_reason(error)}") from error
 
     def render(self, messages: list[dict[str, Any]], names: Mapping[str, Any] | None = None) -> str:
         """Return the prompt for ``messages``, up to the start of the assistant's message.
@@ -70,13 +69,18 @@ class ChatTemplate:
 
         Raises:
             TemplateFailed: the template refused, failed, or ran out of bounds.
+            MemoryError: the process may not have as much memory as it needs.
         """
         values = {"tools": None, "documents": None, "add_generation_prompt": True, **self._special_tokens}
         values |= dict(names or {}) | {"messages": messages, "range": _bounded_range(MAX_LOOP_ITEMS)}
         try:
             return _bounded_join(self._template.generate(values))
         except _FAILURES as error:
-            raise TemplateFailed(f"the model's chat template refused these messages: {error}") from error
+            raise TemplateFailed(_reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

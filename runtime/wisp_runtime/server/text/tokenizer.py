@@ -1,4 +1,4 @@
-"""A model's tokenizer and chat template, read from its directory.
+"""A model's tokenizer and the source of its chat template, read from its directory.
 
 Wraps the ``tokenizers`` package. Encoding long texts takes time, so the server calls it from a thread.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from wisp_runtime.errors import TokenizerUnreadable
-from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS, ChatTemplate
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -26,13 +26,11 @@ class ModelTokenizer:
 
     Attributes:
         special_ids: tokens that are never emitted as text.
-        chat_template: the model's template; None for a base model.
         longest_token_chars: maximum of characters that one token stands for.
     """
 
     tokenizer: Tokenizer
     special_ids: frozenset[int]
-    chat_template: ChatTemplate | None
     is_byte_level: bool
     longest_token_chars: int
 
@@ -66,7 +64,7 @@ class ModelTokenizer:
 
 
 def load_tokenizer(directory: Path) -> ModelTokenizer:
-    """Read ``tokenizer.json``, ``tokenizer_config.json`` and the chat template of a model.
+    """Read a model's ``tokenizer.json``.
 
     Raises:
         TokenizerUnreadable: a file is missing or broken; the message names it.
@@ -80,12 +78,10 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
         raise TokenizerUnreadable(f"{path} cannot be read: {error}. Download or convert it again.") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    config = _read_json(directory / "tokenizer_config.json")
     added = tokenizer.get_added_tokens_decoder()
     return ModelTokenizer(
         tokenizer=tokenizer,
         special_ids=frozenset(token for token, content in added.items() if content.special),
-        chat_template=_chat_template(directory, config),
         is_byte_level='"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder")),
         longest_token_chars=max(map(len, tokenizer.get_vocab()), default=1),
     )
@@ -116,15 +112,23 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _chat_template(directory: Path, config: dict[str, Any]) -> ChatTemplate | None:
+def read_template(directory: Path) -> ChatTemplate | None:
+    """Read a model's chat template; None for a base model. It is compiled elsewhere.
+
+    Raises:
+        TokenizerUnreadable: a file is broken, or the template absurdly long; the message names it.
+    """
+    config = _read_json(directory / "tokenizer_config.json")
     file = directory / "chat_template.jinja"
     source = _read_text(file) if file.is_file() else _named_template(config.get("chat_template"))
     if source is None:
         return None
-    try:
-        return ChatTemplate(source, _special_tokens(config))
-    except TemplateFailed as error:
-        raise TokenizerUnreadable(f"{directory}: {error}") from error
+    if len(source) > MAX_SOURCE_CHARS:
+        raise TokenizerUnreadable(
+            f"{directory}: the chat template has {len(source)} characters; at most {MAX_SOURCE_CHARS} are "
+            "read. Download or convert the model again."
+        )
+    return ChatTemplate(source, _special_tokens(config))
 
 
 def _named_template(value: Any) -> str | None:

@@ -4,7 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from wisp_runtime.server.text.template import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template import CompiledTemplate
+from wisp_runtime.server.text.template_messages import TemplateFailed
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -28,11 +29,11 @@ USER = [{"role": "user", "content": "hi"}]
     ],
 )
 def test_templates_render_as_transformers_renders_them(source, text):
-    assert ChatTemplate(source, {"bos_token": "<s>"}).render(USER) == text
+    assert CompiledTemplate(source, {"bos_token": "<s>"}).render(USER) == text
 
 
 def test_callers_may_name_what_the_template_asks_for():
-    assert ChatTemplate("{{ enable_thinking }}", {}).render(USER, {"enable_thinking": False}) == "False"
+    assert CompiledTemplate("{{ enable_thinking }}", {}).render(USER, {"enable_thinking": False}) == "False"
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,9 @@ def test_callers_may_name_what_the_template_asks_for():
 )
 def test_a_template_that_refuses_or_runs_away_is_an_error(source, says):
     with pytest.raises(TemplateFailed, match=says):
-        ChatTemplate(source, {}).render(USER)
+        CompiledTemplate(source, {}).render(USER)
 
 
 def test_a_template_with_a_typo_is_refused_when_the_model_is_loaded():
     with pytest.raises(TemplateFailed, match="no valid Jinja2"):
-        ChatTemplate("{% for %}", {})
+        CompiledTemplate("{% for %}", {})

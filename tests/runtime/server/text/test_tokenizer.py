@@ -11,7 +11,8 @@ from fake_engine import END, START, write_model
 from tokenizers import Tokenizer
 
 from wisp_runtime.errors import TokenizerUnreadable
-from wisp_runtime.server.text.tokenizer import load_tokenizer
+from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS
+from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
 
 
 def configure(model, **config):
@@ -32,8 +33,7 @@ def model(tmp_path):
         ("tokenizer.json", "{}", "cannot be read"),
         ("tokenizer_config.json", "{", "no JSON"),
         ("tokenizer_config.json", "[]", "object"),
-        ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "no valid Jinja2"),
-        ("chat_template.jinja", "{% if %}", "no valid Jinja2"),
+        ("chat_template.jinja", "x" * (MAX_SOURCE_CHARS + 1), "1048577 characters"),
     ],
 )
 def test_a_broken_file_is_named(model, file, content, says):
@@ -41,7 +41,7 @@ def test_a_broken_file_is_named(model, file, content, says):
     if content is not None:
         (model / file).write_text(content)
     with pytest.raises(TokenizerUnreadable, match=says) as raised:
-        load_tokenizer(model)
+        load_tokenizer(model), read_template(model)
     assert str(model) in raised.value.message
 
 
@@ -56,20 +56,20 @@ def test_a_broken_file_is_named(model, file, content, says):
     ],
 )
 def test_a_template_is_a_text_or_a_list_of_named_ones(model, value, text):
-    template = load_tokenizer(configure(model, chat_template=value)).chat_template
-    assert (template and template.render([])) == text
+    template = read_template(configure(model, chat_template=value))
+    assert (template and template.source) == text
 
 
 def test_a_template_file_of_its_own_goes_first(model):
     configure(model, chat_template="from config")
     (model / "chat_template.jinja").write_text("from file")
-    assert load_tokenizer(model).chat_template.render([]) == "from file"
+    assert read_template(model).source == "from file"
 
 
 def test_a_template_file_that_is_no_text_is_named(model):
     (model / "chat_template.jinja").write_bytes(b"ab\xff")
     with pytest.raises(TokenizerUnreadable, match=r"chat_template.jinja is no UTF-8 \(byte 2\)"):
-        load_tokenizer(model)
+        read_template(model)
 
 
 def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
@@ -78,7 +78,7 @@ def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(TokenizerUnreadable, match=r"tokenizer_config.json cannot be read: Permission denied"):
-        load_tokenizer(model)
+        read_template(model)
 
 
 def test_others_run_while_a_long_text_is_tokenized(model):
@@ -103,13 +103,13 @@ def test_special_tokens_are_written_plain_or_as_objects(model):
     configure(
         model, chat_template="{{ bos_token }}{{ eos_token }}", bos_token="<a>", eos_token={"content": "<b>"}
     )
-    assert load_tokenizer(model).chat_template.render([]) == "<a><b>"
+    assert read_template(model).special_tokens == {"bos_token": "<a>", "eos_token": "<b>"}
 
 
 def test_a_model_without_a_config_still_tokenizes(model):
     (model / "tokenizer_config.json").unlink()
     tokenizer = load_tokenizer(model)
-    assert tokenizer.chat_template is None
+    assert read_template(model) is None
     assert tokenizer.encode("é<|end|>", adds_special=True) == [0xC3, 0xA9, END]
     assert tokenizer.special_ids == {START, END}
 

@@ -1,0 +1,86 @@
+"""Rendering in processes with limits: what fails is a sentence, and the next conversation finds a process."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_renderer import PROCESSES, TemplateRenderer
+
+USER = [{"role": "user", "content": "hé <|x|> \x00"}]
+
+
+def run(source, use):
+    """Start a renderer of ``source`` and await ``use`` of it."""
+
+    async def body():
+        renderer = await TemplateRenderer.start(ChatTemplate(source, {"bos_token": "<s>"}))
+        try:
+            return await use(renderer)
+        finally:
+            await renderer.close()
+
+    return asyncio.run(body())
+
+
+def test_text_comes_back_as_the_template_wrote_it():
+    source = "{{ bos_token }}{{ messages[0].content }}{{ enable_thinking }}"
+    text = run(source, lambda renderer: renderer.render(USER, {"enable_thinking": False}))
+    assert text == "<s>hé <|x|> \x00False"
+
+
+def test_long_texts_come_back_complete():
+    messages = [{"role": "user", "content": "🙂" * (1 << 20)}]
+    assert run("{{ messages[0].content }}", lambda renderer: renderer.render(messages)) == "🙂" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{% for %}", "no valid Jinja2"),
+        ("{% break %}", "no valid Jinja2"),  # Python refuses what Jinja makes of it
+        ("{{ 9 ** (9 ** (9 ** 9)) }}", "2 s of processor time"),
+        ("{{ 'x' * 10**9 }}", "512 MiB of memory"),
+    ],
+)
+def test_a_template_that_cannot_be_compiled_is_refused_at_start(source, says):
+    with pytest.raises(TemplateFailed, match=says):
+        run(source, lambda renderer: renderer.render(USER))
+
+
+def test_a_process_that_is_killed_from_outside_costs_no_conversation():
+    async def kill_and_render(renderer):
+        texts = []
+        for _ in range(3 * PROCESSES):
+            for process in list(renderer._processes):
+                os.kill(process._process.pid, signal.SIGKILL)
+                break  # one at a time, as the kernel does when memory is short
+            texts.append(await renderer.render(USER))
+            await asyncio.sleep(0.3)
+        return texts
+
+    assert run("fine", kill_and_render) == ["fine"] * 3 * PROCESSES
+
+
+def test_the_processes_end_with_the_renderer():
+    async def pids(renderer):
+        await renderer.render(USER)
+        return [process._process.pid for process in renderer._processes]
+
+    for pid in run("fine", pids):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_template_reaches_no_file_and_no_further_process():
+    async def limits(renderer):
+        await renderer.render(USER)
+        (process, *_) = renderer._processes
+        with open(f"/proc/{process._process.pid}/limits") as file:
+            return file.read()
+
+    lines = {line[:26].strip(): line[26:].split()[0] for line in run("fine", limits).splitlines()}
+    assert lines["Max address space"] == str(512 << 20)
+    assert (lines["Max file size"], lines["Max processes"]) == ("0", "0")
