@@ -42,6 +42,8 @@ STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
 DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
 KERNELS_VARIABLE = "WISP_KERNELS"
 """Variable of the folder of compiled kernels; images set it. Not a flag of ``serve``."""
+HANG_VARIABLE = "WISP_DECODE_HANG"
+"""Variable that names the hang of the persistent decode kernel after which a server started itself again."""
 
 
 def _option(default: Any, parse: Callable[[str], Any], metavar: str, help: str) -> Any:
@@ -194,7 +196,7 @@ def check_environment(environment: Mapping[str, str] | None = None) -> None:
     Raises:
         ConfigError: names the variable and the nearest known spelling.
     """
-    known = [*(variable_of(option.name) for option in options()), KERNELS_VARIABLE]
+    known = [*(variable_of(option.name) for option in options()), KERNELS_VARIABLE, HANG_VARIABLE]
     for key in sorted(os.environ if environment is None else environment):
         if not key.startswith(ENVIRONMENT_PREFIX) or key.startswith(OTHER_PROGRAMS) or key in known:
             continue
@@ -213,6 +215,11 @@ def kernels_dir() -> Path:
     """Return the folder of compiled kernels: ``WISP_KERNELS``, or ``kernels`` in the cache."""
     cache = Path(os.environ.get("WISP_CACHE_DIR") or DEFAULT_CACHE_DIR)
     return Path(os.environ.get(KERNELS_VARIABLE) or cache / "kernels").expanduser()
+
+
+def decode_hang() -> str:
+    """Return the hang after which this process started again (:mod:`.server.restart`); empty if none."""
+    return os.environ.get(HANG_VARIABLE, "")
 
 
 def cuda_home() -> Path | None:

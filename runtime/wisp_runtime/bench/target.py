@@ -138,7 +138,7 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     fit = startup.require_fit(spec, config, memory)
     model = random_model(spec, ops, options.seed) if is_random else load_model(Path(options.shape), spec, ops)
     limits = startup.limits_of(spec, config, fit)
-    made = startup.make_runner(model, device, fit, limits, config.decode_path, memory)
+    made = startup.make_runner(model, device, fit, limits, config.decode_path)
     runner: Any = made[0]
     fill_with_noise(runner.forward_pass.cache, ops, options.seed)
     return Target(options, spec, ops, fit, runner, limits, made[1])

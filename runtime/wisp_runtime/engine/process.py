@@ -71,6 +71,8 @@ def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
     engine = (start or startup.start)(config, pipe.send)
     pipe.send(engine.ready)
     runner = engine.runner
+    if engine.co_running_check is not None:
+        engine.co_running_check.on_change = lambda is_suspended: pipe.send(engine.ready_while(is_suspended))
     if runner.overlaps:  # its calls may wait for a device
         from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
@@ -25,6 +25,7 @@ from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
+from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -51,6 +52,15 @@ class Engine:
     scheduler: Scheduler
     runner: Runner
     ready: Ready
+    co_running_check: CoRunningCheck | None = None
+
+    def ready_while(self, is_suspended: bool) -> Ready:
+        """Return what the server shows while the persistent kernel is suspended, or used again."""
+        if not is_suspended:
+            return replace(self.ready, load=self.scheduler.load)
+        suspended = DecodeStrategy("general", WHY_SUSPENDED).to_dict()
+        kernels = {"set": self.ready.kernels["set"]} | suspended
+        return replace(self.ready, kernels=kernels, load=self.scheduler.load)
 
 
 def start(config: ServeConfig, report: Report) -> Engine:
@@ -78,7 +88,7 @@ def start(config: ServeConfig, report: Report) -> Engine:
         model = load_model(path, spec, device.ops, progress, device.comm)
     limits = limits_of(spec, config, fit)
     with phase("kernels", report):
-        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, memory)
+        runner, strategy = make_runner(model, device, fit, limits, config.decode_path)
     with phase("firstToken", report):
         smoke_test(runner, limits)
     scheduler = make_scheduler(limits)
@@ -92,7 +102,21 @@ def start(config: ServeConfig, report: Report) -> Engine:
         device=device.ops.device,
         load=scheduler.load,
     )
-    return Engine(scheduler, runner, ready)
+    return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device))
+
+
+def watch_co_running(runner: Runner, strategy: DecodeStrategy, device: Device) -> CoRunningCheck | None:
+    """Check before each step whether the persistent kernel may run; None where there is nothing to check.
+
+    In deterministic mode nothing is checked after the start: a row that changed paths would change its bits.
+    """
+    if not isinstance(runner, DeviceRunner) or strategy.is_deterministic:
+        return None
+    if runner.forward_pass.persistent is None:
+        return None
+    check = CoRunningCheck(runner.forward_pass.persistent, device.co_running_processes)
+    runner.before_step = check
+    return check
 
 
 @contextmanager
@@ -192,7 +216,7 @@ def smoke_test(runner: Runner, limits: Limits) -> None:
 
 
 def make_runner(
-    model: Model, device: Device, fit: Fit, limits: Limits, requested: DecodePath, memory: Memory
+    model: Model, device: Device, fit: Fit, limits: Limits, requested: DecodePath
 ) -> tuple[Runner, DecodeStrategy]:
     """Allocate caches and buffers, and return the runner; on a GPU, every size of step has run once.
 
@@ -202,7 +226,6 @@ def make_runner(
         fit: sizes of the caches.
         limits: bounds of every step.
         requested: decode path of the settings.
-        memory: memory of the device before the model was loaded.
 
     Raises:
         GpuOutOfMemory: another process took memory that the ledger counted on.
@@ -212,9 +235,10 @@ def make_runner(
     device.reserve(model.spec, limits.step)
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
-        return on_host, select_strategy(requested, on_host.forward_pass, ops, limits, memory)
+        return on_host, select_strategy(requested, on_host.forward_pass, ops, limits, 0)
     runner = DeviceRunner(model, cache, device.sampler, device.stream, limits)
-    strategy = select_strategy(requested, runner.forward_pass, ops, limits, memory)
+    co_running = device.co_running_processes()
+    strategy = select_strategy(requested, runner.forward_pass, ops, limits, co_running)
     runner.warm_up()
     device.seal()
     return runner, strategy

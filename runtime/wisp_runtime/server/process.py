@@ -22,6 +22,7 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine, EngineClient
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ListenFailed, PortInUse, RuntimeFailure, ServerFailed
+from wisp_runtime.server.restart import can_restart, restart_on_general_path
 from wisp_runtime.server.startup_log import failure_of, follow_phases, report_failure, say
 
 BACKLOG = 2048
@@ -53,6 +54,8 @@ def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> 
         )
     if failure is None:
         return 0
+    if can_restart(failure, config):
+        restart_on_general_path(failure)
     report_failure(failure, config.termination_log)
     return failure.exit_code
 

@@ -68,10 +68,10 @@ class Rig:
 
         device = CudaDevice.open()
         self.ops, self.device = device.ops, device.gpu
-        memory = device.memory()
+
         self.model = random_model(SPEC, self.ops, seed=3)
         fit = SimpleNamespace(cache=CACHE, kv_dtype="bf16")
-        self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path, memory)[0]
+        self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path)[0]
         self.cache = self.runner.forward_pass.cache
         self.clear_cache()
 

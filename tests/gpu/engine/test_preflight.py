@@ -138,7 +138,7 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     fit = startup.require_fit(spec, config, before)
     model = random_model(spec, device.ops)
     limits = startup.limits_of(spec, config, fit)
-    runner, _ = startup.make_runner(model, device, fit, limits, "auto", before)
+    runner, _ = startup.make_runner(model, device, fit, limits, "auto")
     startup.smoke_test(runner, limits)
     measured = startup.measured(before, device)["measured"]
     ledger = fit.ledger

@@ -140,6 +140,7 @@ class MockDevice:
         log: calls of ``reserve`` and ``seal``, with the launches that ran before each.
         reserved: buffers that the ledger counts for the reserved step.
         has_memory: whether ``reserve`` succeeds.
+        co_running: number of other processes that use it through MPS.
     """
 
     comm = NO_COMM
@@ -149,13 +150,16 @@ class MockDevice:
         self.ops = MockOps(self.stream)
         self.script, self.free_bytes = script, free_bytes
         self.sampler, self.has_memory = None, True
-        self.log, self.reserved = [], ()
+        self.log, self.reserved, self.co_running = [], (), 0
 
     def require_model(self, spec, block_tokens):
         pass
 
     def memory(self):
         return Memory("cuda", "mock", self.free_bytes, self.free_bytes, 0, sm_count=4)
+
+    def co_running_processes(self):
+        return self.co_running
 
     def reserve(self, spec, step):
         if not self.has_memory:

@@ -30,11 +30,7 @@ from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.graph_cache import GraphCache
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import tokens_of
-from wisp_runtime.engine.execution.staging import (
-    StagedSampling,
-    StagedStep,
-    Staging,
-)
+from wisp_runtime.engine.execution.staging import StagedSampling, StagedStep, Staging
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
@@ -97,6 +93,9 @@ class DeviceRunner:
         sampler: sampler of tokens from its logits.
         stream: stream of the device, on which all of these run.
         limits: bounds of a step.
+
+    Attributes:
+        before_step: called before a step is staged; it may change the limits of the persistent kernel.
     """
 
     overlaps = True
@@ -110,6 +109,7 @@ class DeviceRunner:
         with stream.translate_errors("allocating a step's inputs"):
             self._staging = Staging(stream, limits, sampler)
         self._last: DeviceStep | None = None
+        self.before_step: Callable[[], None] = lambda: None
 
     def forward(self, plan: Plan) -> DeviceStep:
         """Launch the forward pass of ``plan``, once the step before the last is done.
@@ -121,6 +121,7 @@ class DeviceRunner:
         """
         assert self._last is None or self._last.launch_sampling is None, "the step before is not sampled yet"
         with self._stream.translate_errors("launching a step"):
+            self.before_step()
             persistent = self.forward_pass.persistent
             staged = self._staging.stage(plan, persistent.max_context_tokens if persistent else None)
             step = self._last = DeviceStep(plan, self._stream, staged.pinned.done)

@@ -15,13 +15,13 @@ from typing import Any, Literal
 from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_plan.units import GIB
 from wisp_plan.weights.formats import weight_bytes
-from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath
+from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
 from wisp_runtime.engine.execution.forward import ForwardPass
+from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED
 from wisp_runtime.engine.persistent.self_test import compare_logits
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.models.model import Model
-from wisp_runtime.ops.protocol.device import Memory
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
@@ -80,14 +80,14 @@ class DecodeStrategy:
 
 
 def select_strategy(
-    requested: DecodePath, forward_pass: ForwardPass, ops: Ops, limits: Limits, memory: Memory
+    requested: DecodePath, forward_pass: ForwardPass, ops: Ops, limits: Limits, co_running: int
 ) -> DecodeStrategy:
     """Give ``forward_pass`` the persistent kernel of its model if there is a sound one.
 
     Args:
         requested: path that the settings ask for.
         forward_pass: model and cache, blocks of which are overwritten.
-        memory: memory of the device before the model was loaded.
+        co_running: number of other processes whose kernels may run at once with ours.
 
     Raises:
         ConfigError: deterministic mode, and there is no such kernel.
@@ -98,7 +98,7 @@ def select_strategy(
         limits.max_running if limits.separate_prefill_decode else min(limits.max_running, _FASTER_UP_TO)
     )
     model = forward_pass.model
-    kernel = _refusal(requested, model.spec, limits, memory) or load_persistent(model, ops, max_sequences)
+    kernel = _refusal(requested, model.spec, limits, co_running) or load_persistent(model, ops, max_sequences)
     if not isinstance(kernel, str):
         best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
         why = None
@@ -127,15 +127,16 @@ def load_persistent(model: Model, ops: Ops, max_sequences: int) -> PersistentKer
     return ops.persistent_kernel(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
 
 
-def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, memory: Memory) -> str | None:
-    others_bytes = memory.total_bytes - memory.free_bytes - (memory.process_bytes or 0)
+def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, co_running: int) -> str | None:
     if requested == "general":
         return "--decode-path general"
+    if hang := decode_hang():
+        return f"{hang}; the server started again without the persistent kernel"
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
     if is_small and not limits.separate_prefill_decode:
         return "the model is small: barriers of the persistent kernel take longer than launches of the others"
     if limits.block_tokens % STEP_BLOCK_TOKENS:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"
-    if memory.process_bytes is not None and others_bytes >= GIB:
-        return "another process uses the GPU, so not all thread blocks of a step may run at once"
+    if co_running:
+        return WHY_SUSPENDED
     return None

@@ -31,6 +31,10 @@ class CpuDevice:
         """Return what the machine and this process's cgroups have left."""
         return Memory("cpu", "this machine", available_bytes())
 
+    def co_running_processes(self) -> int:
+        """Return 0: no kernel here waits for another."""
+        return 0
+
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate nothing: NumPy allocates as it computes."""
 

@@ -48,6 +48,10 @@ class CudaDevice:
         """Return what the GPU has left now, and what this process holds of it."""
         return memory_of(self.gpu)
 
+    def co_running_processes(self) -> int:
+        """Return the number of other clients of the MPS server; 0 without MPS."""
+        return context_prefetch.co_running_processes(self.gpu.index)
+
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate the buffers of a step, and make the sampler."""
         self.ops.reserve(spec, step)

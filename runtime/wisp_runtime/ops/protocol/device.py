@@ -73,6 +73,13 @@ class Device(Protocol):
         """Return how much memory the device has left now."""
         ...
 
+    def co_running_processes(self) -> int:
+        """Return the number of other processes whose kernels may run at once with ours.
+
+        Time slices do not count: there each process has the whole device in turn.
+        """
+        ...
+
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate every buffer of a step, as :mod:`wisp_plan.memory.buffers` declares them.
 

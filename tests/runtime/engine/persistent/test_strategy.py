@@ -17,10 +17,8 @@ from wisp_runtime.engine.persistent.strategy import select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import allocate_blocks, kv_cache
-from wisp_runtime.ops.protocol.device import Memory
 
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
-MEMORY = Memory("cuda", "a GPU", free_bytes=9 << 30, total_bytes=10 << 30, process_bytes=1 << 30)
 
 
 class Gpu:
@@ -67,7 +65,7 @@ def noisy(logits, batch):
     return logits + 5.0 * np.random.default_rng(1).standard_normal(logits.shape)
 
 
-def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMITS, best_up_to=1 << 20):
+def selected(wrong=right, why=None, requested="auto", co_running=0, limits=LIMITS, best_up_to=1 << 20):
     """The strategy, the forward pass that it is for, and the kernel that was tried."""
     model = make(max_context=LIMITS.max_context)
     kernel = Kernel(model, wrong)
@@ -86,7 +84,7 @@ def selected(wrong=right, why=None, requested="auto", memory=MEMORY, limits=LIMI
         model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens
     )
     forward_pass = ForwardPass(model, cache)
-    return select_strategy(requested, forward_pass, gpu, limits, memory), forward_pass, kernel
+    return select_strategy(requested, forward_pass, gpu, limits, co_running), forward_pass, kernel
 
 
 def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width():
@@ -153,7 +151,7 @@ def first_part_alone(logits, batch):
         ({"why": "not compiled"}, "not compiled"),
         ({"requested": "general"}, "--decode-path general"),
         ({"limits": replace(LIMITS, cache=one_pool(256, 8))}, "KV blocks of 8 tokens"),
-        ({"memory": Memory("cuda", "a GPU", 4 << 30, 10 << 30, 1 << 30)}, "another process uses the GPU"),
+        ({"co_running": 1}, "another process uses the GPU through MPS"),
     ],
 )
 def test_anything_else_takes_the_general_path_and_says_why(settings, says):
@@ -162,6 +160,13 @@ def test_anything_else_takes_the_general_path_and_says_why(settings, says):
     assert says in strategy.why
     assert forward_pass.persistent is None
     assert strategy.to_dict() == {"decodePath": "general", "why": strategy.why}
+
+
+def test_a_server_that_started_again_after_a_hang_takes_the_general_path_and_says_why(monkeypatch):
+    monkeypatch.setenv("WISP_DECODE_HANG", "block 41 waited at the grid's barrier")
+    strategy, forward_pass, _ = selected()
+    assert strategy.why.startswith("block 41 waited at the grid's barrier; the server started again")
+    assert forward_pass.persistent is None
 
 
 def test_a_small_model_takes_the_general_path(monkeypatch):
@@ -206,5 +211,5 @@ def test_in_deterministic_mode_there_is_no_other_path(settings, says):
 
 
 def test_the_cpu_says_that_it_is_one():
-    strategy = select_strategy("auto", ForwardPass(make(), None), OPS, LIMITS, MEMORY)
+    strategy = select_strategy("auto", ForwardPass(make(), None), OPS, LIMITS, 0)
     assert (strategy.path, strategy.why) == ("reference", "the CPU computes op by op")

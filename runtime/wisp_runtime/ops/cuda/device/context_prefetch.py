@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 _MAX_PROCESSES = 64
 _UNKNOWN = (1 << 64) - 1
 
@@ -76,15 +77,37 @@ def process_bytes(index: int = 0) -> int | None:
     return own[0] if len(own) == 1 else None
 
 
-def held_by_processes(library: Any, handle: ctypes.c_void_p) -> list[tuple[int, int | None]]:
+def co_running_processes(index: int = 0) -> int:
+    """Return the number of other processes whose kernels may run at once with ours on GPU ``index``.
+
+    Those are the other clients of the MPS server; 0 without MPS, when processes take turns. 1 if the driver
+    does not list clients: there may be some.
+    """
+    cuda, library = _library("libcuda.so.1", "cuInit", 0), management_library()
+    device, is_enabled = ctypes.c_int(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGet(ctypes.byref(device), index):
+        return 0
+    if cuda.cuDeviceGetAttribute(ctypes.byref(is_enabled), _MPS_ENABLED, device) or not is_enabled.value:
+        return 0
+    handle = _handle(index)
+    if library is None or handle is None:
+        return 1
+    clients = held_by_processes(library, handle, "nvmlDeviceGetMPSComputeRunningProcesses_v3")
+    return max(len(clients) - 1, 0) if clients else 1
+
+
+def held_by_processes(
+    library: Any, handle: ctypes.c_void_p, query: str = "nvmlDeviceGetComputeRunningProcesses_v3"
+) -> list[tuple[int, int | None]]:
     """List the processes on a GPU: number, and bytes held, None where that is unknown. Numbers may repeat.
 
     Args:
         library: result of :func:`management_library`.
         handle: handle of the GPU in the library.
+        query: function of the library.
     """
     count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
-    if library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), listed):
+    if getattr(library, query)(handle, ctypes.byref(count), listed):
         return []
     processes = listed[: count.value]
     return [(process.pid, None if process.used == _UNKNOWN else process.used) for process in processes]

@@ -110,8 +110,9 @@ def failure_of(code: int, doing: str) -> RuntimeFailure:
                 return KernelFault(
                     f"{doing}: {description} (CUDA error {code}). This happens where something else holds a "
                     "part of the GPU (MPS, another process's kernels): give the model a GPU of its own, or "
-                    "set --decode-path general (spec.runtime.decodePath). This process ends.",
+                    "set --decode-path general (spec.runtime.decodePath).",
                     code=code,
+                    hang=description,
                 )
         says = (
             f"a kernel, this or one before it, {_FAULTS[code]} ({error}). This is a bug of ours: nothing on "
