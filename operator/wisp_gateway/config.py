@@ -38,6 +38,7 @@ class Config:
     demand_url: str | None = None
     name: str = ""
     api_keys: Path | None = None
+    pod_token_keys: Path | None = None
     max_body_bytes: int = 8 * MIB
     max_header_bytes: int = 64 * 1024
     max_answer_bytes: int = 64 * MIB

@@ -19,6 +19,7 @@ from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool
 from wisp_gateway.upstream.proxy import Proxy
 from wisp_gateway.upstream.readiness_prober import ReadinessProber
+from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +42,13 @@ class Gateway:
         self._discovery: ServiceDiscovery = discovery or _discovery(config)
         self._pool = Pool(connect_timeout_s=config.connect_timeout_s)
         self._prober = ReadinessProber(self._pool)
+        self._tokens = Tokens(config.pod_token_keys)
         self._demand: DemandReporter | None = None
         if config.demand_url is not None:
-            self._demand = DemandReporter(config.demand_url, config.name, self.registry, self._pool)
-        proxy = Proxy(self.registry, self._pool, self.metrics, config.max_answer_bytes)
+            self._demand = DemandReporter(
+                config.demand_url, config.name, self.registry, self._pool, self._tokens
+            )
+        proxy = Proxy(self.registry, self._pool, self.metrics, self._tokens, config.max_answer_bytes)
         self.app = App(config, self.registry, proxy, self.metrics, lambda: self._discovery.is_synced)
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
@@ -80,6 +84,7 @@ class Gateway:
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self.registry.update(snapshot)
+        self._tokens.keep_only(set(snapshot))
         addresses = {endpoint.address for model in snapshot.values() for endpoint in model.endpoints}
         self._pool.keep_only(addresses | (self._demand.addresses if self._demand else set()))
 

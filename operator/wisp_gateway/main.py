@@ -58,6 +58,11 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option(
     "--api-keys", click.Path(path_type=Path, dir_okay=False), "File of keys, one a line: NAME:KEY or KEY."
 )
+@_option(
+    "--pod-token-keys",
+    click.Path(path_type=Path, dir_okay=False),
+    "File of the keys, shared with the operator, that tokens for pods and for demand are derived from.",
+)
 @_option("--max-body-bytes", click.IntRange(1), "Largest request body.")
 @_option("--max-header-bytes", click.IntRange(256), "Largest request head.")
 @_option("--max-answer-bytes", click.IntRange(1), "Largest answer that is not streamed.")

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -37,6 +38,11 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
 @click.option("--lease-s", default=6.0, show_default=True, help="Succeed a leader silent for this long.")
 @click.option("--renew-s", default=1.5, show_default=True, help="Time between renewals of the Lease.")
 @click.option("--workers", default=8, show_default=True, help="Models reconciled at once.")
+@click.option(
+    "--pod-token-keys",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the keys, shared with the gateway, that tokens for pods and for demand are derived from.",
+)
 @click.option("--runtime-image", default=BUILD["image"], show_default=True, help="Image of the models' pods.")
 @click.option(
     "--runtime-pull-policy",

@@ -21,6 +21,7 @@ from wisp_runtime.setting_parsers import (
     nearest,
     parse_auto_or,
     parse_choice,
+    parse_digests,
     parse_integer,
     parse_memory,
     parse_number,
@@ -131,6 +132,12 @@ class ServeConfig:
         parse_path,
         "PATH",
         "File that gets the last error as JSON (Kubernetes: /dev/termination-log).",
+    )
+    pod_token_sha256: tuple[str, ...] = _option(
+        (),
+        parse_digests,
+        "HEX[,HEX]",
+        "SHA-256 digests of the gateway's tokens, without which /v1 and /state then answer nobody.",
     )
     log_level: LogLevel = _choice(
         ("debug", "info", "warning", "error"), "info", "Level of the log on stderr."

@@ -26,6 +26,15 @@ def parse_path(value: str) -> Path:
     return Path(parse_text(value)).expanduser()
 
 
+def parse_digests(value: str) -> tuple[str, ...]:
+    """Read SHA-256 digests in hex, separated by commas."""
+    digests = tuple(part.strip().lower() for part in value.split(","))
+    for digest in digests:
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise ConfigError(f"{digest!r} is not a SHA-256 digest of 64 hexadecimal digits")
+    return digests
+
+
 def parse_memory(value: str) -> int:
     """Read a number of bytes: ``512MiB``, ``24Gi``, ``1048576``."""
     try:

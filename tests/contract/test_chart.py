@@ -1,5 +1,6 @@
 """Rendered chart: objects that agree with the programs they start, and sufficient rights."""
 
+import base64
 import functools
 import json
 import os
@@ -155,12 +156,32 @@ def test_arguments_are_ones_that_the_programs_read(settings):
         ("gateway.drainTimeoutSeconds=7", "gateway", "drain_timeout_s", 7.0),
         ("crd.install=true", "gateway", "directory", "kubernetes"),
         ('gateway.apiKeysSecret="keys"', "gateway", "api_keys", Path("/etc/wisp/keys/keys")),
+        ("crd.install=true", "gateway", "pod_token_keys", Path("/etc/wisp/tokens/keys")),
+        ("crd.install=true", "operator", "pod_token_keys", Path("/etc/wisp/tokens/keys")),
+        ("podTokens.enabled=false", "gateway", "pod_token_keys", None),
+        ("podTokens.enabled=false", "operator", "pod_token_keys", None),
     ],
 )
 def test_values_reach_the_program_they_are_for(setting, component, flag, expect):
     arguments = container_of(rendered(setting)[f"Deployment/wisp-{component}"])["args"]
     program = {"operator": operator_main, "gateway": gateway_main}[component]
     assert program.make_context(component, list(arguments)).params[flag] == expect
+
+
+@needs_helm
+def test_operator_and_gateway_derive_tokens_from_one_secret_that_outlives_the_release():
+    def mounted(found, name):
+        volumes = {volume["name"]: volume for volume in pod_of(found[f"Deployment/wisp-{name}"])["volumes"]}
+        return volumes["token-keys"]["secret"]["secretName"]
+
+    found = rendered()
+    secret = found["Secret/wisp-tokens"]
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert len(base64.b64decode(secret["data"]["keys"])) >= 32
+    assert {mounted(found, name) for name in ("operator", "gateway")} == {"wisp-tokens"}
+    theirs = rendered('podTokens.existingSecret="mine"')
+    assert "Secret/wisp-tokens" not in theirs
+    assert {mounted(theirs, name) for name in ("operator", "gateway")} == {"mine"}
 
 
 @needs_helm

@@ -17,7 +17,7 @@ HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), r
 needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
 
 MAX_VALUES = 60
-COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "wisp")
+COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "tokens", "wisp")
 
 
 def leaves(schema, path=()):

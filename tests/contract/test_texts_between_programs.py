@@ -1,5 +1,6 @@
 """The texts that no schema describes: each is written by one program's code here and read by another's."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import get_args
@@ -14,6 +15,7 @@ from wisp_gateway.inbound import request_body
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import report
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.upstream.tokens import Tokens
 from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster.observation import failures
@@ -22,18 +24,23 @@ from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import measured
 from wisp_operator.core.status import Progress, State, Status
+from wisp_operator.core.tokens import TokenKeys, make_keys_file
+from wisp_operator.desired.environment import environment
+from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.gateway.directory import DirectoryFile, entry
 from wisp_operator.local.machine.hardware import device_for
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import dense_decoder
 from wisp_plan.spec.rope import RopeSpec
-from wisp_runtime.config import ServeConfig
+from wisp_runtime.config import ServeConfig, variable_of
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.listing import rows
 from wisp_runtime.server.api.errors import ApiError
+from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.parsing.body import parse_json
 from wisp_runtime.server.startup_log import termination_message
+from wisp_runtime.setting_parsers import parse_digests
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {
@@ -163,3 +170,55 @@ def test_a_pods_last_words_become_the_failure_in_status():
     found = failures.failure_of(pod, 50.0)
     assert (found.reason, found.message, found.exit_code) == ("DoesNotFit", "needs 17.1 GiB, …", 3)
     assert found.details == {"neededBytes": 5}
+
+
+def answer_of_a_pod(digests, headers):
+    """Status that a pod with these digests gives to a request for ``/state``."""
+
+    async def state(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/state", "headers": headers}
+    asyncio.run(GatewayTokenCheck(state, digests)(scope, None, send))
+    return sent[0]["status"]
+
+
+def test_a_pod_and_the_operator_know_the_gateway_by_the_same_tokens(tmp_path):
+    keys = make_keys_file(tmp_path / "keys")
+    gateway, operator = Tokens(keys), TokenKeys(keys)
+    variables = environment(api.parse(MANIFEST), BuildSettings(), operator.digests("team/chat"))
+    value = next(v["value"] for v in variables if v["name"] == variable_of("pod_token_sha256"))
+    digests = parse_digests(value)
+    assert answer_of_a_pod(digests, gateway.for_pods("team/chat")) == 200
+    assert answer_of_a_pod(digests, [(b"x-wisp-token", operator.of_pods("team/chat").encode())]) == 200
+    assert answer_of_a_pod(digests, gateway.for_pods("other/chat")) == 401  # another model's token
+    assert answer_of_a_pod(digests, []) == 401
+    assert answer_of_a_pod(digests, [(b"x-wisp-token", value.encode())]) == 401  # a digest is no secret
+    name, token = (value.decode() for _, value in gateway.for_demand("gw-1"))
+    assert operator.proves_demand(name, token)
+    assert not operator.proves_demand("gw-2", token)
+
+
+def test_a_second_key_is_accepted_before_the_gateway_uses_it(tmp_path, monkeypatch):
+    keys = make_keys_file(tmp_path / "keys")
+    monkeypatch.setattr("wisp_operator.core.tokens.RECHECK_S", 0.0)
+    monkeypatch.setattr("wisp_gateway.upstream.tokens.RECHECK_S", 0.0)
+    gateway, operator = Tokens(keys), TokenKeys(keys)
+    first, old = gateway.for_pods("team/chat"), keys.read_text()
+    keys.write_text(f"{old}# next\n{'n' * 32}\n")
+    assert gateway.for_pods("team/chat") == first
+    digests = operator.digests("team/chat")
+    assert len(digests) == 2
+    (tmp_path / "new").write_text(f"{'n' * 32}\n{old}")
+    (tmp_path / "new").replace(keys)
+    assert gateway.for_pods("team/chat") != first
+    assert answer_of_a_pod(digests, gateway.for_pods("team/chat")) == 200
+    keys.write_text("")  # not a file of keys: the last good ones stay
+    assert answer_of_a_pod(digests, gateway.for_pods("team/chat")) == 200
+    assert set(operator.digests("team/chat")) <= set(digests)

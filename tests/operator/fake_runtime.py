@@ -10,6 +10,7 @@ FAKE_ORPHAN          path; start a grandchild in a session of its own and write 
 FAKE_DEAF            ignore SIGTERM
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -56,7 +57,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        if self.path == "/readyz":
+        if self.path == "/state" and not self.has_token():
+            self.answer(401, {"error": {"message": "no token"}})
+        elif self.path == "/readyz":
             self.answer(200 if is_ready() else 503, {"phase": "weights"})
         elif self.path == "/state":
             self.answer(200, state())
@@ -65,8 +68,17 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(200, {})
 
+    def has_token(self):
+        """The gateway and ``wisp up`` send one wherever the environment has digests."""
+        digests = os.environ.get("WISP_POD_TOKEN_SHA256", "").split(",")
+        token = self.headers.get("x-wisp-token", "")
+        return digests == [""] or hashlib.sha256(token.encode()).hexdigest() in digests
+
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if not self.has_token():
+            self.answer(401, {"error": {"message": "no token"}})
+            return
         words = [f"word{n} " for n in range(int(ASKED.get("TOKENS", 3)))]
         if not request.get("stream"):
             message = {"role": "assistant", "content": "".join(words)}

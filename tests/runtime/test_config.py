@@ -52,6 +52,7 @@ VALUES = [
     ("--threads", "auto", None),
     ("--cache-dir", "/tmp/c", Path("/tmp/c")),
     ("--termination-log", "/dev/termination-log", Path("/dev/termination-log")),
+    ("--pod-token-sha256", f"{'ab' * 32},{'CD' * 32}", ("ab" * 32, "cd" * 32)),
     ("--log-level", "debug", "debug"),
 ]
 
@@ -87,6 +88,8 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["--drain-timeout-s", "-1"], {}, "at least 0"),
         (["--drain-timeout-s", "inf"], {}, "number"),
         (["--served-name", " "], {}, "empty"),
+        (["--pod-token-sha256", "ab"], {}, "64 hexadecimal digits"),
+        ([], {"WISP_POD_TOKEN_SHA256": ","}, "64 hexadecimal digits"),
         (
             ["--max-step-tokens", "512", "--max-concurrent", "600"],
             {},

@@ -39,6 +39,11 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- if $image.digest }}{{ printf "%s@%s" $name $image.digest }}{{ else }}{{ printf "%s:%s" $name (default $root.Chart.AppVersion $image.tag) }}{{ end -}}
 {{- end }}
 
+{{/* wisp.tokens: the Secret with the keys that tokens of pods and of demand are derived from. */}}
+{{- define "wisp.tokens" -}}
+{{- default (include "wisp.component" (list $ "tokens")) .Values.podTokens.existingSecret -}}
+{{- end }}
+
 {{/* wisp.alone: fails where another release is installed; one operator serves every namespace, and two would undo each other's work. */}}
 {{- define "wisp.alone" -}}
 {{- $mine := printf "%s/%s" .Release.Namespace .Release.Name -}}

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from wisp_gateway.errors import EndpointLost
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool, request_head
+from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ TIMEOUT_S = 5.0
 class DemandReporter:
     """Posts demand (docs/contracts.md) to every address of one URL."""
 
-    def __init__(self, url: str, name: str, registry: ModelRegistry, pool: Pool) -> None:
+    def __init__(self, url: str, name: str, registry: ModelRegistry, pool: Pool, tokens: Tokens) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._url = url
@@ -36,6 +37,7 @@ class DemandReporter:
         self._name = name
         self._registry = registry
         self._pool = pool
+        self._tokens = tokens
         self._replicas: dict[str, OperatorReplica] = {}
         self._is_away = False
 
@@ -78,8 +80,8 @@ class DemandReporter:
     async def post(self, address: str) -> str:
         """Post once; return the failure, empty on success."""
         body = json.dumps(report(self._name, self._registry)).encode()
-        headers = [(b"content-type", b"application/json")]
-        head = request_head("POST", self._path, address, headers, body_bytes=len(body))
+        headers, own = [(b"content-type", b"application/json")], self._tokens.for_demand(self._name)
+        head = request_head("POST", self._path, address, headers, body_bytes=len(body), own=own)
         try:
             status = await self._pool.call(address, head, body, timeout_s=TIMEOUT_S)
         except EndpointLost as error:

@@ -12,6 +12,7 @@ from wisp_gateway.errors import EndpointLost, Headers
 from wisp_gateway.upstream.connection import Answer, Connection
 
 MAX_IDLE_CONNECTIONS = 256
+OWN_PREFIX = b"x-wisp-"
 _HOP_BY_HOP = {
     b"connection",
     b"keep-alive",
@@ -128,8 +129,15 @@ class Pool:
         return connection
 
 
-def request_head(method: str, path: str, address: str, headers: Headers, *, body_bytes: int) -> bytes:
-    """Write a request's head: hop-by-hop headers and credentials left out, length and host added."""
+def request_head(
+    method: str, path: str, address: str, headers: Headers, *, body_bytes: int, own: Headers | None = None
+) -> bytes:
+    """Write a request's head: hop-by-hop headers and credentials left out, length and host added.
+
+    Args:
+        headers: the client's headers, lower-case names; those that begin with ``x-wisp-`` are left out.
+        own: headers of the gateway itself, which pods may trust.
+    """
     named = {
         token.strip().lower()
         for name, value in headers
@@ -138,7 +146,12 @@ def request_head(method: str, path: str, address: str, headers: Headers, *, body
     }
     left_out = _NOT_FORWARDED | named
     lines = [f"{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {body_bytes}\r\n".encode()]
-    lines += [b"%b: %b\r\n" % header for header in headers if header[0] not in left_out]
+    lines += [
+        b"%b: %b\r\n" % header
+        for header in headers
+        if header[0] not in left_out and not header[0].startswith(OWN_PREFIX)
+    ]
+    lines += [b"%b: %b\r\n" % header for header in own or ()]
     return b"".join([*lines, b"\r\n"])
 
 

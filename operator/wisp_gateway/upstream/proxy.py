@@ -18,6 +18,7 @@ from wisp_gateway.routing.registry import ModelRegistry, Slot
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.stream_proxy import StreamProxy
+from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,13 @@ class Request:
 class Proxy:
     """Serves clients' requests from the pods of the registry."""
 
-    def __init__(self, registry: ModelRegistry, pool: Pool, metrics: Metrics, max_answer_bytes: int) -> None:
+    def __init__(
+        self, registry: ModelRegistry, pool: Pool, metrics: Metrics, tokens: Tokens, max_answer_bytes: int
+    ) -> None:
         self._registry = registry
         self._pool = pool
         self._metrics = metrics
+        self._tokens = tokens
         self._max_answer_bytes = max_answer_bytes
 
     async def serve(self, client: Client, state: ModelState, request: Request) -> None:
@@ -68,7 +72,7 @@ class Proxy:
         while True:
             slot = await self._acquire_slot(state, request)
             try:
-                answer = await self._send(slot, request)
+                answer = await self._send(state, slot, request)
             except EndpointLost as failure:
                 self._registry.mark_unhealthy(state, slot)
                 self._record_failure(state, request, failure)
@@ -88,10 +92,20 @@ class Proxy:
             self._metrics.hold.observe(request.held_s, state.model.key)
         return slot
 
-    async def _send(self, slot: Slot, request: Request) -> Answer:
+    async def _send(self, state: ModelState, slot: Slot, request: Request) -> Answer:
         address = slot.endpoint.address
-        head = request_head("POST", request.path, address, request.headers, body_bytes=len(request.body))
+        head = request_head(
+            "POST",
+            request.path,
+            address,
+            request.headers,
+            body_bytes=len(request.body),
+            own=self._tokens.for_pods(state.model.key),
+        )
         answer = await self._pool.exchange(address, head, request.body)
+        if answer.status == 401:  # a pod asks for nothing but the gateway's own token
+            answer.abort()
+            raise EndpointLost(f"{address}: it does not accept this gateway's token", was_sent=True)
         if answer.status == 503 and request.failures < MAX_RETRIES:
             answer.abort()
             raise EndpointLost(f"{address}: it answered 503", was_sent=True)

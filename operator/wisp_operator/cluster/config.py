@@ -35,6 +35,7 @@ class OperatorConfig:
         lease_s: seconds after which a silent leader is succeeded.
         renew_s: seconds between renewals; a leader that could not renew for ``lease_s - renew_s`` stops.
         workers: models reconciled at once.
+        pod_token_keys: file of the keys, shared with the gateway, that tokens are derived from.
         build: settings of the builders of cluster objects.
 
     Raises:
@@ -51,6 +52,7 @@ class OperatorConfig:
     lease_s: float = 6.0
     renew_s: float = 1.5
     workers: int = 8
+    pod_token_keys: Path | None = None
     build: BuildSettings = field(default_factory=BuildSettings)
 
     def __post_init__(self) -> None:

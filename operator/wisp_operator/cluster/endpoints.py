@@ -17,12 +17,17 @@ from aiohttp import web
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 
 log = logging.getLogger(__name__)
 
 FORWARDED = "X-Wisp-Passed-On"
 FORWARD_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 4 << 20
+NOT_A_GATEWAY = (
+    "demand is taken from this installation's gateways alone, and this token does not belong to the "
+    "gateway's name. Give operator and gateways the same file --pod-token-keys."
+)
 
 Check = Callable[[], str]
 
@@ -34,6 +39,7 @@ class Endpoints:
         self,
         *,
         demand: DemandAggregator,
+        tokens: TokenKeys,
         leader: Leader,
         metrics: Metrics,
         on_demand: Callable[[str], None],
@@ -48,6 +54,7 @@ class Endpoints:
             readiness_problem: returns why it cannot work yet; empty if it can.
         """
         self._demand, self._leader, self._metrics, self._on_demand = demand, leader, metrics, on_demand
+        self._tokens = tokens
         self._liveness_problem, self._readiness_problem = liveness_problem, readiness_problem
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -81,18 +88,23 @@ class Endpoints:
             await self._session.close()
 
     async def _receive_demand(self, request: web.Request) -> web.Response:
+        proof = {name: request.headers.get(name, "") for name in (HEADER, GATEWAY_HEADER)}
+        if not self._tokens.proves_demand(proof[GATEWAY_HEADER], proof[HEADER]):  # before the body is read
+            return web.json_response({"error": NOT_A_GATEWAY}, status=401)
         try:
             report = await request.json()
+            if self._tokens.is_used and report["gateway"] != proof[GATEWAY_HEADER]:
+                return web.json_response({"error": NOT_A_GATEWAY}, status=401)
             self._demand.record(report, time.time())
-        except ValueError as error:
-            return web.json_response({"error": str(error)}, status=400)
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            return web.json_response({"error": f"not a demand report: {error!r}"}, status=400)
         if self._leader.is_leader:
             self._metrics.count(
                 "demand_reports", way="passed-on" if FORWARDED in request.headers else "direct"
             )
             self._notify(report["models"])
         elif FORWARDED not in request.headers:
-            return await self._forward(report)
+            return await self._forward(report, proof)
         return web.Response(status=204)
 
     def _notify(self, models: Mapping[str, Mapping[str, Any]]) -> None:
@@ -102,14 +114,14 @@ class Endpoints:
             if report["waiting"] or report["running"] or (idle_s is not None and idle_s < 2.0):
                 self._on_demand(key)
 
-    async def _forward(self, report: Mapping[str, Any]) -> web.Response:
-        """Forward a report to the leader; 503 tells the gateway that no replica acts on it yet."""
+    async def _forward(self, report: Mapping[str, Any], proof: Mapping[str, str]) -> web.Response:
+        """Forward a report and its proof to the leader; 503 if no replica acts on it yet."""
         address = self._leader.address
         if not address or self._session is None:
             return web.json_response({"error": "no replica leads at the moment"}, status=503)
         try:
             async with self._session.post(
-                f"http://{address}/demand", json=report, headers={FORWARDED: "1"}
+                f"http://{address}/demand", json=report, headers={FORWARDED: "1", **proof}
             ) as answer:
                 return web.Response(status=answer.status)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:

@@ -26,6 +26,7 @@ from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
 from wisp_operator.cluster.workqueue import WorkQueue
 from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.tokens import TokenKeys
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Replica:
 
         Raises:
             ApiError: there are no credentials.
+            TokenKeysInvalid: the keys of tokens cannot be read.
         """
         self.config = config
         self.metrics = Metrics()
@@ -49,7 +51,8 @@ class Replica:
         self.api = Api(self.metrics)
         self.leader = Leader(self.api, config, self.metrics, self._on_started_leading)
         self.writer = ClusterWriter(self.api, self.metrics, lambda: self.leader.is_leader)
-        self.poller = Poller(self._enqueue)
+        self.tokens = TokenKeys(config.pod_token_keys)
+        self.poller = Poller(self._enqueue, self.tokens.of_pods)
         self.fit_checker = FitChecker(config.build.hub_endpoint, self._enqueue)
         self.watchdog = CacheWatchdog(self.api, self.caches, self.queue)
         self._reconciler: Reconciler | None = None
@@ -138,6 +141,7 @@ class Replica:
             config=self.config,
             optional_kinds=optional,
             leader_since=lambda: self.leader.since,
+            tokens=self.tokens,
         )
 
     def _endpoints(self) -> Endpoints:
@@ -146,6 +150,7 @@ class Replica:
         self.metrics.gauge("queue_length", lambda: float(len(self.queue)))
         return Endpoints(
             demand=self.demand,
+            tokens=self.tokens,
             leader=self.leader,
             metrics=self.metrics,
             on_demand=self._enqueue,

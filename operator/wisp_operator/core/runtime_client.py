@@ -14,6 +14,7 @@ import aiohttp
 
 from wisp_operator.core import runtime_state
 from wisp_operator.core.runtime_state import RuntimeState
+from wisp_operator.core.tokens import HEADER
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +47,18 @@ class RuntimeClient:
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             return False
 
-    async def state(self, address: str) -> RuntimeState | None:
-        """Read a runtime's ``/state``; None while it does not answer with one."""
+    async def state(self, address: str, token: str = "") -> RuntimeState | None:
+        """Read a runtime's ``/state``, which may ask for a token; None while it does not answer with one."""
         try:
-            return runtime_state.read(await self._body(address, runtime_state.MAX_BYTES))
+            return runtime_state.read(await self._body(address, token, runtime_state.MAX_BYTES))
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             log.debug("no /state of %s: %r", address, error)
             return None
 
-    async def document(self, address: str) -> dict[str, Any]:
+    async def document(self, address: str, token: str = "") -> dict[str, Any]:
         """Read the ``/state`` of our own gateway or pod as it is; empty without one."""
         try:
-            document = json.loads(await self._body(address, MAX_DOCUMENT_BYTES))
+            document = json.loads(await self._body(address, token, MAX_DOCUMENT_BYTES))
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
             return {}
         return document if isinstance(document, dict) else {}
@@ -66,7 +67,7 @@ class RuntimeClient:
         """Close the connections."""
         await self._session.close()
 
-    async def _body(self, address: str, max_bytes: int) -> bytes:
+    async def _body(self, address: str, token: str, max_bytes: int) -> bytes:
         """Body of ``/state``; no more is read than shows that it is longer than it may be.
 
         Raises:
@@ -74,7 +75,8 @@ class RuntimeClient:
         """
         timeout = aiohttp.ClientTimeout(total=STATE_TIMEOUT_S)
         url = f"http://{address}/state"
-        async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
+        headers = {HEADER: token} if token else {}
+        async with self._session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}")
             body = bytearray()

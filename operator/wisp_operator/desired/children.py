@@ -28,6 +28,7 @@ class BuildContext:
         nodes: host names of nodes that the pods may run on.
         optional_kinds: those of ``PodMonitor`` and ``InferencePool`` whose CRD the cluster has.
         system_namespace: namespace of the gateway and the operator.
+        token_digests: digests of the gateway's tokens for this model.
     """
 
     replicas: int
@@ -35,11 +36,17 @@ class BuildContext:
     nodes: Sequence[str]
     optional_kinds: Collection[str]
     system_namespace: str
+    token_digests: Sequence[str] = ()
 
 
 def children(model: InferenceModel, context: BuildContext, settings: BuildSettings) -> list[dict[str, Any]]:
-    """Build them all, in the order to apply them; the Deployment first, since a request may wait for it."""
-    manifests = [deployment(model, context.replicas, settings), service(model)]
+    """Build them all, in the order to apply them; the Deployment first, since a request may wait for it.
+
+    Pods behind an endpoint picker ask for no token: the gateway there is not ours.
+    """
+    picker = context.annotations.get(ANNOTATION, "")
+    digests = () if picker else context.token_digests
+    manifests = [deployment(model, context.replicas, settings, digests), service(model)]
     manifests.append(network_policy(model, context.system_namespace))
     if needs_claim(model):
         manifests.append(persistent_volume_claim(model, settings))
@@ -48,6 +55,6 @@ def children(model: InferenceModel, context: BuildContext, settings: BuildSettin
     if "PodMonitor" in context.optional_kinds:
         manifests.append(pod_monitor(model))
     if "InferencePool" in context.optional_kinds:
-        pool = inference_pool(model, context.annotations.get(ANNOTATION, ""))
+        pool = inference_pool(model, picker)
         manifests += [pool] if pool else []
     return [*manifests, *cache_jobs(model, context.nodes, settings)]

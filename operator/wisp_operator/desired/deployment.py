@@ -8,6 +8,7 @@ Pure: a model, the number of pods and the installation's settings in, a manifest
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import InferenceModel
@@ -21,8 +22,14 @@ from wisp_operator.desired.volumes import mounts, volumes
 STOP_MARGIN_S = 10
 
 
-def deployment(model: InferenceModel, replicas: int, settings: BuildSettings) -> dict[str, Any]:
-    """Build the Deployment that runs ``replicas`` pods of ``model``."""
+def deployment(
+    model: InferenceModel, replicas: int, settings: BuildSettings, token_digests: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Build the Deployment that runs ``replicas`` pods of ``model``.
+
+    Args:
+        token_digests: digests of the gateway's tokens; without any, the pods answer everybody.
+    """
     rollout = model.spec.rollout
     return {
         "apiVersion": "apps/v1",
@@ -37,12 +44,12 @@ def deployment(model: InferenceModel, replicas: int, settings: BuildSettings) ->
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
-            "template": {"metadata": {"labels": labels(model)}, "spec": _pod(model, settings)},
+            "template": {"metadata": {"labels": labels(model)}, "spec": _pod(model, settings, token_digests)},
         },
     }
 
 
-def _pod(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
+def _pod(model: InferenceModel, settings: BuildSettings, token_digests: Sequence[str]) -> dict[str, Any]:
     drain_s = math.ceil(model.spec.rollout.drain_timeout.seconds)
     return {
         "automountServiceAccountToken": False,
@@ -57,19 +64,21 @@ def _pod(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **placement(model.spec.gpu),
-        "containers": [_container(model, settings)],
+        "containers": [_container(model, settings, token_digests)],
         "volumes": volumes(model, settings),
     }
 
 
-def _container(model: InferenceModel, settings: BuildSettings) -> dict[str, Any]:
+def _container(
+    model: InferenceModel, settings: BuildSettings, token_digests: Sequence[str]
+) -> dict[str, Any]:
     return {
         "name": "runtime",
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": list(COMMAND),
         "args": [literal(argument) for argument in arguments(model)],
-        "env": environment(model, settings),
+        "env": environment(model, settings, token_digests),
         "ports": [{"name": PORT_NAME, "containerPort": RUNTIME_PORT, "protocol": "TCP"}],
         "resources": resources(model, settings),
         **_probes(model),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import EnvVar, InferenceModel
 from wisp_operator.desired.settings import BuildSettings
 
 SECRET_KEYS = {"hf": ("HF_TOKEN",), "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+TOKEN_DIGESTS = "WISP_POD_TOKEN_SHA256"
 OPTIONAL_KEYS = {"s3": ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")}
 
 
-def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
-    """The container's variables, each name once: what the user sets replaces ours."""
+def environment(
+    model: InferenceModel, settings: BuildSettings, token_digests: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The container's variables, each name once: what the user sets replaces ours, save the token digests."""
     variables: dict[str, dict[str, Any]] = {"HOME": {"name": "HOME", "value": "/tmp"}}
     if settings.hub_endpoint and model.spec.model.scheme == "hf":
         variables["HF_ENDPOINT"] = {"name": "HF_ENDPOINT", "value": settings.hub_endpoint}
@@ -24,6 +28,8 @@ def environment(model: InferenceModel, settings: BuildSettings) -> list[dict[str
             variables[key] = _from_secret(key, secret.name, key, optional=True)
     for variable in model.spec.runtime.env:
         variables[variable.name] = _variable(variable)
+    if token_digests:
+        variables[TOKEN_DIGESTS] = {"name": TOKEN_DIGESTS, "value": ",".join(token_digests)}
     return list(variables.values())
 
 

@@ -21,6 +21,7 @@ from wisp_operator.core import autoscale, status
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import FitReport
 from wisp_operator.core.observation import Failure, Observation
+from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
@@ -59,6 +60,7 @@ class Controller:
         fit: CheckFit,
         publish: Publish,
         settings: BuildSettings,
+        tokens: TokenKeys,
         api_keys: Path | None = None,
         are_logs_kept: bool = False,
     ) -> None:
@@ -74,7 +76,7 @@ class Controller:
         self._errors: dict[str, str] = {}
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
         self._cluster, self._check_fit, self._publish = cluster, fit, publish
-        self._settings, self._api_keys = settings, api_keys
+        self._settings, self._tokens, self._api_keys = settings, tokens, api_keys
 
     @property
     def models(self) -> list[InferenceModel]:
@@ -203,7 +205,8 @@ class Controller:
             known.pop(key, None)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:
-        return deployment(_on_this_machine(model), replicas, self._settings)
+        digests = self._tokens.digests(model.key)
+        return deployment(_on_this_machine(model), replicas, self._settings, digests)
 
     def _require_local(self, model: InferenceModel) -> None:
         pod_template.read(self._deployment(model, 0))

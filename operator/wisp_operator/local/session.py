@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from wisp_operator.api import InferenceModel
+from wisp_operator.core.tokens import TokenKeys, make_keys_file
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
@@ -54,7 +55,12 @@ class Options:
 
 
 class Session:
-    """A running session. ``stopping`` is set once it should end."""
+    """A running session.
+
+    Attributes:
+        stopping: event, set once the session should end.
+        tokens: tokens that its pods and its demand endpoint ask for.
+    """
 
     def __init__(self, options: Options, files: ManifestFiles, home: Path, check_fit: CheckFit) -> None:
         self.options, self.home = options, home
@@ -62,16 +68,21 @@ class Session:
         self._stop_at_once = asyncio.Event()
         self._files = files
         self._directory = DirectoryFile(home / "directory.json")
-        self._cluster = LocalCluster(home / "pods", lambda: self.controller.wake(), options.device)
+        self._token_keys = make_keys_file(home / "token-keys")
+        self.tokens = TokenKeys(self._token_keys)
+        self._cluster = LocalCluster(
+            home / "pods", lambda: self.controller.wake(), options.device, self.tokens.of_pods
+        )
         self.controller = Controller(
             self._cluster,
             fit=check_fit,
             publish=self._directory.write,
             settings=BuildSettings(node_cache_dir=str(config.cache_dir())),
+            tokens=self.tokens,
             api_keys=options.api_keys,
             are_logs_kept=options.are_logs_kept,
         )
-        self._demand = DemandServer(self.controller.record_demand)
+        self._demand = DemandServer(self.controller.record_demand, self.tokens)
         self._gateway: GatewayProcess | None = None
 
     @property
@@ -117,6 +128,7 @@ class Session:
             port=self.options.port,
             directory=self._directory.path,
             demand_url=self._demand.url,
+            token_keys=self._token_keys,
             log=self.home / "gateway.log",
             log_level=self.options.log_level,
         )

@@ -150,7 +150,7 @@ def test_a_release_answers_upgrades_by_rolling_and_leaves_nothing_but_the_crd(sp
     before = remains()
     notes = helm("install", "--wait", "--timeout", "90s")
     assert len(re.findall(r"^  kubectl ", notes, re.M)) == 3
-    assert "leaves one thing behind: the CRD" in notes
+    assert "leaves two things behind: the Secret chart-wisp-tokens, and the CRD" in notes
     first = until(leader)
     assert models()[0] == 200
 
@@ -167,7 +167,7 @@ def test_a_release_answers_upgrades_by_rolling_and_leaves_nothing_but_the_crd(sp
 
     said = helm("uninstall", "--wait")
     assert "uninstalled" in said
-    kubectl("delete", "secret", "door", "-n", SPACE)
+    kubectl("delete", "secret", "door", f"{RELEASE}-tokens", "-n", SPACE)
     until(lambda: remains() == before, seconds=60)
     time.sleep(3)  # a Lease written late by an operator on its way out would be here now
     assert remains() == before

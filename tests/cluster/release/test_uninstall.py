@@ -1,4 +1,4 @@
-"""The last of the release's tests: uninstalling leaves the CRD, says so, and deletes no model."""
+"""The last of the release's tests: uninstalling leaves CRD and keys, says so, and deletes no model."""
 
 from contextlib import suppress
 
@@ -12,7 +12,7 @@ NAMESPACE = "wisp-stays"
 
 
 @pytest.mark.skipif(KEEP, reason="KEEP=1 keeps the release")
-def test_uninstalling_leaves_nothing_but_the_crd_and_says_so(release, clients, tmp_path):
+def test_uninstalling_leaves_nothing_but_the_crd_and_the_keys_and_says_so(release, clients, tmp_path):
     write_tiny(tmp_path / "tiny")
     make_namespace(NAMESPACE)
     put_weights(NAMESPACE, tiny=tmp_path / "tiny")
@@ -30,9 +30,10 @@ def test_uninstalling_leaves_nothing_but_the_crd_and_says_so(release, clients, t
     for namespace in [CLIENTS, *namespaces_of_tests()]:
         remove_namespace(namespace)
     crd = "/CustomResourceDefinition.apiextensions.k8s.io/v1/inferencemodels.wisp.dev"
+    keys = f"{SYSTEM}/Secret.v1/{NAME}-tokens"  # by which pods that stay know the next release
     with suppress(AssertionError):  # what is on its way out may take a moment
-        until(lambda: everything() - release.before == {crd}, seconds=30)
-    assert sorted(everything() - release.before) == [crd]
+        until(lambda: everything() - release.before == {crd, keys}, seconds=30)
+    assert sorted(everything() - release.before) == sorted([crd, keys])
     print(said)
 
 

@@ -17,6 +17,12 @@ def test_the_pod_never_sees_the_clients_key_nor_its_connections_headers():
     assert head.decode() == "\r\n".join([*lines, "", ""])
 
 
+def test_headers_that_pods_trust_come_from_the_gateway_alone():
+    forged = [(b"x-wisp-token", b"0" * 64), (b"x-wisp-priority", b"high"), (b"connection", b"x-wisp-token")]
+    head = request_head("POST", "/v1/x", "pod:1", forged, body_bytes=0, own=[(b"x-wisp-token", b"real")])
+    assert head.decode().split("\r\n")[3:] == ["x-wisp-token: real", "", ""]
+
+
 def test_the_client_gets_the_pods_headers_without_framing_and_identity():
     headers = [(b"content-type", b"x"), (b"content-length", b"3"), (b"server", b"u"), (b"x-tokens", b"9")]
     assert answer_headers(headers) == [(b"content-type", b"x"), (b"x-tokens", b"9")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
 
 import httpx
@@ -22,6 +24,26 @@ def test_headers_alone_are_no_first_byte(world):
     pod = world.pod(world.does.die_and_return(0.1, 1, world.STREAM_HEAD))
     world.model("m", pod)
     assert world.text_of(world.start().chat(stream=True)) == "w0 w1 w2 w3 w4 "
+
+
+def test_a_pod_gets_its_models_token_whatever_the_client_sends(world, tmp_path):
+    keys = tmp_path / "token-keys"
+    keys.write_text(f"{'k' * 32}\n")
+    pod = world.pod()
+    world.model("m", pod)
+    world.start(pod_token_keys=keys).post(headers={"X-Wisp-Token": "forged", "x-wisp-other": "forged"})
+    sent = {name: value for name, value in pod.seen[0].headers.items() if name.startswith("x-wisp-")}
+    assert sent == {"x-wisp-token": hmac.new(b"k" * 32, b"pod:default/m", hashlib.sha256).hexdigest()}
+
+
+def test_a_pod_that_refuses_the_token_is_replaced_by_another(world):
+    """As while keys are rotated: a client must not take a pod's 401 for one of its own key."""
+    refusing = world.pod(world.does.refuse(401, b'{"error": {"code": "gateway_only"}}'))
+    world.model("m", refusing, world.pod(), routing="LeastLoad")
+    world.start()
+    assert [world.chat().choices[0].message.content for _ in range(3)] == ["complete"] * 3
+    world.model("m", refusing)
+    assert world.post().status_code == 502
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

@@ -1,6 +1,8 @@
 """The operator's own port: demand taken by every replica, passed on to the leader; probes and metrics."""
 
 import asyncio
+import hashlib
+import hmac
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pytest
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys, make_keys_file
 
 WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
 SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}
@@ -21,11 +24,12 @@ def report(**models):
 
 
 @asynccontextmanager
-async def replica(*, leads, leader_address="", liveness_problem="", readiness_problem=""):
+async def replica(*, leads, leader_address="", liveness_problem="", readiness_problem="", keys=None):
     """One replica's endpoints on a free port: its URL, the keys it on_demand of, and its demand."""
     on_demand, demand = [], DemandAggregator()
     endpoints = Endpoints(
         demand=demand,
+        tokens=TokenKeys(keys),
         leader=SimpleNamespace(is_leader=leads, address=leader_address),
         metrics=Metrics(),
         on_demand=on_demand.append,
@@ -40,10 +44,10 @@ async def replica(*, leads, leader_address="", liveness_problem="", readiness_pr
         await endpoints.close()
 
 
-async def post(address, body):
+async def post(address, body, headers=None):
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"http://{address}/demand", json=body) as answer,
+        session.post(f"http://{address}/demand", json=body, headers=headers) as answer,
     ):
         return answer.status, await answer.text()
 
@@ -126,5 +130,62 @@ def test_probes_say_what_is_wrong():
             assert await get(found.address, "/livez") == (503, "the watch of Pod is dead\n")
             assert await get(found.address, "/readyz") == (200, "ok\n")
             assert "wisp_operator_api_calls_total" in (await get(found.address, "/metrics"))[1]
+
+    asyncio.run(scenario())
+
+
+def proof(keys, gateway="g"):
+    """The headers of a gateway that holds these keys."""
+    key = keys.read_text().split()[0]
+    token = hmac.new(key.encode(), f"demand:{gateway}".encode(), hashlib.sha256).hexdigest()
+    return {GATEWAY_HEADER: gateway, HEADER: token}
+
+
+@pytest.mark.parametrize(
+    ("forge", "status"),
+    [
+        (lambda sent: sent, 204),
+        (lambda sent: {}, 401),
+        (lambda sent: sent | {HEADER: ""}, 401),
+        (lambda sent: sent | {HEADER: "0" * 64}, 401),
+        (lambda sent: sent | {HEADER: "\u00e9"}, 401),
+        (lambda sent: sent | {GATEWAY_HEADER: "another"}, 401),  # another gateway's token
+    ],
+)
+def test_demand_counts_only_with_the_token_of_a_gateway(tmp_path, forge, status):
+    keys = make_keys_file(tmp_path / "keys")
+
+    async def scenario():
+        async with (
+            replica(leads=True, keys=keys) as leader,
+            replica(leads=False, leader_address=leader.address, keys=keys) as follower,
+        ):
+            for address in (leader.address, follower.address):
+                assert (await post(address, report(chat=WAITS), forge(proof(keys))))[0] == status
+            assert leader.on_demand == (["a/chat"] * 2 if status == 204 else [])
+            assert leader.demand.total("a/chat", 0.0).waiting == (1 if status == 204 else 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_gateway_cannot_report_under_the_name_of_another(tmp_path):
+    keys = make_keys_file(tmp_path / "keys")
+
+    async def scenario():
+        async with replica(leads=True, keys=keys) as leader:
+            assert (await post(leader.address, report(chat=WAITS) | {"gateway": "h"}, proof(keys)))[0] == 401
+            assert leader.on_demand == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("body", [[], "x", {"gateway": "g"}, {"gateway": "g", "models": {"a": 1}}])
+def test_a_report_that_is_none_is_refused_in_words(tmp_path, body):
+    keys = make_keys_file(tmp_path / "keys")
+
+    async def scenario():
+        async with replica(leads=True, keys=keys) as leader:
+            status, text = await post(leader.address, body, proof(keys))
+            assert (status, "not a demand report" in text) == (400, True)
 
     asyncio.run(scenario())

@@ -17,6 +17,7 @@ from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Dependenci
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit import FitReport
 from wisp_operator.core.runtime_state import Load, RuntimeState
+from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.inference_pool import ANNOTATION
 
 UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
@@ -58,6 +59,7 @@ class World:
             config=OperatorConfig(namespace="wisp", gateway_url="http://gw"),
             optional_kinds=optional,
             leader_since=lambda: time.time() - led_for_s,
+            tokens=TokenKeys(None),
         )
         self.reconciler = Reconciler(self.dependencies)
 

@@ -10,6 +10,7 @@ import pytest
 from wisp_operator import api
 from wisp_operator.core.fit import FitReport
 from wisp_operator.core.observation import Failure, Observation
+from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.processes.exit_log import ExitLog
@@ -44,7 +45,9 @@ def model(name):
 
 
 def controller(published, fit=lambda _: FitReport("Unknown", "not asked")):
-    return Controller(FakeCluster(), fit=fit, publish=published.append, settings=BuildSettings())
+    return Controller(
+        FakeCluster(), fit=fit, publish=published.append, settings=BuildSettings(), tokens=TokenKeys(None)
+    )
 
 
 def test_a_model_that_fails_to_reconcile_is_logged_once_and_the_others_go_on(caplog):

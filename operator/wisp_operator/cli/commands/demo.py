@@ -124,7 +124,7 @@ async def _play(session: Session, question: str) -> None:
     _print(f"\n> {question}")
     began = time.monotonic()
     first = await asyncio.to_thread(_ask, gateway, question)
-    row, runtime = await _row(gateway), await _runtime(gateway)
+    row, runtime = await _row(gateway), await _runtime(session, gateway)
     _print(f"\n{first - began:.1f} s from zero to the first token: {_phases(runtime)}")
     _print(_speed(runtime) + "\n")
     _print_row(row, "and after 3 s without a request …")
@@ -148,13 +148,15 @@ async def _row(gateway: GatewayClient) -> Row:
     return read(await asyncio.to_thread(gateway.state))[0]
 
 
-async def _runtime(gateway: GatewayClient) -> dict[str, Any]:
+async def _runtime(session: Session, gateway: GatewayClient) -> dict[str, Any]:
     """The ``/state`` of the pod that answered."""
     client = RuntimeClient()
     try:
         state = await asyncio.to_thread(gateway.state)
-        endpoints: Sequence[dict[str, Any]] = state["models"][0]["endpoints"]
-        return await client.document(endpoints[0]["address"]) if endpoints else {}
+        row = state["models"][0]
+        endpoints: Sequence[dict[str, Any]] = row["endpoints"]
+        token = session.tokens.of_pods(f"{row['namespace']}/{row['name']}")
+        return await client.document(endpoints[0]["address"], token) if endpoints else {}
     finally:
         await client.close()
 

@@ -41,8 +41,14 @@ class _Pod:
 class Poller:
     """The last ``/state`` of every pod that runs."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        """``changed`` is called with the model's key whenever a pod's start has advanced."""
+    def __init__(self, changed: Callable[[str], None], token_of: Callable[[str], str] = lambda _: "") -> None:
+        """Poll nothing yet.
+
+        Args:
+            changed: callback, given the model's key whenever a pod's start has advanced.
+            token_of: the token that the pods of a model ask for, by the model's key.
+        """
+        self._token_of = token_of
         self._changed = changed
         self._pods: dict[str, dict[str, _Pod]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +95,7 @@ class Poller:
 
     async def _poll(self, client: RuntimeClient, pod: _Pod) -> None:
         try:
-            state = await client.state(pod.address)
+            state = await client.state(pod.address, self._token_of(pod.key))
             if state is None:
                 return
             has_advanced = pod.state is None or state.stage != pod.state.stage

@@ -32,6 +32,7 @@ from wisp_operator.core import autoscale, status
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.observation import Observation
+from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.errors import InvalidModel
@@ -61,6 +62,7 @@ class Dependencies:
     config: OperatorConfig
     optional_kinds: Collection[str]
     leader_since: Callable[[], float]
+    tokens: TokenKeys
 
 
 class Reconciler:
@@ -113,7 +115,7 @@ class Reconciler:
         decision = self._decide(model, observation, now)
         self._record_wake(history, model, observation, decision, now)
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
-        context = self._build_context(body, decision, host_names(nodes))
+        context = self._build_context(model.key, body, decision, host_names(nodes))
         await self._mark_idle_first(pods, observation, decision)
         await self._apply(model.key, children(pinned, context, self._dependencies.config.build))
         await self._report(model, history, observation, decision, now)
@@ -175,7 +177,7 @@ class Reconciler:
             log.info("%s: wakes (%s, %d waiting)", model.key, decision.why, observation.demand.waiting)
 
     def _build_context(
-        self, body: Mapping[str, Any], decision: Decision, hosts: Sequence[str]
+        self, key: str, body: Mapping[str, Any], decision: Decision, hosts: Sequence[str]
     ) -> BuildContext:
         return BuildContext(
             replicas=decision.replicas,
@@ -183,6 +185,7 @@ class Reconciler:
             nodes=hosts,
             optional_kinds=self._dependencies.optional_kinds,
             system_namespace=self._dependencies.config.namespace,
+            token_digests=self._dependencies.tokens.digests(key),
         )
 
     async def _record_mounts(self, history: ClusterHistory, pods: Sequence[Pod], now: float) -> None:

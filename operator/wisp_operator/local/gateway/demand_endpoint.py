@@ -10,16 +10,17 @@ from typing import Any
 
 from aiohttp import web
 
+from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 from wisp_operator.local.pod_template import LOOPBACK
 
 PATH = "/demand"
 
 
 class DemandServer:
-    """Receives the gateways' reports at :attr:`url`."""
+    """Receives the gateway's reports at :attr:`url`; other users of this machine reach it too."""
 
-    def __init__(self, receive: Callable[[Mapping[str, Any]], None]) -> None:
-        self._receive = receive
+    def __init__(self, receive: Callable[[Mapping[str, Any]], None], tokens: TokenKeys) -> None:
+        self._receive, self._tokens = receive, tokens
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -39,6 +40,12 @@ class DemandServer:
             await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
+        if not self._tokens.proves_demand(
+            request.headers.get(GATEWAY_HEADER, ""), request.headers.get(HEADER, "")
+        ):
+            return web.json_response(
+                {"error": "demand is taken from this session's gateway alone"}, status=401
+            )
         try:
             self._receive(await request.json())
         except ValueError as error:

@@ -36,6 +36,7 @@ class GatewaySettings:
         host, port: address for clients.
         directory: file that lists the models.
         demand_url: URL for its demand reports.
+        token_keys: file of the keys of tokens for pods and demand.
         log: file for its output.
         log_level: log level of that output.
     """
@@ -44,6 +45,7 @@ class GatewaySettings:
     port: int
     directory: Path
     demand_url: str
+    token_keys: Path
     log: Path
     log_level: str
 
@@ -58,6 +60,7 @@ class GatewaySettings:
         """The gateway's command line after the program."""
         where = ["--host", self.host, "--port", str(self.port)]
         reads = ["--directory", str(self.directory), "--demand-url", self.demand_url]
+        reads += ["--pod-token-keys", str(self.token_keys)]
         return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
 
 

@@ -23,8 +23,15 @@ DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
 class LocalCluster:
     """The pods of this machine, by model (``namespace/name``)."""
 
-    def __init__(self, home: Path, changed: Callable[[], None], device: pod_template.Device = "auto") -> None:
-        self._device = device
+    def __init__(
+        self,
+        home: Path,
+        changed: Callable[[], None],
+        device: pod_template.Device = "auto",
+        token_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """Start nothing yet; ``token_of`` gives the token that the pods of a model ask for, by its key."""
+        self._device, self._token_of = device, token_of
         self._home = home
         self._changed = changed
         self._client = RuntimeClient()
@@ -71,7 +78,8 @@ class LocalCluster:
         home = self._home / str(metadata.get("namespace", "default"))
         home.mkdir(parents=True, exist_ok=True)
         name = f"{metadata['name']}-{wanted.digest[:5]}-{secrets.token_hex(3)}"
-        return Pod(name, wanted, PodContext(home, self._client, self._changed, self._device))
+        token = self._token_of(f"{metadata.get('namespace', 'default')}/{metadata['name']}")
+        return Pod(name, wanted, PodContext(home, self._client, self._changed, self._device, token))
 
     def _drain(self, key: str, pod: Pod) -> None:
         pod.is_draining = True

@@ -52,12 +52,14 @@ class PodContext:
         client: HTTP client for probes.
         changed: callback after every change of a pod.
         device: the user's ``--device``.
+        token: token that the pods ask for; empty if they ask for none.
     """
 
     home: Path
     client: RuntimeClient
     changed: Callable[[], None]
     device: Device = "auto"
+    token: str = ""
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Pod:
         self.log = context.home / f"{name}.log"
         self._home = context.home / name
         self._client = context.client
-        self._device = context.device
+        self._device, self._token = context.device, context.token
         self._changed = context.changed
         self._process: Process | None = None
         self._task = asyncio.create_task(self._run(), name=f"pod {name}")
@@ -192,7 +194,7 @@ class Pod:
         due = process_run.health.due()
         address = f"{LOOPBACK}:{process_run.port}"
         answers = await asyncio.gather(
-            self._client.state(address),
+            self._client.state(address, self._token),
             *(self._client.probe_succeeds(address, probe.path, probe.timeout_s) for probe in due.values()),
         )
         now = time.monotonic()

@@ -18,6 +18,7 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
+from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of
@@ -36,7 +37,7 @@ class HttpServer:
         self.service = Service(config, engine, created_s=int(time.time()))
         self._listener = listener
         self._bootstrap = BootstrapApp(self.service)
-        self._web = _WebServer(_web_config(self._bootstrap))
+        self._web = _WebServer(_web_config(GatewayTokenCheck(self._bootstrap, config.pod_token_sha256)))
 
     async def run(self, stop: asyncio.Event, skip_wait: asyncio.Event) -> Fatal | None:
         """Serve until ``stop`` is set or something fails; return the failure, or None.
