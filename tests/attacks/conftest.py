@@ -7,17 +7,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from gateway_target import GatewayTarget
+from neighbour import Reused
 
 
 @pytest.fixture(scope="session")
 def gateway_session(tmp_path_factory):
-    target = GatewayTarget(tmp_path_factory.mktemp("gateway"))
-    yield target
-    target.close()
+    with Reused(lambda: GatewayTarget(tmp_path_factory.mktemp("gateway"))) as reused:
+        yield reused
 
 
 @pytest.fixture
 def gateway(gateway_session):
-    """The gateway of the session; its log is shown where a test fails."""
-    yield gateway_session
-    print(gateway_session.gateway.output())
+    """A gateway that earlier attacks have left well; its log is shown where a test fails."""
+    target = gateway_session.get()
+    yield target
+    target.reset()
+    print(target.gateway.output())

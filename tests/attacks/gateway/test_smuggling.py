@@ -22,11 +22,11 @@ HEADS = {
 }
 
 
-@pytest.fixture(scope="module")
-def recorded(gateway_session):
+@pytest.fixture
+def recorded(gateway):
     """A pod that counts requests."""
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
-    return gateway_session.pod_of("recorded", lambda connection, _: connection.sendall(answer))
+    return gateway.pod_of("recorded", lambda connection, _: connection.sendall(answer))
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)

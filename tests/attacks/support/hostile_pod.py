@@ -23,6 +23,7 @@ class HostilePod:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         self._connections: list[socket.socket] = []
+        self._probe: tuple[bytes, bytes] | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -30,11 +31,24 @@ class HostilePod:
         """Address as the directory names it."""
         return f"127.0.0.1:{self.port}"
 
+    def answers_probe_with(self, head: bytes, chunk: bytes) -> None:
+        """Answer probes with ``head``, then ``chunk`` without an end."""
+        self._probe = (head, chunk)
+
     def close(self) -> None:
         """Close every connection."""
         self._server.close()
         for connection in self._connections:
             connection.close()
+
+    def _answer_probe(self, connection: socket.socket) -> None:
+        if self._probe is None:
+            connection.sendall(READY)
+            return
+        head, chunk = self._probe
+        connection.sendall(head)
+        while True:
+            connection.sendall(chunk)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -47,7 +61,7 @@ class HostilePod:
         with suppress(OSError):
             while data := connection.recv(1 << 20):
                 if data.startswith((b"GET /readyz", b"GET /livez")):
-                    connection.sendall(READY)
+                    self._answer_probe(connection)
                     continue
                 self.requests += 1
                 self.handler(connection, data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ class Target:
         """Base URL of the target."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def is_well(self) -> bool:
+        """True unless an attack ended the target, or left it with half its memory taken."""
+        return (
+            all(process.is_alive for process in self.processes) and 2 * self.rss_mib < self.memory_limit_mib
+        )
+
+    @property
+    def rss_mib(self) -> float:
+        """Memory that the target holds now, in MiB."""
+        return sum(process.rss_mib for process in self.processes)
+
     def begin_watch(self) -> None:
         """Forget the neighbours' past; wait until each of them has an answer."""
         assert all(process.is_alive for process in self.processes), "the target is not running"
@@ -117,3 +130,26 @@ class Target:
         assert self._watcher.stdout is not None
         print(command, file=self._watcher.stdin, flush=True)
         return json.loads(self._watcher.stdout.readline())
+
+
+class Reused:
+    """A target kept from attack to attack, made anew once one of them has harmed it."""
+
+    def __init__(self, make: Callable[[], Target]) -> None:
+        self._make = make
+        self._target: Target | None = None
+
+    def __enter__(self) -> Reused:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._target is not None:
+            self._target.close()
+
+    def get(self) -> Any:
+        """Return the target, alive and with memory to spare."""
+        if self._target is not None and not self._target.is_well:
+            self._target.close()
+            self._target = None
+        self._target = self._target or self._make()
+        return self._target

@@ -1,7 +1,7 @@
 """A pod that streams one event every 20 ms, in a process of its own: ``python steady_pod.py PORT``.
 
 It answers any POST; a streamed one with ``max_tokens`` events (default 1,000), another with a fixed text that
-names the model. ``/readyz`` is 200, ``/state`` is what a runtime says.
+names the model. A body of an attacker's size is not parsed. ``/readyz`` is 200, ``/state`` that of a runtime.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import sys
 from aiohttp import web
 
 GAP_S = 0.02
+MAX_PARSED_BYTES = 65536
 STATE = {"model": "m", "status": "ready", "phases": [], "load": {"waiting": 0, "running": 0}}
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """Stream events at a steady rate, or answer at once."""
-    body = json.loads(await request.read())
+    data = await request.read()
+    body = json.loads(data) if len(data) < MAX_PARSED_BYTES else {"model": "large"}
     model = body.get("model", "")
     if not body.get("stream"):
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": model}}

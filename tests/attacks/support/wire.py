@@ -150,7 +150,7 @@ def get(path: str, *headers: str) -> bytes:
 CHAT_PATH = "/v1/chat/completions"
 
 
-def chat(model: str = "good", **fields: Any) -> bytes:
+def chat(model: str = "mine", **fields: Any) -> bytes:
     """Return the body of a chat."""
     message = {"role": "user", "content": "hello"}
     return json.dumps({"model": model, "messages": [message], **fields}).encode()
