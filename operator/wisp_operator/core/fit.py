@@ -6,7 +6,7 @@ translates a spec into a request, and the verdict into ``status.fit``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wisp_operator.api import Gpu, InferenceModel
@@ -18,6 +18,8 @@ from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
+
+MAX_MESSAGE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class FitReport:
         headroom_bytes: bytes beyond the minimum that serves; negative: bytes missing.
         gpu: name of the checked device, e.g. ``L4`` or ``CPU``.
         basis: source of the numbers, and whether they were computed or measured.
+        fault: reason that a pod would give for files that cannot be used; empty where they can, or where a
+            pod may be more fortunate.
     """
 
     verdict: Literal["Fits", "DoesNotFit", "Unsupported", "Unknown"]
@@ -42,6 +46,7 @@ class FitReport:
     headroom_bytes: int = 0
     gpu: str = ""
     basis: str = ""
+    fault: Literal["", "ModelNotFound", "ModelUnsupported", "WeightsUnreadable"] = ""
 
     @property
     def refusal(self) -> Literal["DoesNotFit", "ModelUnsupported"] | None:
@@ -118,6 +123,11 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
         files: result of :func:`.sources.files_of`; None if only a pod can read them.
         device: result of :func:`device_of`, or the machine's own; None if unknown.
     """
+    report = _check(model, files, device)
+    return replace(report, message=report.message[:MAX_MESSAGE_CHARACTERS])
+
+
+def _check(model: InferenceModel, files: Files | None, device: Device | None) -> FitReport:
     name = device.name if device else ""
     if files is None:
         scheme = model.spec.model.scheme
@@ -128,11 +138,15 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
     try:
         result = plan(model, files, device)
     except SourceError as error:
-        return FitReport("Unknown", str(error), gpu=name)
-    except (CheckpointInvalid, ConfigMissing) as error:
-        return FitReport("Unknown", error.message, gpu=name)
+        return FitReport("Unknown", str(error), gpu=name, fault="ModelNotFound")
+    except ConfigMissing as error:
+        return FitReport("Unknown", error.message, gpu=name, fault="ModelNotFound")
+    except CheckpointInvalid as error:
+        return FitReport("Unknown", error.message, gpu=name, fault="WeightsUnreadable")
     except ConfigInvalid as error:
-        return FitReport("Unsupported", error.message, gpu=name, basis="config.json")
+        return FitReport(
+            "Unsupported", error.message, gpu=name, basis="config.json", fault="ModelUnsupported"
+        )
     except PlanError as error:
         return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json")
     return _report(result)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
 RECHECK_PERIOD_S = 2.0  # of a folder that could not be read
+RECHECK_SHARE = 20  # pause before the next check, in durations of the last one
 
-CheckFit = Callable[[InferenceModel], FitReport]
+CheckFit = Callable[[InferenceModel], Awaitable[FitReport]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
 
 
@@ -69,9 +70,9 @@ class Controller:
         self._histories: dict[str, LocalHistory] = {}
         self._demand = DemandAggregator()
         self._wakeup = asyncio.Event()
-        self._fit_tasks: set[asyncio.Task[None]] = set()
+        self._fit_tasks: dict[str, asyncio.Task[None]] = {}
         self._path_failures: dict[str, Failure] = {}  # models of this machine whose folder cannot be read
-        self._checked_at: dict[str, float] = {}
+        self._recheck_at: dict[str, float] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
@@ -175,24 +176,34 @@ class Controller:
         failure = self._path_failures.get(model.key)
         if failure is None or observation.live:
             return observation, autoscale.decide(model.spec, observation, now)
-        if now - self._checked_at[model.key] >= RECHECK_PERIOD_S:
+        if model.key not in self._fit_tasks and now >= self._recheck_at[model.key]:
             self._schedule_fit_check(model)
         failed = replace(observation, last_failure=failure, crashes=0, fit=None)
         return failed, autoscale.Decision(0, "CrashBackOff")
 
     def _schedule_fit_check(self, model: InferenceModel) -> asyncio.Task[None]:
-        self._checked_at[model.key] = time.time()
+        """Check a model in the background; a check of its former spec is ended."""
+        self._cancel_fit_check(model.key)
         task = asyncio.create_task(self._run_fit_check(model), name=f"fit of {model.key}")
-        self._fit_tasks.add(task)
-        task.add_done_callback(self._fit_tasks.discard)
+        self._fit_tasks[model.key] = task
         return task
 
+    def _cancel_fit_check(self, key: str) -> None:
+        if running := self._fit_tasks.pop(key, None):
+            running.cancel()
+
     async def _run_fit_check(self, model: InferenceModel) -> None:
-        failure = await asyncio.to_thread(path_failure, model)
-        report = await asyncio.to_thread(self._check_fit, model)
+        began_s = time.monotonic()
+        try:
+            report = await self._check_fit(model)
+        finally:
+            if self._fit_tasks.get(model.key) is asyncio.current_task():
+                del self._fit_tasks[model.key]
+        pause_s = max(RECHECK_PERIOD_S, RECHECK_SHARE * (time.monotonic() - began_s))
+        self._recheck_at[model.key] = time.time() + pause_s
         if history := self._histories.get(model.key):
             history.fit = report
-            if failure:
+            if failure := path_failure(model, report):
                 self._path_failures[model.key] = failure
             else:
                 self._path_failures.pop(model.key, None)
@@ -201,7 +212,8 @@ class Controller:
     def _remove(self, key: str) -> None:
         """Stop a model that is no longer served, and drop its state."""
         self._cluster.delete(key)
-        for known in (self._histories, self.statuses, self._path_failures, self._checked_at, self._entries):
+        self._cancel_fit_check(key)
+        for known in (self._histories, self.statuses, self._path_failures, self._recheck_at, self._entries):
             known.pop(key, None)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:

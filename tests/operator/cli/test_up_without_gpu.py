@@ -1,5 +1,6 @@
 """``wisp up`` of a model for a GPU, on a machine without one."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def test_a_missing_gpu_is_an_error_at_once(tmp_path):
 def test_a_model_for_a_gpu_that_runs_on_the_cpu_is_logged_once(caplog):
     fitting = LocalFitChecker("auto")
     for count in (0, 1, 1):
-        fitting(parse(manifest(count)))
+        asyncio.run(fitting(parse(manifest(count))))
     assert [record.getMessage() for record in caplog.records] == [
         "default/tiny asks for a GPU, and nvidia-smi lists none: it runs on the CPU."
     ]

@@ -4,7 +4,8 @@ import pytest
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.observation.nodes import devices, eligible, pin_to_products
-from wisp_operator.cluster.reconcile.fitting import check_devices
+from wisp_operator.cluster.reconcile.fitting import conclude, unmeasured
+from wisp_operator.core.fit import FitReport
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.network_policy import network_policy
@@ -150,19 +151,18 @@ def test_devices_are_what_the_labels_describe_and_a_silent_node_is_left_out():
     assert (cpu.kind, cpu.available_bytes) == ("cpu", int(24568812 * 1024 * 0.9))
 
 
-def test_a_model_that_fits_some_gpus_is_sent_to_those(monkeypatch):
-    from wisp_operator.cluster.reconcile import fitting
-    from wisp_operator.core.fit import FitReport
-
-    def check(model, files, device):
+def test_a_model_that_fits_some_gpus_is_sent_to_those():
+    def check(device):
         fits = device.name == "L4"
         return FitReport("Fits" if fits else "DoesNotFit", device.name, headroom_bytes=1 if fits else -1)
 
-    monkeypatch.setattr(fitting, "check", check)
-    found = check_devices(model(gpu={"count": 1}), devices(model().spec.gpu, NODES[:3]))
-    assert (found.report.verdict, found.products) == ("Fits", ("NVIDIA-L4",))
-    assert pin_to_products(model(), found.products).spec.gpu.product == ("NVIDIA-L4",)
-    only_small = check_devices(model(), devices(model().spec.gpu, [T4]))
+    def reports(nodes):
+        return {product: check(device) for product, device in devices(model().spec.gpu, nodes).items()}
+
+    verdict = conclude(model(gpu={"count": 1}), reports(NODES[:3]))
+    assert (verdict.report.verdict, verdict.products) == ("Fits", ("NVIDIA-L4",))
+    assert pin_to_products(model(), verdict.products).spec.gpu.product == ("NVIDIA-L4",)
+    only_small = conclude(model(), reports([T4]))
     assert (only_small.report.verdict, only_small.products) == ("DoesNotFit", ())
 
 
@@ -175,9 +175,9 @@ def test_a_model_that_fits_some_gpus_is_sent_to_those(monkeypatch):
     ],
 )
 def test_what_cannot_be_known_before_a_pod_says_why(spec, says):
-    found = check_devices(model(**spec), {})
-    assert found.report.verdict == "Unknown"
-    assert says in found.report.message
+    report = unmeasured(model(**spec), {}).report
+    assert report.verdict == "Unknown"
+    assert says in report.message
 
 
 @pytest.mark.parametrize("memory", [None, "1.5Gi"])

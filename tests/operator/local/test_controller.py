@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,11 @@ def model(name):
     )
 
 
-def controller(published, fit=lambda _: FitReport("Unknown", "not asked")):
+async def not_asked(_):
+    return FitReport("Unknown", "not asked")
+
+
+def controller(published, fit=not_asked):
     return Controller(
         FakeCluster(), fit=fit, publish=published.append, settings=BuildSettings(), tokens=TokenKeys(None)
     )
@@ -86,8 +90,8 @@ def test_a_reconcile_while_the_models_change_has_the_old_ones_or_the_new(after):
     assert [entry["name"] for entry in published[-1]] == after
 
 
-def slow(_):
-    time.sleep(0.1)
+async def slow(_):
+    await asyncio.sleep(0.1)
     return FitReport("Unknown", "not known")
 
 
@@ -142,3 +146,28 @@ def test_a_message_that_refers_to_a_log_gets_its_path():
     exit_log.log_new("a/chat", [EndedPod()])
     observation = exit_log.with_log_path("a/chat", Observation(last_failure=EndedPod.last_failure))
     assert observation.last_failure.message == "it ended; see its log (/run/chat-1.log), or the kernel's"
+
+
+def test_one_check_of_a_model_runs_at_a_time_and_ends_with_the_model():
+    running = []
+
+    async def endless(model):
+        running.append(model.name)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            running.remove(model.name)
+
+    async def run():
+        loop = controller([], fit=endless)
+        await loop.set_models([model("a")])
+        changed = replace(model("a"), spec=replace(model("a").spec, suspend=True))
+        await loop.set_models([changed])
+        assert running == ["a"]
+        await loop.set_models([])
+        await asyncio.sleep(0)
+        assert running == []
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("wisp_operator.local.controller.FIT_WAIT_S", 0.05)
+        asyncio.run(run())

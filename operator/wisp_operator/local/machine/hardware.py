@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.core import fit, sources
+from wisp_operator.core.fit_process import CheckAborted, run_isolated
+from wisp_operator.core.fit_worker import FitJob
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.pod_template import Device as Choice
@@ -18,6 +21,7 @@ from wisp_plan.hardware.gpus import DEFAULT_FRACTION
 logger = logging.getLogger(__name__)
 MIB = 2**20
 DRIVER_TIMEOUT_S = 10.0
+MAX_CONCURRENT_CHECKS = 4
 QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
 
 
@@ -88,9 +92,21 @@ class LocalFitChecker:
                 "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
             )
         self._warned: set[str] = set()
+        self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
-    def __call__(self, model: InferenceModel) -> fit.FitReport:
-        """Check whether ``model`` fits now; may read from the network."""
+    async def __call__(self, model: InferenceModel) -> fit.FitReport:
+        """Check whether ``model`` fits now, in a child process; may read from the network."""
+        self._warn_without_gpu(model)
+        device = device_for(model.spec.gpu, self._choice, self._cards)
+        token = config.hub_token() or ""
+        job = FitJob(model, {"": device}, hub_endpoint=config.hub_endpoint(), hub_token=token)
+        try:
+            async with self._semaphore:
+                return (await run_isolated(job))[""]
+        except CheckAborted as error:
+            return fit.FitReport("Unknown", str(error), gpu=device.name)
+
+    def _warn_without_gpu(self, model: InferenceModel) -> None:
         if (
             self._choice == "auto"
             and model.spec.gpu.count
@@ -99,7 +115,6 @@ class LocalFitChecker:
         ):
             self._warned.add(model.key)
             logger.warning("%s asks for a GPU, and nvidia-smi lists none: it runs on the CPU.", model.key)
-        return fit.check(model, files_of(model), device_for(model.spec.gpu, self._choice, self._cards))
 
 
 def files_of(model: InferenceModel) -> sources.Files | None:
