@@ -200,7 +200,7 @@ class App:
         access_log.info(
             "%s %s %s %d %.3fs %s",
             client.method,
-            client.path,
+            client.raw_path,
             client.model_key or "-",
             client.status,
             time.monotonic() - client.entered_s,

@@ -39,13 +39,15 @@ class Config:
     name: str = ""
     api_keys: Path | None = None
     pod_token_keys: Path | None = None
-    max_body_bytes: int = 8 * MIB
-    max_header_bytes: int = 64 * 1024
+    max_body_bytes: int = 4 * MIB
+    max_held_bytes: int = 192 * MIB
+    max_header_bytes: int = 16 * 1024
     max_answer_bytes: int = 64 * MIB
     keep_alive_s: float = 75.0
     max_connections: int = 8192
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
+    write_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
     idle_timeout_s: float = 1800.0
     shutdown_delay_s: float = 0.0

@@ -16,6 +16,7 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+MAX_LOGGED_PATH = 300
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -34,6 +35,8 @@ class Client:
         self.entered_s = time.monotonic()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        # Percent-encoded as received, so that no path writes a line of the log.
+        self.raw_path: str = scope["raw_path"][:MAX_LOGGED_PATH].decode("latin-1")
         self.headers: Headers = scope["headers"]
         self.host: str = (scope.get("client") or ("", 0))[0]
         self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]

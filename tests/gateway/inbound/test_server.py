@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-
-
-def connect(world, timeout_s=5.0):
-    host, port = world.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=timeout_s)
-
-
-def read_all(connection):
-    received = b""
-    while chunk := connection.recv(65536):
-        received += chunk
-    return received
-
-
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+from raw_client import HEAD, connect, read_all
 
 
 def test_a_body_that_does_not_arrive_is_given_up(world):
