@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from wisp_gateway.access import Access
 from wisp_gateway.config import Config
-from wisp_gateway.errors import GatewayError, Headers, InternalError, ModelNotFound, Stopping
+from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
 from wisp_gateway.inbound import request_body, routes
 from wisp_gateway.inbound.auth import Keyring, bearer
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
 from wisp_gateway.routing.load_balancer import prefix_key
-from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.proxy import Proxy, Request
 
@@ -27,7 +27,6 @@ access_log = logging.getLogger("wisp_gateway.access")
 CLIENT_CLOSED_REQUEST = 499
 _JSON: Headers = [(b"content-type", b"application/json")]
 _PROMETHEUS: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
-_LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
 
 
 class App:
@@ -51,14 +50,16 @@ class App:
         self._proxy = proxy
         self._metrics = metrics
         self._is_synced = is_synced
-        self._keys = Keyring(config.api_keys)
+        is_machine = config.directory is not None
+        self._access = Access(registry, Keyring(config.api_keys), is_loopback_trusted=is_machine)
         self._exchanges: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; every error has OpenAI's shape."""
         client = Client(scope, receive, send)
         try:
-            route = routes.find(client.method, client.path)
+            is_metrics_port = client.port == self._config.metrics_port
+            route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
             await self._dispatch(client, route)
         except GatewayError as error:
             await client.fail(error)
@@ -89,18 +90,18 @@ class App:
             case "readyz":
                 await self._readyz(client)
             case "metrics":
-                await client.reply(200, self._scrape(), _PROMETHEUS)
+                await self._show_metrics(client)
             case "state":
                 await self._state(client)
 
     async def _generate(self, client: Client, route: routes.Route) -> None:
-        token = bearer(client.header(b"authorization"))
-        self._keys_before_body(token)
+        token = _token(client)
+        self._access.check_before_body(token)
         body = request_body.parse(
             await client.read_body(self._config.max_body_bytes), client.header(b"content-type")
         )
-        state = self._find(route.model, body.model(is_named_by_path=route.model is not None))
-        self._keys.check(token, state.model)
+        grant = self._access.model(token, route.model, body.model(is_named_by_path=route.model is not None))
+        state = grant.state
         client.model_key = state.model.key
         state.arrive()
         self._metrics.received.add(len(body.raw), state.model.key)
@@ -111,19 +112,9 @@ class App:
             key=prefix_key(body.fields) if state.model.routing == "PrefixAware" else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,
+            priority=grant.priority,
         )
         await self._until_gone(client, self._proxy.serve(client, state, request))
-
-    def _find(self, by_path: str | None, by_body: str | None) -> ModelState:
-        """Find the model that the path or the body names; if both do, they must agree."""
-        state = self._registry.find(by_path or by_body or "")
-        if by_path is not None and by_body is not None and by_body != state.model.key:
-            names = (state.model.name, state.model.served_name)
-            if by_body not in names:
-                raise ModelNotFound(
-                    f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model"
-                )
-        return state
 
     async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, and cancel it when the client disconnects or :meth:`abort` is called."""
@@ -146,17 +137,12 @@ class App:
             await asyncio.wait({exchange, gone})
 
     async def _list(self, client: Client, route: routes.Route) -> None:
-        token = bearer(client.header(b"authorization"))
-        states = [self._registry.find(route.model)] if route.model else self._registry.states()
-        visible = [state for state in states if self._keys.opens(token, state.model)]
-        if not visible:
-            self._keys.check(token, states[0].model if states else None)
-        cards = [introspection.model_card(self._registry, state) for state in visible]
+        states = self._access.models(_token(client), route.model)
+        cards = [introspection.model_card(self._registry, state) for state in states]
         await client.reply(200, json.dumps({"object": "list", "data": cards}).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
-        state = self._find(route.model, route.id)
-        self._keys.check(bearer(client.header(b"authorization")), state.model)
+        state = self._access.model(_token(client), route.model, route.id).state
         await client.reply(200, json.dumps(introspection.model_card(self._registry, state)).encode(), _JSON)
 
     async def _plain(self, client: Client, status: int, text: str) -> None:
@@ -167,24 +153,22 @@ class App:
         if self.is_stopping:
             await self._plain(client, 503, "stopping")
         elif not self._is_synced():
-            await self._plain(client, 503, "the directory has not been read yet")
+            await self._plain(client, 503, "the directory, or the keys of its models, have not been read yet")
         else:
             await self._plain(client, 200, "ok")
 
+    async def _show_metrics(self, client: Client) -> None:
+        if client.port != self._config.metrics_port:
+            self._access.check_gateway(_token(client), client.host)
+        await client.reply(200, self._scrape(), _PROMETHEUS)
+
     async def _state(self, client: Client) -> None:
-        if client.host not in _LOOPBACK:
-            self._keys.check(bearer(client.header(b"authorization")))
+        self._access.check_gateway(_token(client), client.host)
         status = "stopping" if self.is_stopping else "ready"
         document = introspection.state_document(
             self._registry, gateway=self._config.name, status=status, base_url=self._config.base_url
         )
         await client.reply(200, json.dumps(document).encode(), _JSON)
-
-    def _keys_before_body(self, token: str) -> None:
-        """Refuse a key that opens no model before its body is read."""
-        states = self._registry.states()
-        if states and not any(self._keys.opens(token, state.model) for state in states):
-            self._keys.check(token, states[0].model)
 
     def _scrape(self) -> bytes:
         self._metrics.waiting.clear()
@@ -206,3 +190,7 @@ class App:
             time.monotonic() - client.entered_s,
             client.request_id,
         )
+
+
+def _token(client: Client) -> str:
+    return bearer(client.header(b"authorization"))

@@ -26,6 +26,7 @@ class Config:
         namespaces: namespaces to watch on a cluster; none means all.
         name: key of this gateway's demand at the operator, so unique; empty: ``gateway`` beside a file, on
             a cluster the host's name, which is the pod's.
+        metrics_port: port that serves ``/metrics`` without a key; None: only ``port``, with one.
 
     Raises:
         StartError: a value is invalid.
@@ -35,6 +36,7 @@ class Config:
     namespaces: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
+    metrics_port: int | None = None
     demand_url: str | None = None
     name: str = ""
     api_keys: Path | None = None
@@ -59,6 +61,8 @@ class Config:
         """Fill in the name; refuse a demand URL that is not plain HTTP."""
         if not self.name:
             object.__setattr__(self, "name", "gateway" if self.directory else socket.gethostname())
+        if self.metrics_port is not None and self.metrics_port == self.port:
+            raise StartError(f"--metrics-port {self.port} is --port too. Choose another.")
         if self.demand_url is None:
             return
         url = urlsplit(self.demand_url)

@@ -2,7 +2,6 @@
 
 GatewayError                    an answer: HTTP status, OpenAI's error body, headers
 ├── BadRequest           400    the request is invalid
-│   ├── AmbiguousModel   400    the bare name exists in several namespaces
 │   └── NotJson          400    the body is not JSON
 ├── Unauthorized         401    no key, or an unknown one
 ├── NotFound             404    no such path
@@ -16,6 +15,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── InternalError        500    a bug in the gateway
 ├── UpstreamFailed       502    the pod died under the request
 └── Unavailable          503    no pod answers now
+    ├── KeysUnread              the model's API keys could not be read yet
     ├── ModelAsleep             coldStart.mode is Reject
     ├── ModelSuspended          spec.suspend
     ├── ModelFailed             it cannot be started now
@@ -74,12 +74,6 @@ class BadRequest(GatewayError):
     """The request is invalid."""
 
     status, type, code = 400, "invalid_request_error", "invalid_request"
-
-
-class AmbiguousModel(BadRequest):
-    """The bare name exists in several namespaces."""
-
-    code = "model_ambiguous"
 
 
 class NotJson(BadRequest):
@@ -170,6 +164,12 @@ class Unavailable(GatewayError):
     """No pod answers now."""
 
     status, type, code = 503, "server_error", "unavailable"
+
+
+class KeysUnread(Unavailable):
+    """The model's API keys could not be read yet."""
+
+    code = "keys_unread"
 
 
 class ModelAsleep(Unavailable):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from dataclasses import replace
 
 from wisp_gateway.app import App
@@ -35,8 +34,10 @@ class Gateway:
     """
 
     def __init__(self, config: Config, discovery: ServiceDiscovery | None = None) -> None:
-        self._socket: socket.socket = listen(config.host, config.port)
-        self.config = config = replace(config, port=self._socket.getsockname()[1])
+        self._sockets = [listen(config.host, config.port)]
+        if config.metrics_port is not None:
+            self._sockets.append(listen(config.host, config.metrics_port))
+        self.config = config = replace(config, port=self._sockets[0].getsockname()[1])
         self.metrics = Metrics()
         self.registry = ModelRegistry(self.metrics, self._on_wait)
         self._discovery: ServiceDiscovery = discovery or _discovery(config)
@@ -63,14 +64,15 @@ class Gateway:
             task.add_done_callback(self._on_loop_ended)
         log.info("listening on %s", self.config.base_url)
         try:
-            await self.server.serve(sockets=[self._socket])
+            await self.server.serve(sockets=self._sockets)
         finally:
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             self._prober.close()
             self._pool.close()
-            self._socket.close()
+            for listening in self._sockets:
+                listening.close()
         for failure in ended:
             if isinstance(failure, Exception):
                 raise failure

@@ -53,6 +53,7 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @click.option("--namespace", "namespaces", multiple=True, help="Watch this namespace only; repeatable.")
 @_option("--host", str, "Address to listen on; 0.0.0.0 for every one.")
 @_option("--port", PortType(0, 65535), "Port to listen on; 0 lets the system choose.")
+@_option("--metrics-port", click.IntRange(1, 65535), "Port that serves /metrics to everybody who reaches it.")
 @_option("--demand-url", str, "URL of the operator for reports of waiting and running requests.")
 @_option("--name", str, "This gateway's name in what it reports (default: gateway, or the pod's name).")
 @_option(

@@ -237,6 +237,22 @@ def test_the_gateway_only_reads(reads, secrets):
 
 
 @needs_helm
+def test_the_gateways_metrics_have_a_port_that_its_clients_service_does_not_show():
+    found = rendered("monitoring.serviceMonitor=true", 'networkPolicy.metricsNamespace="prometheus"')
+    [monitored] = found["ServiceMonitor/wisp-gateway"]["spec"]["endpoints"]
+    assert monitored["port"] == "metrics"
+    assert [port["name"] for port in found["Service/wisp-gateway"]["spec"]["ports"]] == ["http"]
+    assert [port["name"] for port in found["Service/wisp-gateway-metrics"]["spec"]["ports"]] == ["metrics"]
+    [container] = pod_of(found["Deployment/wisp-gateway"])["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert f"--metrics-port={ports['metrics']}" in container["args"]
+    from_clients, from_prometheus = found["NetworkPolicy/wisp-gateway"]["spec"]["ingress"]
+    assert (from_clients["ports"][0]["port"], "from" in from_clients) == ("http", False)
+    assert from_prometheus["ports"][0]["port"] == "metrics"
+    assert "namespaceSelector" in from_prometheus["from"][0]
+
+
+@needs_helm
 @pytest.mark.parametrize("component", ["operator", "gateway"])
 @pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
 def test_pods_meet_the_restricted_pod_security_standard(component, settings):

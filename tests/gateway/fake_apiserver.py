@@ -27,6 +27,7 @@ class FakeApiServer:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.token = TOKEN
         self.forbidden: set[str] = set()
+        self.delay_s: dict[str, float] = {}
         self.page_objects = 2
         self.sends_bookmarks = True
         self.port = 0
@@ -168,6 +169,7 @@ class FakeApiServer:
 
     def _one(self, resource: str) -> Any:
         async def get_object(request: web.Request) -> web.Response:
+            await asyncio.sleep(self.delay_s.get(resource, 0.0))
             key = "{namespace}/{name}".format(**request.match_info)
             if key not in self.objects[resource]:
                 return _status(404, f'{resource} "{request.match_info["name"]}" not found')

@@ -36,16 +36,16 @@ def test_completions_take_the_same_way(world):
 
 def test_the_alias_and_the_models_own_url(world):
     pod = world.pod()
-    world.model("m", pod, servedName="org/served")
+    world.model("m", pod, servedName="Org/served")
     world.start()
     for base in ("/openai/v1", "/default/m/v1"):
         assert (
             world.chat(client=world.openai(base_url=world.url + base)).choices[0].message.content
             == "complete"
         )
-    assert [seen.json["model"] for seen in pod.seen] == ["org/served"] * 2
+    assert [seen.json["model"] for seen in pod.seen] == ["Org/served"] * 2
     assert [model.id for model in world.openai(base_url=f"{world.url}/default/m/v1").models.list()] == [
-        "org/served"
+        "Org/served"
     ]
 
 
@@ -53,7 +53,7 @@ def test_the_alias_and_the_models_own_url(world):
     ("model", "raised", "code"),
     [
         ("unknown", openai.NotFoundError, "model_not_found"),
-        ("shared", openai.BadRequestError, "model_ambiguous"),
+        ("prod/deleted", openai.NotFoundError, "model_not_found"),
         ("", openai.BadRequestError, "invalid_request"),
         ("off", openai.InternalServerError, "model_suspended"),
         ("broken", openai.InternalServerError, "model_failed"),
@@ -62,8 +62,7 @@ def test_the_alias_and_the_models_own_url(world):
     ],
 )
 def test_errors_are_raised_as_the_right_class(world, model, raised, code):
-    world.model("shared", namespace="a", state="Asleep")
-    world.model("shared", namespace="b", state="Asleep")
+    world.model("thief", namespace="b", state="Asleep", servedName="prod/deleted")
     world.model("off", state="Suspended")
     world.model("broken", state="Failed", reason="DoesNotFit", message="needs 17 GiB, has 14")
     world.model("lazy", state="Asleep", coldStart={"mode": "Reject"})
@@ -74,15 +73,37 @@ def test_errors_are_raised_as_the_right_class(world, model, raised, code):
     assert caught.value.code == code
 
 
-def test_the_sentence_of_an_ambiguous_name_lists_the_candidates(world):
-    world.model("shared", namespace="a", state="Asleep")
-    world.model("shared", world.pod(), namespace="b")
+def test_the_oldest_model_keeps_a_bare_name_and_the_newer_is_reached_by_its_qualified_one(world):
+    old, new = world.pod(), world.pod()
+    world.model("shared", old, namespace="b", created=1, servedName="one")
+    world.model("shared", new, namespace="a", created=2, servedName="one")
     client = world.start().openai()
-    with pytest.raises(openai.BadRequestError, match=r"a/shared, b/shared"):
-        client.chat.completions.create(model="shared", messages=[])
-    assert (
-        client.chat.completions.create(model="b/shared", messages=[]).choices[0].message.content == "complete"
-    )
+    for name in ("one", "shared", "b/shared", "a/shared"):
+        client.chat.completions.create(model=name, messages=[])
+    assert (len(old.seen), len(new.seen)) == (3, 1)
+    assert [model.id for model in client.models.list()] == ["one", "a/shared"]
+
+
+def test_requests_for_a_deleted_model_do_not_reach_a_strangers_pods(world):
+    mine, strangers = world.pod(), world.pod()
+    world.model("llama", mine, namespace="prod", created=1)
+    world.model("x", strangers, namespace="tenant-b", created=2, servedName="llama")
+    client = world.start().openai()
+    world.remove("prod/llama")
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="llama", messages=[])
+    world.model("llama", mine, namespace="prod", created=3)
+    client.chat.completions.create(model="llama", messages=[])
+    assert (len(mine.seen), len(strangers.seen)) == (1, 0)
+
+
+def test_a_granted_name_outranks_age(world):
+    """An old model that renames itself to a name in use; this gateway has seen neither before."""
+    holder, renamed = world.pod(), world.pod()
+    world.model("llama", holder, namespace="prod", created=2, names=["llama"])
+    world.model("x", renamed, namespace="tenant-b", created=1, servedName="llama", names=["x"])
+    world.start().openai().chat.completions.create(model="llama", messages=[])
+    assert (len(holder.seen), len(renamed.seen)) == (1, 0)
 
 
 def test_the_client_comes_back_after_retry_after_and_is_served(world):

@@ -38,6 +38,15 @@ class JsonReader:
         """Return a string, or None if absent."""
         return self.text(name) if self._fields.get(name) is not None else None
 
+    def optional_texts(self, name: str) -> frozenset[str] | None:
+        """Return a list of strings as a set, or None if absent."""
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.error(name, "a list of strings", value)
+        return frozenset(value)
+
     def number(self, name: str, default: float, minimum: float = 0.0) -> float:
         """Return a number of at least ``minimum``."""
         value = self._fields.get(name, default)

@@ -1,7 +1,8 @@
 """Service discovery on a cluster: watches of InferenceModels and of the EndpointSlices of their Services.
 
 The operator is not involved: while it, or the API server, is away, the last good snapshot stays in force. The
-first snapshot waits until both lists were read, since a model without known pods would seem to be asleep.
+first snapshot waits until both lists were read, since a model without known pods would seem to be asleep, and
+until each Secret that a model names was tried once, since its keys would seem to be wrong.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from wisp_gateway.discovery.snapshot import EMPTY, Model, Snapshot
 
 # Changes within this time are published together.
 GATHER_S = 0.01
+# Longest wait for Secrets before a gateway is ready: none of them may keep it from serving others.
+SECRETS_WAIT_S = 15.0
 
 
 class KubernetesDiscovery:
@@ -56,7 +59,7 @@ class KubernetesDiscovery:
 
     @property
     def is_synced(self) -> bool:
-        """True once every list was read."""
+        """True once every list was read and every Secret was tried."""
         return self._is_synced
 
     def watch(self, on_change: Callable[[Snapshot], None]) -> None:
@@ -78,6 +81,8 @@ class KubernetesDiscovery:
     async def _publish(self) -> None:
         for informer in self._informers:
             await informer.synced.wait()
+        self._watch_secrets()
+        await self._keys.tried(SECRETS_WAIT_S)
         while True:
             self._has_changed.clear()
             self._rebuild()
@@ -86,8 +91,8 @@ class KubernetesDiscovery:
 
     def _rebuild(self) -> None:
         """Merge the changed models with their endpoints; call the watchers if the snapshot differs."""
+        self._watch_secrets()
         objects = self._objects()
-        self._keys.watch(_secret(model_object) for model_object in objects.values() if model_object.secret)
         slices: dict[str, list[EndpointSlice]] = {}
         for endpoint_slice in (
             endpoint_slice for informer in self._slices for endpoint_slice in informer.objects.values()
@@ -106,8 +111,15 @@ class KubernetesDiscovery:
                 on_change(snapshot)
 
     def _merge(self, model_object: ModelObject, slices: Sequence[EndpointSlice]) -> Model:
-        digests = self._keys.digests(_secret(model_object)) if model_object.secret else None
-        return replace(model_object.model, endpoints=merge_slices(slices), key_digests=digests)
+        model = replace(model_object.model, endpoints=merge_slices(slices))
+        if not model_object.secret:
+            return model
+        keys = self._keys.keys(_secret(model_object))
+        return replace(model, keys=keys or {}, are_keys_read=keys is not None)
+
+    def _watch_secrets(self) -> None:
+        objects = self._objects().values()
+        self._keys.watch(_secret(model_object) for model_object in objects if model_object.secret)
 
     def _objects(self) -> dict[str, ModelObject]:
         return {

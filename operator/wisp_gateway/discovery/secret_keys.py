@@ -2,78 +2,101 @@
 
 Each is read by its name (RBAC ``get``, never ``list`` or ``watch``), when a model first names it and every 30
 s after. Only digests are kept. Until a Secret was read, no key opens the models that name it; a deleted one
-closes them again.
+closes them again. One task a Secret, few of them reading at once, namespaces in turn: neither one that gets
+no answer nor a namespace with thousands delays the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
-from collections.abc import Callable, Iterable
+import random
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 
 from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
-from wisp_gateway.discovery.key_digests import digest
+from wisp_gateway.discovery.key_digests import Keys, digest, priority_of
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 30.0
 RETRY_S = 2.0
-
-Digests = tuple[bytes, ...]
+MAX_READS = 16
 
 
 class SecretKeys:
-    """Key digests of the Secrets that models name, by ``namespace/name``.
+    """Keys of the Secrets that models name, by ``namespace/name``.
 
     Args:
-        on_change: callback with the name of a Secret whose keys changed.
+        on_change: callback with the name of a Secret whose keys changed or were read for the first time.
     """
 
     def __init__(self, api: ApiServer, on_change: Callable[[str], None]) -> None:
         self._api = api
         self._on_change = on_change
-        self._watched: set[str] = set()
-        self._known: dict[str, Digests] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tried: dict[str, asyncio.Event] = {}
+        self._known: dict[str, Keys] = {}
         self._warnings: dict[str, str] = {}
-        self._is_new = asyncio.Event()
+        self._reads = asyncio.Semaphore(MAX_READS)
 
     def watch(self, secrets: Iterable[str]) -> None:
         """Replace the set of Secrets to read."""
-        before, self._watched = self._watched, set(secrets)
-        if self._watched - before:
-            self._is_new.set()
-        for gone in before - self._watched:
+        wanted = set(secrets)
+        for gone in self._tasks.keys() - wanted:
+            self._tasks.pop(gone).cancel()
+            self._tried.pop(gone).set()
             self._known.pop(gone, None)
             self._warnings.pop(gone, None)
+        for secret in _by_turns(wanted - self._tasks.keys()):
+            self._tried[secret] = asyncio.Event()
+            self._tasks[secret] = asyncio.ensure_future(self._follow(secret))
 
-    def digests(self, secret: str) -> Digests:
-        """Return the digests of the Secret's keys; none until it was read."""
-        return self._known.get(secret, ())
+    def keys(self, secret: str) -> Keys | None:
+        """Return the Secret's keys; None until it was read."""
+        return self._known.get(secret)
+
+    async def tried(self, timeout_s: float) -> None:
+        """Wait until each watched Secret was tried once, at most ``timeout_s``."""
+        events = [event.wait() for event in self._tried.values()]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*events)
+        except TimeoutError:
+            late = sum(not event.is_set() for event in self._tried.values())
+            log.warning("API keys: %d Secrets were not read within %g s; going on", late, timeout_s)
 
     async def run(self) -> None:
         """Read until cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.watch(())
+
+    async def _follow(self, secret: str) -> None:
         while True:
-            self._is_new.clear()
-            for secret in sorted(self._watched):
-                await self._read(secret)
             try:
-                await asyncio.wait_for(self._is_new.wait(), RETRY_S if self._warnings else PERIOD_S)
-            except TimeoutError:
-                continue
+                async with self._reads:
+                    await self._read(secret)
+            except Exception:
+                log.exception("bug in the gateway (API keys in Secret %s)", secret)
+            self._tried[secret].set()
+            period_s = RETRY_S if secret in self._warnings else PERIOD_S
+            await asyncio.sleep(period_s * random.uniform(0.8, 1.0))
 
     async def _read(self, secret: str) -> None:
         namespace, name = secret.split("/")
+        before = self._known.get(secret)
         try:
-            digests_read = parse(await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
+            keys: Keys | None = parse(await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
         except ApiError as error:
             self._warn(secret, error)
-            digests_read = () if error.code == 404 else self.digests(secret)
+            keys = {} if error.code == 404 and before is not None else before
         else:
             self._warnings.pop(secret, None)
-        if secret in self._watched and digests_read != self.digests(secret):
-            self._known[secret] = digests_read
+        if keys is not None and keys != before:
+            self._known[secret] = keys
             self._on_change(secret)
 
     def _warn(self, secret: str, error: ApiError) -> None:
@@ -89,14 +112,26 @@ class SecretKeys:
         log.warning("API keys in Secret %s: %s%s", secret, error, remedy.get(error.code, ""))
 
 
-def parse(secret: Json) -> Digests:
-    """Return the digests of a Secret's values; each value is one key, surrounding white space left out."""
-    digests_read = []
-    for value in (secret.get("data") or {}).values():
+def parse(secret: Json) -> Keys:
+    """Return the keys of a Secret: each value is one key, surrounding white space left out."""
+    keys = {}
+    data = secret.get("data")
+    for name, value in (data if isinstance(data, dict) else {}).items():
         try:
             key = base64.b64decode(value).decode().strip()
-        except (binascii.Error, UnicodeDecodeError):
+        except (ValueError, TypeError):
             continue  # binary, such as a certificate: no client can send it
         if key:
-            digests_read.append(digest(key))
-    return tuple(sorted(digests_read))
+            keys[digest(key)] = priority_of(name)
+    return keys
+
+
+def _by_turns(secrets: Collection[str]) -> list[str]:
+    """Order Secrets so that every namespace's first comes before any namespace's second."""
+    seen: defaultdict[str, int] = defaultdict(int)
+    ranks = {}
+    for secret in sorted(secrets):
+        namespace = secret.partition("/")[0]
+        ranks[secret] = seen[namespace]
+        seen[namespace] += 1
+    return sorted(ranks, key=lambda secret: (ranks[secret], secret))

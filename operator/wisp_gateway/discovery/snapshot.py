@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from wisp_gateway.discovery.json_reader import JsonReader
+from wisp_gateway.discovery.key_digests import Keys
 from wisp_gateway.errors import DiscoveryError
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
@@ -47,7 +48,9 @@ class Model:
 
     Args:
         api_keys_file: file of this model's keys, or None.
-        key_digests: digests (:func:`.key_digests.digest`) of the keys in this model's Secret, or None.
+        names: bare names that the operator granted; None: it has not decided.
+        keys: keys in this model's Secret, or None if it names none.
+        are_keys_read: False until that Secret was read for the first time.
     """
 
     namespace: str
@@ -63,7 +66,9 @@ class Model:
     routing: str = "PrefixAware"
     target_concurrency: int = 16
     api_keys_file: str | None = None
-    key_digests: tuple[bytes, ...] | None = None
+    names: frozenset[str] | None = None
+    keys: Keys | None = None
+    are_keys_read: bool = True
     endpoints: tuple[Endpoint, ...] = ()
 
     @property
@@ -125,6 +130,7 @@ def _model(item: JsonReader) -> Model:
         cold_start=_cold_start(item.child("coldStart")),
         routing=item.choice("routing", POLICIES, "PrefixAware"),
         target_concurrency=item.integer("targetConcurrency", 16, minimum=1),
+        names=item.optional_texts("names"),
         api_keys_file=item.optional_text("apiKeysFile"),
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
     )

@@ -39,6 +39,7 @@ class Client:
         self.raw_path: str = scope["raw_path"][:MAX_LOGGED_PATH].decode("latin-1")
         self.headers: Headers = scope["headers"]
         self.host: str = (scope.get("client") or ("", 0))[0]
+        self.port: int | None = (scope.get("server") or ("", None))[1]
         self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]
         self.request_id = self._request_id()
         self.model_key = ""  # set once the model is found

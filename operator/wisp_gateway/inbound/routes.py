@@ -11,6 +11,7 @@ from wisp_gateway.errors import MethodNotAllowed, NotFound
 
 GENERATE = {"chat/completions": "POST", "completions": "POST"}
 OWN = ("/livez", "/readyz", "/metrics", "/state")
+ON_METRICS_PORT = ("/livez", "/readyz", "/metrics")
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Route:
     id: str = ""
 
 
-def find(method: str, path: str) -> Route:
-    """Return the route of ``method path``.
+def find(method: str, path: str, *, is_metrics_port: bool = False) -> Route:
+    """Return the route of ``method path``; the port of the metrics has few.
 
     Raises:
         NotFound: no such path.
         MethodNotAllowed: the path exists for another method.
     """
+    if is_metrics_port and path not in ON_METRICS_PORT:
+        raise NotFound(f"No such path on the port of the metrics: {method} {path[:200]}.")
     if path in OWN:
         return _checked(method, "GET", path, Route(path[1:]))
     model, rest = _split(path)

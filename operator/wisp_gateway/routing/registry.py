@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from wisp_gateway.discovery.snapshot import Endpoint, Snapshot
-from wisp_gateway.errors import AmbiguousModel, GatewayError, ModelNotFound
+from wisp_gateway.discovery.snapshot import Endpoint, Model, Snapshot
+from wisp_gateway.errors import GatewayError, ModelNotFound
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.routing.bare_names import BareNames, Claim
 from wisp_gateway.routing.model_state import ModelState, Pod
 from wisp_gateway.routing.request_queue import QueuedRequest
 
@@ -52,7 +53,7 @@ class ModelRegistry:
 
     def __init__(self, metrics: Metrics, on_wait: Callable[[ModelState], None]) -> None:
         self._states: dict[str, ModelState] = {}
-        self._by_name: dict[str, list[str]] = {}
+        self._names = BareNames()
         self._metrics = metrics
         self._on_wait = on_wait
 
@@ -65,42 +66,24 @@ class ModelRegistry:
         for key in self._states.keys() - snapshot.keys():
             gone = ModelNotFound(f"Model {key} was deleted while the request waited.")
             self._states.pop(key).close(gone)
-        by_name: dict[str, list[str]] = {}
+        self._names.update(map(_claim, snapshot.values()), time.monotonic())
         for key, model in snapshot.items():
-            for name in {model.name, model.served_name}:
-                by_name.setdefault(name, []).append(key)
             if key not in self._states:
                 self._states[key] = ModelState(model, self._metrics, time.monotonic)
             if self._states[key].model is not model or not self._states[key].pods:
                 self._states[key].replace(model)
-        self._by_name = by_name
 
-    def find(self, name: str) -> ModelState:
-        """Find the model that a client means by ``namespace/name``, name or served name.
-
-        Raises:
-            ModelNotFound: there is none.
-            AmbiguousModel: a bare name exists in several namespaces.
-        """
+    def find(self, name: str) -> ModelState | None:
+        """Find the model that a client means by ``namespace/name`` or a bare name; None: there is none."""
         state = self._states.get(name)
         if state is not None:
             return state
-        keys = self._by_name.get(name, [])
-        if len(keys) == 1:
-            return self._states[keys[0]]
-        if keys:
-            choices = ", ".join(sorted(keys))
-            raise AmbiguousModel(
-                f"Model {name!r} exists in several namespaces; say which: {choices}.", param="model"
-            )
-        raise ModelNotFound(
-            f"Model {name[:200]!r} does not exist. GET /v1/models lists those that do.", param="model"
-        )
+        return self._states.get(self._names.holder(name) or "")
 
     def public_name(self, state: ModelState) -> str:
-        """The id in ``/v1/models``: the served name where it is unique, else ``namespace/name``."""
+        """The id in ``/v1/models``: the served name if the model holds it, else ``namespace/name``."""
         served = state.model.served_name
-        return served if self._by_name.get(served) == [state.model.key] else state.model.key
+        return served if self._names.holder(served) == state.model.key else state.model.key
 
     def mark_unhealthy(self, state: ModelState, slot: Slot) -> None:
         """Release a slot at a pod that broke its connection; the pod gets no request until it answers."""
@@ -155,3 +138,10 @@ def _resolve_slot(state: ModelState, outcome: asyncio.Future[Slot], result: str 
         outcome.set_exception(result)
     else:
         outcome.set_result(Slot(state, state.pods[result]))
+
+
+def _claim(model: Model) -> Claim:
+    names = frozenset({model.name, model.served_name})
+    return Claim(
+        model.key, model.created, names if model.names is None else names & model.names, granted=model.names
+    )

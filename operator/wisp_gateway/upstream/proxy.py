@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from wisp_gateway.discovery.key_digests import NORMAL
 from wisp_gateway.errors import EndpointLost, Headers, UpstreamFailed
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
@@ -36,6 +37,7 @@ class Request:
     key: bytes | None
     is_stream: bool
     entered_s: float
+    priority: str = NORMAL
     failures: int = 0
     held_s: float | None = None
 
@@ -94,13 +96,14 @@ class Proxy:
 
     async def _send(self, state: ModelState, slot: Slot, request: Request) -> Answer:
         address = slot.endpoint.address
+        own = [*self._tokens.for_pods(state.model.key), (b"x-wisp-priority", request.priority.encode())]
         head = request_head(
             "POST",
             request.path,
             address,
             request.headers,
             body_bytes=len(request.body),
-            own=self._tokens.for_pods(state.model.key),
+            own=own,
         )
         answer = await self._pool.exchange(address, head, request.body)
         if answer.status == 401:  # a pod asks for nothing but the gateway's own token

@@ -10,7 +10,7 @@ import fake_apiserver as fake
 import pytest
 from fake_apiserver import MODELS, SECRETS, SLICES, FakeApiServer, model_object, pod, slice_object
 
-from wisp_gateway.discovery import informer
+from wisp_gateway.discovery import informer, kubernetes, secret_keys
 from wisp_gateway.discovery.api_server import ApiServer
 from wisp_gateway.discovery.credentials import Credentials
 from wisp_gateway.discovery.kubernetes import KubernetesDiscovery
@@ -293,18 +293,20 @@ def test_keys_come_from_the_named_secret_and_from_no_other(play, monkeypatch, ca
         async with following(server) as followed:
             await followed.until_endpoints(ns__m=[])
 
-            def digests():
-                return followed.discovery.snapshot["ns/m"].key_digests
+            def keys():
+                return followed.discovery.snapshot["ns/m"].keys
 
-            assert digests() == ()  # a missing Secret opens nothing
+            assert keys() == {}  # a missing Secret opens nothing
+            assert not followed.discovery.snapshot["ns/m"].are_keys_read
             await followed.until(lambda: any(SECRETS in path for path, _ in server.requests))
             await asyncio.sleep(0.02)
             server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2"))
-            await followed.until(lambda: len(digests()) == 2)
+            await followed.until(lambda: len(keys()) == 2)
+            assert followed.discovery.snapshot["ns/m"].are_keys_read
             requested = {path for path, _ in server.requests if SECRETS in path}
             assert requested == {"/api/v1/namespaces/ns/secrets/keys"}
             server.put(MODELS, model_object())
-            await followed.until(lambda: digests() is None)
+            await followed.until(lambda: keys() is None)
 
     with caplog.at_level(logging.WARNING):
         play(scene)
@@ -324,7 +326,7 @@ def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens,
         server.put(MODELS, model_object(**KEYED))
         async with following(server) as followed:
             await followed.until(lambda: followed.discovery.snapshot)
-            await followed.until(lambda: followed.discovery.snapshot["ns/m"].key_digests)
+            await followed.until(lambda: followed.discovery.snapshot["ns/m"].keys)
             if happens == "deleted":
                 server.drop(SECRETS, "ns/keys")
             elif happens == "forbidden":
@@ -332,10 +334,46 @@ def test_a_secret_that_can_no_longer_be_read(play, monkeypatch, caplog, happens,
             else:
                 await server.stop()
             await asyncio.sleep(0.3)
-            assert len(followed.discovery.snapshot["ns/m"].key_digests) == keys_left
+            assert len(followed.discovery.snapshot["ns/m"].keys) == keys_left
 
     with caplog.at_level(logging.WARNING):
         play(scene)
     logged = [message for message in caplog.messages if "ns/keys" in message]
     assert len(logged) == 1
     assert happens != "forbidden" or "kubectl create role " in logged[0]
+
+
+def test_a_gateway_is_ready_when_each_secret_was_tried_and_reads_them_at_once(play):
+    """100 models, 50 ms a Secret: one after the other, valid keys got 401 for 5 s after each start."""
+
+    async def scene(server):
+        server.delay_s[SECRETS] = 0.05
+        for number in range(100):
+            keyed = {"access": {"apiKeySecretRef": {"name": f"keys-{number}"}}}
+            server.put(MODELS, model_object(f"m{number}", **keyed))
+            server.put(SECRETS, fake.secret_object(f"keys-{number}", alice=f"sk-{number}"))
+        async with following(server) as followed:
+            await followed.until(lambda: followed.discovery.is_synced, 3.0)
+            models = followed.discovery.snapshot.values()
+            assert len(models) == 100
+            assert all(model.are_keys_read and len(model.keys) == 1 for model in models)
+
+    play(scene)
+
+
+def test_a_secret_that_does_not_come_delays_readiness_no_longer_than_a_bound(play, monkeypatch):
+    monkeypatch.setattr(kubernetes, "SECRETS_WAIT_S", 0.2)
+
+    async def scene(server):
+        server.delay_s[SECRETS] = 30.0
+        server.put(MODELS, model_object(**KEYED))
+        async with following(server) as followed:
+            await followed.until(lambda: followed.discovery.is_synced)
+            assert not followed.discovery.snapshot["ns/m"].are_keys_read
+
+    play(scene)
+
+
+def test_a_namespace_with_many_secrets_does_not_delay_anothers():
+    many = [f"greedy/keys-{number:03}" for number in range(100)]
+    assert secret_keys._by_turns([*many, "other/keys"])[:2] == ["greedy/keys-000", "other/keys"]

@@ -215,11 +215,18 @@ def test_the_operators_service_is_the_one_whose_slices_are_read():
     ],
 )
 def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
-    digests = secret_keys.parse(fake.secret_object(**values))
-    model = snapshot.Model("ns", "m", "m", "Ready", key_digests=digests)
+    keys = secret_keys.parse(fake.secret_object(**values))
+    model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
     keyring = Keyring(None)
-    assert [token for token in opening if not keyring.opens(token, model)] == []
-    assert [token for token in not_opening if keyring.opens(token, model)] == []
+    assert [token for token in opening if keyring.priority(token, model) is None] == []
+    assert [token for token in not_opening if keyring.priority(token, model) is not None] == []
+
+
+def test_the_name_of_a_value_carries_its_priority():
+    keys = secret_keys.parse(fake.secret_object(**{"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}))
+    model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
+    given = [Keyring(None).priority(token, model) for token in ("sk-1", "sk-2", "sk-3")]
+    assert given == ["normal", "high", "low"]
 
 
 def test_a_value_that_no_client_could_send_is_no_key():

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from wisp_gateway.discovery.key_digests import parse_keys
+from wisp_gateway.discovery.key_digests import digest, parse_keys, priority_of
 from wisp_gateway.inbound.auth import bearer
 
 
 def test_keys_have_names_comments_and_blanks_around_them():
-    assert parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n") == [
-        "sk-a",
-        "sk-bare",
-        "sk:with:colons",
-    ]
+    keys = parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n")
+    assert keys == {digest(key): "normal" for key in ("sk-a", "sk-bare", "sk:with:colons")}
+
+
+@pytest.mark.parametrize(
+    ("name", "priority"),
+    [
+        ("alice", "normal"),
+        ("alice.high", "high"),
+        ("batch.jobs.low ", "low"),
+        ("alice.normal", "normal"),
+        ("alice.urgent", "normal"),
+        ("high", "normal"),  # a name, without an ending
+        ("", "normal"),
+    ],
+)
+def test_the_ending_of_a_keys_name_is_its_priority(name, priority):
+    assert priority_of(name) == priority
+    assert parse_keys(f"{name}:sk-1") == {digest("sk-1"): priority}
 
 
 @pytest.mark.parametrize(

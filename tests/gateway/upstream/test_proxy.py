@@ -33,7 +33,8 @@ def test_a_pod_gets_its_models_token_whatever_the_client_sends(world, tmp_path):
     world.model("m", pod)
     world.start(pod_token_keys=keys).post(headers={"X-Wisp-Token": "forged", "x-wisp-other": "forged"})
     sent = {name: value for name, value in pod.seen[0].headers.items() if name.startswith("x-wisp-")}
-    assert sent == {"x-wisp-token": hmac.new(b"k" * 32, b"pod:default/m", hashlib.sha256).hexdigest()}
+    token = hmac.new(b"k" * 32, b"pod:default/m", hashlib.sha256).hexdigest()
+    assert sent == {"x-wisp-token": token, "x-wisp-priority": "normal"}
 
 
 def test_a_pod_that_refuses_the_token_is_replaced_by_another(world):

@@ -126,13 +126,17 @@ class Chat:
             yield from self._gateway.stream(self._model, messages, self._sampling)
         except RequestRefused as error:
             if error.code == "model_not_found":
-                raise RequestRefused(
-                    unknown_model_message(self._model, read(self._gateway.state())), error.code
-                ) from error
+                raise RequestRefused(self._unknown_model(error), error.code) from error
             if error.code != TOO_LONG or "max_tokens" not in self._sampling:
                 raise
             unbounded = {key: value for key, value in self._sampling.items() if key != "max_tokens"}
             yield from self._gateway.stream(self._model, messages, unbounded)
+
+    def _unknown_model(self, refusal: RequestRefused) -> str:
+        try:
+            return unknown_model_message(self._model, read(self._gateway.state()))
+        except WispError:  # a gateway may show its state to fewer people than its models
+            return str(refusal)
 
     def _truncation_note(self) -> str:
         most = self._sampling.get("max_tokens")

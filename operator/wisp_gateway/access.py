@@ -1,0 +1,135 @@
+"""Access of one request: the model that it names, and whether its key opens that model or the gateway itself.
+
+A model that a key does not open and a model that does not exist get the same answer, so that nobody learns
+which models there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_gateway.discovery.snapshot import Model
+from wisp_gateway.errors import GatewayError, KeysUnread, ModelNotFound, Unauthorized
+from wisp_gateway.inbound.auth import Keyring
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.registry import ModelRegistry
+
+_LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
+RETRY_KEYS_S = 2
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A model that a request may use, and the priority of its key."""
+
+    state: ModelState
+    priority: str
+
+
+class Access:
+    """Decides by keys.
+
+    Args:
+        is_loopback_trusted: the gateway's own documents need no key from this machine. Only where all of it
+            belongs to one user: in a pod, loopback is also a sidecar or a port-forward.
+    """
+
+    def __init__(self, registry: ModelRegistry, keys: Keyring, *, is_loopback_trusted: bool) -> None:
+        self._registry = registry
+        self._keys = keys
+        self._is_loopback_trusted = is_loopback_trusted
+
+    def check_before_body(self, token: str) -> None:
+        """Refuse a key that opens nothing before the request's body is read.
+
+        Raises:
+            Unauthorized: it is missing or unknown, and every model needs one.
+        """
+        models = self._models()
+        if any(self._keys.is_open(model) or not model.are_keys_read for model in models):
+            return
+        if self._needs_keys(models) and not self._keys.is_known(token, models):
+            raise _unauthorized(token)
+
+    def model(self, token: str, by_path: str | None, by_body: str | None) -> Grant:
+        """Find the model that the path or the body names; if both do, they must agree.
+
+        Raises:
+            Unauthorized, ModelNotFound: it does not exist, or the key does not open it.
+            KeysUnread: its Secret could not be read yet.
+        """
+        name = by_path or by_body or ""
+        state = self._registry.find(name)
+        priority = self._keys.priority(token, state.model) if state is not None else None
+        if state is None or priority is None:
+            raise self._refusal(token, name, state.model if state is not None else None)
+        if by_path is not None and by_body is not None and not _is_called(state.model, by_body):
+            raise ModelNotFound(f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model")
+        return Grant(state, priority)
+
+    def models(self, token: str, by_path: str | None) -> list[ModelState]:
+        """List the models that a key opens, or the one of the path.
+
+        Raises:
+            Unauthorized, ModelNotFound, KeysUnread: it opens none.
+        """
+        if by_path is not None:
+            return [self.model(token, by_path, None).state]
+        states = self._registry.states()
+        opened = [state for state in states if self._keys.priority(token, state.model) is not None]
+        models = self._models()
+        if opened or self._keys.is_known(token, models) or not self._needs_keys(models):
+            return opened
+        raise _unauthorized(token)
+
+    def check_gateway(self, token: str, host: str) -> None:
+        """Check that a client at ``host`` may read the gateway's own documents.
+
+        Raises:
+            Unauthorized: it needs a key of the gateway.
+        """
+        if self._keys.opens_gateway(token):
+            return
+        if self._is_loopback_trusted and (host in _LOOPBACK or self._opens_everything(token)):
+            return
+        raise Unauthorized(
+            "This page shows every model, so it needs a key of the gateway's own file (--api-keys; in the "
+            "chart gateway.apiKeysSecret), as 'Authorization: Bearer KEY'."
+        )
+
+    def _opens_everything(self, token: str) -> bool:
+        models = self._models()
+        return self._keys.is_known(token, models) and all(
+            self._keys.priority(token, model) is not None for model in models
+        )
+
+    def _refusal(self, token: str, name: str, model: Model | None) -> GatewayError:
+        if model is not None and not model.are_keys_read:
+            return KeysUnread(
+                f"The API keys of model {model.key} could not be read yet. Retry; if it stays so, the "
+                "gateway's log says why.",
+                retry_after_s=RETRY_KEYS_S,
+            )
+        models = self._models()
+        if self._needs_keys(models) and not self._keys.is_known(token, models):
+            return _unauthorized(token)
+        return ModelNotFound(
+            f"Model {name[:200]!r} does not exist, or not for this key. GET /v1/models lists those that do.",
+            param="model",
+        )
+
+    def _needs_keys(self, models: list[Model]) -> bool:
+        return self._keys.has_own or any(not self._keys.is_open(model) for model in models)
+
+    def _models(self) -> list[Model]:
+        return [state.model for state in self._registry.states()]
+
+
+def _is_called(model: Model, name: str) -> bool:
+    return name in (model.key, model.name, model.served_name)
+
+
+def _unauthorized(token: str) -> Unauthorized:
+    if not token:
+        return Unauthorized("No API key. Send it as 'Authorization: Bearer KEY'.")
+    return Unauthorized("This API key is not valid here. Ask whoever runs this gateway for one.")

@@ -1,0 +1,113 @@
+"""Bare names of models: which of those that ask for one holds it. Pure.
+
+A model asks for its served name and its ``metadata.name``. It holds a name that the operator granted; of
+models without the operator's decision the one that held it before, or else the oldest. When the holder goes,
+its name is reserved for its namespace: a recreated model does not lose it, and requests never pass silently
+to a stranger's pods.
+The gateway follows by the same rule (``wisp_gateway/routing/bare_names.py``, ``tests/contract``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Longer than a recreation by hand, or by a GitOps tool's next sync (minutes by default).
+RESERVED_S = 600.0
+# NAMESPACE/NAME as Kubernetes allows them: such a name means that model and no other.
+_QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A model that asks for bare names.
+
+    Args:
+        key: ``namespace/name``.
+        created: creation time, Unix seconds.
+        names: names that it asks for.
+        granted: names that the operator granted; None: it has not decided.
+    """
+
+    key: str
+    created: float
+    names: frozenset[str]
+    granted: frozenset[str] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the model."""
+        return self.key.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class _Holding:
+    """Last holder of a name; ``gone_s``: time since when there is none, None while it is there."""
+
+    key: str
+    gone_s: float | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.key.partition("/")[0]
+
+
+class BareNames:
+    """Holders of all bare names."""
+
+    def __init__(self) -> None:
+        self._holdings: dict[str, _Holding] = {}
+
+    def holder(self, name: str) -> str | None:
+        """Return the key of the model that holds ``name``; None: no model does."""
+        holding = self._holdings.get(name)
+        return holding.key if holding is not None and holding.gone_s is None else None
+
+    def update(self, claims: Iterable[Claim], now_s: float) -> None:
+        """Decide every name anew.
+
+        Args:
+            claims: all models.
+            now_s: time on any clock that only goes forward.
+        """
+        by_name: dict[str, list[Claim]] = {}
+        for claim in claims:
+            for name in claim.names:
+                if not is_qualified(name):
+                    by_name.setdefault(name, []).append(claim)
+        before, self._holdings = self._holdings, {}
+        for name in before.keys() | by_name.keys():
+            holding = _decide(name, by_name.get(name, []), before.get(name), now_s)
+            if holding is not None:
+                self._holdings[name] = holding
+
+
+def is_qualified(name: str) -> bool:
+    """Return True if ``name`` could be some model's ``namespace/name``."""
+    return _QUALIFIED.fullmatch(name) is not None
+
+
+def _decide(name: str, claims: list[Claim], last: _Holding | None, now_s: float) -> _Holding | None:
+    def rank(claim: Claim) -> tuple[bool, bool, bool, bool, float, str]:
+        return (
+            name not in (claim.granted or ()),
+            last is None or claim.key != last.key,
+            last is None or claim.namespace != last.namespace,
+            claim.granted is not None,
+            claim.created,
+            claim.key,
+        )
+
+    best = min(claims, key=rank, default=None)
+    if best is not None and name in (best.granted or ()):
+        return _Holding(best.key)
+    if last is None and best is not None and best.granted is not None:
+        last = _Holding("", now_s)  # all were refused earlier: for whom is not remembered
+    if last is not None and last.key == "" and best is not None and best.granted is None:
+        return _Holding(best.key)  # most likely the one that was recreated
+    if last is not None and (best is None or best.namespace != last.namespace):
+        gone_s = now_s if last.gone_s is None else last.gone_s
+        if now_s - gone_s < RESERVED_S:
+            return _Holding(last.key, gone_s)
+    return None if best is None else _Holding(best.key)

@@ -1,0 +1,82 @@
+"""Holders of bare names: a table of what models ask for over time, and which of them a client gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from wisp_gateway.routing.bare_names import RESERVED_S, BareNames, Claim, is_qualified
+
+
+def asks(key, *names, created=1, granted=None):
+    return Claim(
+        key,
+        created,
+        frozenset(names or ("llama",)),
+        frozenset(granted) if granted is not None else None,
+    )
+
+
+PROD = asks("prod/llama", created=5)
+AGAIN = asks("prod/llama", created=99)  # deleted and created again
+BESIDE = asks("prod/other", created=9)
+OLDER = asks("tenant-b/x", created=2)
+NEWER = asks("tenant-b/x", created=7)
+REFUSED = asks("tenant-b/x", created=2, granted=())
+GRANTED = asks("tenant-b/x", created=7, granted=("llama",))
+SECOND = asks("tenant-b/y", created=8, granted=("llama",))
+
+
+@pytest.mark.parametrize(
+    ("steps", "holder"),
+    [
+        ([(0, [PROD])], "prod/llama"),
+        ([(0, [PROD, NEWER])], "prod/llama"),  # the oldest
+        ([(0, [OLDER, PROD])], "tenant-b/x"),
+        ([(0, [PROD]), (1, [OLDER, PROD])], "prod/llama"),  # an old model that renames itself takes nothing
+        ([(0, [PROD, GRANTED])], "tenant-b/x"),  # the operator's decision outranks age
+        ([(0, [SECOND, GRANTED])], "tenant-b/x"),  # granted twice, which no operator does: the older
+        ([(0, [REFUSED]), (1, [REFUSED, AGAIN])], "prod/llama"),
+        ([(0, [PROD, NEWER]), (1, [NEWER])], None),  # a deleted model's name is kept for its namespace
+        ([(0, [PROD, NEWER]), (1, [NEWER]), (2, [NEWER, AGAIN])], "prod/llama"),
+        ([(0, [PROD, NEWER]), (1, [NEWER]), (2, [NEWER, BESIDE])], "prod/other"),
+        ([(0, [PROD, NEWER]), (1, [NEWER]), (RESERVED_S, [NEWER])], None),
+        ([(0, [PROD, NEWER]), (1, [NEWER]), (1 + RESERVED_S, [NEWER])], "tenant-b/x"),
+        ([(0, [PROD]), (1, []), (2, [NEWER])], None),  # nor may it be taken anew meanwhile
+        ([(0, [PROD]), (1, []), (1 + RESERVED_S, []), (2 + RESERVED_S, [NEWER])], "tenant-b/x"),
+        ([(0, [PROD]), (1, [asks("prod/llama", "llama-2")]), (2, [NEWER])], None),  # renamed, not deleted
+        ([(0, [REFUSED])], None),  # refused before this process began: it waits the full time from now
+        ([(0, [REFUSED]), (RESERVED_S, [REFUSED])], "tenant-b/x"),
+        ([(0, [PROD]), (1, [GRANTED])], "tenant-b/x"),  # the operator has waited already
+    ],
+)
+def test_one_model_holds_a_bare_name(steps, holder):
+    names = BareNames()
+    for now_s, claims in steps:
+        names.update(claims, now_s)
+    assert names.holder("llama") == holder
+
+
+@pytest.mark.parametrize(
+    ("name", "is_key"),
+    [
+        ("prod/llama", True),
+        ("openai/gpt-oss-20b", True),
+        ("Qwen/Qwen3-0.6B", False),
+        ("microsoft/phi-3.5", False),  # no model of Kubernetes has a dot in its name
+        ("llama", False),
+        ("a/b/c", False),
+    ],
+)
+def test_a_name_that_could_be_a_models_key_is_no_bare_name(name, is_key):
+    names = BareNames()
+    names.update([asks("tenant-b/x", name, granted=(name,))], 0)
+    assert is_qualified(name) == is_key
+    assert names.holder(name) == (None if is_key else "tenant-b/x")
+
+
+def test_names_that_nobody_asks_for_any_more_are_forgotten():
+    names = BareNames()
+    names.update([asks("a/m", str(number)) for number in range(100)], 0)
+    names.update([], 1)
+    names.update([], 2 + RESERVED_S)
+    assert names._holdings == {}
