@@ -100,7 +100,7 @@ async def _read(reader: asyncio.StreamReader, answer: Answer) -> None:
 async def load(served: Served, prompts: Sequence[Sequence[int]], seconds: float) -> tuple[Any, Any]:
     """Send :data:`RATE` requests a second; return the answers and the decode paths that ``/state`` showed."""
     tasks: list[asyncio.Task[Answer]] = []
-    paths: list[dict[str, Any]] = []
+    paths: list[str] = []
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < seconds:
         tasks.append(asyncio.create_task(ask(served.port, prompts[len(tasks) % PROMPTS])))
@@ -110,13 +110,12 @@ async def load(served: Served, prompts: Sequence[Sequence[int]], seconds: float)
     return await asyncio.gather(*tasks), paths
 
 
-def decode_path(served: Served) -> dict[str, Any]:
-    """Return the decode path that ``/state`` shows, and the reason."""
+def decode_path(served: Served) -> str:
+    """Return the decode path that ``/state`` shows."""
     try:
-        kernels = served.state().get("kernels") or {}
+        return str((served.state().get("kernels") or {}).get("decodePath"))
     except (OSError, ValueError) as error:
-        return {"error": str(error)}
-    return {key: kernels[key] for key in ("decodePath", "why") if key in kernels}
+        return str(error)
 
 
 def is_wrong(answer: Answer, reference: Answer) -> bool:
@@ -127,7 +126,7 @@ def is_wrong(answer: Answer, reference: Answer) -> bool:
     return False
 
 
-def row(phase: str, answers: Any, paths: Any, references: Any, rate: float | None = None) -> dict[str, Any]:
+def row(phase: str, answers: Any, paths: Any, references: Any, rate: float = 0) -> dict[str, Any]:
     """Summarise what the clients of one phase saw."""
     gaps = sorted(1e3 * (b - a) for answer in answers for a, b in pairwise(answer.events_s)) or [0.0]
     firsts = sorted(1e3 * (answer.events_s[0] - answer.sent_s) for answer in answers if answer.events_s)
@@ -145,7 +144,7 @@ def row(phase: str, answers: Any, paths: Any, references: Any, rate: float | Non
         "wrong_answers": len(wrong),
         "gap_ms": {"median": gaps[len(gaps) // 2], "p99": gaps[int(0.99 * len(gaps))], "max": gaps[-1]},
         "first_token_ms_median": firsts[len(firsts) // 2] if firsts else None,
-        "decode_paths": changes,
+        "decode_paths": ", ".join(changes),
         "neighbour_products_per_s": rate,
     }
 
@@ -161,11 +160,11 @@ def neighbour(seconds: float) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def products_per_s(process: subprocess.Popen[str]) -> float | None:
+def products_per_s(process: subprocess.Popen[str]) -> float:
     """Wait for the other process; return how many matrices it multiplied a second."""
     assert process.stdout is not None
     line = process.stdout.readline().strip()
-    return float(line) if line else None
+    return float(line) if line else 0
 
 
 @contextlib.contextmanager
