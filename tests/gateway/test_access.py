@@ -1,4 +1,4 @@
-"""What a key opens, and what a caller without one learns: nothing that is not open to everybody."""
+"""Rights of an API key, and what a caller without one learns: nothing that is not open to everybody."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FitJob:
     Attributes:
         devices: devices by the name under which each is reported.
         hub_endpoint, hub_token: base URL of the hub, and the token sent to it.
-        sees_node: as of :func:`.sources.files_of`.
+        sees_node: argument of :func:`.sources.files_of`.
     """
 
     model: InferenceModel
