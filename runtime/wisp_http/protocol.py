@@ -65,8 +65,6 @@ class LimitedProtocol(HttpToolsProtocol):
         """Return a complete answer, head and body, with ``connection: close``; a server may have its own."""
         return refusal_bytes(kind, message)
 
-    # Reading
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first request's head; note if this connection is over the limit."""
         super().connection_made(transport)
@@ -275,8 +273,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._watch_writes()
-
-    # Timers
 
     def _await_head(self) -> None:
         self._start_timer(SURPLUS_S if self._is_surplus else self.limits.head_timeout_s, self._head_is_late)
