@@ -12,7 +12,7 @@ from click import Context
 
 from wisp_operator import api
 from wisp_operator.cli.commands.demo import example_arguments
-from wisp_operator.core.fit import Device, plan
+from wisp_operator.core.fit.verdict import Device, plan
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION

@@ -22,7 +22,7 @@ from wisp_operator.cluster.observation import failures
 from wisp_operator.core import runtime_state
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.fit import measured
+from wisp_operator.core.fit.verdict import measured
 from wisp_operator.core.status import Progress, State, Status
 from wisp_operator.core.tokens import TokenKeys, make_keys_file
 from wisp_operator.desired.environment import environment

@@ -12,7 +12,7 @@ import pytest
 
 from wisp_operator import api
 from wisp_operator.core.conditions import FAILURES
-from wisp_operator.core.sources import files_of
+from wisp_operator.core.fit.sources import files_of
 from wisp_operator.core.status_rules import FETCH_FAILURES
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.deployment import deployment

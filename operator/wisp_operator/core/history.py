@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale
 from wisp_operator.core.conditions import Condition
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Failure, ObservedPod, Sample
 
 MAX_COLD_STARTS = 20

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.runtime_state import RuntimeState
 
 Phase = Literal["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"]

@@ -16,7 +16,7 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.api.schema_parser import api_name
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import Condition, condition, with_times
-from wisp_operator.core.fit import FitReport, measured
+from wisp_operator.core.fit.verdict import FitReport, measured
 from wisp_operator.core.observation import Failure, Observation, ObservedPod
 from wisp_operator.core.runtime_state import PhaseReport
 from wisp_operator.core.status_rules import model_conditions, model_state

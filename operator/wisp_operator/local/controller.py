@@ -19,7 +19,7 @@ from typing import Any
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.deployment import deployment

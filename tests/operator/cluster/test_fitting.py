@@ -8,8 +8,8 @@ import pytest
 from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile import fitting
 from wisp_operator.cluster.reconcile.fitting import FitChecker
-from wisp_operator.core.fit import Device, FitReport
-from wisp_operator.core.fit_process import CheckAborted
+from wisp_operator.core.fit.process import CheckAborted
+from wisp_operator.core.fit.verdict import Device, FitReport
 
 L4 = {"NVIDIA-L4": Device("cuda", "L4", 20 << 30)}
 

@@ -15,7 +15,7 @@ from wisp_operator.cluster.observation.caches import Caches, address
 from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Dependencies, Reconciler
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.runtime_state import Load, RuntimeState
 from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.inference_pool import ANNOTATION

@@ -13,7 +13,7 @@ from wisp_operator import api
 from wisp_operator.api import Scaling, Spec
 from wisp_operator.api.quantities import Duration
 from wisp_operator.core.autoscale import append_sample, average, backoff_s, decide, deletion_costs
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod, Sample
 from wisp_operator.core.runtime_state import Load, RuntimeState
 

@@ -12,8 +12,8 @@ import pytest
 from tiny_model import CONFIG, REPO, WEIGHTS, model
 
 from wisp_operator import api
-from wisp_operator.core import fit
-from wisp_operator.core.sources import HubRepository, LocalFolder, files_of
+from wisp_operator.core.fit import verdict
+from wisp_operator.core.fit.sources import HubRepository, LocalFolder, files_of
 from wisp_operator.errors import SourceError
 from wisp_plan.errors import UnknownArchitecture, UnknownCard
 
@@ -99,8 +99,8 @@ def hub() -> Iterator[Hub]:
 
 
 def test_a_folder_suffices_to_check_the_fit(folder):
-    device = fit.Device("cpu", "this machine", 1 << 30)
-    report = fit.check(model(f"file://{folder}", gpu={"count": 0}), LocalFolder(folder), device)
+    device = verdict.Device("cpu", "this machine", 1 << 30)
+    report = verdict.check(model(f"file://{folder}", gpu={"count": 0}), LocalFolder(folder), device)
     assert report.verdict == "Fits"
     assert report.max_context == 2048
     assert report.weights_bytes > 0
@@ -111,7 +111,7 @@ def test_a_folder_suffices_to_check_the_fit(folder):
 
 def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
     wanted = model(f"file://{folder}", runtime={"maxConcurrent": 1024})
-    report = fit.check(wanted, LocalFolder(folder), fit.Device("cuda", "L4", 540 << 20))
+    report = verdict.check(wanted, LocalFolder(folder), verdict.Device("cuda", "L4", 540 << 20))
     assert report.verdict == "DoesNotFit"
     assert report.message.startswith("Needs ")
     assert "the L4 has 540.0 MiB free; fits with" in report.message
@@ -119,37 +119,43 @@ def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "verdict", "words"),
+    ("change", "expect", "words"),
     [
         ({"architectures": ["MysteryForCausalLM"]}, "Unsupported", "MysteryForCausalLM"),
         ({"hidden_size": 128}, "Unknown", "model.safetensors"),  # other weights than the config promises
         ({"hidden_size": "wide"}, "Unsupported", "hidden_size"),
     ],
 )
-def test_a_model_that_cannot_run_says_why(folder, change, verdict, words):
+def test_a_model_that_cannot_run_says_why(folder, change, expect, words):
     (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
-    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
-    assert report.verdict == verdict, report.message
-    assert words in report.message or verdict == "Unknown"
+    report = verdict.check(
+        model(f"file://{folder}"), LocalFolder(folder), verdict.Device("cuda", "L4", 20 << 30)
+    )
+    assert report.verdict == expect, report.message
+    assert words in report.message or expect == "Unknown"
 
 
 def test_a_context_that_the_model_never_had_does_not_fit(folder):
     wanted = model(f"file://{folder}", runtime={"maxContext": 4096})
-    report = fit.check(wanted, LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(wanted, LocalFolder(folder), verdict.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "DoesNotFit"
     assert "maxContext (--max-context) is 4096" in report.message
 
 
 def test_a_truncated_checkpoint_is_not_known_to_fit(folder):
     (folder / "model.safetensors").write_bytes(WEIGHTS[:-10])
-    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(
+        model(f"file://{folder}"), LocalFolder(folder), verdict.Device("cuda", "L4", 20 << 30)
+    )
     assert report.verdict == "Unknown"
     assert "truncated" in report.message
 
 
 def test_a_missing_folder_says_which(tmp_path):
     wanted = model(f"file://{tmp_path}/none")
-    report = fit.check(wanted, files_of(wanted.spec.model), fit.Device("cpu", "this machine", 1 << 30))
+    report = verdict.check(
+        wanted, files_of(wanted.spec.model), verdict.Device("cpu", "this machine", 1 << 30)
+    )
     assert report.verdict == "Unknown"  # the pod will say so too, and is the one to know
     assert f"{tmp_path}/none is not there" in report.message
 
@@ -161,7 +167,7 @@ def test_an_operator_in_a_pod_does_not_read_its_own_folders_for_a_nodes(folder):
 
 def test_only_headers_are_read_from_a_hub(hub):
     files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)
-    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(model(f"hf://{REPO}"), files, verdict.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "Fits", report.message
     assert hub.paths[0] == f"/{REPO}/resolve/main/config.json"
     assert {path for path in hub.paths if "storage" in path} == {"/storage/model.safetensors"}
@@ -179,7 +185,7 @@ def test_a_revision_is_one_path_segment(hub):
     found = model(f"hf://{REPO}")
     source = api.ModelSource(uri=f"hf://{REPO}", revision="refs/pr/1")
     files = files_of(source, endpoint=hub.endpoint)
-    fit.check(found, files, fit.Device("cuda", "L4", 20 << 30))
+    verdict.check(found, files, verdict.Device("cuda", "L4", 20 << 30))
     assert hub.paths[0] == f"/{REPO}/resolve/refs%2Fpr%2F1/config.json"
 
 
@@ -226,7 +232,7 @@ def test_the_token_goes_to_the_hub_and_never_to_its_storage():
 def test_a_hub_without_the_files_leaves_the_fit_unknown(hub, break_it, words):
     break_it(hub)
     files = HubRepository(REPO, endpoint=hub.endpoint)
-    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(model(f"hf://{REPO}"), files, verdict.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "Unknown"
     assert words in report.message
 
@@ -235,7 +241,7 @@ def test_a_hub_that_is_not_there_leaves_the_fit_unknown(hub):
     endpoint = hub.endpoint
     hub.server.server_close()
     files = HubRepository(REPO, endpoint=endpoint)
-    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(model(f"hf://{REPO}"), files, verdict.Device("cuda", "L4", 20 << 30))
     assert report.verdict == "Unknown"
     assert endpoint in report.message
 
@@ -247,7 +253,9 @@ def test_an_endpoint_must_be_http():
 
 @pytest.mark.parametrize("uri", ["s3://bucket/m", "pvc://models", "oci://ghcr.io/acme/q:1"])
 def test_what_only_a_pod_can_read_is_unknown_until_one_has(uri):
-    report = fit.check(model(uri), files_of(model(uri).spec.model), fit.Device("cuda", "L4", 20 << 30))
+    report = verdict.check(
+        model(uri), files_of(model(uri).spec.model), verdict.Device("cuda", "L4", 20 << 30)
+    )
     assert report.verdict == "Unknown"
     assert uri.partition("://")[0] in report.message
 
@@ -263,35 +271,35 @@ def test_what_only_a_pod_can_read_is_unknown_until_one_has(uri):
     ],
 )
 def test_the_device_is_the_smallest_that_the_spec_allows(gpu, name):
-    device = fit.device_of(model("hf://a/b", gpu=gpu).spec.gpu)
+    device = verdict.device_of(model("hf://a/b", gpu=gpu).spec.gpu)
     assert (device.name if device else None) == name
     assert device is None or 10 << 30 < device.available_bytes < 24 << 30
 
 
 def test_an_unknown_card_is_an_error_that_names_it():
     with pytest.raises(UnknownCard, match="NVIDIA-X9000"):
-        fit.device_of(model("hf://a/b", gpu={"product": ["NVIDIA-X9000"]}).spec.gpu)
+        verdict.device_of(model("hf://a/b", gpu={"product": ["NVIDIA-X9000"]}).spec.gpu)
 
 
 def test_any_gpu_is_no_question_to_answer(folder):
-    report = fit.check(model(f"file://{folder}"), LocalFolder(folder), None)
+    report = verdict.check(model(f"file://{folder}"), LocalFolder(folder), None)
     assert report.verdict == "Unknown"
     assert "spec.gpu.product" in report.message
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict", "words"),
+    ("text", "expect", "words"),
     [
         (b'{"a":[' + b"[]," * 3_000_000 + b"[]]}", "Unknown", "has more than 1048576 bytes"),
         (json.dumps({**CONFIG, "num_hidden_layers": 10**12}).encode(), "Unsupported", "at most 1024"),
         (json.dumps({**CONFIG, "num_hidden_layers": 1024}).encode(), "Unknown", "tensors are missing"),
     ],
 )
-def test_a_hubs_config_decides_neither_memory_nor_time(hub, text, verdict, words):
+def test_a_hubs_config_decides_neither_memory_nor_time(hub, text, expect, words):
     hub.files["config.json"] = text
     files = HubRepository(REPO, endpoint=hub.endpoint)
-    report = fit.check(model(f"hf://{REPO}"), files, fit.Device("cuda", "L4", 20 << 30))
-    assert (report.verdict, words in report.message) == (verdict, True), report.message
+    report = verdict.check(model(f"hf://{REPO}"), files, verdict.Device("cuda", "L4", 20 << 30))
+    assert (report.verdict, words in report.message) == (expect, True), report.message
     assert len(report.message) < 1000
     assert hub.sent_bytes < 3 << 20
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tiny_model import CONFIG, WEIGHTS, model
 
-from wisp_operator.core.fit import Device
-from wisp_operator.core.fit_process import CheckAborted, run_isolated
-from wisp_operator.core.fit_worker import FitJob, Limits
+from wisp_operator.core.fit.process import CheckAborted, run_isolated
+from wisp_operator.core.fit.verdict import Device
+from wisp_operator.core.fit.worker import FitJob, Limits
 
 L4 = Device("cuda", "L4", 20 << 30)
 MIB = 1 << 20

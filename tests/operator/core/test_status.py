@@ -16,7 +16,7 @@ from wisp_operator import api
 from wisp_operator.core import runtime_state
 from wisp_operator.core.autoscale import Decision, decide
 from wisp_operator.core.conditions import REASONS, condition, with_times
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod, Sample
 from wisp_operator.core.status import Progress, invalid_status, progress, summarise
 from wisp_operator.core.times import timestamp

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wisp_operator import api
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.settings import BuildSettings

@@ -13,7 +13,7 @@ import click
 from wisp_operator.api import API_VERSION, KIND, InferenceModel, parse
 from wisp_operator.api.manifests import read_files
 from wisp_operator.cli.display import ledger
-from wisp_operator.core import fit
+from wisp_operator.core.fit import verdict
 from wisp_operator.errors import InvalidModel, SourceError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
@@ -149,13 +149,13 @@ def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
     files = hardware.files_of(model)
     if files is None:
         raise SourceError(f"{model.spec.model.uri} can only be read by a pod; its first start measures it.")
-    device = fit.of_card(find_card(gpu)) if gpu else _device(model, choice)
-    return fit.plan(model, files, device)
+    device = verdict.of_card(find_card(gpu)) if gpu else _device(model, choice)
+    return verdict.plan(model, files, device)
 
 
-def _device(model: InferenceModel, choice: Choice) -> fit.Device:
+def _device(model: InferenceModel, choice: Choice) -> verdict.Device:
     """Device that the manifest names; where it names none, this machine's."""
-    asked = fit.device_of(model.spec.gpu) if choice == "auto" else None
+    asked = verdict.device_of(model.spec.gpu) if choice == "auto" else None
     return asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
 
 

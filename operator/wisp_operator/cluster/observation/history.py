@@ -15,7 +15,7 @@ from wisp_operator.cluster.observation.failures import failure_of, times_failed
 from wisp_operator.cluster.observation.pods import exists, observed_pod
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import Report
-from wisp_operator.core.fit import FitReport, measured
+from wisp_operator.core.fit.verdict import FitReport, measured
 from wisp_operator.core.history import ModelHistory
 from wisp_operator.core.observation import Demand, Failure, Observation, ObservedPod
 from wisp_operator.core.runtime_state import RuntimeState

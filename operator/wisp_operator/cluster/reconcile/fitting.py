@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core.fit import Device, FitReport, check, device_of
-from wisp_operator.core.fit_process import CheckAborted, run_isolated
-from wisp_operator.core.fit_worker import FitJob
-from wisp_operator.core.sources import files_of
+from wisp_operator.core.fit.process import CheckAborted, run_isolated
+from wisp_operator.core.fit.sources import files_of
+from wisp_operator.core.fit.verdict import Device, FitReport, check, device_of
+from wisp_operator.core.fit.worker import FitJob
 from wisp_plan.errors import PlanError
 
 log = logging.getLogger(__name__)

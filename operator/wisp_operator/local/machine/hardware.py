@@ -9,9 +9,9 @@ import subprocess
 from dataclasses import dataclass
 
 from wisp_operator.api import Gpu, InferenceModel
-from wisp_operator.core import fit, sources
-from wisp_operator.core.fit_process import CheckAborted, run_isolated
-from wisp_operator.core.fit_worker import FitJob
+from wisp_operator.core.fit import sources, verdict
+from wisp_operator.core.fit.process import CheckAborted, run_isolated
+from wisp_operator.core.fit.worker import FitJob
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.pod_template import Device as Choice
@@ -61,7 +61,7 @@ def free_memory_bytes() -> int:
     return host.available_bytes()
 
 
-def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> fit.Device:
+def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> verdict.Device:
     """Choose the device of a model on this machine.
 
     Args:
@@ -72,8 +72,8 @@ def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> fit.Device:
     wants_gpu = choice == "cuda" or (choice == "auto" and gpu.count > 0)
     if wants_gpu and gpus:
         card = max(gpus, key=lambda card: card.free_bytes)
-        return fit.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
-    return fit.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
+        return verdict.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
+    return verdict.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
 
 
 class LocalFitChecker:
@@ -94,7 +94,7 @@ class LocalFitChecker:
         self._warned: set[str] = set()
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
-    async def __call__(self, model: InferenceModel) -> fit.FitReport:
+    async def __call__(self, model: InferenceModel) -> verdict.FitReport:
         """Check whether ``model`` fits now, in a child process; may read from the network."""
         self._warn_without_gpu(model)
         device = device_for(model.spec.gpu, self._choice, self._cards)
@@ -104,7 +104,7 @@ class LocalFitChecker:
             async with self._semaphore:
                 return (await run_isolated(job))[""]
         except CheckAborted as error:
-            return fit.FitReport("Unknown", str(error), gpu=device.name)
+            return verdict.FitReport("Unknown", str(error), gpu=device.name)
 
     def _warn_without_gpu(self, model: InferenceModel) -> None:
         if (

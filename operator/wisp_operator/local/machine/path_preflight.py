@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core.fit import FitReport
+from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Failure
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wisp_operator.api import Gpu, InferenceModel
+from wisp_operator.core.fit.sources import Files
 from wisp_operator.core.runtime_state import Ledger
-from wisp_operator.core.sources import Files
 from wisp_operator.errors import SourceError
 from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
 from wisp_plan.fit import verdict

@@ -14,10 +14,10 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from wisp_operator.core.fit import FitReport
-from wisp_operator.core.fit_worker import FitJob, Limits, out_of_memory
+from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.fit.worker import FitJob, Limits, out_of_memory
 
-WORKER = "wisp_operator.core.fit_worker"
+WORKER = "wisp_operator.core.fit.worker"
 LIMITS = Limits()
 
 log = logging.getLogger(__name__)

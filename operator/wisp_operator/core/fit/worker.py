@@ -1,6 +1,6 @@
 """Child process of a fit check: a job on stdin, its reports on stdout, within limits that it sets itself.
 
-Started by :mod:`.fit_process`, as ``python -m wisp_operator.core.fit_worker``.
+Started by :mod:`.fit_process`, as ``python -m wisp_operator.core.fit.worker``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core.fit import Device, FitReport, check
-from wisp_operator.core.sources import files_of
+from wisp_operator.core.fit.sources import files_of
+from wisp_operator.core.fit.verdict import Device, FitReport, check
 from wisp_operator.errors import SourceError
 from wisp_plan.units import format_size
 

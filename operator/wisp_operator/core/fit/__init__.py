@@ -1,0 +1,1 @@
+"""Verdict whether a model fits a device, reached in a child process."""
