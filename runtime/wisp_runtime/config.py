@@ -229,6 +229,11 @@ def decode_hang() -> str:
     return os.environ.get(HANG_VARIABLE, "")
 
 
+def environment_after(hang: str) -> dict[str, str]:
+    """Return this process's environment with ``hang`` as the reason of the start."""
+    return os.environ | {HANG_VARIABLE: hang}
+
+
 def cuda_home() -> Path | None:
     """Return ``CUDA_HOME``, the toolkit's folder; only ``kernels build`` reads it."""
     return Path(os.environ["CUDA_HOME"]) if os.environ.get("CUDA_HOME") else None

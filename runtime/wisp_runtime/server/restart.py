@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from wisp_runtime.config import HANG_VARIABLE, ServeConfig
+from wisp_runtime.config import ServeConfig, environment_after
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.server.startup_log import say
 
@@ -30,6 +30,6 @@ def restart_on_general_path(failure: Fatal) -> None:
     """
     say(f"{failure.reason}: {failure.message}")
     say("starting again, with decode steps on the general path")
-    environment = os.environ | {HANG_VARIABLE: str(failure.details[HANG_DETAIL])}
+    environment = environment_after(str(failure.details[HANG_DETAIL]))
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
