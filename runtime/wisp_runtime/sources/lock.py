@@ -117,6 +117,9 @@ def _try_lock(file: IO[bytes], path: Path) -> bool:
 def _read(file: IO[bytes]) -> LockHolder | None:
     """Return the recorded holder; None while there is none, or an incomplete record."""
     try:
-        return LockHolder(**json.loads(os.pread(file.fileno(), _RECORD_BYTES, 0)))
-    except (ValueError, TypeError):
+        record = json.loads(os.pread(file.fileno(), _RECORD_BYTES, 0))
+        host = "".join(filter(str.isprintable, str(record["host"])))
+        counts = {name: int(record[name]) for name in ("pid", "done_bytes", "total_bytes", "checked_bytes")}
+        return LockHolder(host=host, since=float(record["since"]), **counts)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

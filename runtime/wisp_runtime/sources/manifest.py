@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.sources.listing import RemoteFile
+from wisp_runtime.sources.listing import RemoteFile, is_file_name, is_size
 
 MANIFEST_FILE = ".wisp-manifest.json"
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,26 @@ def read_manifest(folder: Path) -> Manifest:
         WeightsUnreadable: there is none, or it is damaged.
     """
     try:
-        content = json.loads((folder / MANIFEST_FILE).read_text())
-        files = tuple(
-            RemoteFile(name, file["size"], digest=file["digest"]) for name, file in content["files"].items()
-        )
-        return Manifest(content["uri"], content["revision"], files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        with (folder / MANIFEST_FILE).open() as file:
+            content = json.loads(file.read(_MAX_BYTES))
+        files = tuple(_file(name, entry) for name, entry in content["files"].items())
+        return Manifest(str(content["uri"]), str(content["revision"]), files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsUnreadable(f"{folder / MANIFEST_FILE} cannot be read. {remedy(folder)}") from error
+
+
+def _file(name: object, entry: dict[str, object]) -> RemoteFile:
+    """Read a file of a manifest, which may be damaged: its name must not lead out of the folder.
+
+    Raises:
+        ValueError: no name, or no size.
+    """
+    size, digest = entry["size"], entry["digest"]
+    if not is_file_name(name) or not is_size(size) or not isinstance(digest, str):
+        raise ValueError(f"no file: {name!r}")
+    assert isinstance(name, str)
+    assert isinstance(size, int)
+    return RemoteFile(name, size, digest=digest)
 
 
 def check_sizes(folder: Path) -> Manifest:

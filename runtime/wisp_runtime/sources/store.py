@@ -19,12 +19,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wisp_runtime.errors import CacheUnusable, DiskFull, ModelNotFound, SourceUnreachable
-from wisp_runtime.sources.listing import Listing, Source
+from wisp_runtime.sources.listing import Listing, Source, check_listing, is_revision
 from wisp_runtime.sources.lock import STALL_S
 from wisp_runtime.sources.manifest import check_sizes
 from wisp_runtime.sources.publish import OnProgress, publish, withdraw_if_damaged
 
 WEIGHTS_DIR = "weights"
+_MAX_REF_BYTES = 128
 _ASK_S = 10.0
 _ASK_WITH_COPY_S = 3.0  # with a cached copy, an unreachable source must not delay a start
 
@@ -85,7 +86,9 @@ def _ask(source: Source, model_dir: Path) -> Listing | Path:
     known = _remembered(model_dir, source.wanted)
     copy = model_dir / known if known and (model_dir / known).is_dir() else None
     try:
-        return source.listing(_ASK_WITH_COPY_S if copy else _ASK_S)
+        listing = source.listing(_ASK_WITH_COPY_S if copy else _ASK_S)
+        check_listing(listing, source.uri)
+        return listing
     except SourceUnreachable as error:
         if copy is None:
             raise
@@ -109,9 +112,11 @@ def _model(source: Source, listing: Listing) -> Listing:
 
 def _remembered(model_dir: Path, wanted: str) -> str | None:
     try:
-        return _ref(model_dir, wanted).read_text().strip() or None
-    except OSError:
+        with _ref(model_dir, wanted).open() as file:
+            revision = file.read(_MAX_REF_BYTES).strip()
+    except (OSError, ValueError):
         return None
+    return revision if is_revision(revision) else None
 
 
 def _remember(model_dir: Path, wanted: str, revision: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ RANGE_BYTES = 32 << 20
 _THREADS = 8
 _ATTEMPTS = 5  # attempts in a row without a byte
 _PAUSE_S = 0.5
+_MIN_BYTES_PER_S = 1024  # of a request; a slower one is broken off, and counts as one without a byte
+_RATE_WINDOW_S = 60.0
 
 OnBytes = Callable[[int], None]
 
@@ -34,6 +37,10 @@ class _Range:
     index: int
     position: int
     stop: int
+
+
+class _TooSlow(SourceUnreachable):
+    """A request that trickles."""
 
 
 class Transfer:
@@ -77,7 +84,8 @@ class Transfer:
             while span.position < span.stop and not self._stopping.is_set():
                 before = span.position
                 broken = self._advance(span, descriptor, on_bytes)
-                failures = 0 if span.position > before else failures + 1
+                is_moving = span.position > before and not isinstance(broken, _TooSlow)
+                failures = 0 if is_moving else failures + 1
                 if broken and failures >= _ATTEMPTS:
                     raise broken
                 if broken:
@@ -89,7 +97,8 @@ class Transfer:
             os.close(descriptor)
 
     def _advance(self, span: _Range, descriptor: int, on_bytes: OnBytes) -> SourceUnreachable | None:
-        """Write the data of one request; return the error if it is incomplete."""
+        """Write the data of one request; return the error if it is incomplete, or trickles."""
+        first, began_s = span.position, time.monotonic()
         try:
             for data in self._source.read(span.file, span.position, span.stop):
                 written = os.pwrite(descriptor, data, span.position)
@@ -98,6 +107,12 @@ class Transfer:
                     on_bytes(written)
                 if written < len(data) or self._stopping.is_set():
                     break
+                seconds = time.monotonic() - began_s
+                if seconds > _RATE_WINDOW_S and span.position - first < seconds * _MIN_BYTES_PER_S:
+                    return _TooSlow(
+                        f"{self._source.uri} sends less than {_MIN_BYTES_PER_S} bytes a second of "
+                        f"{span.file.name}. Try again later, or use a mirror; fetched data is kept."
+                    )
         except SourceUnreachable as error:
             return error
         if span.position < span.stop:
@@ -117,8 +132,11 @@ def _missing(path: Path, file: RemoteFile) -> list[_Range]:
     """Return the ranges of a file that are not on the disk; create an empty file at once."""
     if not file.size_bytes:
         path.touch()
-    done = _done(path).read_bytes() if _done(path).exists() and _part(path).exists() else b""
     starts = range(0, file.size_bytes, RANGE_BYTES)
+    done = b""
+    if _done(path).exists() and _part(path).exists():
+        with _done(path).open("rb") as marks:
+            done = marks.read(len(starts))
     return [
         _Range(file, index, start, min(file.size_bytes, start + RANGE_BYTES))
         for index, start in enumerate(starts)

@@ -2,12 +2,13 @@
 
 A hub has SHA-256 sums (large files) and Git's (small ones). A bucket has entity tags, which are MD5 sums
 unless the object was uploaded in parts or is encrypted with a managed key; and a model may contain its own
-``SHA256SUMS``.
+``SHA256SUMS``, which outranks a bucket's tags, but never a hub's sums.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wisp_runtime.sources.listing import CHECKSUMS_FILE, RemoteFile
+from wisp_runtime.sources.listing import CHECKSUMS_FILE, MAX_TEXT_BYTES, RemoteFile
 
 _THREADS = 4
 _READ_BYTES = 4 << 20
 
 OnBytes = Callable[[int], None]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,16 @@ def _sum(folder: Path, file: RemoteFile, listed: str, on_bytes: OnBytes) -> _Sum
                 other.update(data)
             on_bytes(len(data))
         os.fsync(stream.fileno())
-    if listed:  # the model's own list takes precedence over an entity tag
-        return _Sums(file, sha256.hexdigest(), listed == sha256.hexdigest(), is_md5=False)
+    is_listed = listed == sha256.hexdigest()
+    if listed and kind in ("", "md5"):  # the model's own list takes precedence over an entity tag
+        return _Sums(file, sha256.hexdigest(), is_listed, is_md5=False)
     actual = other.hexdigest() if other is not None else sha256.hexdigest()
-    return _Sums(file, sha256.hexdigest(), expected in ("", actual), kind == "md5")
+    agrees = expected in ("", actual)
+    if listed and agrees and not is_listed:
+        log.warning(
+            "%s differs from %s, which is stale: the source's own sum agrees", file.name, CHECKSUMS_FILE
+        )
+    return _Sums(file, sha256.hexdigest(), agrees, kind == "md5")
 
 
 def _hash_of(kind: str, file: RemoteFile) -> Any:
@@ -86,6 +94,9 @@ def _hash_of(kind: str, file: RemoteFile) -> Any:
 def _listed(folder: Path) -> dict[str, str]:
     """Read the model's ``SHA256SUMS`` (output of ``sha256sum *``), if it has one."""
     path = folder / CHECKSUMS_FILE
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    lines = []
+    if path.is_file():
+        with path.open(errors="replace") as file:
+            lines = file.read(MAX_TEXT_BYTES[CHECKSUMS_FILE]).splitlines()
     pairs = [line.split(maxsplit=1) for line in lines]
     return {pair[1].lstrip("*").removeprefix("./"): pair[0].lower() for pair in pairs if len(pair) == 2}
