@@ -22,8 +22,10 @@ from wisp_runtime.setting_parsers import (
     parse_auto_or,
     parse_choice,
     parse_digests,
+    parse_duration,
     parse_integer,
     parse_memory,
+    parse_none_or,
     parse_number,
     parse_path,
     parse_text,
@@ -107,6 +109,27 @@ class ServeConfig:
         parse_auto_or(parse_integer(1, 1 << 20)),
         "auto|N",
         "Tokens a step may compute: the prefill chunk; auto: up to 8192 on a GPU, 512 on the CPU.",
+    )
+    max_waiting: int = _option(
+        1024, parse_integer(1, 1 << 20), "N", "Sequences that may wait for a place; more get 429."
+    )
+    max_queue_wait: float | None = _option(
+        600.0,
+        parse_none_or(parse_duration),
+        "none|DURATION",
+        "Time after which a request that has not started gets 503, e.g. 30s.",
+    )
+    target_first_token: float | None = _option(
+        None,
+        parse_none_or(parse_duration),
+        "none|DURATION",
+        "Time to the first token that is aimed at: steps of prompts take a quarter of it at most.",
+    )
+    target_per_token: float | None = _option(
+        None,
+        parse_none_or(parse_duration),
+        "none|DURATION",
+        "Time between two tokens of a stream that is aimed at, e.g. 20ms; bounds a step's prompt tokens.",
     )
     kv_cache_memory: int | None = _option(
         None, parse_auto_or(parse_memory), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."

@@ -13,6 +13,8 @@ from wisp_plan.errors import SizeInvalid
 from wisp_plan.units import parse_size
 from wisp_runtime.errors import ConfigError
 
+_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
 
 def parse_text(value: str) -> str:
     """Parse any text that is not empty."""
@@ -95,6 +97,25 @@ def parse_auto_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
         return None if value == "auto" else parse(value)
 
     return parse_with_auto
+
+
+def parse_none_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a parser for which ``none`` is None and everything else goes to ``parse``."""
+
+    def parse_with_none(value: str) -> Any:
+        return None if value == "none" else parse(value)
+
+    return parse_with_none
+
+
+def parse_duration(value: str) -> float:
+    """Read a duration above 0, in seconds: ``20ms``, ``1.5s``, ``1m30s``, ``2h``."""
+    parts = re.fullmatch(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|s|m|h))+", value.strip())
+    numbers = re.findall(r"([\d.]+)(ms|s|m|h)", value) if parts else []
+    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in numbers)
+    if seconds <= 0:
+        raise ConfigError(f"{value!r} is not a duration above 0, such as 20ms, 1.5s or 1m30s")
+    return seconds
 
 
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:

@@ -32,6 +32,7 @@ def api(server):
     engine = server.engine
     engine.script = lambda _: [*tokens_of("Hello, world"), END]
     engine.delay_s, engine.cached_tokens, engine.fails_with = 0.0, 0, ""
+    engine.refuses_with = "error"
     engine.submitted.clear()
     engine.aborted.clear()
     with httpx.Client(base_url=server.url, timeout=20) as client:

@@ -8,6 +8,7 @@ those are committed, because penalties count them. When a plan is made, at most 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -46,37 +47,44 @@ def run(channel: Channel, scheduler: Scheduler, runner: Runner, early: Iterable[
     """
     inbox = list(early)
     in_flight: LaunchedStep | None = None
+    began_s = time.monotonic()  # the step that is in flight, or planned next
     while True:
         inbox += channel.receive(waits=scheduler.is_idle and in_flight is None and not inbox)
         if any(isinstance(message, Shutdown) for message in inbox):
             return
-        events = _handle_messages(scheduler, inbox)
+        now_s = time.monotonic()
+        began_s = began_s if in_flight is not None else now_s
+        events = scheduler.expire(now_s) + _handle_messages(scheduler, inbox, now_s)
         inbox.clear()
-        completed, in_flight = in_flight, _forward(scheduler, runner)
+        completed, in_flight = in_flight, _forward(scheduler, runner, now_s)
         if in_flight is not None and not runner.overlaps:
             in_flight.sample()
             completed, in_flight = in_flight, None
         if completed is not None:
-            events += scheduler.commit(completed.plan, completed.sampled_tokens())
+            tokens = completed.sampled_tokens()
+            done_s = time.monotonic()
+            scheduler.observe(completed.plan, done_s - began_s)
+            began_s = done_s
+            events += scheduler.commit(completed.plan, tokens)
         if in_flight is not None:
             in_flight.sample()
         if events or completed is not None:
             channel.send(StepOutput(tuple(events), scheduler.load))
 
 
-def _forward(scheduler: Scheduler, runner: Runner) -> LaunchedStep | None:
+def _forward(scheduler: Scheduler, runner: Runner, now_s: float) -> LaunchedStep | None:
     """Plan a step and launch its forward pass, if there is anything to run."""
-    plan = scheduler.plan()
+    plan = scheduler.plan(now_s)
     return runner.forward(plan) if plan else None
 
 
-def _handle_messages(scheduler: Scheduler, inbox: Iterable[Any]) -> list[TokenEvent]:
+def _handle_messages(scheduler: Scheduler, inbox: Iterable[Any], now_s: float) -> list[TokenEvent]:
     """Submit and abort requests; return the events they cause at once."""
     events: list[TokenEvent | None] = []
     for message in inbox:
         match message:
             case Submit():
-                events.append(scheduler.submit(message))
+                events.append(scheduler.submit(message, now_s))
             case Abort(request_id=request_id):
                 events.append(scheduler.abort(request_id))
             case _:

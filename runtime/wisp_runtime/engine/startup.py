@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
 from wisp_plan.memory.cache import model_groups
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
+from wisp_plan.weights.formats import parameters
 from wisp_runtime.config import DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
@@ -43,6 +45,7 @@ Report = Callable[[Phase], None]
 Progress = Callable[[int, int], None]
 _REPORT_EVERY_S = 0.1
 _MIXED_STEP_TOKENS = 2048
+_ATTENTION_SLOWDOWN = 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,4 +264,22 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
         reuses_prefixes=config.prefix_cache,
         mixed_step_tokens=min(fit.max_step_tokens, mixed) if config.max_step_tokens is None else None,
         separate_prefill_decode=config.deterministic,
+        max_waiting=config.max_waiting,
+        max_queue_wait_s=config.max_queue_wait,
+        target_first_token_s=config.target_first_token,
+        target_per_token_s=config.target_per_token,
+        context_work=context_work(spec),
     )
+
+
+def context_work(spec: ModelSpec) -> float:
+    """Return the work of a prompt's token for each token of its context, in tokens without context.
+
+    By operations: a pair of tokens costs 4 for each channel of the queries, a token without context 2 for
+    each weight. An H200 takes 1.3 times as long for an operation of attention as for one of a GEMM
+    (Llama-3-8B).
+    """
+    attentions = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    pair = sum(4 * attention.query_size for attention in attentions if not attention.window)
+    embeddings = spec.vocab * spec.hidden * (1 if spec.ties_embeddings else 2)
+    return _ATTENTION_SLOWDOWN * pair / (2 * max(1, parameters(spec) - embeddings))

@@ -50,6 +50,11 @@ def limits(draw, caches=caches):
         eos=frozenset({EOS}),
         reuses_prefixes=draw(st.booleans()),
         separate_prefill_decode=draw(st.booleans()),
+        mixed_step_tokens=draw(st.none() | st.integers(1, 24)),
+        max_waiting=draw(st.sampled_from([2, 1000])),
+        target_per_token_s=draw(st.sampled_from([None, 0.0001, 0.01])),
+        target_first_token_s=draw(st.sampled_from([None, 0.0001, 0.01])),
+        context_work=draw(st.sampled_from([0.0, 0.5])),
     )
 
 
@@ -63,6 +68,7 @@ def submits(draw):
         "prompt": prompt,
         "max_tokens": draw(st.integers(1, 16)),
         "priority": draw(st.integers(-1, 1)),
+        "choice": draw(st.sampled_from([0, 0, 1, 2])),
         "ignore_eos": draw(st.booleans()),
         "stop_token_ids": draw(st.sampled_from([(), (3,)])),
         "use_prefix_cache": draw(st.integers(0, 3)) > 0,
@@ -116,7 +122,8 @@ class EngineMachine(RuleBasedStateMachine):
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
             sizes, step = self.limits.cache, self.limits.max_step_tokens
             at_a_time = sizes.sequences(max(1, length - 1), step)
-            assert (refused is None) == (at_a_time is None or at_a_time > 0)
+            is_sound = refused is None or refused.finish == "overloaded"
+            assert is_sound == (at_a_time is None or at_a_time > 0)
             self.take([refused] if refused else [])
 
     @precondition(lambda self: not self.scheduler.is_idle)
@@ -162,6 +169,7 @@ class EngineMachine(RuleBasedStateMachine):
                 SampledToken(-1, error="spoiled") if name == spoiled else token
                 for name, token in zip(sampling, completed.sampled_tokens(), strict=True)
             ]
+            self.scheduler.observe(completed.plan, 1e-4 * sum(chunk.tokens for chunk in completed.plan))
             self.take(self.scheduler.commit(completed.plan, tokens))
         if self.in_flight:
             self.in_flight.sample()
@@ -259,7 +267,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.alive()
         for name, request in self.requests.items():
             expected = self.answer(request, MAX_CONTEXT, self.limits.cache)
-            if self.finish[name] in ("abort", "error"):
+            if self.finish[name] in ("abort", "error", "overloaded"):
                 expected = expected[: len(self.got[name])]
             assert self.got[name] == expected, f"{name} got other tokens than alone"
         self.every_block_is_accounted_for()

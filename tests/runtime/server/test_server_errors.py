@@ -285,6 +285,20 @@ def test_an_engine_error_before_the_first_token_is_an_ordinary_500(api, server, 
     assert error_of(response)["message"] == "the GPU fell off the bus"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("finish", "status", "code"),
+    [("overloaded", 429, "engine_overloaded"), ("expired", 503, "queue_timeout")],
+)
+def test_a_request_that_the_engine_has_no_time_for_may_come_again(api, server, finish, status, code, stream):
+    server.engine.refuses_with = finish
+    for _ in range(9):  # more than the error budget: the server is not to blame
+        response = api.post(CHAT, json=ASK | {"stream": stream})
+        assert (response.status_code, error_of(response)["code"]) == (status, code)
+        assert int(response.headers["retry-after"]) > 0
+    assert server.server.service.failure is None
+
+
 def test_a_bug_of_ours_is_a_500_in_the_same_shape_and_others_are_served(api, server):
     def broken(_):
         raise RuntimeError("boom")

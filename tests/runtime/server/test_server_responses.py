@@ -128,6 +128,7 @@ def test_n_choices_are_n_sequences_with_their_own_seeds(api, server):
     answer = api.post(CHAT, json=ASK | {"n": 3, "seed": 7}).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     assert sorted(submit.sampling.seed for submit in server.engine.submitted) == [7, 8, 9]
+    assert sorted(submit.choice for submit in server.engine.submitted) == [0, 1, 2]
     assert answer["usage"]["prompt_tokens"] == len(server.engine.submitted[0].prompt)  # once, as the API does
     assert answer["usage"]["completion_tokens"] == 39
 

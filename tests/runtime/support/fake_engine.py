@@ -21,6 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import (
     Fatal,
+    FinishReason,
     Load,
     Phase,
     Ready,
@@ -77,6 +78,7 @@ class FakeEngine:
         self.delay_s = 0.0
         self.cached_tokens = 0
         self.fails_with = ""
+        self.refuses_with: FinishReason = "error"
         self.submitted: list[Submit] = []
         self.aborted: list[str] = []
         self.is_shut = False
@@ -113,8 +115,9 @@ class FakeEngine:
                 self.abort(request.request_id)
 
     async def _play(self, request: Submit, queue: asyncio.Queue[TokenEvent | Fatal]) -> None:
-        if self.fails_with:
-            queue.put_nowait(TokenEvent(request.request_id, None, "error", message=self.fails_with))
+        if self.fails_with or self.refuses_with != "error":
+            event = TokenEvent(request.request_id, None, self.refuses_with, message=self.fails_with)
+            queue.put_nowait(event)
             return
         stops = {*request.stop_token_ids, *(() if request.ignore_eos else (END,))}
         tokens = self.script(request)

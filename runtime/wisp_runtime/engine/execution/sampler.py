@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
 from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
 from dataclasses import replace
@@ -12,12 +12,10 @@ import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan, SampledToken
-from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.scheduling.sequence import Sequence, TokenCounts
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
 
-MAX_COUNTED = 3072
-"""Different tokens of a sequence that penalties count: the most frequent, of equals the older. A GPU has
-fixed space for the counts and biases of all rows, and a step that needed more would end the engine."""
+_NO_COUNTS = TokenCounts()
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -45,18 +43,18 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
 
 def _counts(sequences: list[Sequence]) -> dict[str, Array]:
     """Return the tokens that penalties count and their counts, as fields of a sampling batch."""
-    rows = [_counted(sequence.counts) for sequence in sequences]
+    counting = [_NO_COUNTS if sequence.counts is None else sequence.counts for sequence in sequences]
     return {
-        "count_starts": _starts(rows),
-        "count_ids": np.array([token for row in rows for token in row], dtype=np.int32),
-        "counts": np.array([count for row in rows for count in row.values()], dtype=np.int32),
+        "count_starts": _starts([row.ids for row in counting]),
+        "count_ids": _concatenated([row.ids for row in counting]),
+        "counts": _concatenated([row.counts for row in counting]),
     }
 
 
-def _counted(counts: Counter[int] | None) -> dict[int, int]:
-    if counts is None or len(counts) <= MAX_COUNTED:
-        return counts or {}
-    return dict(counts.most_common(MAX_COUNTED))
+def _concatenated(rows: list[array[int]]) -> Array:
+    """Copy rows into one ``[sum of lengths]`` int32; an array cannot grow while NumPy views it."""
+    filled = [np.frombuffer(row, np.int32) for row in rows if row]
+    return np.concatenate(filled) if filled else np.empty(0, np.int32)
 
 
 def has_pending_counts(plan: Plan) -> bool:

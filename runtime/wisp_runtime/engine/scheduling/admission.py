@@ -15,21 +15,31 @@ def max_length(request: Submit, limits: Limits) -> int:
     return min(len(request.prompt) + request.max_tokens, limits.max_context)
 
 
-def refusal(request: Submit, limits: Limits) -> str | None:
-    """Return why ``request`` can never run, or None if it can."""
-    prompt = request.prompt
+def prompt_refusal(prompt: tuple[int, ...], limits: Limits) -> str | None:
+    """Return why no request with ``prompt`` can ever run, or None; once for all choices of one prompt."""
     if not prompt:
         return "the prompt is empty; send at least one token"
-    if request.max_tokens < 1:
-        return f"max_tokens is {request.max_tokens}; ask for at least 1"
     if len(prompt) >= limits.max_context:
         return (
             f"the prompt has {len(prompt)} tokens and the context holds {limits.max_context}, "
             "answer included; shorten the prompt"
         )
-    named = [*prompt, *(token for token, _ in request.sampling.logit_bias)]
-    if min(named) < 0 or max(named) >= limits.vocab:
+    return _token_refusal(min(prompt), max(prompt), limits)
+
+
+def _token_refusal(lowest: int, highest: int, limits: Limits) -> str | None:
+    if lowest < 0 or highest >= limits.vocab:
         return f"a token id lies outside 0 … {limits.vocab - 1}; this model has no such token"
+    return None
+
+
+def refusal(request: Submit, limits: Limits) -> str | None:
+    """Return why ``request``, whose prompt is sound, can never run, or None if it can."""
+    if request.max_tokens < 1:
+        return f"max_tokens is {request.max_tokens}; ask for at least 1"
+    biased = [token for token, _ in request.sampling.logit_bias]
+    if biased and (why := _token_refusal(min(biased), max(biased), limits)):
+        return why
     if not 0 <= request.sampling.top_k <= limits.vocab:
         return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
     # The last sampled token is never computed, so it needs no block.

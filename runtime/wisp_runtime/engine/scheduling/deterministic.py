@@ -26,33 +26,27 @@ class DeterministicScheduler(Scheduler):
 
     def _chunks(self) -> list[Chunk]:
         """Return the chunks of a prefill step or of a decode step, in turn."""
-        chunks = [] if self._was_prefill else self._prefill_chunks()
+        self._displace()
+        chunks = [] if self._was_prefill else self._prefill_step()
         self._was_prefill = bool(chunks)
         if not chunks:
             chunks = self._decode_chunks()
         if not chunks:
-            chunks = self._prefill_chunks()
+            chunks = self._prefill_step()
             self._was_prefill = bool(chunks)
         return chunks
 
-    def _prefill_chunks(self) -> list[Chunk]:
+    def _prefill_step(self) -> list[Chunk]:
         """Return chunks of prompts alone, admitting sequences while they fit."""
-        decodes = any(map(self._is_decode, self.running))
-        mixed = self.limits.mixed_step_tokens if decodes else None
-        budget, chunks = mixed or self.limits.max_step_tokens, list[Chunk]()
-        prefills = self._prefills()
-        while budget and (sequence := next(prefills, None)):
-            start = sequence.computed_tokens
-            target = min(sequence.prompt_tokens - start, budget)
-            if target <= 0:  # all of its prompt was cached
-                continue
-            tokens = self._reach(sequence, target, sequence.prompt_tokens)
-            if not tokens:
-                break
-            is_last = start + tokens == sequence.length
-            chunks.append(self._with_copies(Chunk.prefill(sequence, start, tokens, samples=is_last)))
-            budget -= tokens
-        return chunks
+        decodes_wait = any(map(self._is_decode, self.running))
+        return self._prompt_chunks(self._pace.prompt_budget(decodes_wait=decodes_wait))
+
+    def _prefill_chunk(self, sequence: Sequence, tokens: int) -> Chunk:
+        start = sequence.computed_tokens
+        return Chunk.prefill(sequence, start, tokens, samples=start + tokens == sequence.length)
+
+    def _pending(self, sequence: Sequence) -> int:
+        return max(0, sequence.prompt_tokens - sequence.computed_tokens)
 
     def _decode_chunks(self) -> list[Chunk]:
         """Return a token of each sequence past its prompt: those that sample, then those that catch up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +28,11 @@ class Limits:
         mixed_step_tokens: tokens a step may compute in which sequences decode, their own included: these wait
             for its prompts. None is ``max_step_tokens``.
         separate_prefill_decode: whether prefill and decode never share a step (:mod:`.deterministic`).
+        max_waiting: sequences that may wait; more are refused.
+        max_queue_wait_s: seconds after which a request that has not started is given up; None: never.
+        target_per_token_s: time that a step with decodes should take at most; None: no target.
+        target_first_token_s: time from arrival to the first token that is aimed at; None: no target.
+        context_work: work of a token for each token of its context, in tokens without context: attention.
     """
 
     cache: CacheSizes
@@ -38,6 +44,11 @@ class Limits:
     reuses_prefixes: bool = True
     mixed_step_tokens: int | None = None
     separate_prefill_decode: bool = False
+    max_waiting: int = sys.maxsize
+    max_queue_wait_s: float | None = None
+    target_per_token_s: float | None = None
+    target_first_token_s: float | None = None
+    context_work: float = 0.0
 
     @property
     def block_tokens(self) -> int:

@@ -2,14 +2,16 @@
 
 Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
 
-1. A request's priority key is its arrival number plus a boost per priority level. Lower keys come first
-   everywhere; because the boost is bounded, no priority is ever starved.
+1. Lower priority keys come first everywhere (:mod:`.waiting_queue`): arrival, priority, and rank of a choice.
+   A sequence that waits takes the place of a running one with a higher key: that one gives up its blocks and
+   waits again (preemption by recompute; its blocks stay in the prefix cache while there is space).
 2. A step takes the running sequences that decode, then prefill chunks of the others, then admits from the
-   queue, by key, within ``max_step_tokens``; within ``mixed_step_tokens`` if any decodes. Nothing overtakes
-   in the queue.
+   queue, by key, within the budget of :mod:`.pacing`. Short prompts beside a long one get a share of that
+   first (:func:`.step_budget.share_out`), and are admitted before a long one that waits, up to
+   ``PRIORITY_BOOST`` times and while a place is left for it.
 3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that runs. It
-   grows block by block; when none is left, the one with the highest key gives up its blocks and waits again
-   (preemption by recompute). The lowest key is never stopped, so every step gets something done.
+   grows block by block; when none is left, the one with the highest key gives up its blocks. The lowest key
+   is never stopped, so every step gets something done.
 
 A plan may be made while the step before runs: its tokens are awaited. Then:
 
@@ -26,23 +28,23 @@ A plan may be made while the step before runs: its tokens are awaited. Then:
 
 from __future__ import annotations
 
-import sys
-from bisect import insort
-from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Iterable
+from itertools import islice
 
 from wisp_runtime.batch import StepKind
-from wisp_runtime.engine.cache.manager import CacheManager
-from wisp_runtime.engine.scheduling.admission import max_length, refusal
+from wisp_runtime.engine.scheduling.admission import max_length, prompt_refusal, refusal
+from wisp_runtime.engine.scheduling.pacing import Pace
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
-from wisp_runtime.engine.scheduling.sequence import PriorityKey, Sequence, Status
-from wisp_runtime.engine.transport.messages import Load, Submit, TokenEvent
+from wisp_runtime.engine.scheduling.sequence import Sequence, Status
+from wisp_runtime.engine.scheduling.sequence_set import SequenceSet
+from wisp_runtime.engine.scheduling.step_budget import SHORT_PROMPT_SHARE, Prefill, PromptBudget, share_out
+from wisp_runtime.engine.scheduling.waiting_queue import PRIORITY_BOOST
+from wisp_runtime.engine.transport.messages import FinishReason, Load, Submit, TokenEvent
 
-PRIORITY_BOOST = 1024  # in arrivals, for each level of priority
-_priority_key = attrgetter("priority_key")
+_MAX_SCANNED = 256  # waiting sequences that a step looks through for short ones
 
 
-class Scheduler:
+class Scheduler(SequenceSet):
     """Sequences of one engine; requests come and go between ``plan`` and ``commit``.
 
     Each plan that is not empty is launched and committed, in order; at most one is uncommitted when the next
@@ -50,22 +52,13 @@ class Scheduler:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.cache = CacheManager(limits.cache, limits.max_step_tokens)
-        self.waiting: list[Sequence] = []  # by priority key, like running
-        self.running: list[Sequence] = []
-        self._sequences: dict[str, Sequence] = {}
-        self._arrivals = 0
-        self._refused_at: tuple[PriorityKey, int, tuple[tuple[int, ...], int]] | None = None
+        super().__init__(limits)
+        self._pace = Pace(limits)
+        self._now_s = 0.0
+        self._checked: tuple[int, ...] | None = None  # prompt that was found sound last; choices share one
         self._last: Plan = ()  # not counted as computed yet
         self._uncommitted = 0
-        self._steps = self._prompt_tokens = self._cached_tokens = 0
-        self._generated_tokens = self._preemptions = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is here."""
-        return not self._sequences
+        self._steps = self._prompt_tokens = self._generated_tokens = 0
 
     @property
     def load(self) -> Load:
@@ -82,21 +75,34 @@ class Scheduler:
             preemptions_total=self._preemptions,
         )
 
-    def submit(self, request: Submit) -> TokenEvent | None:
-        """Queue a request; if it can never run, return the event that says why."""
+    def submit(self, request: Submit, now_s: float = 0.0) -> TokenEvent | None:
+        """Queue a request; if it can never run, or too many wait, return the event that says so.
+
+        The event is of the last in the queue, which may be another request than this.
+        """
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
-        if why := refusal(request, self.limits):
+        why = None if request.prompt is self._checked else prompt_refusal(request.prompt, self.limits)
+        if why := why or refusal(request, self.limits):
             return TokenEvent(request.request_id, None, "error", message=why)
-        self._arrivals += 1
+        self._checked = request.prompt
         sequence = Sequence(
             request,
-            priority_key=(self._arrivals + request.priority * PRIORITY_BOOST, self._arrivals),
+            priority_key=self.waiting.next_key(request),
             max_length=max_length(request, self.limits),
             eos=self.limits.eos,
+            arrived_s=now_s,
         )
         self._sequences[sequence.id] = sequence
-        insort(self.waiting, sequence, key=_priority_key)
-        return None
+        surplus = self.waiting.add(sequence)
+        return self._give_up(surplus, "overloaded") if surplus else None
+
+    def expire(self, now_s: float) -> list[TokenEvent]:
+        """End the requests that have waited longer than ``max_queue_wait_s``."""
+        return [self._give_up(sequence, "expired") for sequence in self.waiting.expired(now_s)]
+
+    def observe(self, plan: Plan, seconds: float) -> None:
+        """Learn how long the step of ``plan`` took, for the targets of time."""
+        self._pace.observe(plan, seconds)
 
     def abort(self, request_id: str) -> TokenEvent | None:
         """End a request and free its blocks now; None if no such request is here."""
@@ -106,9 +112,10 @@ class Scheduler:
         self._end(sequence)
         return TokenEvent(request_id, None, "abort")
 
-    def plan(self) -> Plan:
+    def plan(self, now_s: float = 0.0) -> Plan:
         """Choose the chunks of the next step: never none while there is a request and all tokens are
         known."""
+        self._now_s = now_s
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
         if self.running and not self._is_decode(first := self.running[0]):
@@ -140,22 +147,76 @@ class Scheduler:
 
     def _chunks(self) -> list[Chunk]:
         """Return the chunks of the next step."""
-        chunks = self._decodes()
-        mixed = self.limits.mixed_step_tokens if chunks else None
-        budget = max(0, (mixed or self.limits.max_step_tokens) - len(chunks))
-        prefills = self._prefills()
-        while budget and (sequence := next(prefills, None)):
-            start, pending = sequence.computed_tokens, sequence.pending_tokens
-            tokens = self._reach(sequence, min(pending, budget), sequence.length)
-            if not tokens:
+        self._displace()
+        decodes = self._decodes()
+        if not decodes:
+            return self._prompt_chunks(self._pace.prompt_budget())
+        return decodes + self._prompt_chunks(self._pace.mixed_budget(decodes, is_late=self._is_late()))
+
+    def _is_late(self) -> bool:
+        """Return whether the first prompt in line has spent much of the time to its first token."""
+        prefills = (sequence for sequence in self.running if not sequence.generated_tokens)
+        first = next(prefills, self.waiting[0] if self.waiting else None)
+        return first is not None and self._pace.is_late(self._now_s - first.arrived_s)
+
+    def _prompt_chunks(self, budget: PromptBudget) -> list[Chunk]:
+        """Return the chunks of prompts within ``budget``, admitting sequences while they fit."""
+        prefills = [sequence for sequence in self.running if not self._is_decode(sequence)]
+        for sequence in prefills:
+            self._reuse(sequence)
+        prefills += self._admit_short(prefills, budget)
+        shares = share_out([Prefill(each.computed_tokens, self._pending(each)) for each in prefills], budget)
+        chunks = list[Chunk]()
+        for sequence, tokens in zip(prefills, shares, strict=True):
+            if tokens and not self._append_prefill(chunks, sequence, tokens, budget):
+                return chunks
+        while budget.is_open and self.waiting and self._has_place() and self._admit(self.waiting[0]):
+            sequence = self._start(self.waiting[0])
+            tokens = budget.grant(sequence.computed_tokens, self._pending(sequence))
+            if tokens and not self._append_prefill(chunks, sequence, tokens, budget):
                 break
-            if self._is_decode(sequence):  # all but its last token was cached
-                chunk = Chunk.decode(sequence, start)
-            else:
-                chunk = Chunk.prefill(sequence, start, tokens, samples=tokens == pending)
-            chunks.append(self._with_copies(chunk))
-            budget -= tokens
         return chunks
+
+    def _append_prefill(
+        self, chunks: list[Chunk], sequence: Sequence, tokens: int, budget: PromptBudget
+    ) -> bool:
+        """Append a sequence's chunk of up to ``tokens`` tokens; False for lack of blocks."""
+        reached = self._reach(sequence, tokens, sequence.computed_tokens + self._pending(sequence))
+        if reached:
+            chunks.append(self._with_copies(self._prefill_chunk(sequence, reached)))
+            budget.tokens += tokens - reached
+        return reached > 0
+
+    def _prefill_chunk(self, sequence: Sequence, tokens: int) -> Chunk:
+        if self._is_decode(sequence):  # all but its last token was cached
+            return Chunk.decode(sequence, sequence.computed_tokens)
+        return Chunk.prefill(
+            sequence, sequence.computed_tokens, tokens, samples=tokens == sequence.pending_tokens
+        )
+
+    def _admit_short(self, prefills: list[Sequence], budget: PromptBudget) -> list[Sequence]:
+        """Admit and return short sequences that wait behind a long prompt, running or first in the queue."""
+        admitted = list[Sequence]()
+        if not self.waiting or not budget.is_open:
+            return admitted
+        head = self.waiting[0]
+        first = Prefill(0, self._pending(prefills[0]) if prefills else head.length)
+        left = budget.tokens * SHORT_PROMPT_SHARE
+        for sequence in list(islice(self.waiting, _MAX_SCANNED)):
+            if (
+                left < 1
+                or len(self.running) + 1 >= self.limits.max_running
+                or head.overtaken >= PRIORITY_BOOST
+            ):
+                break
+            if not Prefill(0, sequence.length).is_short_beside(first):
+                continue
+            if not self._admit(sequence):
+                break
+            head.overtaken += sequence is not head
+            admitted.append(self._start(sequence))
+            left -= self._pending(sequence)
+        return admitted
 
     def _with_copies(self, chunk: Chunk) -> Chunk:
         """Return ``chunk`` with the copies of recurrent state before and after it."""
@@ -164,17 +225,6 @@ class Scheduler:
         cache, end = chunk.sequence.cache, chunk.start + chunk.tokens
         restore = self.cache.take_restore(cache)
         return chunk._replace(restore_slot=restore, snapshot_slot=self.cache.take_snapshot(cache, end))
-
-    def _reach(self, sequence: Sequence, tokens: int, length: int) -> int:
-        """Shorten a chunk of the next ``tokens`` tokens, of a prefill up to ``length``, to its blocks.
-
-        0 for lack of blocks: then no other sequence overtakes this one.
-        """
-        start = sequence.computed_tokens
-        tokens = self.cache.align(sequence.cache, start, tokens, length)
-        if self.cache.extend(sequence.cache, start, start + tokens):
-            return tokens
-        return max(0, sequence.cache.covered_tokens - start)
 
     def _count_last(self) -> None:
         """Count the chunks of the last plan, launched by now, as computed; their tokens are awaited."""
@@ -203,78 +253,6 @@ class Scheduler:
             index += 1
         return chunks
 
-    def _prefills(self) -> Iterator[Sequence]:
-        """Yield the sequences that prefill, the running ones first, admitting as long as asked."""
-        for sequence in [running for running in self.running if not self._is_decode(running)]:
-            self._reuse(sequence)
-            yield sequence
-        while self.waiting and len(self.running) < self.limits.max_running and self._admit(self.waiting[0]):
-            yield self._start(self.waiting.pop(0))
-
-    def _is_decode(self, sequence: Sequence) -> bool:
-        """Return whether the next chunk of a sequence is a decode: all tokens but the last are computed."""
-        return sequence.computed_tokens + 1 == sequence.length
-
-    def _grow(self, sequence: Sequence, length: int) -> bool:
-        """Give a sequence the block that its next token needs; False if it has to sit out."""
-        if length <= sequence.cache.covered_tokens:
-            return True
-        while not self.cache.extend(sequence.cache, sequence.computed_tokens, length):
-            if self.running[-1] is sequence:
-                return False
-            self._preempt(self.running[-1])
-        return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._release(sequence)
-        sequence.status = Status.PREEMPTED
-        insort(self.waiting, sequence, key=_priority_key)
-        self._preemptions += 1
-
-    def _admit(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
-        if sequence.pending_sample_row >= 0:  # preempted a moment ago
-            return False
-        blocks = self.cache.available, self.cache.tree.insertions
-        attempt = (sequence.priority_key, len(self.running), blocks)
-        if self.running and attempt == self._refused_at:
-            return False
-        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
-        cache = self.cache.admit(
-            sequence.tokens,
-            prompt_tokens=sequence.prompt_tokens,
-            reusable_tokens=self._reusable_tokens(sequence) if takes_part else 0,
-            spare_blocks=len(self.running) or None,
-        )
-        if cache is None:
-            self._refused_at = attempt
-            return False
-        sequence.cache = cache
-        self._skip(sequence, cache.cached_blocks * self.limits.block_tokens)
-        return True
-
-    def _start(self, sequence: Sequence) -> Sequence:
-        sequence.status = Status.RUNNING
-        insort(self.running, sequence, key=_priority_key)
-        return sequence
-
-    def _reuse(self, sequence: Sequence) -> None:
-        """Move past the tokens that are in the prefix cache by now."""
-        self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
-
-    def _skip(self, sequence: Sequence, computed_tokens: int) -> None:
-        """Move past tokens of the prefix cache."""
-        skipped = max(0, computed_tokens - sequence.computed_tokens)
-        sequence.computed_tokens += skipped
-        self._cached_tokens += skipped
-        if not sequence.generated_tokens:
-            sequence.cached_tokens += skipped
-
-    def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
-        """Return the number of leading tokens of a sequence that may be in the prefix cache."""
-        return sys.maxsize
-
     def _append_sampled(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
         if sampled.error:
             self._end(sequence)
@@ -288,12 +266,6 @@ class Scheduler:
             self._end(sequence)
         return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, sampled.logprobs)
 
-    def _end(self, sequence: Sequence) -> None:
-        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
-        self._release(sequence)
-        sequence.status = Status.FINISHED
-        del self._sequences[sequence.id]
-
-    def _release(self, sequence: Sequence) -> None:
-        self.cache.release(sequence.cache)
-        sequence.forget_computed()
+    def _give_up(self, sequence: Sequence, finish: FinishReason) -> TokenEvent:
+        self._end(sequence)
+        return TokenEvent(sequence.id, None, finish)

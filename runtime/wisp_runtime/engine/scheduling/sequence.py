@@ -5,13 +5,16 @@ Pure: tokens and block numbers. The scheduler changes it; nothing here decides w
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
 from enum import Enum
 
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
 PriorityKey = tuple[int, int]
+MAX_COUNTED = 3072
+"""Different tokens of a sequence that penalties count: the first ones. A GPU has fixed space for the counts
+and biases of all rows, and a step that needed more would end the engine."""
 
 
 class Status(Enum):
@@ -21,6 +24,33 @@ class Status(Enum):
     RUNNING = "running"
     PREEMPTED = "preempted"  # waits again; all of it is computed anew
     FINISHED = "finished"
+
+
+class TokenCounts:
+    """Number of times each of a sequence's generated tokens came, up to :data:`MAX_COUNTED` different ones.
+
+    Arrays that only grow, so that a step copies them as they are.
+
+    Attributes:
+        ids: different tokens, in the order in which they first came.
+        counts: number of times each came.
+    """
+
+    __slots__ = ("_places", "counts", "ids")
+
+    def __init__(self) -> None:
+        self.ids, self.counts = array("i"), array("i")
+        self._places: dict[int, int] = {}
+
+    def add(self, token: int) -> None:
+        """Count a token once more."""
+        place = self._places.get(token)
+        if place is not None:
+            self.counts[place] += 1
+        elif len(self.ids) < MAX_COUNTED:
+            self._places[token] = len(self.ids)
+            self.ids.append(token)
+            self.counts.append(1)
 
 
 class Sequence:
@@ -39,17 +69,23 @@ class Sequence:
         cache: blocks and state slots; empty unless it runs.
         cached_tokens: prompt tokens found in the prefix cache.
         counts: number of times each token was generated; None without penalties.
+        arrived_s: time at which the request came.
+        refused_at: state of the cache in which it was refused admission last.
+        overtaken: number of shorter sequences that were admitted before it although they came later.
     """
 
     __slots__ = (
+        "arrived_s",
         "cache",
         "cached_tokens",
         "computed_tokens",
         "counts",
         "max_length",
+        "overtaken",
         "pending_sample_row",
         "priority_key",
         "prompt_tokens",
+        "refused_at",
         "request",
         "status",
         "stop_ids",
@@ -57,7 +93,13 @@ class Sequence:
     )
 
     def __init__(
-        self, request: Submit, *, priority_key: PriorityKey, max_length: int, eos: frozenset[int]
+        self,
+        request: Submit,
+        *,
+        priority_key: PriorityKey,
+        max_length: int,
+        eos: frozenset[int],
+        arrived_s: float = 0.0,
     ) -> None:
         self.request = request
         self.priority_key = priority_key
@@ -71,9 +113,10 @@ class Sequence:
         self.cache = SequenceCache()
         self.cached_tokens = 0
         sampling = request.sampling
-        self.counts: Counter[int] | None = (
-            Counter() if sampling.presence_penalty or sampling.frequency_penalty else None
-        )
+        has_penalty = sampling.presence_penalty or sampling.frequency_penalty
+        self.counts = TokenCounts() if has_penalty else None
+        self.arrived_s, self.overtaken = arrived_s, 0
+        self.refused_at: object = None
 
     @property
     def id(self) -> str:
@@ -100,7 +143,7 @@ class Sequence:
         self.pending_sample_row = -1
         self.tokens.append(token)
         if self.counts is not None:
-            self.counts[token] += 1
+            self.counts.add(token)
         if token in self.stop_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.max_length else None

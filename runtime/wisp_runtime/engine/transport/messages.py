@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "overloaded", "expired"]
+"""Why a request ended. ``overloaded``: too many wait; ``expired``: it waited too long; neither has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Submit:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     priority: int = 0  # lower runs first
+    choice: int = 0  # index among the choices of its request; later ones rank behind other requests
     use_prefix_cache: bool = True
 
 

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+QUEUE_RETRY_S = 5
+"""Seconds after which a request that found the queue full, or waited in it for too long, may be sent
+again."""
+
 
 class ApiError(Exception):
     """A response other than 200.
@@ -89,6 +93,16 @@ def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     """The request may be retried soon, here or at another replica."""
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": str(retry_after_s)}
+    )
+
+
+def overloaded() -> ApiError:
+    """Too many sequences wait already; the request was not begun."""
+    return ApiError(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "Too many requests wait for the engine already; try again later, or at another replica.",
+        code="engine_overloaded",
+        headers={"Retry-After": str(QUEUE_RETRY_S)},
     )
 
 

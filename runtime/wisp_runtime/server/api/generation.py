@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Submit, TokenEvent
 from wisp_runtime.errors import EngineDied
-from wisp_runtime.server.api.errors import engine_failed, unavailable
+from wisp_runtime.server.api.errors import QUEUE_RETRY_S, engine_failed, overloaded, unavailable
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.deltas import TextDelta, TextDeltas
@@ -85,11 +85,21 @@ class Generator:
         if event.finish == "error":
             self._budget.spend(time.monotonic())
             raise engine_failed(event.message or "The engine failed at this request without saying why.")
+        if event.finish == "overloaded":
+            raise overloaded()
+        if event.finish == "expired":
+            raise unavailable(
+                "The request waited too long for its turn; try again later, or at another replica.",
+                "queue_timeout",
+                QUEUE_RETRY_S,
+            )
         if event.finish == "abort":
             raise unavailable("The server is stopping; try again.", "server_stopping", 1)
 
     async def merged(self, choices: Sequence[Choice]) -> AsyncGenerator[tuple[int, TextDelta], None]:
         """Yield (index, delta) of several choices as they come, each until its end."""
+        for index, choice in enumerate(choices):
+            choice.submit = replace(choice.submit, choice=index)
         if len(choices) == 1:
             async with aclosing(self.deltas(choices[0])) as deltas:
                 async for delta in deltas:

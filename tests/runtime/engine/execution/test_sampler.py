@@ -4,9 +4,9 @@ import pytest
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.runner import run_step
-from wisp_runtime.engine.execution.sampler import MAX_COUNTED, SamplingRows, sampling_batch, tokens_of
+from wisp_runtime.engine.execution.sampler import SamplingRows, sampling_batch, tokens_of
 from wisp_runtime.engine.scheduling.plan import Chunk
-from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.scheduling.sequence import MAX_COUNTED, Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit, TokenLogprobs
 from wisp_runtime.layers.cache import ModelCache, kv_cache
 from wisp_runtime.models.model import Output
@@ -25,8 +25,8 @@ def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():
     generated = (*range(MAX_COUNTED + 7), MAX_COUNTED + 6, 3)
     batch = sampling_batch((chunk(generated=generated, presence_penalty=1.0),))
     assert batch.count_starts.tolist() == [0, MAX_COUNTED]
-    assert batch.count_ids[:4].tolist() == [3, MAX_COUNTED + 6, 0, 1]  # the frequent ones, then the oldest
-    assert batch.counts[:3].tolist() == [2, 2, 1]
+    assert batch.count_ids.tolist() == list(range(MAX_COUNTED))  # the first ones
+    assert batch.counts[:5].tolist() == [1, 1, 1, 2, 1]
 
 
 def test_each_row_carries_its_own_request():

@@ -91,7 +91,7 @@ class ProvenanceMachine(EngineMachine):
     )
     def begin(self, limits, mixed, is_late):
         mixed = mixed and min(mixed, limits.max_step_tokens)
-        limits = replace(limits, separate_prefill_decode=True, mixed_step_tokens=mixed)
+        limits = replace(limits, separate_prefill_decode=True, mixed_step_tokens=mixed, max_waiting=1000)
         self.begin_with(limits, fake_device_runner(limits, is_late=is_late, toy=Provenance()))
 
     @precondition(lambda self: self.requests)

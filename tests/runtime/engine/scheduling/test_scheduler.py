@@ -5,7 +5,8 @@ import pytest
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
-from wisp_runtime.engine.scheduling.scheduler import PRIORITY_BOOST, Scheduler
+from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.scheduling.waiting_queue import PRIORITY_BOOST
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
 LIMITS = {
@@ -167,14 +168,15 @@ def test_a_low_priority_is_overtaken_only_so_many_times():
     assert order.index("patient*") == PRIORITY_BOOST - 1
 
 
-def test_nothing_overtakes_a_big_request_that_waits_for_blocks():
+def test_nothing_of_about_its_length_overtakes_a_request_that_waits_for_blocks():
     engine = scheduler(blocks=6, max_step_tokens=64)
     submit(engine, "running", 12, max_tokens=4)
     run(engine)
     submit(engine, "big", 20, max_tokens=1)
-    submit(engine, "small", 1, max_tokens=1)
+    submit(engine, "small", 6, max_tokens=1)
     plans = run(engine, 4)
-    assert [shape[0][0] for shape in plans] == ["running*", "running*", "running*", "big*"]
+    assert [[name for name, _, _ in plan] for plan in plans[:3]] == [["running*"]] * 3
+    assert plans[3][0][0] == "big*"
 
 
 def test_when_blocks_run_out_the_youngest_gives_up_its_own_and_comes_back():
@@ -209,11 +211,11 @@ def test_the_youngest_sits_out_rather_than_giving_up_its_own_blocks():
 def test_an_abort_frees_its_blocks_at_once_and_is_gone_from_the_next_plan():
     engine = scheduler()
     submit(engine, "a", 12)
-    submit(engine, "b", 3)
+    submit(engine, "b", 4)
     run(engine)
     assert engine.abort("a").finish == "abort"
     assert engine.load.kv_blocks_used == 0
-    assert run(engine) == [[("b*", 0, 3)]]
+    assert run(engine) == [[("b*", 0, 4)]]
     assert engine.abort("a") is None
 
 

@@ -1,0 +1,142 @@
+"""Running and waiting sequences of an engine, and the blocks of those that run: admission, growth,
+preemption.
+
+Pure. The rules are 1 and 3 of :mod:`.scheduler`, which decides what the running sequences compute.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import insort
+
+from wisp_runtime.engine.cache.manager import CacheManager
+from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.sequence import Sequence, Status
+from wisp_runtime.engine.scheduling.waiting_queue import WaitingQueue, by_priority_key
+
+
+class SequenceSet:
+    """Sequences of one engine.
+
+    Attributes:
+        limits: bounds of a step and of a sequence.
+        cache: blocks and state slots.
+        waiting: sequences without blocks, by priority key.
+        running: sequences with blocks, by priority key.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cache = CacheManager(limits.cache, limits.max_step_tokens)
+        self.waiting = WaitingQueue(limits.max_waiting, limits.max_queue_wait_s)
+        self.running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        self._cached_tokens = self._preemptions = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is here."""
+        return not self._sequences
+
+    def _is_decode(self, sequence: Sequence) -> bool:
+        """Return whether the next chunk of a sequence is a decode: all tokens but the last are computed."""
+        return sequence.computed_tokens + 1 == sequence.length
+
+    def _pending(self, sequence: Sequence) -> int:
+        """Return the tokens of a sequence that prefill chunks have to compute."""
+        return sequence.pending_tokens
+
+    def _has_place(self) -> bool:
+        return len(self.running) < self.limits.max_running
+
+    def _displace(self) -> None:
+        """Admit sequences that outrank running ones, which give up their places; rule 1."""
+        while self.waiting and self.running and self.waiting[0].priority_key < self.running[-1].priority_key:
+            first = self.waiting[0]
+            if first.pending_sample_row >= 0:  # preempted a moment ago
+                return
+            if self._has_place() and self._admit(first):
+                self._start(first)
+            else:
+                self._preempt(self.running[-1])
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
+        if sequence.pending_sample_row >= 0:  # preempted a moment ago
+            return False
+        attempt = len(self.running), self.cache.available, self.cache.tree.insertions
+        if self.running and attempt == sequence.refused_at:
+            return False
+        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
+        cache = self.cache.admit(
+            sequence.tokens,
+            prompt_tokens=sequence.prompt_tokens,
+            reusable_tokens=self._reusable_tokens(sequence) if takes_part else 0,
+            spare_blocks=len(self.running) or None,
+        )
+        if cache is None:
+            sequence.refused_at = attempt
+            return False
+        sequence.cache = cache
+        self._skip(sequence, cache.cached_blocks * self.limits.block_tokens)
+        return True
+
+    def _start(self, sequence: Sequence) -> Sequence:
+        self.waiting.remove(sequence)
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=by_priority_key)
+        return sequence
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.PREEMPTED
+        self.waiting.put_back(sequence)
+        self._preemptions += 1
+
+    def _grow(self, sequence: Sequence, length: int) -> bool:
+        """Give a sequence the block that its next token needs; False if it has to sit out."""
+        if length <= sequence.cache.covered_tokens:
+            return True
+        while not self.cache.extend(sequence.cache, sequence.computed_tokens, length):
+            if self.running[-1] is sequence:
+                return False
+            self._preempt(self.running[-1])
+        return True
+
+    def _reach(self, sequence: Sequence, tokens: int, length: int) -> int:
+        """Shorten a chunk of the next ``tokens`` tokens, of a prefill up to ``length``, to its blocks.
+
+        0 for lack of blocks: then no other sequence overtakes this one.
+        """
+        start = sequence.computed_tokens
+        tokens = self.cache.align(sequence.cache, start, tokens, length)
+        if self.cache.extend(sequence.cache, start, start + tokens):
+            return tokens
+        return max(0, sequence.cache.covered_tokens - start)
+
+    def _reuse(self, sequence: Sequence) -> None:
+        """Move past the tokens that are in the prefix cache by now."""
+        self._skip(sequence, self.cache.lookup(sequence.cache, sequence.tokens))
+
+    def _skip(self, sequence: Sequence, computed_tokens: int) -> None:
+        """Move past tokens of the prefix cache."""
+        skipped = max(0, computed_tokens - sequence.computed_tokens)
+        sequence.computed_tokens += skipped
+        self._cached_tokens += skipped
+        if not sequence.generated_tokens:
+            sequence.cached_tokens += skipped
+
+    def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
+        """Return the number of leading tokens of a sequence that may be in the prefix cache."""
+        return sys.maxsize
+
+    def _end(self, sequence: Sequence) -> None:
+        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.FINISHED
+        del self._sequences[sequence.id]
+
+    def _release(self, sequence: Sequence) -> None:
+        self.cache.release(sequence.cache)
+        sequence.forget_computed()

@@ -1,0 +1,77 @@
+"""Waiting sequences by priority key: bounded, each with a deadline.
+
+Pure. A request's priority key is its arrival number plus a boost for each level of priority; each further
+choice of one request counts as a level, so that a stranger does not wait behind all choices of another's
+request. The boost is bounded: after :data:`PRIORITY_BOOST` later requests a level is made up for, and nothing
+starves.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+from wisp_runtime.engine.scheduling.sequence import PriorityKey, Sequence, Status
+from wisp_runtime.engine.transport.messages import Submit
+
+PRIORITY_BOOST = 1024  # in requests, for each level of priority
+by_priority_key = attrgetter("priority_key")
+
+
+class WaitingQueue:
+    """Sequences that have no blocks yet, or none any more.
+
+    Args:
+        max_waiting: sequences that may wait; those that were preempted do not count.
+        max_wait_s: seconds after which a request none of whose choices has started is given up; None: never.
+    """
+
+    def __init__(self, max_waiting: int, max_wait_s: float | None) -> None:
+        self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
+        self._sequences: list[Sequence] = []
+        self._arrived: dict[Sequence, None] = {}  # first choices that have not started, by arrival
+        self._requests = self._submitted = 0
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    def __getitem__(self, index: int) -> Sequence:
+        return self._sequences[index]
+
+    def next_key(self, request: Submit) -> PriorityKey:
+        """Return the priority key of a request that arrives now."""
+        self._requests += request.choice == 0
+        self._submitted += 1
+        return self._requests + PRIORITY_BOOST * (request.priority + request.choice), self._submitted
+
+    def add(self, sequence: Sequence) -> Sequence | None:
+        """Add a sequence that arrives; if too many wait, return the last of them, which is to be refused."""
+        self.put_back(sequence)
+        if self._max_wait_s is not None and sequence.request.choice == 0:
+            self._arrived[sequence] = None
+        if len(self._sequences) <= self._max_waiting:
+            return None
+        fresh = [waiting for waiting in self._sequences if waiting.status is Status.WAITING]
+        return fresh[-1] if len(fresh) > self._max_waiting else None
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Add a sequence that was preempted."""
+        insort(self._sequences, sequence, key=by_priority_key)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that starts, or that ended."""
+        self._sequences.remove(sequence)
+        self._arrived.pop(sequence, None)
+
+    def expired(self, now_s: float) -> list[Sequence]:
+        """Return the sequences that have waited longer than they may."""
+        expired = list[Sequence]()
+        for sequence in self._arrived:
+            if self._max_wait_s is None or now_s - sequence.arrived_s < self._max_wait_s:
+                break
+            expired.append(sequence)
+        return expired
