@@ -68,7 +68,12 @@ class Leader:
     @property
     def is_leader(self) -> bool:
         """Whether this replica may write now."""
-        return time.monotonic() < self._valid_until
+        return self.remaining_s > 0
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds for which this replica may still write; 0 if it may not."""
+        return max(0.0, self._valid_until - time.monotonic())
 
     @property
     def address(self) -> str:

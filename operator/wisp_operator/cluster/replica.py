@@ -50,7 +50,7 @@ class Replica:
         self.queue = WorkQueue(self.metrics)
         self.api = Api(self.metrics)
         self.leader = Leader(self.api, config, self.metrics, self._on_started_leading)
-        self.writer = ClusterWriter(self.api, self.metrics, lambda: self.leader.is_leader)
+        self.writer = ClusterWriter(self.api, self.metrics, lambda: self.leader.remaining_s)
         self.tokens = TokenKeys(config.pod_token_keys)
         self.poller = Poller(self._enqueue, self.tokens.of_pods)
         self.fit_checker = FitChecker(config.build.hub_endpoint, self._enqueue)

@@ -65,6 +65,8 @@ REASONS: dict[str, str] = {
     "Scaling": "Pods are being added or drained.",
     "Settled": "The pods are as many as decided.",
     "PodsFailing": "Pods ended with an error.",
+    "NameTaken": "An object with the name of one that the model needs exists, and is not the model's.",
+    "ChildRefused": "The API server refused an object that the model needs.",
     "AsExpected": "No pod has failed since one was last ready.",
 }
 

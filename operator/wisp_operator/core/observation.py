@@ -36,6 +36,26 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedChild:
+    """An object of the model that cannot be made or changed.
+
+    Attributes:
+        kind, name: identity of the object.
+        reason: ``NameTaken`` (there is one that is not the model's) or ``ChildRefused`` (by the API server).
+        message: sentence for the user.
+        is_absent: true if the model has no such object at all, so that it lacks what the object does.
+        is_passing: true if the cluster will resolve it within moments; then it is no news for the user.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+    is_absent: bool = True
+    is_passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedPod:
     """One pod.
 
@@ -95,6 +115,7 @@ class Observation:
         cold_start_s: length of recent cold starts in seconds, oldest first.
         url: base URL of the model for clients.
         prefetch: progress of the Jobs that prefetch its weights; None without any.
+        blocked: children that cannot be made or changed.
     """
 
     pods: tuple[ObservedPod, ...] = ()
@@ -105,6 +126,7 @@ class Observation:
     cold_start_s: tuple[float, ...] = ()
     url: str = ""
     prefetch: Literal["Running", "Done", "Failed"] | None = None
+    blocked: tuple[BlockedChild, ...] = ()
 
     @property
     def live(self) -> tuple[ObservedPod, ...]:

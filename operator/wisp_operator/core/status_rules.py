@@ -10,17 +10,20 @@ from typing import Literal
 from wisp_operator.api import InferenceModel
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import FAILURES, REASONS, Condition, Kind, condition
-from wisp_operator.core.observation import Observation, ObservedPod
+from wisp_operator.core.observation import BlockedChild, Observation, ObservedPod
 from wisp_operator.core.times import timestamp
 
 FETCH_FAILURES = (
     *("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable"),
     *("SourceUnreachable", "AccessDenied", "CacheUnusable", "DiskFull"),
 )
+REQUIRED_CHILDREN = ("Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim")
 STATE_OF_REASON: dict[str, Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]] = {
     "Suspended": "Suspended",
     "ReplicasZero": "Suspended",
     "CrashBackOff": "Failed",
+    "NameTaken": "Failed",
+    "ChildRefused": "Failed",
     **dict.fromkeys(FAILURES, "Failed"),
     "Serving": "Ready",
     "Unready": "Waking",
@@ -56,6 +59,8 @@ def _ready(model: InferenceModel, observation: Observation, decision: Decision) 
         return condition("Ready", "False", "Suspended")
     if observation.fit is not None and (refusal := observation.fit.refusal):
         return condition("Ready", "False", refusal, observation.fit.message)
+    if missing := _missing_child(observation):
+        return condition("Ready", "False", missing.reason, missing.message)
     if observation.ready:
         return condition("Ready", "True", "Serving")
     if decision.why == "CrashBackOff" or (
@@ -71,6 +76,12 @@ def _ready(model: InferenceModel, observation: Observation, decision: Decision) 
     if any(pod.phase == "Unready" for pod in observation.live):
         return condition("Ready", "False", "Unready")
     return condition("Ready", "False", "Waking")
+
+
+def _missing_child(observation: Observation) -> BlockedChild | None:
+    """A child without which no request is answered; pods that are ready lack nothing but their Service."""
+    needed = ("Service",) if observation.ready else REQUIRED_CHILDREN
+    return next((child for child in observation.blocked if child.is_absent and child.kind in needed), None)
 
 
 def _crash_reason(observation: Observation) -> str:
@@ -150,8 +161,15 @@ def _progressing(observation: Observation, decision: Decision) -> Condition:
 def _degraded(observation: Observation) -> Condition:
     failure = observation.last_failure
     if failure is None or observation.crashes == 0:
-        return condition("Degraded", "False", "AsExpected")
+        return _blocked(observation)
     return condition("Degraded", "True", "PodsFailing", f"{failure.reason}: {failure.message}")
+
+
+def _blocked(observation: Observation) -> Condition:
+    if not observation.blocked:
+        return condition("Degraded", "False", "AsExpected")
+    messages = " ".join(child.message for child in observation.blocked)
+    return condition("Degraded", "True", observation.blocked[0].reason, messages)
 
 
 def _crash_message(observation: Observation, decision: Decision) -> str:

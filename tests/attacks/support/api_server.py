@@ -20,7 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 TOKEN = "attacks"
-CONTROLLERS = "garbagecollector,namespace,service-account,deployment,replicaset"
+CONTROLLERS = ("garbage-collector", "namespace", "deployment", "replicaset")
 START_S = 90.0
 
 
@@ -80,12 +80,16 @@ class ApiServer:
         until(self._is_ready, START_S)
         credentials = [f"--{flag}={self.kubeconfig}" for flag in ("kubeconfig", "authentication-kubeconfig")]
         controllers = [*credentials, f"--authorization-kubeconfig={self.kubeconfig}", "--leader-elect=false"]
-        controllers += ["--controllers", CONTROLLERS, "--secure-port", str(free_port())]
+        names = ",".join(f"{name}-controller" for name in CONTROLLERS)
+        controllers += ["--controllers", names, "--secure-port", str(free_port())]
         controllers += ["--bind-address", "127.0.0.1"]
         self._spawn("kube-controller-manager", *controllers)
         crd = ROOT / "crds/inferencemodels.yaml"
         self.kubectl("apply", "--server-side", "-f", str(crd))
-        self.kubectl("wait", "--for=condition=Established", f"crd/{self._crd_name(crd)}", "--timeout=30s")
+        self.kubectl("wait", "--for=condition=Established", "crd/inferencemodels.wisp.dev", "--timeout=30s")
+        probe = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "probe"}}
+        self.apply(probe)
+        self.kubectl("delete", "namespace", "probe", "--timeout=60s")  # the controllers work
 
     def kubectl(self, *arguments, stdin=None, check=True):
         """Run kubectl; its standard output, or with check=False its complete result."""
@@ -168,10 +172,6 @@ class ApiServer:
             log = (self.home / f"{name}.log").read_text(errors="replace")
             assert process.poll() is None, f"{name} ended: {log[-2000:]}"
         return self.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
-
-    @staticmethod
-    def _crd_name(path):
-        return yaml.safe_load(path.read_text())["metadata"]["name"]
 
 
 @contextmanager

@@ -1,136 +1,21 @@
 """One reconcile against a recording cluster: objects applied, deleted and kept, statuses written."""
 
-import asyncio
-import copy
 import time
-from types import SimpleNamespace
 
 import pytest
+from recording_cluster import TOO_LARGE, World
 
 from wisp_operator.api import parse
-from wisp_operator.cluster.access.kinds import KINDS
-from wisp_operator.cluster.config import OperatorConfig
-from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.cluster.observation.caches import Caches, address
 from wisp_operator.cluster.reconcile.fitting import Verdict
-from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, Dependencies, Reconciler
-from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.cluster.reconcile.reconciler import DELETION_COST
 from wisp_operator.core.fit.verdict import FitReport
-from wisp_operator.core.runtime_state import Load, RuntimeState
-from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.inference_pool import ANNOTATION
-
-UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
-TOO_LARGE = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))
-
-
-class World:
-    """A cluster in which every write is seen at once, and the parts of an operator around it."""
-
-    def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0):
-        self.indexes = {kind: {} for kind in KINDS}
-        self.writes, self.statuses, self.events, self.annotated = [], [], [], {}
-        self.verdict, self.version, self.demand = UNKNOWN, 1, DemandAggregator()
-        self.polled = {}
-        self.model = {
-            "apiVersion": "wisp.dev/v1alpha1",
-            "kind": "InferenceModel",
-            "metadata": {
-                "name": "chat",
-                "namespace": "a",
-                "uid": "u1",
-                "generation": 1,
-                "annotations": annotations or {},
-            },
-            "spec": {"model": {"uri": "file:///srv"}, "gpu": {"count": 0}, **(spec or {})},
-        }
-        self.indexes["InferenceModel"]["a/chat"] = [self.model]
-        fit_checker = SimpleNamespace(verdict=lambda model, devices: self.verdict, forget=lambda key: None)
-        poller = SimpleNamespace(set_pods=lambda key, pods: None, states=lambda key: self.polled)
-        caches = Caches()
-        caches.attach(self.indexes)
-        self.dependencies = Dependencies(
-            caches=caches,
-            writer=self,
-            demand=self.demand,
-            fit_checker=fit_checker,
-            poller=poller,
-            metrics=Metrics(),
-            config=OperatorConfig(namespace="wisp", gateway_url="http://gw"),
-            optional_kinds=optional,
-            leader_since=lambda: time.time() - led_for_s,
-            tokens=TokenKeys(None),
-        )
-        self.reconciler = Reconciler(self.dependencies)
-
-    def reconcile(self):
-        return asyncio.run(self.reconciler.reconcile("a/chat"))
-
-    def ask(self, waiting=1, running=0):
-        report = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
-        self.demand.record({"gateway": "g", "models": {"a/chat": report}}, time.time())
-
-    def pod(self, name, ready=True, age_s=60.0, running=0, **container):
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age_s))
-        conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": stamp}]
-        status = {
-            "conditions": conditions,
-            "podIP": "10.0.0.7",
-            "containerStatuses": [container or {"state": {"running": {"startedAt": stamp}}}],
-        }
-        metadata = {"name": name, "namespace": "a", "creationTimestamp": stamp}
-        found = {
-            "kind": "Pod",
-            "metadata": metadata,
-            "spec": {"nodeName": "n", "containers": [{}]},
-            "status": status,
-        }
-        if ready:
-            self.polled[name] = RuntimeState(load=Load(running=running))
-        self.indexes["Pod"].setdefault("a/chat", []).append(found)
-        return found
-
-    @property
-    def replicas(self):
-        return self.indexes["Deployment"]["a/chat"][0]["spec"]["replicas"]
-
-    @property
-    def status(self):
-        return self.statuses[-1]
-
-    # the cluster's side
-    async def apply(self, manifest):
-        self.version += 1
-        live = copy.deepcopy(manifest)
-        live["metadata"]["resourceVersion"] = str(self.version)
-        kind, namespace, name = address(manifest)
-        self.indexes[kind][f"{namespace}/{name}"] = [live]
-        self.writes.append(kind)
-        return live
-
-    async def write_status(self, name, namespace, status):
-        self.statuses.append(status)
-        self.model["status"] = status
-
-    async def emit(self, event):
-        self.events.append(event["reason"])
-
-    async def annotate(self, kind, namespace, name, annotations):
-        self.annotated[name] = annotations
-
-    async def delete(self, document):
-        kind, namespace, name = address(document)
-        del self.indexes[kind][f"{namespace}/{name}"]
-        self.writes.append(f"-{kind}")
-
-    async def warnings_about(self, namespace, pod):
-        return [{"reason": "FailedMount", "message": "no such directory"}]
 
 
 def test_the_first_reconcile_makes_the_children_and_one_status():
     world = World()
     assert world.reconcile() is None  # nothing to wait for: an event follows
-    assert world.writes == ["Deployment", "Service", "NetworkPolicy"]
+    assert world.writes == ["NetworkPolicy", "Service", "Deployment"]  # a pod needs the first two
     assert len(world.statuses) == 1
     assert world.status["state"] == "Asleep"
     assert world.status["url"] == "http://gw/a/chat/v1"

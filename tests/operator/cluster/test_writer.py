@@ -140,11 +140,15 @@ def test_a_note_longer_than_an_event_may_have_is_cut():
     assert found["note"].endswith("…")
 
 
+LIVE = {**service(), "metadata": {"name": "chat", "namespace": "a", "uid": "7"}}
+
+
 class RecordingApi:
     def __init__(self, code=0):
         self.calls, self.code = [], code
 
-    async def request(self, method, path, **more):
+    async def request(self, method, path, budget=lambda: 10.0, **more):
+        budget()
         self.calls.append((method, path, more.get("query", {})))
         if self.code:
             raise ApiError(path, self.code, "", "no")
@@ -166,25 +170,32 @@ def test_every_kind_has_its_path(kind, version, path):
 
 def test_an_apply_takes_its_fields_from_their_former_manager():
     api = RecordingApi()
-    asyncio.run(ClusterWriter(api, Metrics(), lambda: True).apply(service()))
+    asyncio.run(ClusterWriter(api, Metrics(), lambda: 5.0).apply(service(), over=LIVE))
     assert api.calls[0][2] == {"fieldManager": "wisp-operator", "force": "true"}
 
 
-@pytest.mark.parametrize("write", ["apply", "delete", "emit"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda writer: writer.apply(service(), over=None),
+        lambda writer: writer.delete(LIVE),
+        lambda writer: writer.emit(service()),
+    ],
+)
 def test_a_replica_that_does_not_lead_writes_nothing(write):
     api = RecordingApi()
     with pytest.raises(NotLeading):
-        asyncio.run(getattr(ClusterWriter(api, Metrics(), lambda: False), write)(service()))
+        asyncio.run(write(ClusterWriter(api, Metrics(), lambda: 0.0)))
     assert api.calls == []
 
 
 def test_what_is_gone_need_not_be_deleted_and_a_lost_event_harms_nothing():
-    cluster = ClusterWriter(RecordingApi(code=404), Metrics(), lambda: True)
-    asyncio.run(cluster.delete(service()))
+    cluster = ClusterWriter(RecordingApi(code=404), Metrics(), lambda: 5.0)
+    asyncio.run(cluster.delete(LIVE))
     asyncio.run(cluster.emit({**service(), "type": "Normal"}))
     asyncio.run(cluster.annotate("Pod", "a", "chat-1", {"x": "1"}))
     with pytest.raises(ApiError):
-        asyncio.run(ClusterWriter(RecordingApi(code=403), Metrics(), lambda: True).delete(service()))
+        asyncio.run(ClusterWriter(RecordingApi(code=403), Metrics(), lambda: 5.0).delete(LIVE))
 
 
 def test_the_cache_keeps_what_is_read_and_drops_what_is_heavy():

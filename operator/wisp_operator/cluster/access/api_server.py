@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -68,6 +68,7 @@ class Api:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
+        budget: Callable[[], float] = lambda: TIMEOUT_S,
     ) -> Json:
         """Send one request, with two more tries where a retry may help.
 
@@ -75,6 +76,7 @@ class Api:
             verb: verb in the metrics: get, list, apply, status, event, delete, lease.
             query: parameters of the URL.
             accept: media type of the answer.
+            budget: seconds that the next try may take, asked before each; raises if it may not be sent.
 
         Raises:
             ApiError: the server refused, or did not answer.
@@ -82,7 +84,7 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content_type}
         for backoff_s in (*BACKOFF_S, None):
             try:
-                document = await self._once(method, path, body, headers, query or {})
+                document = await self._once(method, path, body, headers, query or {}, budget())
             except ApiError as error:
                 code = "namespace-ending" if error.is_namespace_ending else str(error.code)
                 self._metrics.count("api_calls", verb=verb, code=code)
@@ -95,7 +97,13 @@ class Api:
         raise AssertionError("the last try raises or returns")
 
     async def _once(
-        self, method: str, path: str, body: Any, headers: dict[str, str], query: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: dict[str, str],
+        query: Mapping[str, str],
+        timeout_s: float,
     ) -> Json:
         if token := self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
@@ -103,9 +111,13 @@ class Api:
         url = f"{self._configuration.host.rstrip('/')}{path}"
         try:
             async with self._connection().request(
-                method, url, data=data, headers=headers, params=query
+                *(method, url),
+                data=data,
+                headers=headers,
+                params=query,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as answer:
-                text = await answer.text()
+                text = (await answer.read()).decode(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             why = str(error) or type(error).__name__
             raise ApiError(f"{method} {path}", 0, "", f"no answer: {why}") from error
@@ -117,16 +129,15 @@ class Api:
 
     def _connection(self) -> aiohttp.ClientSession:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
             connector = aiohttp.TCPConnector(ssl=_ssl(self._configuration), limit=32)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+            self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 
 
 def _parse(text: str) -> Json:
     try:
         document = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

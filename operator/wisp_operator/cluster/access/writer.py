@@ -1,7 +1,7 @@
 """Writes of the operator to a cluster: apply, write a status, delete, emit an event.
 
-The one place that turns a kind into a path and a manifest into a call. Every write checks first that this
-replica still leads, so that two operators never write at once.
+The one place that turns a kind into a path and a manifest into a call. Each try of a write is sent only while
+this replica leads and given up when its leadership ends, so that two operators never write at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wisp_operator.api import API_VERSION, KIND
-from wisp_operator.cluster.access.api_server import Api, ApiError, Json
+from wisp_operator.cluster.access.api_server import TIMEOUT_S, Api, ApiError, Json
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
@@ -30,17 +30,42 @@ class NotLeading(WispError):
 class ClusterWriter:
     """Writes of the leader."""
 
-    def __init__(self, api: Api, metrics: Metrics, may_write: Callable[[], bool]) -> None:
-        self._api, self._metrics, self._may_write = api, metrics, may_write
+    def __init__(self, api: Api, metrics: Metrics, leadership_s: Callable[[], float]) -> None:
+        """``leadership_s`` returns the seconds for which this replica still leads; 0 if it does not."""
+        self._api, self._metrics, self._leadership_s = api, metrics, leadership_s
 
-    async def apply(self, manifest: Mapping[str, Any]) -> Json:
-        """Apply ``manifest`` server-side; fields of other managers are taken over.
+    async def find(self, manifest: Mapping[str, Any]) -> Json | None:
+        """Find the object of this kind and name, whatever its labels; None if there is none.
+
+        A list of one name instead of a get, since the operator needs the right to list anyway.
+
+        Raises:
+            ApiError: the server refused.
+        """
+        folder, _, name = path_of(manifest).rpartition("/")
+        query = {"fieldSelector": f"metadata.name={name}"}
+        items = (await self._api.request("GET", folder, verb="find", query=query)).get("items") or ()
+        identity = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"]}
+        return next((identity | item for item in items), None)
+
+    async def apply(self, manifest: Mapping[str, Any], over: Mapping[str, Any] | None) -> Json:
+        """Apply ``manifest`` server-side.
+
+        Args:
+            over: object that may be changed, as it was last seen; fields of other managers are taken over.
+                None creates one: an object that exists by then, and has other values, is a conflict.
 
         Raises:
             NotLeading: another replica leads now.
             ApiError: the server refused.
         """
-        return await self._patch(path_of(manifest), manifest, APPLY, "apply")
+        query = {"fieldManager": MANAGER}
+        document = dict(manifest)
+        if over is not None:
+            query["force"] = "true"
+            # The server refuses an object that is another one meanwhile.
+            document["metadata"] = {**manifest["metadata"], "uid": over["metadata"]["uid"]}
+        return await self._patch(path_of(manifest), document, APPLY, "apply", query)
 
     async def write_status(self, name: str, namespace: str, status: Mapping[str, Any]) -> Json:
         """Replace the whole status of an InferenceModel; one that is gone is no error.
@@ -51,7 +76,8 @@ class ClusterWriter:
         identity = {"name": name, "namespace": namespace}
         document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": identity, "status": status}
         self._metrics.count("status_writes")
-        return await self._patch(f"{path_of(document)}/status", document, APPLY, "status")
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._patch(f"{path_of(document)}/status", document, APPLY, "status", query)
 
     async def annotate(self, kind: str, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
         """Set annotations of an object; one that is gone is no error.
@@ -62,23 +88,24 @@ class ClusterWriter:
         document = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}
         change = {"metadata": {"annotations": annotations}}
         try:
-            await self._patch(path_of(document), change, MERGE, "annotate")
+            query = {"fieldManager": MANAGER}
+            await self._patch(path_of(document), change, MERGE, "annotate", query)
         except ApiError as error:
             if error.code != 404:
                 raise
 
     async def delete(self, document: Mapping[str, Any]) -> None:
-        """Delete an object and what it owns; one that is gone is no error.
+        """Delete an object and what it owns; one that is gone, or another by now, is no error.
 
         Raises:
             NotLeading, ApiError: as :meth:`apply`.
         """
-        self._require_leadership()
-        options = {"propagationPolicy": "Background"}
+        uid = document["metadata"]["uid"]
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
-            await self._api.request("DELETE", path_of(document), verb="delete", body=options)
+            await self._write("DELETE", path_of(document), verb="delete", body=options)
         except ApiError as error:
-            if error.code != 404:
+            if error.code not in (404, 409):
                 raise
 
     async def emit(self, event: Mapping[str, Any]) -> None:
@@ -87,11 +114,10 @@ class ClusterWriter:
         Raises:
             NotLeading: as :meth:`apply`.
         """
-        self._require_leadership()
         namespace = event["metadata"]["namespace"]
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         try:
-            await self._api.request("POST", path, verb="event", body=event)
+            await self._write("POST", path, verb="event", body=event)
         except ApiError as error:
             level = logging.DEBUG if error.is_namespace_ending else logging.WARNING
             log.log(level, "an event was not recorded: %s", error)
@@ -110,18 +136,27 @@ class ClusterWriter:
         )
         return list(events.get("items") or ())
 
-    async def _patch(self, path: str, document: Mapping[str, Any], content_type: str, verb: str) -> Json:
-        self._require_leadership()
-        query = {"fieldManager": MANAGER}
-        if content_type == APPLY:
-            query["force"] = "true"
-        return await self._api.request(
+    async def _patch(
+        self,
+        path: str,
+        document: Mapping[str, Any],
+        content_type: str,
+        verb: str,
+        query: Mapping[str, str],
+    ) -> Json:
+        return await self._write(
             "PATCH", path, verb=verb, body=document, content_type=content_type, query=query
         )
 
-    def _require_leadership(self) -> None:
-        if not self._may_write():
+    async def _write(self, method: str, path: str, **arguments: Any) -> Json:
+        return await self._api.request(method, path, budget=self._budget, **arguments)
+
+    def _budget(self) -> float:
+        """Seconds that the next try of a write may take: what is left of the leadership."""
+        left_s = self._leadership_s()
+        if left_s <= 0:
             raise NotLeading("another replica of the operator leads now; it does the rest")
+        return min(TIMEOUT_S, left_s)
 
 
 def path_of(document: Mapping[str, Any]) -> str:

@@ -67,11 +67,9 @@ class Caches:
         """The object of the same kind and name as ``document``, our own last write included."""
         return self._latest(address(document), self.get(*_key_of(document)))
 
-    def replicas(self, namespace: str, name: str) -> int:
-        """Number of pods that a model's Deployment requests now; 0 without a Deployment."""
-        where = ("Deployment", namespace, name)
-        document = self._latest(where, self.get("Deployment", f"{namespace}/{name}"))
-        return 0 if document is None else int(document["spec"].get("replicas", 0))
+    def deployment(self, namespace: str, name: str) -> Json | None:
+        """The Deployment of this name, our own last write included."""
+        return self._latest(("Deployment", namespace, name), self.get("Deployment", f"{namespace}/{name}"))
 
     def children(self, kind: str, key: str) -> Iterator[Json]:
         """Objects of a kind that belong to a model."""

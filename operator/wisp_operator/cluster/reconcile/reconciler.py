@@ -14,19 +14,19 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel, parse
 from wisp_operator.cluster.access.api_server import ApiError
-from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.cluster.observation.caches import Caches, address
+from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.cluster.observation.failures import container_status, replica_failure, volume_failure
 from wisp_operator.cluster.observation.history import ClusterHistory
 from wisp_operator.cluster.observation.nodes import devices, eligible, host_names, pin_to_products
 from wisp_operator.cluster.observation.pods import address_of, created_at, prefetch_of, ready_at
 from wisp_operator.cluster.observation.polling import Poller
-from wisp_operator.cluster.reconcile import drift
+from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.events import event, transitions
 from wisp_operator.cluster.reconcile.fitting import FitChecker
+from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.autoscale import Decision
@@ -70,6 +70,7 @@ class Reconciler:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
+        self._applier = Applier(dependencies.caches, dependencies.writer)
         self._histories: dict[str, ClusterHistory] = {}
 
     def reset(self) -> None:
@@ -102,7 +103,7 @@ class Reconciler:
             return None
 
     async def _reconcile(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
-        pods = self._dependencies.caches.pods(model.key)
+        pods = [pod for pod in self._dependencies.caches.pods(model.key) if is_pod_of(pod, model)]
         history = self._history(model, body, pods, now)
         nodes = eligible(model.spec.gpu, self._dependencies.caches.nodes())
         verdict = self._dependencies.fit_checker.verdict(model, devices(model.spec.gpu, nodes))
@@ -110,17 +111,24 @@ class Reconciler:
             return None
         history.fit = verdict.report
         await self._record_mounts(history, pods, now)
-        history.record_refusal(replica_failure(self._dependencies.caches.get("Deployment", model.key), now))
+        deployments = [self._dependencies.caches.get("Deployment", model.key)]
+        history.record_refusal(replica_failure(next(owned(deployments, model), None), now))
         observation = self._observe(history, model, pods, now)
         decision = self._decide(model, observation, now)
-        self._record_wake(history, model, observation, decision, now)
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
-        context = self._build_context(model.key, body, decision, host_names(nodes))
+
+        def build(replicas: int) -> list[dict[str, Any]]:
+            context = self._build_context(model.key, body, replicas, nodes)
+            return children(pinned, context, self._dependencies.config.build)
+
         await self._mark_idle_first(pods, observation, decision)
-        await self._apply(model.key, children(pinned, context, self._dependencies.config.build))
+        replicas, blocked = await self._applier.apply(model, decision.replicas, build)
+        decision = replace(decision, replicas=replicas)
+        self._record_wake(history, model, observation, decision, now)
+        observation = replace(observation, blocked=blocked)
         await self._report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas
-        return ACTIVE_REQUEUE_S if is_active else None
+        return ACTIVE_REQUEUE_S if is_active else self._applier.retry_s(model.key)
 
     def _history(
         self, model: InferenceModel, body: Mapping[str, Any], pods: Sequence[Pod], now: float
@@ -145,7 +153,7 @@ class Reconciler:
         observation = history.observe(model, pods, self._dependencies.poller.states(model.key), demand, now)
         base = self._dependencies.config.gateway_url.rstrip("/") or "http://"
         url = f"{base}/{model.key}/v1" if self._dependencies.config.gateway_url else _service_url(model)
-        jobs = self._dependencies.caches.children("Job", model.key)
+        jobs = owned(self._dependencies.caches.children("Job", model.key), model)
         return replace(observation, url=url, prefetch=prefetch_of(jobs))
 
     def _decide(self, model: InferenceModel, observation: Observation, now: float) -> Decision:
@@ -161,8 +169,7 @@ class Reconciler:
             decision = replace(decision, replicas=len(observation.live))
         elif decision.why not in BACKOFF_REASONS:
             return decision
-        in_deployment = self._dependencies.caches.replicas(model.namespace, model.name)
-        return replace(decision, replicas=min(decision.replicas, in_deployment))
+        return replace(decision, replicas=min(decision.replicas, self._applier.replicas(model)))
 
     def _record_wake(
         self,
@@ -177,12 +184,12 @@ class Reconciler:
             log.info("%s: wakes (%s, %d waiting)", model.key, decision.why, observation.demand.waiting)
 
     def _build_context(
-        self, key: str, body: Mapping[str, Any], decision: Decision, hosts: Sequence[str]
+        self, key: str, body: Mapping[str, Any], replicas: int, nodes: Sequence[Mapping[str, Any]]
     ) -> BuildContext:
         return BuildContext(
-            replicas=decision.replicas,
+            replicas=replicas,
             annotations=body["metadata"].get("annotations", {}),
-            nodes=hosts,
+            nodes=host_names(nodes),
             optional_kinds=self._dependencies.optional_kinds,
             system_namespace=self._dependencies.config.namespace,
             token_digests=self._dependencies.tokens.digests(key),
@@ -216,16 +223,6 @@ class Reconciler:
                 await self._dependencies.writer.annotate(
                     "Pod", metadata["namespace"], metadata["name"], change
                 )
-
-    async def _apply(self, key: str, wanted: Sequence[Mapping[str, Any]]) -> None:
-        for manifest in map(drift.with_digest, wanted):
-            if drift.differs(manifest, self._dependencies.caches.child(manifest)):
-                self._dependencies.caches.record_write(await self._dependencies.writer.apply(manifest))
-        kept = {address(manifest) for manifest in wanted}
-        for kind in (kind.name for kind in KINDS.values() if kind.is_pruned):
-            for child in list(self._dependencies.caches.children(kind, key)):
-                if address(child) not in kept and not child["metadata"].get("deletionTimestamp"):
-                    await self._dependencies.writer.delete(child)
 
     async def _report(
         self,
@@ -262,6 +259,7 @@ class Reconciler:
 
     def _remove(self, key: str) -> None:
         self._histories.pop(key, None)
+        self._applier.forget(key)
         self._dependencies.fit_checker.forget(key)
         self._dependencies.poller.set_pods(key, {})
 

@@ -1,0 +1,76 @@
+"""Children that cannot be made: shown on their model, and no other child's matter."""
+
+import pytest
+from recording_cluster import World
+
+from wisp_operator.cluster.access.api_server import ApiError
+
+SERVICE_RANGE_FULL = ApiError("PATCH", 500, "InternalError", "failed to allocate a serviceIP: range is full")
+
+
+def condition_of(world, kind):
+    return next(entry for entry in world.status["conditions"] if entry["type"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("strangers", "refused", "reason", "words"),
+    [
+        (
+            {("Service", "a", "chat"): {"metadata": {"name": "chat"}, "kind": "Service"}},
+            {},
+            "NameTaken",
+            "chat",
+        ),
+        ({}, {"Service": SERVICE_RANGE_FULL}, "ChildRefused", "range is full"),
+        ({}, {"NetworkPolicy": ApiError("PATCH", 403, "Forbidden", "quota")}, "ChildRefused", "quota"),
+    ],
+)
+def test_a_child_that_cannot_be_made_is_shown_and_the_others_are_made(strangers, refused, reason, words):
+    world = World({"replicas": 2})
+    world.strangers, world.refused = strangers, refused
+    world.reconcile()
+    assert world.replicas == 0  # a pod lacks what cannot be made
+    assert world.status["state"] == "Failed"
+    assert condition_of(world, "Ready")["reason"] == reason
+    assert words in condition_of(world, "Ready")["message"]
+    assert world.events.count(reason) == 1
+    world.strangers, world.refused = {}, {}
+    world.reconciler._applier.forget("a/chat")  # the time until the next try
+    world.reconcile()
+    assert world.replicas == 2
+
+
+def test_a_refused_child_is_not_tried_again_at_every_request():
+    world = World()
+    world.refused = {"Service": SERVICE_RANGE_FULL}
+    for _ in range(20):
+        world.ask()
+        world.reconcile()
+    assert world.writes.count("?Service") == 1
+    assert world.replicas == 0
+
+
+def test_a_server_that_is_away_is_no_refusal():
+    world = World()
+    world.refused = {"Service": ApiError("PATCH", 0, "", "no answer")}
+    with pytest.raises(ApiError):
+        world.reconcile()
+    assert world.statuses == []
+
+
+def test_pods_that_serve_do_so_though_their_deployment_cannot_be_changed():
+    world = World({"replicas": 1})
+    world.reconcile()
+    world.pod("chat-1")
+    world.model["spec"]["replicas"] = 2
+    world.refused = {"Deployment": ApiError("PATCH", 403, "Forbidden", "no more than 1")}
+    world.reconcile()
+    assert world.status["state"] == "Ready"
+    assert condition_of(world, "Degraded")["reason"] == "ChildRefused"
+
+
+def test_a_pod_that_only_carries_the_models_label_is_not_the_models():
+    world = World({"replicas": 1})
+    world.pod("stranger")["metadata"]["ownerReferences"] = []
+    world.reconcile()
+    assert (world.status.get("replicas", 0), world.annotated) == (0, {})
