@@ -16,4 +16,4 @@ def test_every_reason_has_its_row_and_its_sentence():
 def test_every_reason_that_is_bad_says_what_to_do():
     silent = {reason for reason, _, remedy in ROWS if remedy == "–"}
     fine = {"Accepted", "Fits", "InPlace", "Fetched", "Placed", "NoPods", "Serving", "ScaledToZero"}
-    assert silent == fine | {"PodsExist", "Scaling", "Settled", "AsExpected"}
+    assert silent == fine | {"PodsExist", "Scaling", "Settled", "AsExpected", "NameHeld"}

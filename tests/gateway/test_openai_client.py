@@ -101,7 +101,7 @@ def test_a_granted_name_outranks_age(world):
     """An old model that renames itself to a name in use; this gateway has seen neither before."""
     holder, renamed = world.pod(), world.pod()
     world.model("llama", holder, namespace="prod", created=2, names=["llama"])
-    world.model("x", renamed, namespace="tenant-b", created=1, servedName="llama", names=["x"])
+    world.model("x", renamed, namespace="tenant-b", created=1, servedName="llama")
     world.start().openai().chat.completions.create(model="llama", messages=[])
     assert (len(holder.seen), len(renamed.seen)) == (1, 0)
 

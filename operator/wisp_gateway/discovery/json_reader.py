@@ -38,11 +38,10 @@ class JsonReader:
         """Return a string, or None if absent."""
         return self.text(name) if self._fields.get(name) is not None else None
 
-    def optional_texts(self, name: str) -> frozenset[str] | None:
-        """Return a list of strings as a set, or None if absent."""
+    def texts(self, name: str) -> frozenset[str]:
+        """Return a list of strings as a set; absent or null is empty."""
         value = self._fields.get(name)
-        if value is None:
-            return None
+        value = [] if value is None else value
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise self.error(name, "a list of strings", value)
         return frozenset(value)

@@ -68,7 +68,8 @@ def read_model(item: Json) -> ModelObject | None:
         cold_start=_cold_start(reader.child("coldStart")),
         routing=reader.child("routing").choice("policy", POLICIES, "PrefixAware"),
         target_concurrency=reader.child("scaling").integer("targetConcurrency", 16, minimum=1),
-        names=JsonReader(status, "status").optional_texts("names"),
+        names=JsonReader(status, "status").texts("names"),
+        refused_names=JsonReader(status, "status").texts("refusedNames"),
     )
     access = reader.child("access")
     secret = access.child("apiKeySecretRef").text("name") if access.has("apiKeySecretRef") else None

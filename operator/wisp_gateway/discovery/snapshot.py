@@ -48,7 +48,7 @@ class Model:
 
     Args:
         api_keys_file: file of this model's keys, or None.
-        names: bare names that the operator granted; None: it has not decided.
+        names, refused_names: bare names that the operator has granted or refused.
         keys: keys in this model's Secret, or None if it names none.
         are_keys_read: False until that Secret was read for the first time.
     """
@@ -66,7 +66,8 @@ class Model:
     routing: str = "PrefixAware"
     target_concurrency: int = 16
     api_keys_file: str | None = None
-    names: frozenset[str] | None = None
+    names: frozenset[str] = frozenset()
+    refused_names: frozenset[str] = frozenset()
     keys: Keys | None = None
     are_keys_read: bool = True
     endpoints: tuple[Endpoint, ...] = ()
@@ -130,7 +131,8 @@ def _model(item: JsonReader) -> Model:
         cold_start=_cold_start(item.child("coldStart")),
         routing=item.choice("routing", POLICIES, "PrefixAware"),
         target_concurrency=item.integer("targetConcurrency", 16, minimum=1),
-        names=item.optional_texts("names"),
+        names=item.texts("names"),
+        refused_names=item.texts("refusedNames"),
         api_keys_file=item.optional_text("apiKeysFile"),
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
     )

@@ -141,7 +141,5 @@ def _resolve_slot(state: ModelState, outcome: asyncio.Future[Slot], result: str 
 
 
 def _claim(model: Model) -> Claim:
-    names = frozenset({model.name, model.served_name})
-    return Claim(
-        model.key, model.created, names if model.names is None else names & model.names, granted=model.names
-    )
+    names = frozenset({model.name, model.served_name}) - model.refused_names
+    return Claim(model.key, model.created, names, granted=model.names)

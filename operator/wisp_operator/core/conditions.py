@@ -10,7 +10,7 @@ from wisp_operator.core.times import timestamp
 
 Truth = Literal["True", "False", "Unknown"]
 Kind = Literal[
-    "Accepted", "Fits", "ArtifactsReady", "Scheduled", "Ready", "Active", "Progressing", "Degraded"
+    "Accepted", "Fits", "ArtifactsReady", "Scheduled", "Ready", "Active", "Progressing", "Degraded", "Named"
 ]
 
 FAILURES: dict[str, str] = {
@@ -67,6 +67,8 @@ REASONS: dict[str, str] = {
     "PodsFailing": "Pods ended with an error.",
     "NameTaken": "An object with the name of one that the model needs exists, and is not the model's.",
     "ChildRefused": "The API server refused an object that the model needs.",
+    "NameHeld": "Requests for the served name reach this model.",
+    "ServedNameTaken": "Requests for the served name do not reach this model.",
     "AsExpected": "No pod has failed since one was last ready.",
 }
 

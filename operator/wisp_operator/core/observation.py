@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.naming.grants import Grant
 from wisp_operator.core.runtime_state import RuntimeState
 
 Phase = Literal["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"]
@@ -116,6 +117,7 @@ class Observation:
         url: base URL of the model for clients.
         prefetch: progress of the Jobs that prefetch its weights; None without any.
         blocked: children that cannot be made or changed.
+        grant: bare names that it holds; None before the decision.
     """
 
     pods: tuple[ObservedPod, ...] = ()
@@ -127,6 +129,7 @@ class Observation:
     url: str = ""
     prefetch: Literal["Running", "Done", "Failed"] | None = None
     blocked: tuple[BlockedChild, ...] = ()
+    grant: Grant | None = None
 
     @property
     def live(self) -> tuple[ObservedPod, ...]:

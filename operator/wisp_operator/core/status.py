@@ -93,6 +93,8 @@ class Status:
     performance: Performance = field(default_factory=Performance)
     queue: Queue = field(default_factory=Queue)
     last_failure: LastFailure | None = None
+    names: tuple[str, ...] = ()
+    refused_names: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
     def condition(self, kind: str) -> Condition:
@@ -144,6 +146,8 @@ def summarise(
         performance=_performance(observation.ready),
         queue=Queue(observation.demand.waiting, observation.demand.running),
         last_failure=_last_failure(observation.last_failure, observation.crashes),
+        names=observation.grant.names if observation.grant else (),
+        refused_names=observation.grant.refused if observation.grant else (),
         conditions=with_times(
             model_conditions(model, observation, decision), previous, model.generation, now
         ),

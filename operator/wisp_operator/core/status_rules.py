@@ -1,4 +1,4 @@
-"""Status rules: a model's state in one word, and its eight conditions, each with a named reason.
+"""Status rules: a model's state in one word, and its nine conditions, each with a named reason.
 
 Pure, and in order of importance: the user reads the first problem.
 """
@@ -41,7 +41,7 @@ def model_state(
 
 
 def model_conditions(model: InferenceModel, observation: Observation, decision: Decision) -> list[Condition]:
-    """Build the eight conditions, without times."""
+    """Build the nine conditions, without times; eight before the decision on the model's names."""
     return [
         condition("Accepted", "True", "Accepted"),
         _fits(observation),
@@ -51,6 +51,7 @@ def model_conditions(model: InferenceModel, observation: Observation, decision: 
         _active(model, observation),
         _progressing(observation, decision),
         _degraded(observation),
+        *_named(observation),
     ]
 
 
@@ -170,6 +171,14 @@ def _blocked(observation: Observation) -> Condition:
         return condition("Degraded", "False", "AsExpected")
     messages = " ".join(child.message for child in observation.blocked)
     return condition("Degraded", "True", observation.blocked[0].reason, messages)
+
+
+def _named(observation: Observation) -> list[Condition]:
+    if observation.grant is None:
+        return []
+    if refusal := observation.grant.refusal:
+        return [condition("Named", "False", "ServedNameTaken", refusal)]
+    return [condition("Named", "True", "NameHeld")]
 
 
 def _crash_message(observation: Observation, decision: Decision) -> str:

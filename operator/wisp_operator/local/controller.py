@@ -20,6 +20,8 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.naming.bare_names import BareNames, Claim
+from wisp_operator.core.naming.grants import grant
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.deployment import deployment
@@ -68,6 +70,7 @@ class Controller:
         self.statuses: dict[str, status.Status] = {}
         self._models: dict[str, InferenceModel] = {}
         self._histories: dict[str, LocalHistory] = {}
+        self._names = BareNames()
         self._demand = DemandAggregator()
         self._wakeup = asyncio.Event()
         self._fit_tasks: dict[str, asyncio.Task[None]] = {}
@@ -129,6 +132,7 @@ class Controller:
     def reconcile_now(self) -> None:
         """Reconcile every model once, and publish the directory."""
         now = time.time()
+        self._names.update(map(self._claim, self._models.values()), time.monotonic())
         for model in self._models.values():
             self._reconcile_guarded(model, now)
         try:
@@ -161,6 +165,8 @@ class Controller:
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
         observation = history.refresh(observation, pods)
+        held = grant(self._names, self._claim(model), model.served_name)
+        observation = replace(observation, grant=held)
         summary = status.summarise(model, observation, decision, now, history.conditions)
         history.conditions = summary.conditions
         self._log_transition(model, summary)
@@ -168,6 +174,12 @@ class Controller:
         return directory.entry(
             model, summary, progress, pods, created=history.created, api_keys=self._api_keys
         )
+
+    def _claim(self, model: InferenceModel) -> Claim:
+        names = frozenset({model.name, model.served_name})
+        before = self.statuses.get(model.key)
+        decided = (frozenset(before.names), frozenset(before.refused_names)) if before else ()
+        return Claim(model.key, self._histories[model.key].created, names, *decided)
 
     def _decide(
         self, model: InferenceModel, observation: Observation, now: float
@@ -235,6 +247,9 @@ class Controller:
         if before is None or (before.state, before.reason) != (new.state, new.reason):
             level = logging.WARNING if new.state == "Failed" else logging.INFO
             log.log(level, "%s: %s (%s) %s", model.key, new.state, new.reason, new.message)
+        named = new.condition("Named")
+        if named.status == "False" and (before is None or before.condition("Named").status != "False"):
+            log.warning("%s: %s: %s", model.key, named.reason, named.message)
 
 
 def _on_this_machine(model: InferenceModel) -> InferenceModel:

@@ -7,13 +7,8 @@ import pytest
 from wisp_gateway.routing.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 
-def asks(key, *names, created=1, granted=None):
-    return Claim(
-        key,
-        created,
-        frozenset(names or ("llama",)),
-        frozenset(granted) if granted is not None else None,
-    )
+def asks(key, *names, created=1, granted=(), refused=()):
+    return Claim(key, created, frozenset(names or ("llama",)), frozenset(granted), frozenset(refused))
 
 
 PROD = asks("prod/llama", created=5)
@@ -21,7 +16,7 @@ AGAIN = asks("prod/llama", created=99)  # deleted and created again
 BESIDE = asks("prod/other", created=9)
 OLDER = asks("tenant-b/x", created=2)
 NEWER = asks("tenant-b/x", created=7)
-REFUSED = asks("tenant-b/x", created=2, granted=())
+REFUSED = asks("tenant-b/x", created=2, refused=("llama",))
 GRANTED = asks("tenant-b/x", created=7, granted=("llama",))
 SECOND = asks("tenant-b/y", created=8, granted=("llama",))
 

@@ -1,5 +1,6 @@
 """One reconcile against a recording cluster: objects applied, deleted and kept, statuses written."""
 
+import copy
 import time
 
 import pytest
@@ -7,7 +8,7 @@ from recording_cluster import TOO_LARGE, World
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile.fitting import Verdict
-from wisp_operator.cluster.reconcile.reconciler import DELETION_COST
+from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, UNNAMED_REQUEUE_S
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.desired.inference_pool import ANNOTATION
 
@@ -20,6 +21,27 @@ def test_the_first_reconcile_makes_the_children_and_one_status():
     assert world.status["state"] == "Asleep"
     assert world.status["url"] == "http://gw/a/chat/v1"
     assert world.events == ["ScaledToZero"]
+
+
+def test_a_model_whose_served_name_another_holds_says_so_and_is_looked_at_again():
+    world = World({"model": {"uri": "file:///srv", "servedName": "llama"}})
+    world.model["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    other = copy.deepcopy(world.model)
+    other["metadata"] |= {"namespace": "prod", "name": "llama", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.indexes["InferenceModel"]["prod/llama"] = [other]
+    assert world.reconcile() == UNNAMED_REQUEUE_S
+    assert world.status["names"] == ["chat"]
+    named = next(found for found in world.status["conditions"] if found["type"] == "Named")
+    assert (named["status"], named["reason"]) == ("False", "ServedNameTaken")
+    assert world.events == ["ScaledToZero", "ServedNameTaken"]
+    world.model["spec"]["model"]["servedName"] = "prod/llama"
+    world.model["metadata"]["name"] = "chat"
+    world.reconcile()
+    assert world.status["names"] == ["chat"]
+    world.model["spec"]["model"]["servedName"] = "Llama"
+    assert world.reconcile() is None
+    assert world.status["names"] == ["Llama", "chat"]
+    assert world.events[2:] == ["NameHeld"]
 
 
 def test_the_second_reconcile_writes_nothing():

@@ -70,6 +70,29 @@ def test_a_model_that_fails_to_reconcile_is_logged_once_and_the_others_go_on(cap
     assert "no such thing" in message
 
 
+def test_two_models_of_one_served_name_the_first_keeps_it_and_the_log_says_so(caplog):
+    async def run():
+        published = []
+        loop = controller(published)
+        second = model("two")
+        second = replace(
+            second, spec=replace(second.spec, model=replace(second.spec.model, served_name="one"))
+        )
+        await loop.set_models([model("one")])
+        loop.reconcile_now()
+        await loop.set_models([model("one"), second])
+        loop.reconcile_now()
+        loop.reconcile_now()
+        return loop, published[-1]
+
+    loop, entries = asyncio.run(run())
+    assert [entry["names"] for entry in entries] == [["one"], ["two"]]
+    assert loop.statuses["default/two"].condition("Named").reason == "ServedNameTaken"
+    logged = [message for message in caplog.messages if "ServedNameTaken" in message]
+    assert len(logged) == 1
+    assert "'one' is the name of default/one." in logged[0]
+
+
 @pytest.mark.parametrize("after", [["b"], ["b", "c"], []])
 def test_a_reconcile_while_the_models_change_has_the_old_ones_or_the_new(after):
     """The fit of a new model is checked beside the loop, which goes on meanwhile."""

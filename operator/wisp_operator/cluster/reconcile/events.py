@@ -35,9 +35,10 @@ def transitions(before: Sequence[Condition], after: Sequence[Condition]) -> list
     """
     old = {condition.type: (condition.status, condition.reason) for condition in before}
     changed = [new for new in after if old.get(new.type) != (new.status, new.reason)]
+    was_refused = old.get("Named", ("",))[0] == "False"
     notes: dict[str, EventNote] = {}
     for condition in changed:
-        if _is_reported(condition):
+        if _is_reported(condition) or (condition.type == "Named" and was_refused):
             kind: Literal["Normal", "Warning"] = "Warning" if _is_bad(condition) else "Normal"
             notes.setdefault(condition.reason, EventNote(kind, condition.reason, condition.message))
     return list(notes.values())
@@ -70,7 +71,7 @@ def _is_reported(condition: Condition) -> bool:
     match condition.type:
         case "Ready":
             return True
-        case "Accepted" | "Scheduled" | "ArtifactsReady":
+        case "Accepted" | "Scheduled" | "ArtifactsReady" | "Named":
             return _is_bad(condition)
         case "Fits":
             return condition.status != "Unknown"

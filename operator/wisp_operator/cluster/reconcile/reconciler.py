@@ -26,6 +26,7 @@ from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.events import event, transitions
 from wisp_operator.cluster.reconcile.fitting import FitChecker
+from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import autoscale, status
@@ -40,6 +41,7 @@ from wisp_operator.errors import InvalidModel
 log = logging.getLogger(__name__)
 
 ACTIVE_REQUEUE_S = 1.0
+UNNAMED_REQUEUE_S = 30.0
 LEADERSHIP_GRACE_S = 15.0
 MOUNT_GRACE_S = 8.0
 EXPLICIT_REASONS = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
@@ -72,10 +74,12 @@ class Reconciler:
         self._dependencies = dependencies
         self._applier = Applier(dependencies.caches, dependencies.writer)
         self._histories: dict[str, ClusterHistory] = {}
+        self._names = ModelNames(dependencies.caches)
 
     def reset(self) -> None:
         """Begin anew from the statuses in the cluster, as a new leader must."""
         self._histories.clear()
+        self._names = ModelNames(self._dependencies.caches)
 
     async def reconcile(self, key: str) -> float | None:
         """Bring one model to the state that its manifest and its demand ask for.
@@ -114,6 +118,7 @@ class Reconciler:
         deployments = [self._dependencies.caches.get("Deployment", model.key)]
         history.record_refusal(replica_failure(next(owned(deployments, model), None), now))
         observation = self._observe(history, model, pods, now)
+        observation = replace(observation, grant=self._names.grant(model, body))
         decision = self._decide(model, observation, now)
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
 
@@ -128,7 +133,10 @@ class Reconciler:
         observation = replace(observation, blocked=blocked)
         await self._report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas
-        return ACTIVE_REQUEUE_S if is_active else self._applier.retry_s(model.key)
+        if is_active:
+            return ACTIVE_REQUEUE_S
+        unnamed = observation.grant is not None and observation.grant.refusal
+        return self._applier.retry_s(model.key) or (UNNAMED_REQUEUE_S if unnamed else None)
 
     def _history(
         self, model: InferenceModel, body: Mapping[str, Any], pods: Sequence[Pod], now: float
@@ -260,6 +268,7 @@ class Reconciler:
     def _remove(self, key: str) -> None:
         self._histories.pop(key, None)
         self._applier.forget(key)
+        self._names.forget(key)
         self._dependencies.fit_checker.forget(key)
         self._dependencies.poller.set_pods(key, {})
 

@@ -37,6 +37,8 @@ def entry(
         "namespace": model.namespace,
         "name": model.name,
         "servedName": model.served_name,
+        "names": list(status.names),
+        "refusedNames": list(status.refused_names),
         "created": int(created),
         "state": status.state,
         "reason": status.reason,

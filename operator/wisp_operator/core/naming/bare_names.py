@@ -27,13 +27,14 @@ class Claim:
         key: ``namespace/name``.
         created: creation time, Unix seconds.
         names: names that it asks for.
-        granted: names that the operator granted; None: it has not decided.
+        granted, refused: names on which the operator has decided.
     """
 
     key: str
     created: float
     names: frozenset[str]
-    granted: frozenset[str] | None = None
+    granted: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
 
     @property
     def namespace(self) -> str:
@@ -91,20 +92,20 @@ def is_qualified(name: str) -> bool:
 def _decide(name: str, claims: list[Claim], last: _Holding | None, now_s: float) -> _Holding | None:
     def rank(claim: Claim) -> tuple[bool, bool, bool, bool, float, str]:
         return (
-            name not in (claim.granted or ()),
+            name not in claim.granted,
             last is None or claim.key != last.key,
             last is None or claim.namespace != last.namespace,
-            claim.granted is not None,
+            name in claim.refused,
             claim.created,
             claim.key,
         )
 
     best = min(claims, key=rank, default=None)
-    if best is not None and name in (best.granted or ()):
+    if best is not None and name in best.granted:
         return _Holding(best.key)
-    if last is None and best is not None and best.granted is not None:
+    if last is None and best is not None and name in best.refused:
         last = _Holding("", now_s)  # all were refused earlier: for whom is not remembered
-    if last is not None and last.key == "" and best is not None and best.granted is None:
+    if last is not None and last.key == "" and best is not None and name not in best.refused:
         return _Holding(best.key)  # most likely the one that was recreated
     if last is not None and (best is None or best.namespace != last.namespace):
         gone_s = now_s if last.gone_s is None else last.gone_s

@@ -1,0 +1,1 @@
+"""Bare names of models: the rule, and its outcome for one model."""

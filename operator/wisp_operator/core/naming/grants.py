@@ -1,0 +1,49 @@
+"""Grants of bare names: the names that one model holds, and a sentence if its served name is not among them.
+
+Pure. A sentence names another model only within the namespace: whoever reads it may not see the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_operator.core.naming.bare_names import RESERVED_S, BareNames, Claim, is_qualified
+
+_REMEDY = "It is reached as {key}; for a bare name choose another spec.model.servedName."
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Decision on one model's names.
+
+    Attributes:
+        names: bare names that it holds, sorted.
+        refused: those that it asks for and does not hold, sorted.
+        refusal: sentence that says why its served name is not one of them; empty if it is.
+    """
+
+    names: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+def grant(names: BareNames, claim: Claim, served_name: str) -> Grant:
+    """Return the decision on the model of ``claim``, which is among those that ``names`` has decided."""
+    held = tuple(sorted(name for name in claim.names if names.holder(name) == claim.key))
+    refused = tuple(sorted(claim.names - set(held)))
+    if served_name in held or served_name == claim.key:
+        return Grant(held, refused)
+    return Grant(held, refused, f"{_reason(names, claim, served_name)} {_REMEDY.format(key=claim.key)}")
+
+
+def _reason(names: BareNames, claim: Claim, served_name: str) -> str:
+    if is_qualified(served_name):
+        return f"A request for {served_name!r} means the model of that namespace and name, and no other."
+    holder = names.holder(served_name)
+    if holder is None:
+        return (
+            f"{served_name!r} was the name of a model of another namespace that is gone; it is kept for that "
+            f"namespace for {RESERVED_S / 60:g} minutes."
+        )
+    is_near = holder.partition("/")[0] == claim.namespace
+    return f"{served_name!r} is the name of {holder if is_near else 'a model of another namespace'}."

@@ -1,0 +1,140 @@
+"""Bare names over all InferenceModels of a cluster: grants, refusals in words, and a new leader's memory."""
+
+import pytest
+
+from wisp_operator.api import parse
+from wisp_operator.cluster.reconcile import model_names
+from wisp_operator.cluster.reconcile.model_names import ModelNames
+
+
+class Cluster:
+    """InferenceModels by key, and one operator that writes what it decides into their statuses."""
+
+    def __init__(self):
+        self.bodies, self.now = {}, 1000.0
+        self.names = ModelNames(self)
+
+    def models(self):
+        return list(self.bodies)
+
+    def model(self, key):
+        return self.bodies.get(key)
+
+    def put(self, key, served=None, created="2026-01-01T00:00:00Z"):
+        namespace, _, name = key.partition("/")
+        status = self.bodies.get(key, {}).get("status", {})
+        source = {"uri": "file:///srv", **({"servedName": served} if served else {})}
+        self.bodies[key] = {
+            "apiVersion": "wisp.dev/v1alpha1",
+            "kind": "InferenceModel",
+            "metadata": {"namespace": namespace, "name": name, "creationTimestamp": created},
+            "spec": {"model": source},
+            "status": status,
+        }
+        return self.decide(key)
+
+    def drop(self, key):
+        del self.bodies[key]
+        self.names.forget(key)
+
+    def decide(self, key):
+        body = self.bodies[key]
+        decision = self.names.grant(parse(body), body)
+        body["status"] = {"names": list(decision.names), "refusedNames": list(decision.refused)}
+        return decision
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    cluster = Cluster()
+    monkeypatch.setattr(model_names.time, "monotonic", lambda: cluster.now)
+    return cluster
+
+
+def test_a_second_model_gets_the_sentence_and_the_first_keeps_the_name(cluster):
+    assert cluster.put("prod/llama").names == ("llama",)
+    second = cluster.put("tenant-b/x", "llama", "2026-02-01T00:00:00Z")
+    assert second.names == ("x",)
+    assert "'llama' is the name of a model of another namespace." in second.refusal
+    assert "tenant-b/x" in second.refusal
+    assert "prod" not in second.refusal  # the tenant may not see it
+    beside = cluster.put("prod/y", "llama", "2026-02-01T00:00:00Z")
+    assert "is the name of prod/llama." in beside.refusal
+    assert cluster.decide("prod/llama").refusal == ""
+
+
+def test_an_older_model_takes_no_name_by_renaming_itself_even_from_a_new_leader(cluster):
+    cluster.put("tenant-b/x", created="2025-01-01T00:00:00Z")
+    cluster.put("prod/llama")
+    cluster.bodies["tenant-b/x"]["spec"]["model"]["servedName"] = "llama"  # while no operator runs
+    cluster.names = ModelNames(cluster)
+    assert "another namespace" in cluster.decide("tenant-b/x").refusal
+    assert cluster.decide("prod/llama").names == ("llama",)
+
+
+def test_a_recreated_model_has_its_name_back_and_a_stranger_waits(cluster):
+    cluster.put("prod/llama")
+    cluster.put("tenant-b/x", "llama", "2026-02-01T00:00:00Z")
+    cluster.drop("prod/llama")
+    cluster.now += 30
+    assert "is gone; it is kept for that namespace for 10 minutes" in cluster.decide("tenant-b/x").refusal
+    assert cluster.put("prod/llama", created="2026-03-01T00:00:00Z").names == ("llama",)
+    cluster.now += 1
+    cluster.drop("prod/llama")
+    cluster.now += 601
+    decision = cluster.decide("tenant-b/x")
+    assert (decision.names, decision.refusal) == (("llama", "x"), "")
+    assert cluster.put("prod/llama", created="2026-04-01T00:00:00Z").names == ()
+
+
+def test_a_new_leader_keeps_a_refused_stranger_waiting(cluster):
+    cluster.put("prod/llama")
+    cluster.put("tenant-b/x", "llama", "2026-02-01T00:00:00Z")
+    del cluster.bodies["prod/llama"]
+    cluster.names = ModelNames(cluster)
+    assert cluster.decide("tenant-b/x").refusal
+    cluster.now += 601
+    assert cluster.decide("tenant-b/x").names == ("llama", "x")
+
+
+@pytest.mark.parametrize(
+    ("served", "names", "is_refused"),
+    [
+        (None, ("x",), False),
+        ("Qwen/Qwen3-0.6B", ("Qwen/Qwen3-0.6B", "x"), False),
+        ("prod/llama", ("x",), True),  # not even while there is no such model
+        ("tenant-b/x", ("x",), False),  # its own
+    ],
+)
+def test_a_served_name_like_a_models_key_is_none(cluster, served, names, is_refused):
+    decision = cluster.put("tenant-b/x", served)
+    assert (decision.names, "of that namespace and name" in decision.refusal) == (names, is_refused)
+
+
+def test_a_model_that_renames_itself_to_a_free_name_has_it_at_once(cluster):
+    cluster.put("prod/llama")
+    assert cluster.put("tenant-b/x", "llama").refused == ("llama",)
+    assert cluster.put("tenant-b/x", "zebra").names == ("x", "zebra")
+
+
+def test_a_model_that_no_schema_checked_ends_nothing(cluster):
+    cluster.put("prod/llama")
+    cluster.bodies["odd/m"] = {
+        "metadata": {"namespace": "odd", "name": "m"},
+        "spec": [],
+        "status": {"names": "llama", "refusedNames": 5},
+    }
+    cluster.now += 10
+    assert cluster.decide("prod/llama").names == ("llama",)
+
+
+def test_many_models_are_decided_without_reading_all_for_each(cluster):
+    reads = []
+    read = cluster.model
+    cluster.model = lambda key: reads.append(key) or read(key)
+    for number in range(100):
+        cluster.put(f"team/m{number}")
+    before = len(reads)
+    for number in range(100):
+        cluster.decide(f"team/m{number}")
+    assert len(reads) - before <= 100
