@@ -72,7 +72,7 @@ class ScriptedChannel:
         """Pickle a message as for the pipe, and record the time."""
         assert isinstance(message, StepOutput)
         encode(message)
-        failed = next((event for event in message.events if event.finish == "error"), None)
+        failed = next((event for event in message.events if event.finish in ("error", "refused")), None)
         if failed is not None:
             raise EngineFailed(f"a request of the benchmark failed: {failed.message}")
         assert self._outputs is not None

@@ -96,7 +96,7 @@ def test_a_request_that_can_never_run_is_refused_and_harms_no_one():
             (tokens, _), (none, finish) = await asyncio.gather(follow(engine, good), follow(engine, bad))
             return tokens == answer(good, 128), none, finish
 
-    assert asyncio.run(run()) == (True, [], "error")
+    assert asyncio.run(run()) == (True, [], "refused")
 
 
 def test_an_abort_ends_the_stream_and_frees_the_blocks():

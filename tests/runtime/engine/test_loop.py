@@ -117,9 +117,9 @@ def test_what_came_while_starting_is_served_first():
 
 def test_an_abort_and_a_refusal_are_sent_with_the_step_or_at_once_when_there_is_none():
     channel = serve([submit("a", max_tokens=9)], [Abort("a"), Abort("nobody")], [submit("bad", (99,))])
-    assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "error")]]
+    assert events_of(channel) == [[("a", 7, None)], [("a", None, "abort")], [("bad", None, "refused")]]
     channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)])
-    assert events_of(channel) == [[("bad", None, "error"), ("good", 7, "length")]]
+    assert events_of(channel) == [[("bad", None, "refused"), ("good", 7, "length")]]
 
 
 def test_a_forward_pass_is_launched_before_the_tokens_of_the_step_before_are_taken_and_sampled_after():
@@ -144,7 +144,7 @@ def test_a_surplus_step_is_completed_before_the_loop_waits():
 
 def test_events_that_precede_the_first_step_are_sent_before_it():
     channel = serve([submit("bad", (99,)), submit("good", max_tokens=1)], [], runner=Overlapping())
-    assert events_of(channel) == [[("bad", None, "error")], [("good", 7, "length")]]
+    assert events_of(channel) == [[("bad", None, "refused")], [("good", 7, "length")]]
 
 
 def test_a_message_no_engine_understands_is_not_passed_over():

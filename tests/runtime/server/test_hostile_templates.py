@@ -2,52 +2,17 @@
 
 import threading
 import time
-from contextlib import contextmanager
 
 import httpx
 import pytest
 from fake_engine import live_server, write_model
+from probes import MIB, peak_bytes, reset_peak, slowest_livez
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 IF_ASKED = "{% if messages[0].content == 'attack' %}"  # other requests get an ordinary prompt
 ATTACK = ASK | {"messages": [{"role": "user", "content": "attack"}]}
 POWERS = "{% set n = 9 * messages | length %}{{ n ** (n ** (n ** n)) }}"  # no constants to fold
-MIB = 1 << 20
-
-
-@contextmanager
-def slowest_livez(url):
-    """Probe ``/livez`` meanwhile; the list's entry is the longest time between two answers."""
-    slowest, done = [0.0], threading.Event()
-
-    def probe():
-        last_s = time.monotonic()
-        with httpx.Client(base_url=url, timeout=60) as client:
-            while not done.is_set():
-                assert client.get("/livez").status_code == 200
-                now_s = time.monotonic()
-                slowest[0], last_s = max(slowest[0], now_s - last_s), now_s
-                time.sleep(0.01)
-
-    thread = threading.Thread(target=probe)
-    thread.start()
-    try:
-        yield slowest
-    finally:
-        done.set()
-        thread.join()
-
-
-def peak_bytes():
-    """Return the most memory this process has held: the server runs in it."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-
-
-def reset_peak():
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import json
 import re
 
 import pytest
+from fake_engine import MAX_CONTEXT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wisp_runtime.server.parsing.body import MAX_BODY_BYTES
+from wisp_runtime.server.parsing.body import body_limit
 from wisp_runtime.server.parsing.requests import ChatRequest, CompletionRequest
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -78,6 +79,19 @@ def message(**fields):
         ({"reasoning_effort": "high"}, "reasoning_effort", "chat_template_kwargs"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0", "0"),
+        ({"stop_token_ids": [264]}, "stop_token_ids", "264 at position 0"),
+        ({"stop_token_ids": [1] * 65}, "stop_token_ids", "at most 64"),
+        ({"stop": ["a" * 257]}, "stop", "at most 256"),
+        ({"seed": 1 << 64}, "seed", "less than or equal to 18446744073709551615"),
+        ({"seed": -(1 << 63) - 1}, "seed", "greater than or equal to -9223372036854775808"),
+        ({"messages": [{}] * 1025}, "messages", "at most 1024"),
+        (
+            message(role="user", content=[{"type": "text", "text": "x"}] * 1025),
+            "messages.1.content",
+            "1024 are",
+        ),
+        (message(role="assistant", tool_calls=[{}] * 1025), "messages.1.tool_calls", "1024"),
+        (message(role="user", content="x", **{f"k{i}": 1 for i in range(99)}), "messages.1", "'k0', and 101"),
     ],
 )
 def test_a_chat_request_that_cannot_be_served_is_refused_by_name(api, change, param, says):
@@ -161,7 +175,9 @@ def test_a_text_far_longer_than_the_context_is_refused_untokenized(api, server, 
         (b'{"temperature": -Infinity}', "Infinity"),
         (b'{"model": "\xff"}', "byte 11"),
         (b'{"\\uD800": 1}', "surrogate"),
-        (b"[" * 200_000, "cannot be read"),
+        (b"[" * 200_000, "nested more than 64 deep"),
+        (b'{"model": ' + b"[" * 200_000, "nested more than 64 deep"),
+        (b'{"model": "tiny", "n": 1, "n": 2}', "'n' twice"),  # two readers may take different ones
         (b'{"n": ' + b"9" * 5000 + b"}", "cannot be read"),
         (
             b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
@@ -197,12 +213,13 @@ def test_json_with_a_charset_is_json(api):
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_over_the_limit_is_refused(api, is_chunked):
-    content = b" " * (MAX_BODY_BYTES + 1)
+    limit = body_limit(MAX_CONTEXT, len("<|start|>"))
+    content = b" " * (limit + 1)
     parts = (content[i : i + (1 << 20)] for i in range(0, len(content), 1 << 20))
     headers = {"Content-Type": "application/json"}
     response = api.post(CHAT, content=parts if is_chunked else content, headers=headers)
     assert response.status_code == 413
-    assert str(MAX_BODY_BYTES) in error_of(response)["message"]
+    assert str(limit) in error_of(response)["message"]
 
 
 @pytest.mark.parametrize(

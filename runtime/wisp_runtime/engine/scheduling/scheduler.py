@@ -83,7 +83,7 @@ class Scheduler(SequenceSet):
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
         why = None if request.prompt is self._checked else prompt_refusal(request.prompt, self.limits)
         if why := why or refusal(request, self.limits):
-            return TokenEvent(request.request_id, None, "error", message=why)
+            return TokenEvent(request.request_id, None, "refused", message=why)
         self._checked = request.prompt
         sequence = Sequence(
             request,

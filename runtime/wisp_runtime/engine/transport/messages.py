@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-FinishReason = Literal["stop", "length", "abort", "error", "overloaded", "expired"]
-"""Why a request ended. ``overloaded``: too many wait; ``expired``: it waited too long; neither has begun."""
+FinishReason = Literal["stop", "length", "abort", "error", "refused", "overloaded", "expired"]
+"""Why a request ended. Never begun: ``refused`` (can never run), ``overloaded`` (too many wait), ``expired``
+(waited too long)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class TokenEvent(NamedTuple):
         finish: reason why it ended, or None while it runs. An end-of-sequence or stop token is itself
             reported in ``token`` with ``finish="stop"``; the server does not show it as text.
         cached_tokens: prompt tokens found in the prefix cache (set on the first event).
-        message: error and remedy, for ``finish="error"``.
+        message: error and remedy, for ``finish="error"``, and for ``"refused"``: that request can never run,
+            and the engine is sound.
     """
 
     request_id: str

@@ -9,15 +9,24 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.api.errors import bad_request, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import chat_entries
 from wisp_runtime.server.api.respond import GenerationJob, respond
-from wisp_runtime.server.parsing.body import read_body
+from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_unsupported
-from wisp_runtime.server.parsing.sampling import encode_prompt, resolve_max_tokens, sampling_of, submits_of
+from wisp_runtime.server.parsing.sampling import (
+    check_token_ids,
+    encode_prompt,
+    resolve_max_tokens,
+    sampling_of,
+    stop_tokens_of,
+    submits_of,
+)
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.deltas import TextDelta
+from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -27,23 +36,23 @@ OWN_NAMES = frozenset({"messages", "range", "raise_exception", "strftime_now"}) 
 
 async def chat_completions(service: Service, http_request: Request) -> Response:
     """Respond to one request."""
-    request = await read_body(http_request, ChatRequest)
+    tokenizer, info = service.text.tokenizer, service.info
+    max_bytes = body_limit(info.max_context, tokenizer.longest_token_chars)
+    request = await read_body(http_request, ChatRequest, max_bytes)
     if request.model != service.config.name:
         raise unknown_model(request.model, service.config.name)
     refuse_unsupported(request)
     logprobs = _alternatives(request)
-    tokenizer, info = service.text.tokenizer, service.info
     text = await render_chat(service.text.templates, request)
-    prompt = await asyncio.to_thread(
-        encode_prompt, tokenizer, text, info.max_context, "messages", adds_special=False
-    )
+    prompt = await asyncio.to_thread(_encode, tokenizer, text, info)
     max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
-    special_stops = tokenizer.special_tokens_among(request.stop or ())
-    submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
+    stop_tokens = stop_tokens_of(request, tokenizer, info.vocab_size)
+    submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens)
+    stops = StopStrings(request.stop or ())
     job = GenerationJob(
         request=request,
-        choices=[Choice(submit, tuple(request.stop or ())) for submit in submits],
+        choices=[Choice(submit, stops) for submit in submits],
         prefix="chatcmpl",
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
@@ -77,6 +86,12 @@ async def render_chat(templates: TemplateRenderer | None, request: ChatRequest) 
         raise bad_request(reason, "messages", "chat_template_failed") from error
     except RendererBusy as error:
         raise unavailable(f"{error}; try again.", "chat_template_busy", 1) from error
+
+
+def _encode(tokenizer: ModelTokenizer, text: str, info: Ready) -> list[int]:
+    tokens = encode_prompt(tokenizer, text, info.max_context, "messages", adds_special=False)
+    check_token_ids(tokens, info.vocab_size, "messages")
+    return tokens
 
 
 def _message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from wisp_runtime.server.parsing.sampling import (
     encode_prompt,
     resolve_max_tokens,
     sampling_of,
+    stop_tokens_of,
     submits_of,
 )
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.deltas import TextDelta
+from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 DEFAULT_MAX_TOKENS = 16  # the API's own
@@ -85,14 +87,15 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
 
 def _choices(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Choice]:
     sampling = sampling_of(request, request.logprobs, service.info)
-    special_stops = service.text.tokenizer.special_tokens_among(request.stop or ())
+    stop_tokens = stop_tokens_of(request, service.text.tokenizer, service.info.vocab_size)
+    stops = StopStrings(request.stop or ())
     choices = []
     for prompt in prompts:
         left = service.info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
         max_tokens = resolve_max_tokens(len(prompt), requested, service.info.max_context, "prompt")
-        submits = submits_of(prompt, request, sampling, max_tokens, special_stops)
-        choices += [Choice(submit, tuple(request.stop or ())) for submit in submits]
+        submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens)
+        choices += [Choice(submit, stops) for submit in submits]
     return choices
 
 

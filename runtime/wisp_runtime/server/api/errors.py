@@ -12,6 +12,8 @@ from typing import Any
 QUEUE_RETRY_S = 5
 """Seconds after which a request that found the queue full, or waited in it for too long, may be sent
 again."""
+MAX_MESSAGE_CHARS = 1000  # messages repeat names that the sender chose
+MAX_PARAM_CHARS = 200
 
 
 class ApiError(Exception):
@@ -36,8 +38,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
+        self.message = _shortened(message, MAX_MESSAGE_CHARS)
+        self.param = param and _shortened(param, MAX_PARAM_CHARS)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -45,6 +47,10 @@ class ApiError(Exception):
         """Return the JSON body: ``{"error": {message, type, param, code}}``."""
         kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def _shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -59,6 +65,7 @@ def unsupported(param: str, instead: str) -> ApiError:
 
 def unknown_model(requested: str, served: str) -> ApiError:
     """The request names another model than the one served."""
+    requested = _shortened(requested, MAX_PARAM_CHARS)
     message = f"The model {requested!r} does not exist here; this server serves {served!r}."
     return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 

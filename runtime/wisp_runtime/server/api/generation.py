@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Submit, TokenEvent
 from wisp_runtime.errors import EngineDied
-from wisp_runtime.server.api.errors import QUEUE_RETRY_S, engine_failed, overloaded, unavailable
+from wisp_runtime.server.api.errors import QUEUE_RETRY_S, bad_request, engine_failed, overloaded, unavailable
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.deltas import TextDelta, TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
-from wisp_runtime.server.text.stop import StopFinder
+from wisp_runtime.server.text.stop import StopFinder, StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 
@@ -29,7 +29,7 @@ class Choice:
     """One choice of a response: its sequence on the engine, and token counts so far."""
 
     submit: Submit
-    stops: tuple[str, ...]
+    stops: StopStrings
     cached_tokens: int = 0
     generated_tokens: int = 0
 
@@ -82,6 +82,8 @@ class Generator:
     def _account(self, choice: Choice, event: TokenEvent) -> None:
         choice.cached_tokens = max(choice.cached_tokens, event.cached_tokens)
         choice.generated_tokens += event.token is not None
+        if event.finish == "refused":
+            raise bad_request(event.message, code="request_refused")
         if event.finish == "error":
             self._budget.spend(time.monotonic())
             raise engine_failed(event.message or "The engine failed at this request without saying why.")

@@ -21,7 +21,7 @@ from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure, TokenizerUnrea
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.startup_log import POLL_S, failure_of
+from wisp_runtime.server.startup_log import POLL_S, failure_of, say
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
@@ -123,6 +123,12 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
         service.open(path, tokenizer, await compiling)
     finally:
         compiling.cancel()
+    await engine.ready.wait()
+    if tokenizer.largest_id >= service.info.vocab_size:
+        say(
+            f"the tokenizer knows token ids up to {tokenizer.largest_id}, the model only those below "
+            f"{service.info.vocab_size}; a prompt that contains one of the others is refused"
+        )
 
 
 def _import_app(service: Service) -> ASGIApp:

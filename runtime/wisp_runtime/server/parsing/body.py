@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -13,17 +14,33 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
+from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComplex
 from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.http.sse import ClientLeft
 
-MAX_BODY_BYTES = 16 << 20
+MAX_LENGTH_DIGITS = 18
+MAX_BODY_BYTES = 8 << 20  # at most: less where the context is short, see body_limit
+OTHER_FIELDS_BYTES = 1 << 20  # of a body, besides its text
+ESCAPED_CHAR_BYTES = 6  # of a character written as \uXXXX
 LONG_BODY_BYTES = 1 << 18  # longer bodies are parsed in a thread: the event loop sends other requests' tokens
+EXPLAINED_BYTES = 1 << 16  # of invalid JSON so short, the parser finds the position
+LIMITS = JsonLimits()  # lists of token ids have many numbers, but nothing has many strings
+MAX_STRINGS = 32_768  # names of fields included; a parser takes ten times as long for one as for a number
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
-async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
+def body_limit(max_context: int, longest_token_chars: int) -> int:
+    """Return the maximum of bytes of a chat's body; no longer text fits the context, whatever its tokens."""
+    text_bytes = max_context * longest_token_chars * ESCAPED_CHAR_BYTES
+    return min(text_bytes + OTHER_FIELDS_BYTES, MAX_BODY_BYTES)
+
+
+async def read_body(request: Request, model: type[AnyModel], max_bytes: int = MAX_BODY_BYTES) -> AnyModel:
     """Return the request's body as ``model``.
+
+    Its depth and its numbers of values and objects are bounded before it is parsed: a parser in C stops every
+    other request until it is done, also in a thread.
 
     Raises:
         ApiError: 413 too long, 415 no JSON by its type, 400 otherwise, naming the field or the position.
@@ -31,7 +48,7 @@ async def read_body(request: Request, model: type[AnyModel]) -> AnyModel:
     """
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
-    data = await _read_bytes(request)
+    data = await _read_bytes(request, max_bytes)
     if len(data) > LONG_BODY_BYTES:
         return await asyncio.to_thread(_parse, data, model)
     return _parse(data, model)
@@ -44,7 +61,8 @@ def _parse(data: bytes, model: type[AnyModel]) -> AnyModel:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise _explain(error.errors(include_url=False)[0], model) from error
+        (first, *_) = error.errors(include_url=False, include_input=False, include_context=False)
+        raise _explain(first, model) from error
 
 
 def parse_json(data: bytes) -> Any:
@@ -98,26 +116,73 @@ def _check_content_encoding(value: str | None) -> None:
         )
 
 
-async def _read_bytes(request: Request) -> bytes:
+async def _read_bytes(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise _too_large()
-    chunks, size = [], 0
+    if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > max_bytes):
+        raise _too_large(max_bytes)
+    body = _BoundedBody(max_bytes)
     try:
         async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_BODY_BYTES:
-                raise _too_large()
-            chunks.append(chunk)
+            body.add(chunk)
     except ClientDisconnect as error:
         raise ClientLeft from error
-    return b"".join(chunks)
+    return body.complete()
 
 
-def _too_large() -> ApiError:
+class _BoundedBody:
+    """A body that is scanned while it arrives, and refused as soon as it is over a limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+        self._scan = JsonScan(LIMITS)
+        self._refusal: JsonRefused | None = None
+
+    def add(self, chunk: bytes) -> None:
+        """Append the next bytes.
+
+        Raises:
+            ApiError: 413 too long, 400 too complex.
+        """
+        self._data += chunk
+        if len(self._data) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        self._try(lambda: self._scan.feed(chunk))
+
+    def complete(self) -> bytes:
+        """Return the body. Of short ones that are no JSON objects, the parser finds the position."""
+        self._try(self._scan.finish)
+        data = bytes(self._data)
+        if sum(field.strings for field in self._scan.fields.values()) > MAX_STRINGS:
+            raise _too_complex(f"it has more than {MAX_STRINGS} strings")
+        if self._refusal is not None and isinstance(parse_json(data), dict):
+            raise _no_json(self._refusal)
+        return data
+
+    def _try(self, scan: Callable[[], object]) -> None:
+        try:
+            if self._refusal is None:
+                scan()
+        except JsonTooComplex as error:
+            raise _too_complex(str(error)) from error
+        except JsonRefused as error:
+            self._refusal = error
+        if self._refusal is not None and len(self._data) > EXPLAINED_BYTES:
+            raise _no_json(self._refusal)
+
+
+def _too_complex(reason: str) -> ApiError:
+    return bad_request(f"The body is too complex: {reason}.", code="request_too_complex")
+
+
+def _no_json(refusal: JsonRefused) -> ApiError:
+    return bad_request(f"The body is not JSON as it is read here: {refusal}.", code="invalid_json")
+
+
+def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"The body is longer than {MAX_BODY_BYTES} bytes.",
+        f"The body is longer than {max_bytes} bytes.",
         code="request_too_large",
         headers={"Connection": "close"},
     )

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.api.errors import unsupported
 
 MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_STOP_TOKENS = 64
+MAX_MESSAGES = 1024
+MAX_PARTS = 1024  # of one message; also its tool calls and annotations
+MAX_SEED = (1 << 64) - 1
+MIN_SEED = -(1 << 63)
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
 MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
@@ -27,6 +33,15 @@ Count = Annotated[int, Field(ge=1)]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        """Refuse an object of more fields than there are: each unknown one would make an error of its own."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            unknown = next(name for name in value if name not in cls.model_fields)
+            raise ValueError(f"Unknown parameter: {unknown!r}, and {len(value)} fields altogether.")
+        return value
 
 
 class StreamOptions(_Strict):
@@ -47,15 +62,17 @@ class GenerationRequest(_Strict):
     stop: list[str] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Share | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=MIN_SEED, le=MAX_SEED)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
+    logit_bias: dict[str, Bias] | None = None
     # Extensions, named as vLLM names them.
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Share | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
+        None
+    )
     # Accepted and ignored: they cannot change the output.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -75,7 +92,18 @@ class GenerationRequest(_Strict):
             raise ValueError("'stop' must be a string or a list of strings, none of them empty.")
         if len(stops) > MAX_STOPS:
             raise ValueError(f"'stop' has {len(stops)} strings; at most {MAX_STOPS} are allowed.")
+        if (longest := max(map(len, stops), default=0)) > MAX_STOP_CHARS:
+            raise ValueError(
+                f"'stop' has a string of {longest} characters; at most {MAX_STOP_CHARS} are allowed."
+            )
         return stops
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _few_biases(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise ValueError(f"'logit_bias' names {len(value)} tokens; at most {MAX_BIASES} are allowed.")
+        return value
 
 
 class Message(_Strict):
@@ -84,12 +112,12 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     # Fields of an assistant's message that the official clients send back.
     refusal: str | None = None
-    annotations: list[Any] | None = None
+    annotations: Annotated[list[Any], Field(max_length=MAX_PARTS)] | None = None
     audio: None = None
     function_call: None = None
 
@@ -101,6 +129,8 @@ class Message(_Strict):
             return value
         if not isinstance(value, list) or not value:
             raise ValueError("A message's content must be a string or a list of text parts.")
+        if len(value) > MAX_PARTS:
+            raise ValueError(f"A message has {len(value)} parts; at most {MAX_PARTS} are allowed.")
         return "\n".join(_text_of(part, index) for index, part in enumerate(value))
 
 
@@ -135,6 +165,14 @@ class ChatRequest(GenerationRequest):
     reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _few_messages(cls, value: Any) -> Any:
+        """Refuse before a model of the first is built."""
+        if isinstance(value, list) and len(value) > MAX_MESSAGES:
+            raise ValueError(f"'messages' has {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
+        return value
 
 
 class CompletionRequest(GenerationRequest):

@@ -6,6 +6,7 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 
 from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
 from wisp_runtime.server.api.errors import bad_request, context_exceeded, text_too_long
@@ -51,7 +52,7 @@ def submits_of(
     request: GenerationRequest,
     sampling: SamplingParams,
     max_tokens: int,
-    special_stops: Sequence[int] = (),
+    stop_tokens: tuple[int, ...] = (),
 ) -> list[Submit]:
     """Return one message to the engine for each of the ``n`` choices to ``prompt``; each has its own seed.
 
@@ -59,7 +60,7 @@ def submits_of(
     random seed, so that equal prompts of a list have different choices.
 
     Args:
-        special_stops: token ids that end a choice, besides ``stop_token_ids``.
+        stop_tokens: token ids that end a choice.
     """
     seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
@@ -67,17 +68,40 @@ def submits_of(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         sampling=sampling,
-        stop_token_ids=(*(request.stop_token_ids or ()), *special_stops),
+        stop_token_ids=stop_tokens,
         ignore_eos=bool(request.ignore_eos),
     )
     return [
         replace(
             first,
             request_id=uuid.uuid4().hex,
-            sampling=replace(sampling, seed=(seed + index) % (1 << 64)),
+            sampling=replace(sampling, seed=choice_seed(seed, index)),
         )
         for index in range(request.n or 1)
     ]
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """Return the seed of choice ``index``: of the first, the request's own.
+
+    The others' are spread over 64 bits by a hash, so that the choices of seed 1 are not those of seed 2.
+    """
+    if index == 0:
+        return seed % (1 << 64)
+    digest = blake2b(f"{seed % (1 << 64)}:{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def stop_tokens_of(request: GenerationRequest, tokenizer: ModelTokenizer, vocab_size: int) -> tuple[int, ...]:
+    """Return the token ids that end a choice: ``stop_token_ids``, and stop strings that are special tokens.
+
+    Raises:
+        ApiError: an id is not one of the model's.
+    """
+    ids = request.stop_token_ids or ()
+    check_token_ids(ids, vocab_size, "stop_token_ids")
+    special = tokenizer.special_tokens_among(request.stop or ())
+    return tuple(sorted({*ids, *(token for token in special if token < vocab_size)}))
 
 
 def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: int, param: str) -> int:
@@ -108,11 +132,13 @@ def encode_prompt(
 
 
 def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
-    """Refuse ids the model does not have.
+    """Refuse ids the model does not have, such as added tokens of a tokenizer wider than its vocabulary.
 
     Raises:
         ApiError: names the first such id and its place.
     """
+    if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
+        return
     for index, token in enumerate(tokens):
         if not 0 <= token < vocab_size:
             raise bad_request(

@@ -9,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+class StopStrings:
+    """Stop strings of a request, prepared once for all its choices.
+
+    Attributes:
+        strings: stop strings, none of them empty.
+        beginnings: every proper beginning of one: text that ends in it is undecided.
+        longest: characters of the longest beginning.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.strings = tuple(strings)
+        self.beginnings = frozenset(stop[:end] for stop in self.strings for end in range(1, len(stop)))
+        self.longest = max(map(len, self.beginnings), default=0)
+
+
 class StopFinder:
     """Text in, text without the stop string out. Push text deltas, then call :meth:`finish` once.
 
@@ -16,9 +31,9 @@ class StopFinder:
         matched: the stop string that ended the text, or None so far.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: StopStrings) -> None:
         self.matched: str | None = None
-        self._stops = tuple(stops)
+        self._stops = stops
         self._held = ""
 
     def push(self, text: str) -> str:
@@ -39,14 +54,13 @@ class StopFinder:
         return held
 
     def _first_match(self, text: str) -> tuple[int, str] | None:
-        starts = [(text.find(stop), stop) for stop in self._stops]
+        starts = [(text.find(stop), stop) for stop in self._stops.strings]
         matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         return min(matches)[1:] if matches else None
 
     def _undecided(self, text: str) -> int:
         """Return the length of the longest end of ``text`` with which a stop string begins."""
-        longest = min(len(text), max(map(len, self._stops), default=1) - 1)
-        for length in range(longest, 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
+        for length in range(min(len(text), self._stops.longest), 0, -1):
+            if text[-length:] in self._stops.beginnings:
                 return length
         return 0

@@ -27,12 +27,14 @@ class ModelTokenizer:
     Attributes:
         special_ids: tokens that are never emitted as text.
         longest_token_chars: maximum of characters that one token stands for.
+        largest_id: largest token id; beyond the model's own where tokens were added to the tokenizer alone.
     """
 
     tokenizer: Tokenizer
     special_ids: frozenset[int]
     is_byte_level: bool
     longest_token_chars: int
+    largest_id: int
 
     def encode(self, text: str, *, adds_special: bool) -> list[int]:
         """Return the tokens of ``text``; ``adds_special`` puts the model's own around them."""
@@ -78,12 +80,14 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
         raise TokenizerUnreadable(f"{path} cannot be read: {error}. Download or convert it again.") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder()
     return ModelTokenizer(
         tokenizer=tokenizer,
         special_ids=frozenset(token for token, content in added.items() if content.special),
         is_byte_level='"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder")),
-        longest_token_chars=max(map(len, tokenizer.get_vocab()), default=1),
+        longest_token_chars=max(map(len, vocabulary), default=1),
+        largest_id=max(vocabulary.values(), default=0),
     )
 
 

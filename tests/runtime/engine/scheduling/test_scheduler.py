@@ -247,7 +247,7 @@ def test_what_can_never_run_is_refused_at_once_with_the_reason(fields, why):
     if why is None:
         assert event is None
         return
-    assert (event.finish, event.token) == ("error", None)
+    assert (event.finish, event.token) == ("refused", None)
     assert why in event.message
     assert engine.is_idle
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 from wisp_runtime.engine.transport.messages import TokenEvent
 from wisp_runtime.server.text.deltas import TextDeltas
 from wisp_runtime.server.text.detokenizer import HELD_TOKENS, Detokenizer
-from wisp_runtime.server.text.stop import StopFinder
+from wisp_runtime.server.text.stop import StopFinder, StopStrings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_engine import END, tokens_of
@@ -90,7 +90,7 @@ def test_spaces_survive_a_decoder_that_strips_the_first(prompt, tokens, text):
 
 
 def deltas_of(tokens, stops, finish="stop"):
-    text = TextDeltas(Detokenizer(decode_bytes, (), {END}), StopFinder(stops))
+    text = TextDeltas(Detokenizer(decode_bytes, (), {END}), StopFinder(StopStrings(stops)))
     deltas = []
     for index, token in enumerate(tokens):
         deltas.append(text.push(TokenEvent("r", token, finish if index == len(tokens) - 1 else None)))
@@ -108,7 +108,7 @@ def deltas_of(tokens, stops, finish="stop"):
     stops=st.lists(st.text("abé🙂", min_size=1, max_size=3), max_size=3),
 )
 def test_a_choice_is_its_decoded_text_up_to_the_first_stop_string(tokens, stops):
-    expected = StopFinder(stops)
+    expected = StopFinder(StopStrings(stops))
     text = expected.push(decode_bytes(tokens)) + expected.finish()
     deltas = deltas_of(tokens, stops, finish="length")
     assert "".join(delta.text for delta in deltas) == text

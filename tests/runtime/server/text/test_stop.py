@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wisp_runtime.server.text.stop import StopFinder
+from wisp_runtime.server.text.stop import StopFinder, StopStrings
 
 
 def run(deltas, stops):
-    finder = StopFinder(stops)
+    finder = StopFinder(StopStrings(stops))
     shown = [finder.push(delta) for delta in deltas]
     return [*shown, finder.finish()], finder.matched
 
@@ -54,7 +54,7 @@ def test_the_division_of_the_text_never_matters(deltas, stops):
 
 @given(deltas=st.lists(st.text("ab", max_size=3), max_size=9), stop=st.text("ab", min_size=1, max_size=4))
 def test_text_is_only_held_back_while_it_may_begin_a_stop_string(deltas, stop):
-    finder, shown, seen = StopFinder([stop]), "", ""
+    finder, shown, seen = StopFinder(StopStrings([stop])), "", ""
     for delta in deltas:
         shown, seen = shown + finder.push(delta), seen + delta
         if finder.matched:
