@@ -99,6 +99,43 @@ def test_a_request_that_can_never_run_is_refused_and_harms_no_one():
     assert asyncio.run(run()) == (True, [], "refused")
 
 
+def test_choices_of_a_request_cross_the_pipe_in_one_message_that_has_their_prompt_once():
+    async def run():
+        async with toy("stuck") as engine:
+            sent, write = [], engine._writer.write
+            engine._writer.write = lambda data: (sent.append(len(data)), write(data))
+            prompt, stops = tuple(range(1, 90)), tuple(range(20_000))
+            submits = [request(f"r{k}", prompt, stop_token_ids=stops, choice=k) for k in range(128)]
+            following = [asyncio.create_task(follow(engine, submit)) for submit in submits]
+            await asyncio.sleep(0.1)
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            return sent
+
+    sent = asyncio.run(run())
+    assert len(sent) <= 3  # a message for the choices, one for their aborts
+    assert sum(sent) < 150_000  # 7.4 MB if each had brought its own
+
+
+def test_requests_that_the_engine_has_not_read_yet_are_not_encoded():
+    async def run():
+        async with toy("stuck") as engine:
+            following = []
+            for n in range(200):
+                submit = request(f"r{n}", stop_token_ids=tuple(range(n, 20_000 + n)))
+                following.append(asyncio.create_task(follow(engine, submit)))
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
+            waiting_bytes = engine._writer.transport.get_write_buffer_size()
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            return waiting_bytes
+
+    assert asyncio.run(run()) < 1 << 20  # 12 MB if all were encoded at once
+
+
 def test_an_abort_ends_the_stream_and_frees_the_blocks():
     async def run():
         async with toy("slow") as engine:

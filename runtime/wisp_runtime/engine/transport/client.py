@@ -92,7 +92,10 @@ class EngineClient:
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
         self._is_stopping = False
         self._fatal: Fatal | None = None
+        self._outgoing: list[ToEngine | ServeConfig] = []
+        self._has_outgoing = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, config: ServeConfig, *, entry: str = ENTRY) -> EngineClient:
@@ -113,6 +116,7 @@ class EngineClient:
         reader, writer = await asyncio.open_connection(sock=ours)
         client = cls(process, writer)
         client._send(config)
+        client._writing = asyncio.create_task(client._write_messages(), name="engine-writer")
         client._reading = asyncio.create_task(client._read_messages(reader), name="engine-client")
         return client
 
@@ -190,8 +194,18 @@ class EngineClient:
             return await self._process.wait()
 
     def _send(self, message: ToEngine | ServeConfig) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(encode(message))
+        self._outgoing.append(message)
+        self._has_outgoing.set()
+
+    async def _write_messages(self) -> None:
+        """Send messages, those of one moment in one frame, and none before the engine has read the others."""
+        with contextlib.suppress(ConnectionError):
+            while not self._writer.is_closing():
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                messages, self._outgoing = self._outgoing, []
+                self._writer.write(encode(*messages))
+                await self._writer.drain()
 
     async def _read_messages(self, reader: asyncio.StreamReader) -> None:
         """Read the engine's messages until it ends, then end every request.
@@ -205,6 +219,8 @@ class EngineClient:
                 for message in decoder.feed(data):
                     fatal = message if isinstance(message, Fatal) else fatal
                     self._take(message)
+        if self._writing is not None:
+            self._writing.cancel()
         self._writer.close()
         status = await self._wait_for_exit(_EXIT_GRACE_S)
         self._fatal = fatal or Fatal("EngineDied", _exit_message(status))
