@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
     sampling = [chunk for chunk in plan if chunk.samples]
     params = [chunk.sequence.request.sampling for chunk in sampling]
-    biases = [dict(param.logit_bias) for param in params]
+    biases = [chunk.sequence.biases for chunk in sampling]
     return SamplingBatch(
         temperature=np.array([param.temperature for param in params], dtype=np.float32),
         top_k=np.array([param.top_k for param in params], dtype=np.int32),
@@ -34,9 +35,9 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         presence_penalty=np.array([param.presence_penalty for param in params], dtype=np.float32),
         frequency_penalty=np.array([param.frequency_penalty for param in params], dtype=np.float32),
         **_counts([chunk.sequence for chunk in sampling]),
-        bias_starts=_starts(biases),
-        bias_ids=np.array([token for row in biases for token in row], dtype=np.int32),
-        biases=np.array([bias for row in biases for bias in row.values()], dtype=np.float32),
+        bias_starts=_starts([ids for ids, _ in biases]),
+        bias_ids=_concatenated([ids for ids, _ in biases], np.int32),
+        biases=_concatenated([values for _, values in biases], np.float32),
         logprobs=max((-1 if param.logprobs is None else param.logprobs for param in params), default=-1),
     )
 
@@ -46,15 +47,15 @@ def _counts(sequences: list[Sequence]) -> dict[str, Array]:
     counting = [_NO_COUNTS if sequence.counts is None else sequence.counts for sequence in sequences]
     return {
         "count_starts": _starts([row.ids for row in counting]),
-        "count_ids": _concatenated([row.ids for row in counting]),
-        "counts": _concatenated([row.counts for row in counting]),
+        "count_ids": _concatenated([row.ids for row in counting], np.int32),
+        "counts": _concatenated([row.counts for row in counting], np.int32),
     }
 
 
-def _concatenated(rows: list[array[int]]) -> Array:
-    """Copy rows into one ``[sum of lengths]`` int32; an array cannot grow while NumPy views it."""
-    filled = [np.frombuffer(row, np.int32) for row in rows if row]
-    return np.concatenate(filled) if filled else np.empty(0, np.int32)
+def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
+    """Copy rows into one ``[sum of lengths]``; an array cannot grow while NumPy views it."""
+    filled = [np.frombuffer(row, dtype) for row in rows if row]
+    return np.concatenate(filled) if filled else np.empty(0, dtype)
 
 
 def has_pending_counts(plan: Plan) -> bool:

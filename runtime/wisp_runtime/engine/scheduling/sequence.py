@@ -69,6 +69,7 @@ class Sequence:
         cache: blocks and state slots; empty unless it runs.
         cached_tokens: prompt tokens found in the prefix cache.
         counts: number of times each token was generated; None without penalties.
+        biases: tokens whose logits are biased, and by how much; of a token named twice, the last.
         arrived_s: time at which the request came.
         refused_at: state of the cache in which it was refused admission last.
         overtaken: number of shorter sequences that were admitted before it although they came later.
@@ -76,6 +77,7 @@ class Sequence:
 
     __slots__ = (
         "arrived_s",
+        "biases",
         "cache",
         "cached_tokens",
         "computed_tokens",
@@ -113,6 +115,8 @@ class Sequence:
         self.cache = SequenceCache()
         self.cached_tokens = 0
         sampling = request.sampling
+        biases = dict(sampling.logit_bias)
+        self.biases = array("i", biases), array("f", biases.values())
         has_penalty = sampling.presence_penalty or sampling.frequency_penalty
         self.counts = TokenCounts() if has_penalty else None
         self.arrived_s, self.overtaken = arrived_s, 0

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,23 @@ def test_penalties_count_no_more_tokens_than_a_gpu_has_room_for():
     assert batch.count_starts.tolist() == [0, MAX_COUNTED]
     assert batch.count_ids.tolist() == list(range(MAX_COUNTED))  # the first ones
     assert batch.counts[:5].tolist() == [1, 1, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "generated"),
+    [
+        ({"frequency_penalty": 0.1}, range(4000)),  # before: 46 ms, ten times a decode step of an 8B
+        ({"logit_bias": tuple((token, 1.0) for token in range(1024))}, ()),  # before: 3 ms
+    ],
+)
+def test_penalties_and_biases_of_32_rows_cost_a_tenth_of_a_decode_step(fields, generated):
+    plan = tuple(chunk(generated=generated, **fields) for _ in range(32))
+    times_s = []
+    for _ in range(20):
+        began_s = time.perf_counter()
+        sampling_batch(plan)
+        times_s.append(time.perf_counter() - began_s)
+    assert min(times_s) < 0.48e-3  # of 4.83 ms
 
 
 def test_each_row_carries_its_own_request():
