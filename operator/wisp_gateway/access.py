@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_gateway.discovery.key_digests import digest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import GatewayError, KeysUnread, ModelNotFound, Unauthorized
 from wisp_gateway.inbound.auth import Keyring
@@ -50,6 +51,12 @@ class Access:
             return
         if self._needs_keys(models) and not self._keys.is_known(token, models):
             raise _unauthorized(token)
+
+    def account(self, token: str, host: str) -> str:
+        """Return the account for the bytes of a request: a known key, else the client's address."""
+        if token and self._keys.is_known(token, self._models()):
+            return f"key:{digest(token).hex()}"
+        return f"host:{host}"
 
     def model(self, token: str, by_path: str | None, by_body: str | None) -> Grant:
         """Find the model that the path or the body names; if both do, they must agree.

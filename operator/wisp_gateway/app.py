@@ -14,6 +14,7 @@ from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
 from wisp_gateway.inbound import request_body, routes
 from wisp_gateway.inbound.auth import Keyring, bearer
+from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
@@ -52,11 +53,12 @@ class App:
         self._is_synced = is_synced
         is_machine = config.directory is not None
         self._access = Access(registry, Keyring(config.api_keys), is_loopback_trusted=is_machine)
+        self._budget = ByteBudget(config.max_held_bytes)
         self._exchanges: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; every error has OpenAI's shape."""
-        client = Client(scope, receive, send)
+        client = Client(scope, receive, send, self._budget)
         try:
             is_metrics_port = client.port == self._config.metrics_port
             route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
@@ -69,6 +71,7 @@ class App:
             log.exception("bug in the gateway (request %s)", client.request_id)
             await client.fail(InternalError("The gateway failed on this request; its log says why."))
         finally:
+            client.held.release()
             if client.model_key or client.status >= 400:
                 self._account(client)
 
@@ -97,23 +100,25 @@ class App:
     async def _generate(self, client: Client, route: routes.Route) -> None:
         token = _token(client)
         self._access.check_before_body(token)
-        body = request_body.parse(
-            await client.read_body(self._config.max_body_bytes), client.header(b"content-type")
-        )
+        request_body.check_media_type(client.header(b"content-type"))
+        client.held.move_to(self._access.account(token, client.host))
+        body = await client.read_body(self._config.max_body_bytes)
         grant = self._access.model(token, route.model, body.model(is_named_by_path=route.model is not None))
         state = grant.state
         client.model_key = state.model.key
+        client.charge_model()
         state.arrive()
         self._metrics.received.add(len(body.raw), state.model.key)
         request = Request(
             path=route.path,
             headers=client.headers_with_id(),
             body=body.with_model(state.model.served_name),
-            key=prefix_key(body.fields) if state.model.routing == "PrefixAware" else None,
+            key=prefix_key(body.prompt_prefix()) if state.model.routing == "PrefixAware" else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,
             priority=grant.priority,
         )
+        del body  # not held beside the one that is sent
         await self._until_gone(client, self._proxy.serve(client, state, request))
 
     async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:

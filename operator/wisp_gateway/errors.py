@@ -11,6 +11,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── BodyTooLarge         413    over --max-body-bytes
 ├── UnsupportedMedia     415    the content type is not JSON
 ├── QueueFull            429    coldStart.queueLimit requests already wait
+├── TooMuchHeld          429    over --max-held-bytes, or this client's or model's share of it
 ├── HeadersTooLarge      431    over --max-header-bytes
 ├── InternalError        500    a bug in the gateway
 ├── UpstreamFailed       502    the pod died under the request
@@ -140,6 +141,12 @@ class QueueFull(GatewayError):
     """``coldStart.queueLimit`` requests already wait."""
 
     status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class TooMuchHeld(GatewayError):
+    """Over ``--max-held-bytes``, or this client's or model's share of it."""
+
+    status, type, code = 429, "rate_limit_error", "too_much_held"
 
 
 class HeadersTooLarge(GatewayError):

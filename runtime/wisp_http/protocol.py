@@ -109,9 +109,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.refuse(Refusal.MALFORMED, f"The body has over {limit} bytes of chunk headers or trailers.")
 
     def _refuse_head(self) -> None:
-        limits = self.limits
-        message = f"The request head is over {limits.max_head_bytes} bytes or {limits.max_headers} headers."
-        self.refuse(Refusal.HEAD_TOO_LARGE, message)
+        bounds = f"{self.limits.max_head_bytes} bytes or {self.limits.max_headers} headers"
+        self.refuse(Refusal.HEAD_TOO_LARGE, f"The request head is over {bounds}.")
 
     def on_message_begin(self) -> None:
         """Begin to count a head."""
@@ -259,11 +258,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def _watch_writes(self) -> None:
-        unsent_bytes = self.transport.get_write_buffer_size()
+        unsent_bytes, after_s = self.transport.get_write_buffer_size(), self.limits.write_timeout_s
         if self._write_timer is None and unsent_bytes:
-            self._write_timer = self.loop.call_later(
-                self.limits.write_timeout_s, self._check_writes, unsent_bytes
-            )
+            self._write_timer = self.loop.call_later(after_s, self._check_writes, unsent_bytes)
 
     def _check_writes(self, before_bytes: int) -> None:
         """Abort a connection whose client took too little of ``before_bytes``."""

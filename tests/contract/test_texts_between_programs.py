@@ -73,7 +73,7 @@ SPEC = dense_decoder(
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[" * 200_000, b'{"n": NaN}'])
 def test_the_gateway_and_a_pod_refuse_a_body_that_is_no_json_with_the_same_code(body):
     with pytest.raises(GatewayError) as at_the_gateway:
-        request_body.parse(body, "application/json").with_model("chat")
+        request_body.parse(body).with_model("chat")
     with pytest.raises(ApiError) as at_the_pod:
         parse_json(body)
     assert at_the_gateway.value.code == at_the_pod.value.code == "invalid_json"

@@ -12,11 +12,9 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # Bound on a pod's load, in even shares, before a prefix goes elsewhere.
 LOAD_FACTOR = 1.25
-PREFIX_CHARACTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -50,35 +48,9 @@ def select_endpoint(
     return min(rotated, key=lambda load: load.running).id
 
 
-def prefix_key(body: dict[str, Any]) -> bytes | None:
-    """Digest the prefix of a request's prompt (tools, messages or prompt); None if it has none."""
-    prompt = body.get("messages", body.get("prompt"))
-    if not prompt:
-        return None
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(str(body.get("tools", ""))[:PREFIX_CHARACTERS].encode("utf-8", "replace"))
-    digest.update(_prefix(prompt).encode("utf-8", "replace"))
-    return digest.digest()
-
-
-def _prefix(prompt: Any) -> str:
-    """Return the first characters of a prompt without serializing all of it."""
-    if isinstance(prompt, str):
-        return prompt[:PREFIX_CHARACTERS]
-    if not isinstance(prompt, list):
-        return ""
-    text = ""
-    for part in prompt[:PREFIX_CHARACTERS]:
-        if len(text) >= PREFIX_CHARACTERS:
-            break
-        content = part.get("content") if isinstance(part, dict) else part
-        role = part.get("role") if isinstance(part, dict) else ""
-        text += (
-            f"{role}:{content}\n"
-            if not isinstance(content, str)
-            else f"{role}:{content[:PREFIX_CHARACTERS]}\n"
-        )
-    return text[:PREFIX_CHARACTERS]
+def prefix_key(prefix: bytes) -> bytes | None:
+    """Digest the prefix of a request's prompt; None if it has none."""
+    return hashlib.blake2b(prefix, digest_size=8).digest() if prefix else None
 
 
 def _rendezvous_weight(key: bytes, endpoint_id: str) -> bytes:

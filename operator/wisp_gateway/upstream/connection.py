@@ -18,6 +18,12 @@ from wisp_gateway.errors import EndpointLost, Headers
 
 # Bytes of an answer that are read before a sink is attached.
 MAX_EARLY_BYTES = 64 * 1024
+# Raw bytes of an answer's head, interim answers (1xx) included; also of framing beyond FRAMING_PER_BYTE.
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 128
+MAX_STATUS = 599
+# Bytes of chunk headers and trailers for each byte of a body: a pod may send one byte a chunk.
+FRAMING_PER_BYTE = 8
 
 Sink = Callable[[bytes], None]
 
@@ -35,6 +41,7 @@ class Answer:
         self.feed: Sink = self._keep_early
         self._connection = connection
         self._early: list[bytes] = []
+        self._early_bytes = 0
 
     def header(self, name: bytes) -> bytes:
         """The value of a header, lower-case name; empty if it is absent."""
@@ -63,7 +70,8 @@ class Answer:
 
     def _keep_early(self, chunk: bytes) -> None:
         self._early.append(chunk)
-        if sum(map(len, self._early)) > MAX_EARLY_BYTES:
+        self._early_bytes += len(chunk)
+        if self._early_bytes > MAX_EARLY_BYTES:
             self.pause()
         if not self.opened.done():
             self.opened.set_result(None)
@@ -80,8 +88,14 @@ class Answer:
                 future.exception()  # mark as retrieved: there may be no waiter
 
 
+class _Malformed(Exception):
+    """Raised inside the parser's callbacks, so that it parses no further."""
+
+
 class Connection(asyncio.Protocol):
     """A keep-alive connection: one exchange at a time.
+
+    The bytes of one read reach the answer as one chunk, however many the pod made of them.
 
     Args:
         on_idle: callback when an answer is complete and the connection can take the next request.
@@ -97,6 +111,9 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._status = 0
         self._headers: Headers = []
+        self._chunks: list[bytes] = []
+        self._is_in_head = True
+        self._raw_bytes = self._body_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -109,7 +126,10 @@ class Connection(asyncio.Protocol):
         assert self._answer is None
         self._answer = Answer(self)
         self.has_moved = True
-        self._transport.write(head + body)
+        self._is_in_head = True
+        self._raw_bytes = 0
+        self._transport.write(head)
+        self._transport.write(body)
         return self._answer
 
     def close(self, why: str) -> None:
@@ -140,40 +160,88 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; its callbacks are below."""
-        self.has_moved = True
+        """Feed the parser; its callbacks are below. Only a body or a complete head counts as progress."""
         if self._answer is None:
             self.close("bytes without a request")
             return
+        start = 0
+        while self._is_in_head and len(data) - start > MAX_HEAD_BYTES - self._raw_bytes:
+            part = data[start : start + MAX_HEAD_BYTES + 1 - self._raw_bytes]
+            start += len(part)
+            if not self._feed(part):
+                return
+        self._feed(data[start:] if start else data)
+
+    def _feed(self, data: bytes) -> bool:
+        self._raw_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.close(f"not an HTTP answer: {error}")
+            self._pass_body()
+            self._check_raw_bytes()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, _Malformed) as error:
+            self._pass_body()  # the client has a part of the answer, so it is not tried elsewhere
+            self.close(f"not an HTTP answer: {error.__context__ or error}")
+        return self.is_open
+
+    def _check_raw_bytes(self) -> None:
+        if self._is_in_head and self._raw_bytes > MAX_HEAD_BYTES:
+            raise _Malformed(f"its head is over {MAX_HEAD_BYTES} bytes")
+        if self._raw_bytes - FRAMING_PER_BYTE * self._body_bytes > MAX_HEAD_BYTES:
+            raise _Malformed(f"over {MAX_HEAD_BYTES} bytes of chunk headers or trailers")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the exchange under way."""
         self._fail(str(exc) if exc else "connection closed")
 
+    def on_message_begin(self) -> None:
+        """Refuse an answer that nobody asked for (parser callback)."""
+        if self._answer is None:
+            raise _Malformed("an answer without a request")
+        self._headers = []
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header (parser callback)."""
+        """Collect a header (parser callback); trailers are dropped."""
+        if not self._is_in_head:
+            return
+        if len(self._headers) >= MAX_HEADERS:
+            raise _Malformed(f"it has more than {MAX_HEADERS} headers")
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Publish status and headers (parser callback)."""
         self._status = self._parser.get_status_code()
-        if self._answer is not None and self._status >= 200:
+        if self._status < 200:
+            return
+        if self._status > MAX_STATUS:
+            raise _Malformed(f"its status is {self._status}")
+        if self._answer is not None:
             self._answer.status, self._answer.headers = self._status, self._headers
-        self._headers = []
+        self.has_moved = True
+        self._is_in_head = False
+        self._raw_bytes = self._body_bytes = 0
 
     def on_body(self, chunk: bytes) -> None:
-        """Pass on a chunk of the body (parser callback)."""
-        if self._answer is not None:
-            self._answer.feed(chunk)
+        """Collect a chunk of the body (parser callback)."""
+        self._chunks.append(chunk)
+
+    def _pass_body(self) -> None:
+        """Pass on what one read brought."""
+        chunks = self._chunks
+        if not chunks or self._answer is None:
+            return
+        chunk = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self._body_bytes += len(chunk)
+        self.has_moved = True
+        self._answer.feed(chunk)
 
     def on_message_complete(self) -> None:
         """Finish the exchange (parser callback)."""
         if self._answer is None or self._status < 200:
             return
+        self._pass_body()
+        self._is_in_head = True
+        self._raw_bytes = 0
         answer, self._answer = self._answer, None
         if self._parser.should_keep_alive() and self.is_open:
             self.resume()

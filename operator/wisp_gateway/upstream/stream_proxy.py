@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 
-from wisp_gateway.errors import EndpointLost, UpstreamFailed
+from wisp_gateway.errors import EndpointLost, TooMuchHeld, UpstreamFailed
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.upstream.backlog import Backlog
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import answer_headers
 
@@ -34,7 +35,8 @@ class StreamProxy:
         self._answer = answer
         self._state = state
         self._limit_bytes = limit_bytes
-        self._send_chunk = client.protocol.send_chunk
+        self._backlog = Backlog(client, answer)
+        self._is_refused = False
         self._body = bytearray()
         self._partial_line = b""
         self._sent_bytes = 0
@@ -56,12 +58,14 @@ class StreamProxy:
     async def _stream(self) -> None:
         protocol = self._client.protocol
         await self._client.begin_stream(answer_headers(self._answer.headers))
-        protocol.on_writable = self._answer.resume
+        protocol.on_writable = self._backlog.flush
         try:
             self._answer.attach(self._pass_event)
             await self._wait_finished()
+            await self._backlog.emptied()
         finally:
             protocol.on_writable = None
+            self._backlog.close()
         await self._client.end_stream(self._partial_line)
 
     def _pass_event(self, chunk: bytes) -> None:
@@ -70,10 +74,7 @@ class StreamProxy:
             chunk = self._complete_lines(chunk)
         self._sent_bytes += len(chunk)
         self._state.tokens += chunk.count(b"\n\n")
-        if not self._send_chunk(chunk):
-            # The loop reports a full buffer only after it has drained the pod's socket, megabytes later.
-            self._answer.pause()
-            asyncio.get_running_loop().call_soon(self._resume_if_sent)
+        self._backlog.send(chunk)
 
     def _complete_lines(self, chunk: bytes) -> bytes:
         """Return the complete lines and keep the rest, so that a pod that dies leaves no partial event."""
@@ -81,10 +82,6 @@ class StreamProxy:
         end = text.rfind(b"\n") + 1 if len(text) < MAX_PARTIAL_LINE_BYTES else len(text)
         self._partial_line = text[end:]
         return text[:end]
-
-    def _resume_if_sent(self) -> None:
-        if self._client.protocol.is_writable:
-            self._answer.resume()
 
     async def _collect(self) -> None:
         self._answer.attach(self._buffer)
@@ -101,7 +98,8 @@ class StreamProxy:
 
     def _buffer(self, chunk: bytes) -> None:
         self._body += chunk
-        if len(self._body) > self._limit_bytes:
+        self._is_refused = self._is_refused or not self._client.held.take(len(chunk))
+        if self._is_refused or len(self._body) > self._limit_bytes:
             self._answer.abort()
 
     async def _wait_finished(self) -> None:
@@ -116,3 +114,7 @@ class StreamProxy:
     def _check_size(self) -> None:
         if len(self._body) > self._limit_bytes:
             raise UpstreamFailed(f"The pod's answer is over {self._limit_bytes} bytes (--max-answer-bytes).")
+        if self._is_refused:
+            raise TooMuchHeld(
+                "The gateway holds too many unsent answers (--max-held-bytes).", retry_after_s=1
+            )

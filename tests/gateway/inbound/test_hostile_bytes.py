@@ -203,3 +203,21 @@ def test_a_path_cannot_write_a_line_of_the_log(world, caplog):
     lines = [record.getMessage() for record in caplog.records if record.name == "wisp_gateway.access"]
     assert lines
     assert not any("\n" in line or "\r" in line for line in lines)
+
+
+def test_a_slot_is_free_with_the_last_token_although_the_client_has_not_read_it(world):
+    async def half_a_mib(pod, seen, writer):
+        writer.write(pod_head)
+        for _ in range(8):
+            writer.write(b"%x\r\ndata: %b\n\n\r\n" % (65538, b"x" * 65530))
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+
+    world.model("m", world.pod(half_a_mib), targetConcurrency=1)
+    world.start(write_timeout_s=30)
+    with connect(world, receive_buffer_bytes=4096) as slow:
+        slow.sendall(request("/v1/completions", "connection: close"))
+        world.until(lambda: world.metric("wisp_gateway_time_to_first_byte_seconds_count"))
+        world.until(lambda: world.state()["running"] == 0, timeout_s=3)
+        received = read_all(slow)
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.count(b"data: x") == 8

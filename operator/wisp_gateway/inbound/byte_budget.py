@@ -1,0 +1,69 @@
+"""Budget in bytes for everything that the gateway holds for its clients: bodies, answers, unread streams.
+
+One account may hold a quarter of it, so that no client and no model takes it all. Pure accounting: whoever
+holds the bytes takes them here first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+SHARE = 4
+
+
+class ByteBudget:
+    """Bytes held, in total and by account (a client, or a model)."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.held_bytes = 0
+        self._total_bytes = total_bytes
+        self._by_account: Counter[str] = Counter()
+
+    def open(self, account: str) -> HeldBytes:
+        """Return an empty holding of ``account``."""
+        return HeldBytes(self, account)
+
+    def take(self, account: str, count: int) -> bool:
+        """Take ``count`` bytes; False, and nothing taken, if the budget or the account's share is spent."""
+        share_bytes = max(self._total_bytes // SHARE, 1)
+        if self.held_bytes + count > self._total_bytes or self._by_account[account] + count > share_bytes:
+            return False
+        self.held_bytes += count
+        self._by_account[account] += count
+        return True
+
+    def give_back(self, account: str, count: int) -> None:
+        """Give back ``count`` bytes."""
+        self.held_bytes -= count
+        self._by_account[account] -= count
+        if not self._by_account[account]:
+            del self._by_account[account]
+
+
+class HeldBytes:
+    """Bytes held for one request."""
+
+    def __init__(self, budget: ByteBudget, account: str) -> None:
+        self.count = 0
+        self._budget = budget
+        self._account = account
+
+    def take(self, count: int) -> bool:
+        """Hold ``count`` more bytes; False if the budget refuses them."""
+        if not self._budget.take(self._account, count):
+            return False
+        self.count += count
+        return True
+
+    def release(self, count: int | None = None) -> None:
+        """Give back ``count`` bytes, or all."""
+        given = self.count if count is None else count
+        self.count -= given
+        self._budget.give_back(self._account, given)
+
+    def move_to(self, account: str) -> bool:
+        """Charge another account from now on; False, and nothing held, if its share refuses the bytes."""
+        count = self.count
+        self.release()
+        self._account = account
+        return self.take(count)

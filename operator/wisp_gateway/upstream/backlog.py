@@ -1,0 +1,79 @@
+"""Chunks of a stream that its client has no room for yet, so that a pod need not wait for a slow client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from wisp_gateway.inbound.client import Client
+from wisp_gateway.upstream.connection import Answer
+
+# Some 5,000 events of a token each: most answers end before their pod has to wait.
+MAX_BACKLOG_BYTES = 1024 * 1024
+
+
+class Backlog:
+    """Sends chunks while the client reads; keeps them, up to a bound, and then pauses the pod while not."""
+
+    def __init__(self, client: Client, answer: Answer) -> None:
+        self._protocol = client.protocol
+        self._send_chunk = client.protocol.send_chunk
+        self._held = client.held
+        self._answer = answer
+        self._chunks: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._is_full = False
+        self._is_paused = False
+        self._emptied: asyncio.Future[None] | None = None
+
+    def send(self, chunk: bytes) -> None:
+        """Send a chunk, or keep it behind others."""
+        if self._is_full:
+            self._keep(chunk)
+        elif not self._send_chunk(chunk):
+            self._is_full = True
+            # The loop reports a full buffer only after it has drained the pod's socket, megabytes later.
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what is kept while the client takes it; called when it reads again."""
+        if not self._protocol.is_writable:
+            return
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            self._release(len(chunk))
+            if not self._send_chunk(chunk):
+                asyncio.get_running_loop().call_soon(self.flush)
+                return
+        self._is_full = False
+        if self._is_paused:
+            self._is_paused = False
+            self._answer.resume()
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    async def emptied(self) -> None:
+        """Wait until the client has room for everything that was kept."""
+        if self._is_full:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
+
+    def close(self) -> None:
+        """Drop what is kept."""
+        self._chunks.clear()
+        self._release(self._held_bytes)
+
+    def _keep(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        # The chunk is here already; a budget that refuses it pauses the pod: one read at most is uncounted.
+        if self._held.take(len(chunk)):
+            self._held_bytes += len(chunk)
+            if self._held_bytes < MAX_BACKLOG_BYTES:
+                return
+        self._is_paused = True
+        self._answer.pause()
+
+    def _release(self, count: int) -> None:
+        count = min(count, self._held_bytes)
+        self._held_bytes -= count
+        self._held.release(count)
