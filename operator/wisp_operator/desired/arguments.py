@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import RUNTIME_PORT
-from wisp_operator.desired.volumes import CACHE_DIR, model_path
+from wisp_operator.desired.volumes import cache_dir, model_path
 
 COMMAND = ("wisp-runtime",)
 TERMINATION_LOG = "/dev/termination-log"
@@ -24,4 +24,4 @@ def arguments(model: InferenceModel) -> list[str]:
     argv += ["--deterministic"] if runtime.deterministic else []
     argv += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
     argv += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
-    return [*argv, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
+    return [*argv, "--cache-dir", cache_dir(model), "--termination-log", TERMINATION_LOG]

@@ -18,7 +18,7 @@ from wisp_operator.desired.environment import literal
 from wisp_operator.desired.labels import labels, metadata
 from wisp_operator.desired.placement import HOST_LABEL
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.desired.volumes import CACHE_DIR, FETCHED
+from wisp_operator.desired.volumes import FETCHED, cache_dir
 
 FETCH_LABEL = "wisp.dev/fetch"
 MAX_NODES = 32
@@ -85,4 +85,4 @@ def _pod(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str,
 def _arguments(model: InferenceModel) -> list[str]:
     revision = ["--revision", model.spec.model.revision] if model.spec.model.revision else []
     pull = ["pull", model.spec.model.uri, *revision]
-    return [*pull, "--cache-dir", CACHE_DIR, "--termination-log", TERMINATION_LOG]
+    return [*pull, "--cache-dir", cache_dir(model), "--termination-log", TERMINATION_LOG]

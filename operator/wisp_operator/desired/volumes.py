@@ -22,6 +22,12 @@ def model_path(model: InferenceModel) -> str:
     return model.spec.model.uri if model.spec.model.scheme in FETCHED else f"{MODELS_DIR}/{model.name}"
 
 
+def cache_dir(model: InferenceModel) -> str:
+    """Folder of downloads in the pod; of a node's directory, which its pods share, the namespace's."""
+    is_shared = model.spec.model.scheme in FETCHED and model.spec.cache.type == "NodeLocal"
+    return f"{CACHE_DIR}/namespaces/{model.namespace}" if is_shared else CACHE_DIR
+
+
 def volumes(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:
     """The pod's volumes."""
     if model.spec.model.scheme in FETCHED:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from wisp_operator.desired.volumes import CACHE_DIR
 from wisp_operator.errors import WispError
 
 LOOPBACK = "127.0.0.1"
@@ -77,6 +78,8 @@ class Template:
         """
         paths = self._paths(home, log)
         argv = [_rewrite(argument, paths) for argument in self.command]
+        if "--cache-dir" in argv:  # one user's machine: its namespaces share their downloads
+            argv = _with_flag(argv, "--cache-dir", _rewrite(CACHE_DIR, paths))
         if "--device" in argv:
             asked = argv[argv.index("--device") + 1]
             argv = _with_flag(argv, "--device", device if device != "auto" or asked == "cuda" else asked)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
 from wisp_runtime.errors import WeightsUnreadable
+from wisp_runtime.sources.adopt import adopt
 from wisp_runtime.sources.disk import require_space
 from wisp_runtime.sources.listing import Listing, Source
 from wisp_runtime.sources.lock import HeldLock, LockHolder, locked
@@ -23,8 +24,17 @@ OnProgress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
 
 
-def publish(source: Source, listing: Listing, folder: Path, on_progress: OnProgress, stall_s: float) -> None:
+def publish(
+    source: Source,
+    listing: Listing,
+    folder: Path,
+    on_progress: OnProgress,
+    stall_s: float,
+    copies: Sequence[Path] = (),
+) -> None:
     """Fetch the files of ``listing`` into ``folder``, unless another process does it first.
+
+    Files of ``copies`` are taken where they are the same (:mod:`.adopt`).
 
     Raises: as :func:`.store.obtain`.
     """
@@ -35,6 +45,7 @@ def publish(source: Source, listing: Listing, folder: Path, on_progress: OnProgr
             return
         partial = _sibling(folder, "partial")
         partial.mkdir(exist_ok=True)
+        adopt(source, listing, copies, partial, _Checked(held, listing.size_bytes))
         _transfer(source, listing, partial, held, on_progress)
         _check(source.uri, listing, partial, held)
         partial.rename(folder)

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wisp_runtime.errors import CacheUnusable, DiskFull, ModelNotFound, SourceUnreachable
+from wisp_runtime.sources.adopt import copies_of
 from wisp_runtime.sources.listing import Listing, Source, check_listing, is_revision
 from wisp_runtime.sources.lock import STALL_S
 from wisp_runtime.sources.manifest import check_sizes
@@ -62,7 +63,8 @@ def obtain(
         if folder.is_dir():
             check_sizes(folder)
         else:
-            publish(source, _model(source, listing), folder, on_progress or _ignore, stall_s)
+            copies = copies_of(cache_dir, folder.relative_to(cache_dir))
+            publish(source, _model(source, listing), folder, on_progress or _ignore, stall_s, copies)
         _remember(model_dir, source.wanted, listing.revision)
     return folder
 
