@@ -85,6 +85,13 @@ def served(found: api.InferenceModel) -> ServeConfig:
         (model(runtime={"deterministic": True}), {"decode_path": "auto", "deterministic": True}),
         (model(runtime={"prefixCache": False}), {"prefix_cache": False}),
         (model(), {"prefix_cache": True, "termination_log": Path("/dev/termination-log")}),
+        (model(), {"target_per_token": None, "max_waiting": 1024, "max_queue_wait": 600.0}),
+        (model(scheduling={"targetFirstToken": "500ms"}), {"target_first_token": 0.5}),
+        (model(scheduling={"targetPerToken": "20ms"}), {"target_per_token": 0.02}),
+        (
+            model(scheduling={"maxWaiting": 7, "maxQueueWait": "1m30s"}),
+            {"max_waiting": 7, "max_queue_wait": 90.0},
+        ),
         (model(rollout={"drainTimeout": "1m30s"}), {"drain_timeout_s": 90.0}),
         (model(rollout={"drainTimeout": "1500ms"}), {"drain_timeout_s": 1.5}),
         (model(rollout={"drainTimeout": "99999h"}), {"drain_timeout_s": 359_996_400.0}),
@@ -97,7 +104,8 @@ def test_the_runtime_reads_what_the_operator_wrote(found, expect):
 
 def test_every_flag_the_operator_writes_is_on_the_contracts_page():
     documented = set(re.findall(r"--[a-z-]+", CONTRACTS.read_text()))
-    everything = model(source={"revision": "main"}, runtime={"deterministic": True})
+    scheduling = {"targetFirstToken": "1s", "targetPerToken": "20ms", "maxWaiting": 9, "maxQueueWait": "9s"}
+    everything = model(source={"revision": "main"}, runtime={"deterministic": True}, scheduling=scheduling)
     arguments = deployment(everything, 1, BuildSettings())["spec"]["template"]["spec"]
     written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
     assert written <= documented

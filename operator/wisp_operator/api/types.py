@@ -87,6 +87,16 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduling:
+    """``spec.scheduling``: targets and bounds of the engine; the rest stays with the runtime."""
+
+    target_first_token: Duration | None = None
+    target_per_token: Duration | None = None
+    max_waiting: Annotated[int, Range(1, 100_000)] | None = None
+    max_queue_wait: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Toleration:
     """A taint of a node that the pods accept, as in a Kubernetes pod."""
 
@@ -176,6 +186,7 @@ class Spec:
 
     model: ModelSource
     runtime: Runtime = field(default_factory=Runtime)
+    scheduling: Scheduling = field(default_factory=Scheduling)
     gpu: Gpu = field(default_factory=Gpu)
     replicas: Count | None = None
     scaling: Scaling | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wisp_operator.api import InferenceModel
+from wisp_operator.api.types import Scheduling
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.desired.volumes import cache_dir, model_path
 
@@ -23,5 +24,16 @@ def arguments(model: InferenceModel) -> list[str]:
     argv += ["--decode-path", runtime.decode_path]
     argv += ["--deterministic"] if runtime.deterministic else []
     argv += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
+    argv += _scheduling(model.spec.scheduling)
     argv += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]
     return [*argv, "--cache-dir", cache_dir(model), "--termination-log", TERMINATION_LOG]
+
+
+def _scheduling(scheduling: Scheduling) -> list[str]:
+    settings = {
+        "--target-first-token": scheduling.target_first_token,
+        "--target-per-token": scheduling.target_per_token,
+        "--max-waiting": scheduling.max_waiting,
+        "--max-queue-wait": scheduling.max_queue_wait,
+    }
+    return [word for flag, value in settings.items() if value is not None for word in (flag, str(value))]
