@@ -11,11 +11,13 @@ from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches, address
 from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
+from wisp_operator.core.access.policy import Policy
+from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.runtime_state import Load, RuntimeState
-from wisp_operator.core.tokens import TokenKeys
 
+ANY_FILE = Policy(file_directories=("/",))
 UNKNOWN = Verdict(FitReport("Unknown", "A file:// model is measured by its first pod."))
 TOO_LARGE = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1))
 
@@ -23,7 +25,7 @@ TOO_LARGE = Verdict(FitReport("DoesNotFit", "Needs 17.1 GiB.", headroom_bytes=-1
 class World:
     """A cluster in which every write is seen at once, and the parts of an operator around it."""
 
-    def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0):
+    def __init__(self, spec=None, annotations=None, optional=(), led_for_s=1000.0, policy=ANY_FILE):
         self.indexes = {kind: {} for kind in KINDS}
         self.writes, self.statuses, self.events, self.annotated = [], [], [], {}
         self.verdict, self.version, self.demand = UNKNOWN, 1, DemandAggregator()
@@ -52,7 +54,7 @@ class World:
             fit_checker=fit_checker,
             poller=poller,
             metrics=Metrics(),
-            config=OperatorConfig(namespace="wisp", gateway_url="http://gw"),
+            config=OperatorConfig(namespace="wisp", gateway_url="http://gw", policy=policy),
             optional_kinds=optional,
             leader_since=lambda: time.time() - led_for_s,
             tokens=TokenKeys(None),

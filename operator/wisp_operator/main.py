@@ -16,6 +16,7 @@ import click
 
 from wisp_operator.cluster.config import OperatorConfig, own_address, own_identity, own_namespace
 from wisp_operator.cluster.replica import Replica
+from wisp_operator.core.access.policy import ENVIRONMENT, Policy
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 
@@ -42,6 +43,25 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     "--pod-token-keys",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of the keys, shared with the gateway, that tokens for pods and for demand are derived from.",
+)
+@click.option(
+    "--allow-file-below",
+    default="",
+    metavar="DIR,…",
+    help="Directories of nodes that file:// models may lie in.",
+)
+@click.option("--allow-oci/--no-allow-oci", default=True, show_default=True, help="Run oci:// models.")
+@click.option(
+    "--allow-env",
+    default=",".join(ENVIRONMENT),
+    metavar="NAME,…",
+    help="Names that spec.runtime.env may set.",
+)
+@click.option(
+    "--allow-env-secrets/--no-allow-env-secrets",
+    default=False,
+    show_default=True,
+    help="Let spec.runtime.env take values from Secrets.",
 )
 @click.option("--runtime-image", default=BUILD["image"], show_default=True, help="Image of the models' pods.")
 @click.option(
@@ -87,10 +107,20 @@ def _config(flags: dict[str, Any]) -> OperatorConfig:
     names = {"image": "runtime_image", "pull_policy": "runtime_pull_policy", "user_id": "runtime_user_id"}
     names |= {"cpu_request": "runtime_cpu", "memory_request": "runtime_memory"}
     given = {name: flags.pop(names.get(name, name)) for name in BUILD if names.get(name, name) in flags}
+    policy = Policy(
+        file_directories=_listed(flags.pop("allow_file_below")),
+        allows_oci=flags.pop("allow_oci"),
+        environment=_listed(flags.pop("allow_env")),
+        allows_env_secrets=flags.pop("allow_env_secrets"),
+    )
     flags["namespace"] = flags["namespace"] or own_namespace()
     flags["identity"] = flags["identity"] or own_identity()
     flags["advertise"] = flags["advertise"] or own_address(flags["port"])
-    return OperatorConfig(**flags, build=BuildSettings(**given))
+    return OperatorConfig(**flags, policy=policy, build=BuildSettings(**given))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _set_up_log(level: str) -> None:

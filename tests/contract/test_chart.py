@@ -14,6 +14,7 @@ import yaml
 
 from wisp_gateway.main import main as gateway_main
 from wisp_operator.cluster.access.kinds import KINDS
+from wisp_operator.core.access.policy import ENVIRONMENT
 from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
 from wisp_operator.main import main as operator_main
 
@@ -159,6 +160,13 @@ def test_arguments_are_ones_that_the_programs_read(settings):
         ('gateway.apiKeysSecret="keys"', "gateway", "api_keys", Path("/etc/wisp/keys/keys")),
         ("crd.install=true", "gateway", "pod_token_keys", Path("/etc/wisp/tokens/keys")),
         ("crd.install=true", "operator", "pod_token_keys", Path("/etc/wisp/tokens/keys")),
+        ("crd.install=true", "operator", "allow_env", ",".join(ENVIRONMENT)),  # values.yaml shows the default
+        ('policy.env=["FAKE_*","A"]', "operator", "allow_env", "FAKE_*,A"),
+        ("crd.install=true", "operator", "allow_file_below", ""),
+        ('policy.fileDirectories=["/srv","/mnt/m"]', "operator", "allow_file_below", "/srv,/mnt/m"),
+        ("policy.ociModels=false", "operator", "allow_oci", False),
+        ("crd.install=true", "operator", "allow_env_secrets", False),
+        ("policy.envSecretRefs=true", "operator", "allow_env_secrets", True),
         ("podTokens.enabled=false", "gateway", "pod_token_keys", None),
         ("podTokens.enabled=false", "operator", "pod_token_keys", None),
     ],

@@ -77,6 +77,8 @@ def test_the_schema_knows_every_value_and_every_value_has_a_default():
         ("operator.leaseSeconds=1", "leaseSeconds"),
         ("nodeCache.path=cache", "path"),
         ("nodeCache.path=/a b", "path"),
+        ("policy.fileDirectories={srv}", "fileDirectories"),
+        ("policy.env={A B}", "env"),
         ("priorityClass.value=2000000000", "value"),  # the cluster's own
         ("gateway.logFormat=xml", "logFormat"),
         ("gateway.resources.request.cpu=1", "request"),

@@ -264,9 +264,16 @@ def test_a_good_manifest_is_accepted_by_both(spec):
     assert problems(manifest(spec)) == []
 
 
-@pytest.mark.parametrize("name", ["a" * 63, "a", "a-1", "a" * 64, "1a", "a-", "A", "a.b", "a\n", ""])
+@pytest.mark.parametrize(
+    "name", ["a" * 63, "a", "a-1", "a" * 64, "1a", "a-", "A", "a.b", "a\n", "", "kubernetes"]
+)
 def test_both_judge_a_name_alike(name):
     assert broken_rules(manifest({}, name)) == problems(manifest({}, name))
+
+
+def test_no_model_takes_the_name_of_the_api_servers_service():
+    assert "Service of the API server" in problems(manifest({}, "kubernetes"))[0][1]
+    assert problems(manifest({}, "kubernetes-chat")) == []
 
 
 def test_both_have_the_same_rules_in_the_same_places():
@@ -282,7 +289,7 @@ def test_both_have_the_same_rules_in_the_same_places():
 
 
 def test_every_rule_is_broken_by_some_row_above():
-    rows = [manifest(spec) for spec, _ in BROKEN] + [manifest({}, "A")]
+    rows = [manifest(spec) for spec, _ in BROKEN] + [manifest({}, "A"), manifest({}, "kubernetes")]
     assert {rule.sentence for rule in RULES} == {text for row in rows for _, text in problems(row)}
 
 

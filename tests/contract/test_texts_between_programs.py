@@ -22,12 +22,12 @@ from wisp_operator import api
 from wisp_operator.cli.checks import kernels_of
 from wisp_operator.cluster.observation import failures
 from wisp_operator.core import runtime_state
+from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import measured
 from wisp_operator.core.naming import bare_names as operator_names
 from wisp_operator.core.status import Progress, State, Status
-from wisp_operator.core.tokens import TokenKeys, make_keys_file
 from wisp_operator.desired.environment import environment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.gateway.directory import DirectoryFile, entry
@@ -241,7 +241,7 @@ def test_a_pod_and_the_operator_know_the_gateway_by_the_same_tokens(tmp_path):
 
 def test_a_second_key_is_accepted_before_the_gateway_uses_it(tmp_path, monkeypatch):
     keys = make_keys_file(tmp_path / "keys")
-    monkeypatch.setattr("wisp_operator.core.tokens.RECHECK_S", 0.0)
+    monkeypatch.setattr("wisp_operator.core.access.tokens.RECHECK_S", 0.0)
     monkeypatch.setattr("wisp_gateway.upstream.tokens.RECHECK_S", 0.0)
     gateway, operator = Tokens(keys), TokenKeys(keys)
     first, old = gateway.for_pods("team/chat"), keys.read_text()

@@ -67,6 +67,13 @@ RULES: tuple[Rule, ...] = (
         lambda m: len(m.name) <= 63 and bool(re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", m.name)),
     ),
     Rule(
+        "",
+        "metadata.name must not be kubernetes, which is the Service of the API server itself: choose another "
+        "name, and set spec.model.servedName if clients should see this one.",
+        ("metadata.name",),
+        lambda m: m.name != "kubernetes",
+    ),
+    Rule(
         "spec",
         "spec.replicas and spec.scaling exclude each other: to set the number by hand (kubectl scale), "
         "remove spec.scaling; to let the autoscaler decide, remove spec.replicas and set spec.scaling.min "

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wisp_operator.core.access.policy import Policy
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 
@@ -36,6 +37,7 @@ class OperatorConfig:
         renew_s: seconds between renewals; a leader that could not renew for ``lease_s - renew_s`` stops.
         workers: models reconciled at once.
         pod_token_keys: file of the keys, shared with the gateway, that tokens are derived from.
+        policy: limits on what an InferenceModel may ask for.
         build: settings of the builders of cluster objects.
 
     Raises:
@@ -53,6 +55,7 @@ class OperatorConfig:
     renew_s: float = 1.5
     workers: int = 8
     pod_token_keys: Path | None = None
+    policy: Policy = field(default_factory=Policy)
     build: BuildSettings = field(default_factory=BuildSettings)
 
     def __post_init__(self) -> None:

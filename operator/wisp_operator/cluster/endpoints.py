@@ -16,8 +16,8 @@ from aiohttp import web
 
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from wisp_operator.cluster.observation.watchdog import CacheWatchdog
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
 from wisp_operator.cluster.workqueue import WorkQueue
+from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.tokens import TokenKeys
 
 log = logging.getLogger(__name__)
 

@@ -44,6 +44,7 @@ REASONS: dict[str, str] = {
     **FAILURES,
     "Accepted": "The spec is valid.",
     "Invalid": "The spec cannot be read by this version of the operator.",
+    "NotAllowed": "The spec asks for something that this installation does not allow.",
     "Fits": "The model fits the GPU.",
     "FitUnknown": "Whether the model fits is not known before a pod measures it.",
     "InPlace": "The weights are mounted, nothing is fetched.",

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 
 from wisp_operator.core import runtime_state
+from wisp_operator.core.access.tokens import HEADER
 from wisp_operator.core.runtime_state import RuntimeState
-from wisp_operator.core.tokens import HEADER
 
 log = logging.getLogger(__name__)
 

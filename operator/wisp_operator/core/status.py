@@ -158,10 +158,16 @@ def invalid_status(
     problems: Sequence[Problem], generation: int, now: float, previous: Sequence[Condition] = ()
 ) -> Status:
     """Build the status of an object that cannot be read, as when the CRD and the operator differ in age."""
-    message = "; ".join(str(problem) for problem in problems)
+    return refused_status("Invalid", "; ".join(map(str, problems)), generation, now, previous)
+
+
+def refused_status(
+    reason: str, message: str, generation: int, now: float, previous: Sequence[Condition] = ()
+) -> Status:
+    """Build the status of a model that is not served at all, for ``reason``."""
     conditions = [
-        condition("Accepted", "False", "Invalid", message),
-        condition("Ready", "False", "Invalid", message),
+        condition("Accepted", "False", reason, message),
+        condition("Ready", "False", reason, message),
     ]
     return Status("Failed", generation, conditions=with_times(conditions, previous, generation, now))
 

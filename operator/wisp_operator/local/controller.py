@@ -18,12 +18,12 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
+from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.naming.bare_names import BareNames, Claim
 from wisp_operator.core.naming.grants import grant
 from wisp_operator.core.observation import Failure, Observation
-from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core.tokens import TokenKeys, make_keys_file
+from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config

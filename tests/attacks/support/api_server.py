@@ -193,7 +193,7 @@ class Operator:
         self.log = server.home / f"operator-{namespace}-{identity}-{self.port}.log"
         command = [sys.executable, "-m", "wisp_operator.main", "--namespace", namespace]
         command += ["--identity", identity, "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--advertise", f"127.0.0.1:{self.port}", *flags]
+        command += ["--advertise", f"127.0.0.1:{self.port}", "--allow-file-below", "/", *flags]
         environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import yaml
 
+# Flags that open what the tests' models ask for and an installation closes by itself.
+ALLOWED = ("--allow-file-below", "/", "--allow-env", "FAKE_*,TOKEN", "--allow-env-secrets")
 FAKE_IMAGE = "wisp.test/fake-runtime:1"
 # Exists if the cluster is tests/cluster/node.
 NODE_RUN = Path("/run", os.environ.get("WISP_NODE", "wisp-node"))
@@ -90,7 +92,7 @@ class OperatorProcess:
         command = [sys.executable, "-m", "wisp_operator.main", "--namespace", namespace]
         command += ["--identity", identity, "--port", str(self.port), "--advertise", f"127.0.0.1:{self.port}"]
         command += ["--runtime-image", FAKE_IMAGE, "--runtime-memory", "16Mi", "--runtime-cpu", "1m"]
-        command += ["--endpoint-grace-s", "1", *flags]
+        command += ["--endpoint-grace-s", "1", *ALLOWED, *flags]
         self.process = subprocess.Popen(command, stderr=log.open("ab"), stdout=subprocess.DEVNULL)
 
     def read(self, path):

@@ -11,8 +11,8 @@ import pytest
 
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys, make_keys_file
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys, make_keys_file
 
 WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
 SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}

@@ -2,13 +2,15 @@
 
 import copy
 import time
+from dataclasses import replace
 
 import pytest
 from recording_cluster import TOO_LARGE, World
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile.fitting import Verdict
-from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, UNNAMED_REQUEUE_S
+from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, UNNAMED_REQUEUE_S, Reconciler
+from wisp_operator.core.access.policy import Policy
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.desired.inference_pool import ANNOTATION
 
@@ -233,3 +235,30 @@ def test_where_only_some_gpus_are_large_enough_pods_go_only_there():
 
 def test_the_model_read_from_the_cluster_is_the_one_the_user_wrote():
     assert parse(World().model).key == "a/chat"
+
+
+def test_a_model_that_is_not_allowed_has_no_children_and_says_why():
+    world = World(policy=Policy())
+    assert world.reconcile() is None
+    assert world.writes == []
+    ready = {condition["type"]: condition for condition in world.status["conditions"]}["Ready"]
+    assert (world.status["state"], ready["reason"]) == ("Failed", "NotAllowed")
+    assert "policy.fileDirectories" in ready["message"]
+    assert world.events == ["NotAllowed"]
+    world.reconcile()
+    assert (len(world.statuses), len(world.events)) == (1, 1)
+
+
+def test_pods_of_a_model_that_is_no_longer_allowed_end_and_come_back_when_it_is():
+    world = World(spec={"replicas": 1})
+    world.reconcile()
+    assert world.replicas == 1
+    closed = replace(world.dependencies.config, policy=Policy())
+    world.reconciler = Reconciler(replace(world.dependencies, config=closed))
+    world.reconcile()
+    assert world.replicas == 0
+    assert world.status["state"] == "Failed"
+    world.reconciler = Reconciler(world.dependencies)
+    world.reconcile()
+    assert world.replicas == 1
+    assert world.status["state"] == "Waking"

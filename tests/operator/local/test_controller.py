@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from wisp_operator import api
+from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.observation import Failure, Observation
-from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.processes.exit_log import ExitLog

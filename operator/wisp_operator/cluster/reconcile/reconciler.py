@@ -28,13 +28,15 @@ from wisp_operator.cluster.reconcile.events import event, transitions
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
+from wisp_operator.cluster.reconcile.refusal import report_refusal
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import autoscale, status
+from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.observation import Observation
-from wisp_operator.core.tokens import TokenKeys
 from wisp_operator.desired.children import BuildContext, children
+from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import RUNTIME_PORT
 from wisp_operator.errors import InvalidModel
 
@@ -100,6 +102,9 @@ class Reconciler:
             await self._report_invalid(body, error)
             return None
         try:
+            if refusal := self._dependencies.config.policy.refusal(model):
+                await self._refuse(model, body, refusal)
+                return None
             return await self._reconcile(model, body, time.time())
         except ApiError as error:
             if not error.is_namespace_ending:
@@ -264,6 +269,15 @@ class Reconciler:
         await self._dependencies.writer.write_status(
             metadata["name"], metadata["namespace"], invalid.to_dict()
         )
+
+    async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> None:
+        """End the pods of a model that is not allowed, if it has any, and report why."""
+        self._remove(model.key)
+        deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
+        ended = [deployment(model, 0, self._dependencies.config.build) for _ in owned(deployments, model)]
+        await self._applier.apply(model, 0, lambda _: ended)
+        written, instance = body.get("status", {}), self._dependencies.config.identity
+        await report_refusal(self._dependencies.writer, model, written, refusal, instance)
 
     def _remove(self, key: str) -> None:
         self._histories.pop(key, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from wisp_operator.core.tokens import GATEWAY_HEADER, HEADER, TokenKeys
+from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 from wisp_operator.local.pod_template import LOOPBACK
 
 PATH = "/demand"
