@@ -45,6 +45,13 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     help="File of the keys, shared with the gateway, that tokens for pods and for demand are derived from.",
 )
 @click.option(
+    "--mark-idle-pods/--no-mark-idle-pods",
+    "marks_idle_pods",
+    default=False,
+    show_default=True,
+    help="Annotate pods so that a scale-down ends the least loaded first; needs patch of pods.",
+)
+@click.option(
     "--allow-file-below",
     default="",
     metavar="DIR,…",

@@ -58,6 +58,7 @@ METRICS = (
 )
 EVERYTHING = (
     "nodeCache.prepare=true",
+    "operator.markIdlePods=true",
     "monitoring.serviceMonitor=true",
     "monitoring.dashboard=true",
     "priorityClass.create=true",
@@ -206,8 +207,9 @@ def test_a_value_that_nobody_reads_does_not_exist():
 
 
 @needs_helm
-def test_the_operator_may_do_what_it_does_and_nothing_else():
-    rules = rules_of(rendered()["ClusterRole/wisp-operator"])
+@pytest.mark.parametrize(("marks", "pods"), [("false", set()), ("true", {"patch"})])
+def test_the_operator_may_do_what_it_does_and_nothing_else(marks, pods):
+    rules = rules_of(rendered(f"operator.markIdlePods={marks}")["ClusterRole/wisp-operator"])
     read_only = {"InferenceModel": "watch", "Node": "watch"}
     expect = {
         ("wisp.dev", "inferencemodels/status"): {"patch"},
@@ -218,7 +220,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_else():
     for kind in KINDS.values():
         verbs = RIGHTS[read_only.get(kind.name, "apply")] | ({"delete"} if kind.is_pruned else set())
         expect[(kind.selector[0], kind.plural)] = verbs
-    expect[("", "pods")] = {"list", "watch", "patch"}  # made by Deployments, told which goes first
+    expect[("", "pods")] = {"list", "watch"} | pods  # made by Deployments, told which goes first
     assert rules == expect
 
 
@@ -232,6 +234,35 @@ def test_the_operator_holds_one_lease_of_its_own_namespace():
     ]
     # Part of the release, so that uninstalling leaves none behind.
     assert "Lease/wisp-operator" in rendered()
+
+
+@needs_helm
+def test_who_may_patch_pods_is_held_to_one_annotation():
+    found = rendered("operator.markIdlePods=true")
+    policy = found["ValidatingAdmissionPolicy/wisp-operator"]["spec"]
+    account = "'system:serviceaccount:wisp-system:wisp-operator'"
+    assert policy["matchConditions"][0]["expression"] == f"request.userInfo.username == {account}"
+    assert policy["failurePolicy"] == "Fail"
+    binding = found["ValidatingAdmissionPolicyBinding/wisp-operator"]["spec"]
+    assert binding == {"policyName": "wisp-operator", "validationActions": ["Deny"]}
+    assert not [key for key in rendered() if key.startswith("ValidatingAdmission")]
+
+
+@needs_helm
+def test_the_gateway_reads_the_secrets_that_are_listed_and_no_others():
+    assert ("", "secrets") not in rules_of(rendered()["ClusterRole/wisp-gateway"])
+    found = rendered('gateway.modelSecrets={"team": ["chat-keys", "more"]}')
+    role, binding = found["Role/wisp-gateway"], found["RoleBinding/wisp-gateway"]
+    assert [role["metadata"]["namespace"], binding["metadata"]["namespace"]] == ["team", "team"]
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": ["chat-keys", "more"],
+            "verbs": ["get"],
+        }
+    ]
+    assert binding["subjects"][0]["namespace"] == "wisp-system"
 
 
 @needs_helm
@@ -337,6 +368,7 @@ def test_the_gateway_may_reach_the_pods_of_models():
 @needs_helm
 def test_every_object_is_in_the_namespace_of_the_release_and_says_whose_it_is():
     cluster_wide = {"ClusterRole", "ClusterRoleBinding", "PriorityClass", "CustomResourceDefinition"}
+    cluster_wide |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     for document in rendered(*EVERYTHING).values():
         if document["kind"] not in cluster_wide:
             assert document["metadata"]["namespace"] == "wisp-system"

@@ -78,6 +78,7 @@ def test_the_schema_knows_every_value_and_every_value_has_a_default():
         ("nodeCache.path=cache", "path"),
         ("nodeCache.path=/a b", "path"),
         ("policy.fileDirectories={srv}", "fileDirectories"),
+        ("gateway.modelSecrets.team=keys", "modelSecrets"),
         ("policy.env={A B}", "env"),
         ("priorityClass.value=2000000000", "value"),  # the cluster's own
         ("gateway.logFormat=xml", "logFormat"),

@@ -37,6 +37,7 @@ class OperatorConfig:
         renew_s: seconds between renewals; a leader that could not renew for ``lease_s - renew_s`` stops.
         workers: models reconciled at once.
         pod_token_keys: file of the keys, shared with the gateway, that tokens are derived from.
+        marks_idle_pods: whether pods are annotated before a scale-down, which needs the right to patch them.
         policy: limits on what an InferenceModel may ask for.
         build: settings of the builders of cluster objects.
 
@@ -55,6 +56,7 @@ class OperatorConfig:
     renew_s: float = 1.5
     workers: int = 8
     pod_token_keys: Path | None = None
+    marks_idle_pods: bool = False
     policy: Policy = field(default_factory=Policy)
     build: BuildSettings = field(default_factory=BuildSettings)
 

@@ -124,14 +124,17 @@ def test_a_pod_that_is_busy_without_a_gateways_report_is_not_removed():
     assert world.status["queue"]["running"] == 2
 
 
-def test_the_least_loaded_pods_are_marked_to_go_first():
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_the_least_loaded_pods_are_marked_to_go_first_where_that_is_wanted(is_marked):
     world = World({"replicas": 1})
+    marking = replace(world.dependencies.config, marks_idle_pods=is_marked)
+    world.reconciler = Reconciler(replace(world.dependencies, config=marking))
     world.pod("old-busy", age_s=90, running=4)
     world.pod("young-busy", age_s=30, running=1)
     world.pod("starting", age_s=1, ready=False)
     world.reconcile()
     order = sorted(world.annotated, key=lambda name: int(world.annotated[name][DELETION_COST]))
-    assert order == ["starting", "young-busy", "old-busy"]
+    assert order == (["starting", "young-busy", "old-busy"] if is_marked else [])
 
 
 def test_a_budget_comes_with_the_second_pod_and_goes_with_it():

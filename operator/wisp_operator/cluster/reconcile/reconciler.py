@@ -225,7 +225,8 @@ class Reconciler:
         self, pods: Sequence[Pod], observation: Observation, decision: Decision
     ) -> None:
         """Before a scale-down, annotate pods so that the cluster removes the least loaded first."""
-        if not 0 < decision.replicas < len(observation.live):
+        is_wanted = self._dependencies.config.marks_idle_pods
+        if not is_wanted or not 0 < decision.replicas < len(observation.live):
             return
         costs = autoscale.deletion_costs(observation.live)
         for pod in pods:
