@@ -18,7 +18,7 @@ PACKAGES = (
 )
 TOP_LEVEL = {
     *("pyproject.toml", "operator", "runtime", "kernels", "charts", "crds", "tests", "Dockerfile"),
-    *("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
+    *("README.md", "SECURITY.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
 TEST_FOLDERS = {

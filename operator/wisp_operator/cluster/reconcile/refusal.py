@@ -24,7 +24,7 @@ async def report_refusal(
 
     Args:
         written: status in the cluster.
-        sentence: what is not allowed, and the remedy.
+        sentence: limit that the model exceeds, and the remedy.
         instance: name of this replica.
     """
     known = {entry.get("type"): entry for entry in written.get("conditions", ())}.get("Accepted", {})

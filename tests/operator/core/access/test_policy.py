@@ -1,4 +1,4 @@
-"""What an installation allows in an InferenceModel, as a table."""
+"""Limits of an installation on InferenceModels, as a table."""
 
 import pytest
 
