@@ -16,7 +16,7 @@ HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), r
 
 needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
 
-MAX_VALUES = 60
+MAX_VALUES = 70
 COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "tokens", "wisp")
 
 

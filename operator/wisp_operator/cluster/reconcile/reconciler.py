@@ -103,8 +103,7 @@ class Reconciler:
             return None
         try:
             if refusal := self._dependencies.config.policy.refusal(model):
-                await self._refuse(model, body, refusal)
-                return None
+                return await self._refuse(model, body, refusal)
             return await self._reconcile(model, body, time.time())
         except ApiError as error:
             if not error.is_namespace_ending:
@@ -271,7 +270,7 @@ class Reconciler:
             metadata["name"], metadata["namespace"], invalid.to_dict()
         )
 
-    async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> None:
+    async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> float | None:
         """End the pods of a model that is not allowed, if it has any, and report why."""
         self._remove(model.key)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
@@ -279,6 +278,7 @@ class Reconciler:
         await self._applier.apply(model, 0, lambda _: ended)
         written, instance = body.get("status", {}), self._dependencies.config.identity
         await report_refusal(self._dependencies.writer, model, written, refusal, instance)
+        return self._applier.retry_s(model.key)
 
     def _remove(self, key: str) -> None:
         self._histories.pop(key, None)
