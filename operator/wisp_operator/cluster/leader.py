@@ -1,7 +1,8 @@
 """Leader election: the holder of a Lease (coordination.k8s.io/v1) acts, and renews it.
 
 No clocks of two machines are compared: a follower counts from when it last saw the Lease change, and the
-leader stops by itself before any follower may begin.
+leader stops by itself before any follower may begin. A Lease that nobody held before may replace one that was
+deleted under a leader: its first holder renews it, but leads only once an earlier leader's time has run out.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Leader:
         self._observed = ObservedLease()
         self._lease: Json | None = None
         self._valid_until = 0.0
-        self._was_leader = False
+        self._leads_from = 0.0
+        self._leads = False
         self.since = 0.0
         root = f"/apis/coordination.k8s.io/v1/namespaces/{config.namespace}/leases"
         self._root, self._path = root, f"{root}/{config.lease_name}"
@@ -73,7 +75,7 @@ class Leader:
     @property
     def remaining_s(self) -> float:
         """Seconds for which this replica may still write; 0 if it may not."""
-        return max(0.0, self._valid_until - time.monotonic())
+        return max(0.0, self._valid_until - time.monotonic()) if self._leads else 0.0
 
     @property
     def address(self) -> str:
@@ -87,45 +89,60 @@ class Leader:
         try:
             while True:
                 await self._renew_or_acquire()
-                await asyncio.sleep(self._config.renew_s)
+                renew_s, until_leading_s = self._config.renew_s, self._leads_from - time.monotonic()
+                await asyncio.sleep(min(renew_s, until_leading_s) if until_leading_s > 0 else renew_s)
         finally:
             await asyncio.shield(self._release())
 
     async def _renew_or_acquire(self) -> None:
-        started = time.monotonic()
         try:
-            if self._holds() or self._may_acquire(await self._read(), started):
-                await self._write(started)
+            if not await self._try(time.monotonic()) and not await self._try(time.monotonic()):
+                self._valid_until = 0.0
         except ApiError as error:
-            if error.code == 409:  # another replica was quicker
-                self._lease = None
-            else:
-                log.warning("the lease could not be renewed: %s", error)
+            log.warning("the lease could not be renewed: %s", error)
         self._report_transition()
 
+    async def _try(self, started: float) -> bool:
+        """Renew, or take what is free; False if the Lease is no longer what was read last."""
+        try:
+            if (self._holds() and self._lease) or self._may_acquire(await self._read(), started):
+                await self._write(started)
+        except ApiError as error:
+            if error.code not in (404, 409) or error.is_namespace_ending:
+                raise
+            self._lease = None  # deleted, or another replica was quicker
+            return False
+        return True
+
     def _holds(self) -> bool:
-        return self.is_leader and self._lease is not None
+        return time.monotonic() < self._valid_until
 
     async def _read(self) -> Json:
         try:
             self._lease = await self._api.request("GET", self._path, verb="lease")
         except ApiError as error:
-            if error.code != 404:
+            if error.code != 404 or error.is_namespace_ending:
                 raise
             self._lease = None
         return dict(self._lease.get("spec", {})) if self._lease else {}
 
     def _may_acquire(self, spec: Json, now: float) -> bool:
         self._observed.observe(spec, now)
+        if spec.get("holderIdentity") not in (None, "", self._config.identity):
+            self._valid_until = 0.0
         return spec.get("holderIdentity") == self._config.identity or self._observed.is_free(spec, now)
 
     async def _write(self, started: float) -> None:
+        was_held = self._lease is not None and bool(self._lease.get("spec", {}).get("renewTime"))
         lease = self._renewed(self._config.identity)
         if self._lease is None:
             self._lease = await self._api.request("POST", self._root, verb="lease", body=lease)
         else:
             self._lease = await self._api.request("PUT", self._path, verb="lease", body=lease)
-        self._valid_until = started + self._config.lease_s - self._config.renew_s
+        term_s = self._config.lease_s - self._config.renew_s
+        if not was_held and not self._holds():
+            self._leads_from = time.monotonic() + term_s
+        self._valid_until = started + term_s
 
     def _renewed(self, holder: str) -> Json:
         """The Lease as this replica writes it; the resource version makes the server refuse a lost race."""
@@ -155,10 +172,11 @@ class Leader:
         }
 
     def _report_transition(self) -> None:
-        if self.is_leader == self._was_leader:
+        leads = self._holds() and time.monotonic() >= self._leads_from
+        if leads == self._leads:
             return
-        self._was_leader = self.is_leader
-        if self._was_leader:
+        self._leads = leads
+        if leads:
             self.since = time.time()
             self._metrics.count("takeovers")
             log.info("%s leads", self._config.identity)
@@ -168,7 +186,7 @@ class Leader:
 
     async def _release(self) -> None:
         """Let a follower take over at once instead of after the Lease's time."""
-        if not self.is_leader or self._lease is None:
+        if not self._holds() or self._lease is None:
             return
         self._valid_until = 0.0
         try:

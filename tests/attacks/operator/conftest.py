@@ -39,7 +39,8 @@ def start_operator(server, namespace):
     started = []
 
     def start(identity="one", *flags):
-        started.append(Operator(server, namespace, identity, *flags))
+        quick = ("--lease-s", "2", "--renew-s", "0.5")
+        started.append(Operator(server, namespace, identity, *quick, *flags))
         return started[-1]
 
     yield start

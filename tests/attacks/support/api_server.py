@@ -207,7 +207,7 @@ class Operator:
         """Whether it leads; fails if its process has ended."""
         assert self.process.poll() is None, f"the operator ended: {self.log.read_text()[-3000:]}"
         with suppress(OSError):
-            return "wisp_operator_is_leader 1" in self.read("/metrics")
+            return "\nwisp_operator_is_leader 1" in self.read("/metrics")
         return False
 
     def rss_mib(self):

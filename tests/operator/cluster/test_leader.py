@@ -33,6 +33,31 @@ def test_a_lease_is_free_when_its_holder_has_been_silent_for_its_time(observatio
     assert last is free
 
 
+def test_of_a_deleted_lease_one_replica_leads():
+    """The Lease is deleted, or made anew without a holder, at any moment between two renewals."""
+
+    async def scenario():
+        api = LeaseApi()
+        replicas = [replica(api, f"r{i}") for i in range(3)]
+        tasks = [asyncio.create_task(member.run()) for member in replicas]
+        await until(lambda: any(member.is_leader for member in replicas))
+        led = 0
+        for step in range(600):
+            if step % 97 == 0:
+                api.lease = None
+            if step % 194 == 0:
+                api.version += 1
+                api.lease = {"metadata": {"resourceVersion": str(api.version)}, "spec": {}}
+            await asyncio.sleep(0.01)
+            leaders = sum(member.is_leader for member in replicas)
+            assert leaders <= 1
+            led += leaders
+        assert led > 100  # nor does a deleted Lease leave the cluster without a leader for long
+        await end(tasks)
+
+    asyncio.run(scenario())
+
+
 class LeaseApi:
     """The API server as far as one Lease goes, with optimistic locking."""
 
@@ -48,6 +73,8 @@ class LeaseApi:
                 raise ApiError(path, 404, "NotFound", "")
             return self.lease
         expected = body["metadata"].get("resourceVersion")
+        if method == "PUT" and self.lease is None:
+            raise ApiError(path, 404, "NotFound", "")
         if expected != (str(self.version) if self.lease else None):
             raise ApiError(path, 409, "Conflict", "")
         self.version += 1
