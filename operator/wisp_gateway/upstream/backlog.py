@@ -8,6 +8,8 @@ from collections import deque
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.upstream.connection import Answer
 
+# A pod that waits reads on when this much was sent: it gives up a reader that takes nothing for minutes.
+RESUME_BYTES = 64 * 1024
 # Some 5,000 events of a token each: most answers end before their pod has to wait.
 MAX_BACKLOG_BYTES = 1024 * 1024
 
@@ -23,7 +25,7 @@ class Backlog:
         self._chunks: deque[bytes] = deque()
         self._held_bytes = 0
         self._is_full = False
-        self._is_paused = False
+        self._paused_at_bytes: int | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     def send(self, chunk: bytes) -> None:
@@ -42,13 +44,11 @@ class Backlog:
         while self._chunks:
             chunk = self._chunks.popleft()
             self._release(len(chunk))
+            self._resume_pod()
             if not self._send_chunk(chunk):
                 asyncio.get_running_loop().call_soon(self.flush)
                 return
         self._is_full = False
-        if self._is_paused:
-            self._is_paused = False
-            self._answer.resume()
         if self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -70,8 +70,16 @@ class Backlog:
             self._held_bytes += len(chunk)
             if self._held_bytes < MAX_BACKLOG_BYTES:
                 return
-        self._is_paused = True
+        self._paused_at_bytes = self._held_bytes
         self._answer.pause()
+
+    def _resume_pod(self) -> None:
+        paused_at_bytes = self._paused_at_bytes
+        if paused_at_bytes is None:
+            return
+        if not self._chunks or self._held_bytes <= paused_at_bytes - RESUME_BYTES:
+            self._paused_at_bytes = None
+            self._answer.resume()
 
     def _release(self, count: int) -> None:
         count = min(count, self._held_bytes)

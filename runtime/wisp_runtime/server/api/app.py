@@ -111,7 +111,10 @@ async def _on_client_left(_: Request, __: Exception) -> Response:
 
 
 class Admission:
-    """Let requests to ``/v1`` in while the model is ready, and count them until their last byte."""
+    """Let requests to ``/v1`` in while the model is ready, and count them while they run.
+
+    A request counts from the last byte of its body on, so that one whose body never comes delays no stop.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -123,23 +126,38 @@ class Admission:
             await self._app(scope, receive, send)
             return
         status = CLIENT_LEFT
+        is_counted = False
+
+        def count() -> None:
+            nonlocal is_counted
+            if not is_counted:
+                is_counted = True
+                self._service.enter()
+
+        async def receive_and_count() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body") and not is_counted:
+                self._service.admit()  # a stop may have begun meanwhile
+                count()
+            return message
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            count()
             await send(message)
 
-        self._service.enter()
         try:
-            await self._admit(scope, receive, send_and_record)
+            await self._admit(scope, receive_and_count, send_and_record)
         except Exception as error:
             if status != CLIENT_LEFT:  # the response has begun and can only be broken off
                 raise
-            log.exception("%s %s failed by a bug of ours", scope["method"], scope["path"])
+            log.exception("%s %r failed by a bug of ours", scope["method"], scope["path"])
             body = internal_error(error).body()
             await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_record)
         finally:
-            self._service.leave()
+            if is_counted:
+                self._service.leave()
             self._service.telemetry.responses.add(path=_known_path(scope["path"]), status=str(status))
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:

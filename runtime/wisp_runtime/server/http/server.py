@@ -14,6 +14,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from wisp_http.limits import ConnectionLimits
+from wisp_http.protocol import LimitedProtocol
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
@@ -162,7 +164,7 @@ def _web_config(app: ASGIApp) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=_Protocol,
         ws="none",
         loop="none",
         lifespan="off",
@@ -171,6 +173,18 @@ def _web_config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
+    )
+
+
+class _Protocol(LimitedProtocol):
+    """One connection; a gateway's heads, with what it adds, are within these limits."""
+
+    limits = ConnectionLimits(
+        max_head_bytes=32 * 1024,
+        max_headers=192,
+        max_connections=2048,
+        write_timeout_s=180.0,  # a gateway that has a slow client takes 64 KiB within 120 s
+        min_write_bytes=1,
     )
 
 
