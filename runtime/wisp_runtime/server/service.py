@@ -74,6 +74,10 @@ class Service:
         if self._text is not None and self._text.templates is not None:
             await self._text.templates.close()
 
+    def has_running(self) -> bool:
+        """Return whether any sequence waits for tokens of the engine."""
+        return self._text is not None and self._text.generator.has_running
+
     def abort_all(self) -> None:
         """Abort every running sequence; its response ends with ``server_stopping``."""
         if self._text is not None:

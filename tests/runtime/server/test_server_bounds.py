@@ -97,6 +97,15 @@ def test_only_failures_spend_the_error_budget(api, server, fails_as, status, err
     budget._errors.clear()
 
 
+@pytest.mark.parametrize(
+    ("header", "priority"), [("high", -1), ("normal", 0), ("low", 1), ("urgent", 0), ("", 0), (None, 0)]
+)
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, ASK), (COMPLETE, GO_ON)])
+def test_the_gateways_priority_reaches_the_engine(api, server, path, asked, header, priority):
+    api.post(path, json=asked, headers={} if header is None else {"x-wisp-priority": header})
+    assert server.engine.submitted[0].priority == priority
+
+
 def test_stop_tokens_are_sent_once_each(api, server):
     api.post(COMPLETE, json=GO_ON | {"stop_token_ids": [5, 3, 5, 3] * 16, "stop": ["<|end|>"]})
     assert server.engine.submitted[0].stop_token_ids == (3, 5, 257)

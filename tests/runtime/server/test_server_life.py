@@ -4,13 +4,16 @@ import json
 import socket
 import threading
 import time
+from functools import partial
 
 import httpx
 import pytest
 from fake_engine import END, live_server, tokens_of, write_model
 
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase
+from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.error_budget import ErrorBudget
+from wisp_runtime.server.http import server as http_server
 
 CHAT = "/v1/chat/completions"
 HEAD = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -205,6 +208,22 @@ def test_a_dead_engine_ends_every_request_and_the_process(tiny_model, stream):
         *_, last = [line for line in text.splitlines() if line]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_failed"
     assert len(results) == 3
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_an_engine_that_answers_no_more_ends_the_process(tiny_model, monkeypatch, tokens):
+    monkeypatch.setattr(http_server, "wait_for_silence", partial(wait_for_silence, timeout_s=0.5))
+    with live_server(tiny_model) as server:
+        time.sleep(1)  # silent, but idle
+        assert httpx.get(server.url + "/readyz").status_code == 200
+        server.engine.script = lambda _: tokens_of("abc"[:tokens])  # and no end
+        results = []
+        waiting = post_later(server, ASK, results)
+        failure = server.join()
+        waiting.join()
+    assert (failure.reason, failure.exit_code) == ("EngineFailed", 1)
+    assert "answered nothing for 0.5 s" in failure.message
+    assert [status for status, _ in results] == [503]
 
 
 def test_a_model_that_does_not_load_ends_the_process_with_its_reason(tiny_model):

@@ -19,6 +19,7 @@ from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_un
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
+    priority_of,
     resolve_max_tokens,
     sampling_of,
     stop_tokens_of,
@@ -48,7 +49,9 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
     stop_tokens = stop_tokens_of(request, tokenizer, info.vocab_size)
-    submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens)
+    submits = submits_of(
+        prompt, request, sampling, max_tokens, stop_tokens, priority_of(http_request.headers)
+    )
     stops = StopStrings(request.stop or ())
     job = GenerationJob(
         request=request,

@@ -19,6 +19,7 @@ from wisp_runtime.server.parsing.requests import MAX_PROMPTS, CompletionRequest,
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
+    priority_of,
     resolve_max_tokens,
     sampling_of,
     stop_tokens_of,
@@ -43,7 +44,7 @@ async def completions(service: Service, http_request: Request) -> Response:
     echoes = await asyncio.to_thread(_echoes, tokenizer, request)
     job = GenerationJob(
         request=request,
-        choices=_choices(prompts, request, service),
+        choices=_choices(prompts, request, service, priority_of(http_request.headers)),
         prefix="cmpl",
         kind="text_completion",
         chunk_kind="text_completion",
@@ -85,7 +86,9 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
     return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in request.prompt]
 
 
-def _choices(prompts: list[list[int]], request: CompletionRequest, service: Service) -> list[Choice]:
+def _choices(
+    prompts: list[list[int]], request: CompletionRequest, service: Service, priority: int
+) -> list[Choice]:
     sampling = sampling_of(request, request.logprobs, service.info)
     stop_tokens = stop_tokens_of(request, service.text.tokenizer, service.info.vocab_size)
     stops = StopStrings(request.stop or ())
@@ -94,7 +97,7 @@ def _choices(prompts: list[list[int]], request: CompletionRequest, service: Serv
         left = service.info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
         max_tokens = resolve_max_tokens(len(prompt), requested, service.info.max_context, "prompt")
-        submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens)
+        submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens, priority)
         choices += [Choice(submit, stops) for submit in submits]
     return choices
 

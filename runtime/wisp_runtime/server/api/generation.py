@@ -46,6 +46,11 @@ class Generator:
         self._budget = budget
         self._running: set[str] = set()
 
+    @property
+    def has_running(self) -> bool:
+        """True while a sequence waits for tokens."""
+        return bool(self._running)
+
     def abort_all(self) -> None:
         """Abort every running sequence; its response ends with the error ``server_stopping``."""
         for request_id in self._running:

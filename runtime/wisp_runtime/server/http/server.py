@@ -20,6 +20,7 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
+from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.service import Service
@@ -67,7 +68,8 @@ class HttpServer:
     async def _until_over(self, stop: asyncio.Event, loading: asyncio.Task[None]) -> Fatal | None:
         engine, spent = self.service.engine, self.service.budget.is_spent
         stopping, failing = asyncio.create_task(stop.wait()), asyncio.create_task(spent.wait())
-        waits: set[asyncio.Future[Any]] = {stopping, failing, loading, engine.failed}
+        silence = asyncio.create_task(wait_for_silence(engine, self.service.has_running))
+        waits: set[asyncio.Future[Any]] = {stopping, failing, silence, loading, engine.failed}
         try:
             while True:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -81,11 +83,13 @@ class HttpServer:
                     return failure_of(
                         ErrorBudgetSpent("too many requests failed within a minute; see the log.")
                     )
+                if silence.done():
+                    return failure_of(silence.result())
                 if stopping.done():
                     return None
         finally:
-            stopping.cancel()
-            failing.cancel()
+            for task in (stopping, failing, silence):
+                task.cancel()
 
     async def _drain(self, skip_wait: asyncio.Event) -> None:
         """Wait until running requests have finished, at most the drain timeout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -13,6 +13,8 @@ from wisp_runtime.server.api.errors import bad_request, context_exceeded, text_t
 from wisp_runtime.server.parsing.requests import GenerationRequest
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
+PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own
+PRIORITIES = {"high": -1, "normal": 0, "low": 1}  # lower runs first
 SEED_BITS = 63
 MAX_ID_DIGITS = 18
 MIN_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine requires a positive share
@@ -47,12 +49,18 @@ def _biases(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float
     return tuple(pairs)
 
 
+def priority_of(headers: Mapping[str, str]) -> int:
+    """Return the priority that the gateway gave a request; normal if it gave none that is known here."""
+    return PRIORITIES.get(headers.get(PRIORITY_HEADER, "normal"), PRIORITIES["normal"])
+
+
 def submits_of(
     prompt: Sequence[int],
     request: GenerationRequest,
     sampling: SamplingParams,
     max_tokens: int,
     stop_tokens: tuple[int, ...] = (),
+    priority: int = 0,
 ) -> list[Submit]:
     """Return one message to the engine for each of the ``n`` choices to ``prompt``; each has its own seed.
 
@@ -61,6 +69,7 @@ def submits_of(
 
     Args:
         stop_tokens: token ids that end a choice.
+        priority: level of priority; lower runs first.
     """
     seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
@@ -70,6 +79,7 @@ def submits_of(
         sampling=sampling,
         stop_token_ids=stop_tokens,
         ignore_eos=bool(request.ignore_eos),
+        priority=priority,
     )
     return [
         replace(
