@@ -117,6 +117,7 @@ class App:
             is_stream=body.is_stream,
             entered_s=client.entered_s,
             priority=grant.priority,
+            sequences=body.sequences,
         )
         del body  # not held beside the one that is sent
         await self._until_gone(client, self._proxy.serve(client, state, request))

@@ -26,6 +26,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 StartError                      the gateway cannot start (exit 1)
 DiscoveryError                  a snapshot or object that cannot be read; the last good one stays
 EndpointLost                    between the gateway and a pod; becomes a retry or an UpstreamFailed
+└── EndpointRefused             the pod answered that it does not take the request
 """
 
 from __future__ import annotations
@@ -229,3 +230,10 @@ class EndpointLost(Exception):
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.was_sent = was_sent
+
+
+class EndpointRefused(EndpointLost):
+    """A pod answered that it does not take the request now; it has not died of it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, was_sent=True)

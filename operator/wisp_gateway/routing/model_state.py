@@ -13,7 +13,7 @@ from collections.abc import Callable
 from wisp_gateway.discovery.snapshot import Endpoint, Model
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.load_balancer import EndpointLoad, select_endpoint
+from wisp_gateway.routing.load_balancer import EndpointLoad, select_endpoint, slots_of
 from wisp_gateway.routing.request_queue import QueuedRequest, RequestQueue, retry_after
 
 RATE_WINDOW_S = 5
@@ -27,6 +27,8 @@ class Pod:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.running = 0
+        self.slots_used = 0
+        self.sequences = 0
         self.observed_ready: bool | None = None  # None: as in the snapshot
 
     @property
@@ -60,6 +62,7 @@ class ModelState:
         self._wake_began_s: float | None = None
         self._mean_run_s = 1.0
         self._round_robin_index = 0
+        self._refusal: GatewayError | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOW_S + 1)
 
     @property
@@ -123,6 +126,8 @@ class ModelState:
 
     def requeue_front(self, request: QueuedRequest) -> None:
         """Put a request whose pod died first in the queue, unless the model cannot come back."""
+        if self._refusal is not None:
+            raise self._refusal
         self.queue.requeue_front(request)
         self.advance()
 
@@ -147,22 +152,29 @@ class ModelState:
         self.queue.revalidate(self.model, self.model.key, ready=self.ready, retry_after_s=self.retry_after_s)
 
     def close(self, refusal: GatewayError) -> None:
-        """Refuse every queued request."""
+        """Refuse every queued request, and whatever comes back to the queue: the model is gone."""
+        self._refusal = refusal
         self.queue.refuse_all(refusal)
 
     def expire(self) -> None:
         """Refuse the queued requests past their deadline."""
         self.queue.expire(self._clock(), self.model.key, self.retry_after_s)
 
-    def acquire(self, pod: Pod) -> None:
-        """Count a request that begins at ``pod``."""
+    def acquire(self, pod: Pod, sequences: int) -> int:
+        """Count a request that begins at ``pod``; return its number of slots there."""
+        slots = slots_of(sequences, self.model.target_concurrency)
         pod.running += 1
+        pod.slots_used += slots
+        pod.sequences += sequences
         self.running += 1
         self._round_robin_index += 1
+        return slots
 
-    def release(self, pod: Pod, ran_s: float) -> None:
+    def release(self, pod: Pod, slots: int, sequences: int, ran_s: float) -> None:
         """Count a request that ended at ``pod`` after ``ran_s`` seconds; dispatch the next one."""
         pod.running -= 1
+        pod.slots_used -= slots
+        pod.sequences -= sequences
         self.running -= 1
         self.last_active_s = self._clock()
         self._mean_run_s += _MEAN_WEIGHT * (ran_s - self._mean_run_s)
@@ -170,6 +182,10 @@ class ModelState:
 
     def _select_endpoint(self, request: QueuedRequest) -> str | None:
         limit = self.model.target_concurrency
-        loads = [EndpointLoad(id, pod.running, limit) for id, pod in self.pods.items() if pod.is_ready]
+        loads = [
+            EndpointLoad(id, pod.slots_used, limit, pod.sequences)
+            for id, pod in self.pods.items()
+            if pod.is_ready
+        ]
         key = request.key if self.model.routing == "PrefixAware" else None
         return select_endpoint(loads, key=key, round_robin_index=self._round_robin_index)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from wisp_gateway.discovery.key_digests import NORMAL
 from wisp_gateway.discovery.snapshot import Endpoint, Model, Snapshot
 from wisp_gateway.errors import GatewayError, ModelNotFound
 from wisp_gateway.metrics import Metrics
@@ -19,20 +20,21 @@ from wisp_gateway.routing.request_queue import QueuedRequest
 
 
 class Slot:
-    """A slot at a pod; leaving the ``with`` block releases it."""
+    """A request's slots at a pod; leaving the ``with`` block releases them."""
 
-    def __init__(self, state: ModelState, pod: Pod) -> None:
+    def __init__(self, state: ModelState, pod: Pod, sequences: int) -> None:
         self.pod = pod
         self.endpoint: Endpoint = pod.endpoint
         self._state: ModelState | None = state
         self._began_s = time.monotonic()
-        state.acquire(pod)
+        self._sequences = sequences
+        self._slots = state.acquire(pod, sequences)
 
     def release(self) -> None:
         """Release the slot; a second call does nothing."""
         state, self._state = self._state, None
         if state is not None:
-            state.release(self.pod, time.monotonic() - self._began_s)
+            state.release(self.pod, self._slots, self._sequences, time.monotonic() - self._began_s)
 
     def __enter__(self) -> Slot:
         return self
@@ -92,7 +94,14 @@ class ModelRegistry:
         self._on_wait(state)
 
     async def acquire_slot(
-        self, state: ModelState, key: bytes | None, *, entered_s: float, is_retry: bool = False
+        self,
+        state: ModelState,
+        key: bytes | None,
+        *,
+        entered_s: float,
+        is_retry: bool = False,
+        sequences: int = 1,
+        priority: str = NORMAL,
     ) -> Slot:
         """Wait for a slot at one of the model's pods.
 
@@ -100,6 +109,8 @@ class ModelRegistry:
             key: prefix key of the prompt, or None.
             entered_s: arrival time (monotonic); the request waits at most ``coldStart.maxWait`` from then on.
             is_retry: True after its pod died; it goes to the front of the queue.
+            sequences: answers that the request asks for.
+            priority: priority of its key.
 
         Raises:
             GatewayError: the request may not wait, or has waited too long.
@@ -111,7 +122,9 @@ class ModelRegistry:
             key,
             entered_s,
             time.monotonic() + wait_s,
-            lambda result: _resolve_slot(state, outcome, result),
+            lambda result: _resolve_slot(state, outcome, result, sequences),
+            sequences,
+            priority,
         )
         try:
             (state.requeue_front if is_retry else state.admit)(request)
@@ -130,14 +143,16 @@ class ModelRegistry:
             timer.cancel()
 
 
-def _resolve_slot(state: ModelState, outcome: asyncio.Future[Slot], result: str | GatewayError) -> None:
+def _resolve_slot(
+    state: ModelState, outcome: asyncio.Future[Slot], result: str | GatewayError, sequences: int
+) -> None:
     """Turn a queue's result into a slot, unless the client disconnected in the same tick."""
     if outcome.done():
         return
     if isinstance(result, GatewayError):
         outcome.set_exception(result)
     else:
-        outcome.set_result(Slot(state, state.pods[result]))
+        outcome.set_result(Slot(state, state.pods[result], sequences))
 
 
 def _claim(model: Model) -> Claim:

@@ -7,7 +7,7 @@ every rule is one row of a table test. :mod:`.registry` adds the clock, the pods
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +25,10 @@ from wisp_gateway.errors import (
 # The official SDKs do not retry when Retry-After is over two minutes.
 MAX_RETRY_AFTER_S = 60
 UNKNOWN_COLD_START_S = 10.0
+# A request waits as one that came this much later: bounded, so that each is served in the end.
+PRIORITY_DELAY_S = {"high": -30.0, "low": 30.0}
+SEQUENCE_DELAY_S = 0.25
+MAX_SEQUENCES_DELAY_S = 30.0
 
 
 @dataclass(eq=False)
@@ -35,22 +39,34 @@ class QueuedRequest:
         key: prefix key of the prompt, or None.
         entered_s, deadline_s: times on the caller's monotonic clock.
         resolve: callback, called once with the endpoint's id or the refusal.
+        sequences: answers that it asks for.
+        priority: ``high``, ``normal`` or ``low``.
+        is_retry: True after its pod died; then it goes before all others.
     """
 
     key: bytes | None
     entered_s: float
     deadline_s: float
     resolve: Callable[[str | GatewayError], None]
+    sequences: int = 1
+    priority: str = "normal"
+    is_retry: bool = False
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Sort key of the queue."""
+        delay_s = min(SEQUENCE_DELAY_S * (self.sequences - 1), MAX_SEQUENCES_DELAY_S)
+        return not self.is_retry, self.entered_s + delay_s + PRIORITY_DELAY_S.get(self.priority, 0.0)
 
 
 SelectEndpoint = Callable[[QueuedRequest], str | None]
 
 
 class RequestQueue:
-    """Bounded queue of one model, first come first served."""
+    """Bounded queue of one model: first come first served, but for priority and the number of answers."""
 
     def __init__(self) -> None:
-        self._queue: deque[QueuedRequest] = deque()
+        self._queue: list[QueuedRequest] = []
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -74,7 +90,7 @@ class RequestQueue:
         if endpoint_id is not None:
             request.resolve(endpoint_id)
         elif len(self._queue) < model.cold_start.queue_limit:
-            self._queue.append(request)
+            self._insert(request)
         else:
             raise QueueFull(
                 f"{len(self._queue)} requests already wait for model {model.key} "
@@ -84,7 +100,8 @@ class RequestQueue:
 
     def requeue_front(self, request: QueuedRequest) -> None:
         """Put a request whose pod died at the front; it was admitted before, so the limit does not apply."""
-        self._queue.appendleft(request)
+        request.is_retry = True
+        self._insert(request)
 
     def dispatch(self, select: SelectEndpoint) -> None:
         """Resolve requests from the front, until ``select`` returns None."""
@@ -92,7 +109,7 @@ class RequestQueue:
             endpoint_id = select(self._queue[0])
             if endpoint_id is None:
                 return
-            self._queue.popleft().resolve(endpoint_id)
+            self._queue.pop(0).resolve(endpoint_id)
 
     def revalidate(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
         """Refuse every queued request if the model (None: deleted) is no longer expected to serve."""
@@ -107,7 +124,7 @@ class RequestQueue:
     def refuse_all(self, refusal: GatewayError) -> None:
         """Resolve every queued request with ``refusal``."""
         while self._queue:
-            self._queue.popleft().resolve(refusal)
+            self._queue.pop(0).resolve(refusal)
 
     def expire(self, now_s: float, model_key: str, retry_after_s: int) -> None:
         """Refuse the requests past their deadline."""
@@ -121,6 +138,9 @@ class RequestQueue:
                     retry_after_s=retry_after_s,
                 )
             )
+
+    def _insert(self, request: QueuedRequest) -> None:
+        insort(self._queue, request, key=lambda queued: queued.order)
 
     def cancel(self, request: QueuedRequest) -> None:
         """Remove a request whose client disconnected."""

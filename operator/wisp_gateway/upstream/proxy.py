@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import NORMAL
-from wisp_gateway.errors import EndpointLost, Headers, UpstreamFailed
+from wisp_gateway.errors import EndpointLost, EndpointRefused, Headers, UpstreamFailed
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
@@ -19,12 +19,15 @@ from wisp_gateway.routing.registry import ModelRegistry, Slot
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.stream_proxy import StreamProxy
+from wisp_gateway.upstream.suspects import Suspects
 from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
-# After three failed pods the request itself is the likely cause.
-MAX_RETRIES = 2
+# A second pod that dies under a request is the request's doing: a third would die as well.
+MAX_DEATHS = 1
+# A pod that drains answers 503 and does not die; another may take the request.
+MAX_REFUSALS = 2
 
 
 @dataclass
@@ -38,7 +41,9 @@ class Request:
     is_stream: bool
     entered_s: float
     priority: str = NORMAL
-    failures: int = 0
+    sequences: int = 1
+    deaths: int = 0
+    refusals: int = 0
     held_s: float | None = None
 
 
@@ -53,6 +58,7 @@ class Proxy:
         self._metrics = metrics
         self._tokens = tokens
         self._max_answer_bytes = max_answer_bytes
+        self._suspects = Suspects()
 
     async def serve(self, client: Client, state: ModelState, request: Request) -> None:
         """Answer ``request`` on ``client``; to be cancelled when the client disconnects.
@@ -75,22 +81,39 @@ class Proxy:
     async def _open(self, state: ModelState, request: Request) -> tuple[Slot, Answer]:
         """Return a slot and an answer that has its first byte, from another pod if one dies before that."""
         while True:
-            slot = await self._acquire_slot(state, request)
             try:
-                answer = await self._send(state, slot, request)
+                if not request.deaths:
+                    return await self._attempt(state, request)
+                wait_s = request.entered_s + state.model.cold_start.max_wait_s - time.monotonic()
+                async with self._suspects.alone(state, wait_s) as on_sending:
+                    return await self._attempt(state, request, on_sending)
             except EndpointLost as failure:
-                self._registry.mark_unhealthy(state, slot)
                 self._record_failure(state, request, failure)
-            except BaseException:
-                slot.release()
-                raise
-            else:
-                return slot, answer
+
+    async def _attempt(
+        self, state: ModelState, request: Request, on_sending: Callable[[], None] | None = None
+    ) -> tuple[Slot, Answer]:
+        slot = await self._acquire_slot(state, request)
+        try:
+            if on_sending is not None:
+                on_sending()
+            return slot, await self._send(state, slot, request)
+        except EndpointLost:
+            self._registry.mark_unhealthy(state, slot)
+            raise
+        except BaseException:
+            slot.release()
+            raise
 
     async def _acquire_slot(self, state: ModelState, request: Request) -> Slot:
         is_retry = request.held_s is not None
         slot = await self._registry.acquire_slot(
-            state, request.key, entered_s=request.entered_s, is_retry=is_retry
+            state,
+            request.key,
+            entered_s=request.entered_s,
+            is_retry=is_retry,
+            sequences=request.sequences,
+            priority=request.priority,
         )
         if request.held_s is None:
             request.held_s = time.monotonic() - request.entered_s
@@ -111,20 +134,27 @@ class Proxy:
         answer = await self._pool.exchange(address, head, request.body)
         if answer.status == 401:  # a pod asks for nothing but the gateway's own token
             answer.abort()
-            raise EndpointLost(f"{address}: it does not accept this gateway's token", was_sent=True)
-        if answer.status == 503 and request.failures < MAX_RETRIES:
+            raise EndpointRefused(f"{address}: it does not accept this gateway's token")
+        if answer.status == 503 and request.refusals < MAX_REFUSALS:
             answer.abort()
-            raise EndpointLost(f"{address}: it answered 503", was_sent=True)
+            raise EndpointRefused(f"{address}: it answered 503")
         return answer
 
     def _record_failure(self, state: ModelState, request: Request, failure: EndpointLost) -> None:
         """Count a failure; raise if the request has no retry or no time left."""
         log.warning("%s: %s before the first byte", state.model.key, failure)
-        request.failures += failure.was_sent
-        if request.failures > MAX_RETRIES:
+        if isinstance(failure, EndpointRefused):
+            request.refusals += 1
+        else:
+            request.deaths += failure.was_sent
+        if request.deaths > MAX_DEATHS:
             raise UpstreamFailed(
-                f"{request.failures} pods of model {state.model.key} ended "
+                f"{request.deaths} pods of model {state.model.key} ended "
                 "while they worked on this request; it is not tried again."
+            )
+        if request.refusals > MAX_REFUSALS:
+            raise UpstreamFailed(
+                f"{request.refusals} pods of model {state.model.key} did not take this request. Retry later."
             )
         if time.monotonic() - request.entered_s > state.model.cold_start.max_wait_s and failure.was_sent:
             raise UpstreamFailed(

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from wisp_gateway.routing.load_balancer import EndpointLoad, prefix_key, select_endpoint
+from wisp_gateway.routing.load_balancer import EndpointLoad, prefix_key, select_endpoint, slots_of
 
 
 def loads(*running, limit=8):
-    return [EndpointLoad(f"p{index}", count, limit) for index, count in enumerate(running)]
+    return [EndpointLoad(f"p{index}", count, limit, count) for index, count in enumerate(running)]
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,20 @@ def loads(*running, limit=8):
 )
 def test_the_least_loaded_pod_is_selected(running, round_robin_index, expect):
     assert select_endpoint(loads(*running), round_robin_index=round_robin_index) == expect
+
+
+def test_a_pod_with_many_answers_to_generate_is_passed_over():
+    busy, calm = EndpointLoad("busy", 4, 16, 128), EndpointLoad("calm", 6, 16, 6)
+    assert select_endpoint([busy, calm]) == "calm"
+    assert {select_endpoint([busy, calm], key=b"%d" % number) for number in range(20)} == {"calm"}
+
+
+@pytest.mark.parametrize(
+    ("sequences", "limit", "slots"),
+    [(1, 16, 1), (3, 16, 3), (128, 16, 4), (128, 2, 1), (1, 1, 1), (4096, 10_000, 2500)],
+)
+def test_one_request_takes_at_most_a_quarter_of_a_pods_slots(sequences, limit, slots):
+    assert slots_of(sequences, limit) == slots
 
 
 def test_one_prefix_goes_to_one_pod_and_many_prefixes_spread():

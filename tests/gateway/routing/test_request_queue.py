@@ -54,6 +54,29 @@ def test_retry_after_is_what_is_left_of_the_usual_time(expected_s, elapsed_s, se
     assert retry_after(expected_s=expected_s, elapsed_s=elapsed_s) == seconds
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "served"),
+    [
+        # name, arrival in seconds, answers, priority
+        ([("a", 0, 1, "normal"), ("b", 1, 1, "normal")], "ab"),
+        ([("a", 0, 1, "low"), ("b", 1, 1, "normal"), ("c", 2, 1, "high")], "cba"),
+        ([("a", 0, 1, "unknown"), ("b", 1, 1, "low")], "ab"),
+        ([("a", 0, 32, "normal"), ("b", 1, 1, "normal")], "ba"),  # an answer passes 32 answers
+        ([("a", 0, 32, "normal"), ("b", 9, 1, "normal")], "ab"),  # for some seconds, not for ever
+        ([("a", 0, 1, "low"), ("b", 31, 1, "normal")], "ab"),
+        ([("a", 0, 4096, "low"), ("b", 91, 1, "high")], "ab"),  # no class and no size starves another
+    ],
+)
+def test_the_queue_ranks_by_arrival_priority_and_number_of_answers(arrivals, served):
+    queue, outcomes = RequestQueue(), []
+    for name, entered_s, sequences, priority in arrivals:
+        queued = request(name, outcomes, entered_s)
+        queued.sequences, queued.priority = sequences, priority
+        queue.admit(queued, model(queue_limit=9), lambda _: None, ready=0, retry_after_s=1)
+    queue.dispatch(lambda _: "pod")
+    assert "".join(name for name, _ in outcomes) == served
+
+
 def test_first_come_first_served_until_every_slot_is_taken():
     queue, outcomes, endpoints = RequestQueue(), [], ["a", "b"]
     for name in "xyz":

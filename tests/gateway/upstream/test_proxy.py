@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import time
@@ -59,10 +60,49 @@ def test_the_only_pod_dies_and_the_request_waits_for_its_return(world, is_stream
 def test_a_request_that_kills_every_pod_is_given_up(world):
     pod = world.pod(world.does.die_and_return(0.05, 99))
     world.model("m", pod)
-    with pytest.raises(openai.InternalServerError, match="3 pods of model default/m ended") as caught:
+    with pytest.raises(openai.InternalServerError, match="2 pods of model default/m ended") as caught:
         world.start().chat(client=world.openai(max_retries=2))
     assert caught.value.status_code == 502
-    assert len(pod.seen) == 3  # nor does the SDK begin again
+    assert len(pod.seen) == 2  # nor does the SDK begin again
+
+
+def dies_of(poison, talk):
+    """A pod that dies of one request, shortly after it came, and is back soon; others take a moment."""
+
+    async def handle(pod, seen, writer):
+        if poison in seen.body:
+            await asyncio.sleep(0.1)
+            await pod.kill()
+            await asyncio.sleep(0.1)
+            await pod.start()
+            return
+        await talk(pod, seen, writer)
+
+    return handle
+
+
+def test_neighbours_of_a_request_that_kills_pods_are_answered_and_it_kills_no_third(world):
+    pods = [world.pod(dies_of(b"poison", world.does.talk(gap_s=0.3))) for _ in range(3)]
+    world.model("m", *pods, routing="LeastLoad")
+    world.start()
+    asks = [world.background(world.post) for _ in range(12)]
+    poison = {"model": "m", "messages": [{"role": "user", "content": "poison"}]}
+    killer = world.background(lambda: world.post(json=poison))
+    assert killer.result(20).status_code == 502
+    assert [asked.result(20).status_code for asked in asks] == [200] * 12
+    assert sum(b"poison" in seen.body for pod in pods for seen in pod.seen) == 2
+
+
+def test_a_request_whose_model_and_pod_are_gone_does_not_wait_for_them(world):
+    """Also when a model of the same name came meanwhile: its routing state is another."""
+    pod = world.pod(world.does.talk(gap_s=20))
+    world.model("m", pod)
+    asked = world.start().background(world.post)
+    world.until(lambda: pod.seen)
+    world.remove("default/m")
+    world.model("m", world.pod())
+    world.do(pod.kill())
+    assert asked.result(5).status_code == 404
 
 
 def test_a_pod_that_is_not_there_costs_no_attempt(world):
