@@ -17,13 +17,13 @@ from aiohttp import web
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
-from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.demand import DemandAggregator, Report
 
 log = logging.getLogger(__name__)
 
 FORWARDED = "X-Wisp-Passed-On"
 FORWARD_TIMEOUT_S = 2.0
-MAX_REPORT_BYTES = 4 << 20
+MAX_REPORT_BYTES = 2 << 20
 NOT_A_GATEWAY = (
     "demand is taken from this installation's gateways alone, and this token does not belong to the "
     "gateway's name. Give operator and gateways the same file --pod-token-keys."
@@ -95,23 +95,22 @@ class Endpoints:
             report = await request.json()
             if self._tokens.is_used and report["gateway"] != proof[GATEWAY_HEADER]:
                 return web.json_response({"error": NOT_A_GATEWAY}, status=401)
-            self._demand.record(report, time.time())
+            recorded = self._demand.record(report, time.time())
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             return web.json_response({"error": f"not a demand report: {error!r}"}, status=400)
         if self._leader.is_leader:
             self._metrics.count(
                 "demand_reports", way="passed-on" if FORWARDED in request.headers else "direct"
             )
-            self._notify(report["models"])
+            self._notify(recorded)
         elif FORWARDED not in request.headers:
             return await self._forward(report, proof)
         return web.Response(status=204)
 
-    def _notify(self, models: Mapping[str, Mapping[str, Any]]) -> None:
+    def _notify(self, models: Mapping[str, Report]) -> None:
         for key, report in models.items():
             # A rejected request waits nowhere; that it arrived shows in its age alone.
-            idle_s = report.get("idleSeconds")
-            if report["waiting"] or report["running"] or (idle_s is not None and idle_s < 2.0):
+            if report.waiting or report.running or (report.idle_s is not None and report.idle_s < 2.0):
                 self._on_demand(key)
 
     async def _forward(self, report: Mapping[str, Any], proof: Mapping[str, str]) -> web.Response:

@@ -153,7 +153,7 @@ class Replica:
             tokens=self.tokens,
             leader=self.leader,
             metrics=self.metrics,
-            on_demand=self._enqueue,
+            on_demand=self._on_demand,
             liveness_problem=self.watchdog.liveness_problem,
             readiness_problem=self.watchdog.readiness_problem,
         )
@@ -161,6 +161,11 @@ class Replica:
     def _enqueue(self, key: str) -> None:
         if self.leader.is_leader and self.caches.is_filled:
             self.queue.add(key)
+
+    def _on_demand(self, key: str) -> None:
+        """Reconcile a model with demand; a name of no model costs nothing."""
+        if self.caches.model(key) is not None:
+            self._enqueue(key)
 
     def _on_started_leading(self) -> None:
         if self._reconciler is not None:

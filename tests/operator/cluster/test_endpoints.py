@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import json
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -120,6 +121,57 @@ def test_a_report_that_is_none_is_refused_with_the_reason(body):
             assert "not a demand report" in text
 
     asyncio.run(scenario())
+
+
+def entry(**changes):
+    return {"gateway": "g", "models": {"a/chat": {**WAITS, **changes}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(entry(waiting=-1)),
+        json.dumps(entry(waiting=1.5)),
+        json.dumps(entry(waiting=True)),
+        json.dumps(entry(waiting="1")),
+        json.dumps(entry(waiting=10**7)),  # status.queue is an int32, and so must a sum of them be
+        json.dumps(entry(waiting=10**400)),
+        json.dumps(entry()).replace('"running": 0', '"running": 1e400'),
+        json.dumps(entry(idleSeconds=float("nan"))),
+        json.dumps(entry(idleSeconds=float("inf"))),
+        json.dumps(entry(idleSeconds=-1)),
+        json.dumps({"gateway": "g" * 1000, "models": {}}),
+        json.dumps({"gateway": None, "models": {}}),
+        json.dumps({"gateway": "g", "models": {"x" * 1000: WAITS}}),
+        json.dumps({"gateway": "g", "models": {f"a/m{n}": WAITS for n in range(10_001)}}),
+        json.dumps({"gateway": "g", "models": [WAITS]}),
+        "[" * 100_000,
+        '{"gateway":' * 100_000,
+        "\xff",
+    ],
+)
+def test_numbers_and_names_without_measure_are_refused_and_change_nothing(body):
+    async def scenario():
+        async with replica(leads=True) as leader, aiohttp.ClientSession() as session:
+            async with session.post(f"http://{leader.address}/demand", data=body) as answer:
+                assert answer.status == 400
+            assert leader.on_demand == []
+            assert leader.demand.total("a/chat", 0.0).waiting == 0
+            assert (await post(leader.address, report(chat=WAITS)))[0] == 204
+
+    asyncio.run(scenario())
+
+
+def test_gateways_without_number_do_not_displace_those_that_report():
+    aggregator = DemandAggregator()
+    for n in range(256):
+        aggregator.record({"gateway": f"g{n}", "models": {"a/chat": WAITS}}, 0.0)
+    with pytest.raises(ValueError, match="256 other gateways"):
+        aggregator.record({"gateway": "one-more", "models": {"a/chat": WAITS}}, 1.0)
+    aggregator.record({"gateway": "g0", "models": {"a/chat": SLEEPS}}, 1.0)
+    assert aggregator.total("a/chat", 1.0).waiting == 255
+    aggregator.record({"gateway": "later", "models": {"a/chat": WAITS}}, 20.0)  # the others fell silent
+    assert aggregator.total("a/chat", 20.0).waiting == 1
 
 
 def test_probes_say_what_is_wrong():

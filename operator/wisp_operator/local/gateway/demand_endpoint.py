@@ -48,6 +48,6 @@ class DemandServer:
             )
         try:
             self._receive(await request.json())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.Response(status=204)
