@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+from attacked_model import write_model
 from gateway_target import GatewayTarget
 from neighbour import Reused
+from runtime_target import NAME, RuntimeTarget
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,23 @@ def gateway(gateway_session):
     yield target
     target.reset()
     print(target.gateway.output())
+
+
+@pytest.fixture(scope="session")
+def attacked_model(tmp_path_factory):
+    """The folder of a small model with a long context."""
+    return write_model(tmp_path_factory.mktemp("models") / NAME)
+
+
+@pytest.fixture(scope="session")
+def runtime_session(tmp_path_factory, attacked_model):
+    with Reused(lambda: RuntimeTarget(tmp_path_factory.mktemp("runtime"), attacked_model)) as reused:
+        yield reused
+
+
+@pytest.fixture
+def runtime(runtime_session):
+    """A runtime that earlier attacks have left well; its log is shown where a test fails."""
+    target = runtime_session.get()
+    yield target
+    print(target.runtime.output())

@@ -17,9 +17,10 @@ HEADS: dict[str, tuple[bytes, bytes]] = {
 BODIES: dict[str, tuple[bytes, bytes]] = {
     "chunk size": (CHUNKED, b"0" * 65536),
     "chunk extension": (CHUNKED + b"1;a=", b"x" * 65536),
-    "chunks of one byte": (CHUNKED, b"1\r\n \r\n" * 8192),
     "chunks with an extension each": (CHUNKED, (b"1;" + b"a=b;" * 250 + b"\r\n \r\n") * 64),
     "trailer value": (CHUNKED + b"2\r\n{}\r\n0\r\na: ", b"x" * 65536),
     "trailer after trailer": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"a: b\r\n" * 8192),
 }
 """Chunked bodies without an end, after the request line and host."""
+TINY_CHUNKS = (CHUNKED, b"1\r\n \r\n" * 8192)
+"""Chunks of one byte each, without an end: much work for a parser, few bytes for a limit."""

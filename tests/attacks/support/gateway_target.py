@@ -71,7 +71,8 @@ class GatewayTarget(Target):
         hold = {"mode": "Hold", "maxWaitSeconds": 3, "heartbeatSeconds": 1, "queueLimit": 128}
         self.directory.put("asleep", state="Asleep", coldStart=hold)
         command = [sys.executable, "-m", "wisp_gateway", "--directory", str(self.directory.path)]
-        command += ["--port", str(port), "--header-timeout-s", "3", "--body-timeout-s", "4", *flags]
+        command += ["--port", str(port), "--header-timeout-s", "3", "--body-timeout-s", "4"]
+        command += ["--write-timeout-s", "2", *flags]
         self.gateway = Process("gateway", command, folder / "gateway.log")
         for server in (port, pod_port, own_port):
             until(lambda server=server: status_of(f"http://127.0.0.1:{server}/readyz") == 200)
