@@ -14,13 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.checkpoint.index import SINGLE_FILE
+from wisp_plan.errors import PlanError
+from wisp_plan.families.config import parse_config
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.weights.tensors import check_tensors
 from wisp_runtime.convert.gguf_config import config, generation_config
 from wisp_runtime.convert.gguf_file import GGUFFile
 from wisp_runtime.convert.gguf_tensors import pending_tensors
 from wisp_runtime.convert.gguf_tokenizer import tokenizer, tokenizer_config
-from wisp_runtime.convert.writer import DTYPES, write_safetensors
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.convert.writer import DTYPES, PendingTensor, write_safetensors
+from wisp_runtime.errors import ConfigError, ModelUnsupported
 from wisp_runtime.sources.disk import require_space
 
 Dtype = Literal["bf16", "f32"]
@@ -66,10 +71,7 @@ def convert(
     if target.exists() and not force and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} is there already. Choose another folder, or replace it with --force.")
     settings = config(file, stored)
-    heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
-    assert isinstance(heads, int)
-    assert isinstance(kv_heads, int)
-    tensors = list(pending_tensors(file, heads, kv_heads))
+    tensors = _tensors(file, settings)
     parameters = sum(tensor.elements for tensor in tensors)
     needed = parameters * DTYPES[stored].itemsize + _SPARE_BYTES
     require_space(target, needed, f"converting {source.name}")
@@ -79,6 +81,24 @@ def convert(
         _write_json(folder / "generation_config.json", generation_config(file))
         written = write_safetensors(folder / SINGLE_FILE, tensors, stored, on_progress or _ignore)
     return Converted(target, len(tensors), parameters, written)
+
+
+def _tensors(file: GGUFFile, settings: dict[str, object]) -> list[PendingTensor]:
+    """List the tensors to write; those of the model that ``settings`` describes.
+
+    Raises:
+        ModelUnsupported: the settings are no model's, or the file has other tensors than they need.
+    """
+    try:
+        spec = parse_config(settings)
+        attention = spec.mixers(AttentionSpec)[0]
+        tensors = list(pending_tensors(file, attention.heads, attention.kv_heads))
+        check_tensors(
+            spec, {each.name: TensorInfo(each.name, "F32", each.shape, 0, 0, "") for each in tensors}
+        )
+    except PlanError as error:
+        raise ModelUnsupported(f"{file.path}, as config.json and safetensors: {error.message}") from error
+    return tensors
 
 
 def _ignore(_done: int, _total: int) -> None:

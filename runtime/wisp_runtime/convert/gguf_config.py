@@ -41,7 +41,7 @@ def config(source: GGUFFile, dtype: str) -> dict[str, object]:
         "max_position_embeddings": _integer(source, "context_length"),
         "rms_norm_eps": _shortest(source.require("llama.attention.layer_norm_rms_epsilon", float)),
         **_rope(source, head_size),
-        "vocab_size": int(source.tensors["token_embd.weight"].shape[1]),
+        "vocab_size": _vocab(source),
         "tie_word_embeddings": "output.weight" not in source.tensors,
         "attention_bias": "blk.0.attn_q.bias" in source.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in source.tensors,
@@ -63,7 +63,22 @@ def special_token_ids(source: GGUFFile) -> dict[str, int]:
 
 
 def _integer(source: GGUFFile, key: str) -> int:
-    return source.require(f"llama.{key}", int)
+    value = source.require(f"llama.{key}", int)
+    if value < 1:
+        raise ModelUnsupported(
+            f"{source.path}: llama.{key} is {value}; expected at least 1. Use another file."
+        )
+    return value
+
+
+def _vocab(source: GGUFFile) -> int:
+    embeddings = source.tensors.get("token_embd.weight")
+    if embeddings is None or len(embeddings.shape) != 2:
+        raise ModelUnsupported(
+            f"{source.path} has no matrix token_embd.weight; it cannot be converted without. "
+            "Use another file."
+        )
+    return int(embeddings.shape[1])
 
 
 def _rope(source: GGUFFile, head_size: int) -> dict[str, object]:

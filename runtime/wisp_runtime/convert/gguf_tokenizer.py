@@ -27,15 +27,17 @@ def tokenizer(source: GGUFFile) -> Tokenizer:
     tokens, kinds, merges = (
         source.require(f"tokenizer.ggml.{name}", list) for name in ("tokens", "token_type", "merges")
     )
-    if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
+    is_text = all(isinstance(text, str) for text in (*tokens, *merges))
+    if not is_text or len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise TokenizerUnreadable(f"{source.path}: its token list is damaged; download it again.")
-    built = Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(tokens)},
-            merges=[_pair(source, merge) for merge in merges],
-            ignore_merges=False,
-        )
-    )
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pairs = [_pair(source, merge) for merge in merges]
+    try:
+        built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=False))
+    except Exception as error:  # the library's only class
+        raise TokenizerUnreadable(
+            f"{source.path}: its tokens and merges contradict each other ({error}); download it again."
+        ) from error
     built.pre_tokenizer = _splitter(source)
     built.decoder = decoders.ByteLevel()
     built.add_tokens(
@@ -62,9 +64,19 @@ def tokenizer_config(source: GGUFFile, max_context: int) -> dict[str, object]:
         "model_max_length": max_context,
         "clean_up_tokenization_spaces": False,
         "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, False),
-        **{f"{role}_token": tokens[index] for role, index in ids.items() if index is not None},
+        **{
+            f"{role}_token": _token(source, tokens, index) for role, index in ids.items() if index is not None
+        },
         **({"chat_template": template} if template else {}),
     }
+
+
+def _token(source: GGUFFile, tokens: list[str], index: int) -> str:
+    if not 0 <= index < len(tokens):
+        raise TokenizerUnreadable(
+            f"{source.path}: the special token {index} is none of its {len(tokens)}; download it again."
+        )
+    return tokens[index]
 
 
 def _require_byte_level(source: GGUFFile) -> None:
@@ -100,8 +112,9 @@ def _pair(source: GGUFFile, merge: str) -> tuple[str, str]:
 
 def _bos_first(source: GGUFFile, tokens: list[str]) -> processors.TemplateProcessing:
     index = source.require("tokenizer.ggml.bos_token_id", int)
+    token = _token(source, tokens, index)
     return processors.TemplateProcessing(
-        single=f"{tokens[index]} $A", pair=f"{tokens[index]} $A $B", special_tokens=[(tokens[index], index)]
+        single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, index)]
     )
 
 
