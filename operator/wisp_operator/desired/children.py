@@ -42,19 +42,19 @@ class BuildContext:
 def children(model: InferenceModel, context: BuildContext, settings: BuildSettings) -> list[dict[str, Any]]:
     """Build them all, in the order to apply them; the Deployment first, since a request may wait for it.
 
-    Pods behind an endpoint picker ask for no token: the gateway there is not ours.
+    Pods of an InferencePool ask for no token: the gateway there is not ours.
     """
-    picker = context.annotations.get(ANNOTATION, "")
-    digests = () if picker else context.token_digests
+    pool = None
+    if "InferencePool" in context.optional_kinds:
+        pool = inference_pool(model, context.annotations.get(ANNOTATION, ""))
+    digests = () if pool else context.token_digests
     manifests = [deployment(model, context.replicas, settings, digests), service(model)]
-    manifests.append(network_policy(model, context.system_namespace))
+    manifests.append(network_policy(model, context.system_namespace, asks_tokens=bool(digests)))
     if needs_claim(model):
         manifests.append(persistent_volume_claim(model, settings))
     if context.replicas > 1:
         manifests.append(disruption_budget(model))
     if "PodMonitor" in context.optional_kinds:
         manifests.append(pod_monitor(model))
-    if "InferencePool" in context.optional_kinds:
-        pool = inference_pool(model, picker)
-        manifests += [pool] if pool else []
+    manifests += [pool] if pool else []
     return [*manifests, *cache_jobs(model, context.nodes, settings)]

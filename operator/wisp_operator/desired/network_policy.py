@@ -1,7 +1,7 @@
 """The NetworkPolicy of a model: allowed callers of its pods, and addresses that they may reach.
 
-A model without API keys is open to its own namespace, like its Service; one with keys is reached
-through the gateway alone, which checks them.
+A model without API keys whose pods ask for no token is open to its own namespace, like its Service; any other
+is reached through the gateway alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from wisp_operator.desired.volumes import FETCHED
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
-def network_policy(model: InferenceModel, system_namespace: str) -> dict[str, Any]:
+def network_policy(
+    model: InferenceModel, system_namespace: str, *, asks_tokens: bool = False
+) -> dict[str, Any]:
     """Build the policy of a model's pods.
 
     Args:
         model: owner of the pods; pods that fetch their weights may reach any address, all others none.
+        asks_tokens: whether the pods answer the gateway alone.
         system_namespace: namespace of the gateway, the operator and the collector of metrics.
     """
     callers: list[dict[str, Any]] = [
         {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: system_namespace}}}
     ]
-    if model.spec.access.api_key_secret_ref is None:
+    if model.spec.access.api_key_secret_ref is None and not asks_tokens:
         callers.append({"podSelector": {}})
     return {
         "apiVersion": "networking.k8s.io/v1",

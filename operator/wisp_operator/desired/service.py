@@ -1,4 +1,7 @@
-"""The Service of a model: ``http://NAME.NAMESPACE.svc/v1`` for clients inside the cluster."""
+"""The Service of a model: its endpoints, by which the gateway finds its pods.
+
+Clients inside the cluster may use it where pods ask for no token.
+"""
 
 from __future__ import annotations
 

@@ -72,8 +72,29 @@ def peers(policy):
 def test_a_model_with_keys_is_reached_through_the_gateway_alone():
     open_model = network_policy(model(), "wisp")
     guarded = network_policy(model(access={"apiKeySecretRef": {"name": "keys"}}), "wisp")
+    asking = network_policy(model(), "wisp", asks_tokens=True)
     assert peers(open_model) == ["namespaceSelector", "podSelector"]
-    assert peers(guarded) == ["namespaceSelector"]
+    assert peers(guarded) == peers(asking) == ["namespaceSelector"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "picker", "asks"),
+    [
+        ((), "", True),
+        (("InferencePool",), "epp:9002", False),  # the gateway in front of a pool has no token
+        (("InferencePool",), "no port", True),
+        ((), "epp:9002", True),  # an annotation that makes no pool opens nothing
+    ],
+)
+def test_pods_ask_for_a_token_unless_another_gateway_is_in_front_of_them(kinds, picker, asks):
+    context = around(
+        annotations={"wisp.dev/endpoint-picker": picker}, optional_kinds=kinds, token_digests=["ab" * 32]
+    )
+    deployment, _, policy = children(model(), context, SETTINGS)[:3]
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    digests = [variable["value"] for variable in variables if variable["name"] == "WISP_POD_TOKEN_SHA256"]
+    assert digests == (["ab" * 32] if asks else [])
+    assert peers(policy) == (["namespaceSelector"] if asks else ["namespaceSelector", "podSelector"])
 
 
 @pytest.mark.parametrize(
