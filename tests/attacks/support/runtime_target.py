@@ -63,16 +63,19 @@ class RuntimeTarget(Target):
         with self.connect(timeout_s=timeout_s) as client:
             return client.send(post(path, body)).answer()
 
-    def hold(self, seconds: float, path: str, **fields: Any) -> None:
-        """Send a streamed request and read it for this long; then leave."""
+    def hold(self, seconds: float, path: str, **fields: Any) -> bytes:
+        """Send a streamed request and read it for this long; returns the first bytes, then leaves."""
         body = json.dumps({"model": NAME, **fields}).encode()
         with self.connect(timeout_s=0.5) as client:
             client.send(post(path, body))
-            deadline = time.monotonic() + seconds
+            deadline, first = time.monotonic() + seconds, b""
             while time.monotonic() < deadline:
                 with suppress(TimeoutError):
-                    if not client.socket.recv(1 << 20):
+                    data = client.socket.recv(1 << 20)
+                    if not data:
                         break
+                    first = first or data
+        return first
 
     def load(self) -> dict[str, Any]:
         """Return ``load`` of the runtime's ``/state``."""
