@@ -17,6 +17,7 @@ import click
 from wisp_operator.cluster.config import OperatorConfig, own_address, own_identity, own_namespace
 from wisp_operator.cluster.replica import Replica
 from wisp_operator.core.access.policy import ENVIRONMENT, Policy
+from wisp_operator.core.exit_reasons import one_line
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 
@@ -131,13 +132,20 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _set_up_log(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s"
-    )
+    logging.basicConfig(level=level.upper(), stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_no_retry)
+        handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class OneLineFormatter(logging.Formatter):
+    """One line a message, since messages quote tenants' objects; a traceback has lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Format without control characters."""
+        return one_line(super().formatMessage(record))
 
 
 def _is_no_retry(record: logging.LogRecord) -> bool:

@@ -78,12 +78,18 @@ def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manif
         raise ManifestError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from error
     except yaml.YAMLError as error:
         raise ManifestError([f"{file}:1: not valid YAML: {str(error).splitlines()[0]}"]) from error
+    except RecursionError as error:
+        raise ManifestError([f"{file}:1: is nested too deeply for an {KIND}"]) from error
+    except ValueError as error:  # a number with thousands of digits
+        raise ManifestError([f"{file}:1: not valid YAML: {error}"]) from error
     manifests: list[Manifest] = []
     errors: list[str] = []
     for document in documents:
         try:
             model = _parse(document, namespace)
             manifests.append(Manifest(model, file, document.line))
+        except RecursionError:
+            errors.append(f"{file}:{document.line}: is nested too deeply for an {KIND}")
         except InvalidModel as error:
             located = [(_line(document, problem.at or problem.path), problem) for problem in error.problems]
             located.sort(key=lambda pair: pair[0])

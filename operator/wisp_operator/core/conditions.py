@@ -66,6 +66,7 @@ REASONS: dict[str, str] = {
     "Scaling": "Pods are being added or drained.",
     "Settled": "The pods are as many as decided.",
     "PodsFailing": "Pods ended with an error.",
+    "ReconcileFailed": "The operator failed to process the model, and goes on with the others.",
     "NameTaken": "An object with the name of one that the model needs exists, and is not the model's.",
     "ChildRefused": "The API server refused an object that the model needs.",
     "NameHeld": "Requests for the served name reach this model.",

@@ -7,11 +7,14 @@ Pure: an exit code and a termination log in, a :class:`~.observation.Failure` ou
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from wisp_operator.core.observation import Failure
 
 MAX_LINE_CHARS = 300
+MAX_MESSAGE_CHARS = 2048
+_REASON = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 SIGNALS = {137: "SIGKILL", 143: "SIGTERM", 139: "SIGSEGV", 134: "SIGABRT"}
 """Exit codes that are 128 + the signal which ended a process."""
 
@@ -30,11 +33,12 @@ def failure_of(
     """
     if log := _termination_log(output):
         details = log.get("details") if isinstance(log.get("details"), dict) else None
-        return Failure(str(log["reason"]), str(log.get("message", "")), at, exit_code, details or {})
+        message = one_line(str(log.get("message", "")))[:MAX_MESSAGE_CHARS]
+        return Failure(str(log["reason"]), message, at, exit_code, details or {})
     if deadline_s is not None:
         sentence = f"The pod was not ready within {deadline_s:g} s (spec.rollout.startupDeadline)."
         return Failure("StartupTimedOut", sentence, at, exit_code)
-    last = f" Last output: {output.splitlines()[-1][:MAX_LINE_CHARS]}" if output else ""
+    last = f" Last output: {one_line(output.splitlines()[-1][:MAX_LINE_CHARS])}" if output else ""
     if why:
         return Failure("Killed", f"The process was stopped: {why}.{last}", at, exit_code)
     if exit_code in SIGNALS:
@@ -46,6 +50,12 @@ def _termination_log(text: str) -> dict[str, Any] | None:
     """Parse the termination log of a runtime; None for any other text."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) and isinstance(document.get("reason"), str) else None
+    reason = document.get("reason") if isinstance(document, dict) else None
+    return document if isinstance(reason, str) and _REASON.fullmatch(reason) else None
+
+
+def one_line(text: str) -> str:
+    """Replace what would break or repaint a line of a log: a pod's text must not look like another's."""
+    return "".join(character if character.isprintable() else " " for character in text)

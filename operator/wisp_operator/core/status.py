@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from wisp_operator.desired.labels import selector_text
 from wisp_operator.errors import Problem
 
 State = Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]
+MAX_ERROR_CHARS = 1024
 PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
 
 
@@ -170,6 +171,21 @@ def refused_status(
         condition("Ready", "False", reason, message),
     ]
     return Status("Failed", generation, conditions=with_times(conditions, previous, generation, now))
+
+
+def failed_status(
+    written: Mapping[str, Any], error: Exception, generation: int, now: float
+) -> dict[str, Any]:
+    """Return the status written last, with a Degraded condition: the operator cannot process the object."""
+    message = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+    failure = condition("Degraded", "True", "ReconcileFailed", message)
+    kept = [entry for entry in written.get("conditions", ()) if entry["type"] != "Degraded"]
+    before = [entry for entry in written.get("conditions", ()) if entry["type"] == "Degraded"]
+    conditions = [failure] if kept else [failure, condition("Ready", "False", "ReconcileFailed", message)]
+    added: list[dict[str, Any]] = _plain(with_times(conditions, (), generation, now))
+    if before and before[0].get("status") == "True":
+        added[0]["lastTransitionTime"] = before[0]["lastTransitionTime"]
+    return {"state": "Failed", **written, "conditions": [*kept, *added]}
 
 
 @dataclass(frozen=True, slots=True)

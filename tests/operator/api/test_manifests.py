@@ -131,3 +131,11 @@ def test_one_name_in_two_files_is_refused(tmp_path):
         ManifestError, match=r"b\.yaml:7: metadata\.name: default/one is already in .*a\.yaml:1"
     ):
         read_files([tmp_path / "a.yaml", tmp_path / "b.yaml"])
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, "spec: " + "[" * 900 + "]" * 900, "spec: {replicas: " + "9" * 5000 + "}"]
+)
+def test_a_file_that_no_parser_bears_is_a_manifest_error(text):
+    with pytest.raises(ManifestError, match=r"file\.yaml:1"):
+        read_text(text, "file.yaml")

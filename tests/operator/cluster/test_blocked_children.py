@@ -74,3 +74,55 @@ def test_a_pod_that_only_carries_the_models_label_is_not_the_models():
     world.pod("stranger")["metadata"]["ownerReferences"] = []
     world.reconcile()
     assert (world.status.get("replicas", 0), world.annotated) == (0, {})
+
+
+def test_what_we_did_not_foresee_is_shown_on_its_model_and_goes_when_it_is_over():
+    world = World()
+    world.reconcile()
+    good = world.dependencies.fit_checker.verdict
+    world.dependencies.fit_checker.verdict = lambda model, devices: 1 / 0
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            world.reconcile()
+    assert len(world.statuses) == 2  # said once
+    assert condition_of(world, "Degraded")["reason"] == "ReconcileFailed"
+    assert "ZeroDivisionError" in condition_of(world, "Degraded")["message"]
+    assert world.status["state"] == "Asleep"  # what was true is kept
+    world.dependencies.fit_checker.verdict = good
+    world.reconcile()
+    assert condition_of(world, "Degraded")["status"] == "False"
+
+
+def test_a_model_that_never_was_processed_says_why():
+    world = World()
+    world.dependencies.fit_checker.verdict = lambda model, devices: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        world.reconcile()
+    assert world.status["state"] == "Failed"
+    assert condition_of(world, "Ready")["reason"] == "ReconcileFailed"
+
+
+def test_a_status_that_cannot_be_restored_is_begun_anew():
+    world = World()
+    world.model["status"] = {
+        "observedGeneration": 1,
+        "lastFailure": {"time": "yesterday"},
+        "conditions": [{}],
+    }
+    world.reconcile()
+    assert world.status["state"] == "Asleep"
+
+
+def test_many_pods_without_their_volumes_cost_a_few_requests_each_time():
+    world = World({"replicas": 1})
+    asked = []
+
+    async def warnings_about(namespace, pod):
+        asked.append(pod)
+        return []
+
+    world.warnings_about = warnings_about
+    for number in range(50):
+        world.pod(f"p{number}", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
+    world.reconcile()
+    assert len(asked) == 4

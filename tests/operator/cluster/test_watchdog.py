@@ -84,6 +84,34 @@ def test_a_cache_that_is_late_but_moves_is_not():
     assert liveness_problem(cluster) == ""
 
 
+def test_a_cluster_of_many_objects_is_listed_in_pages():
+    cluster = Cluster()
+    cluster.cluster = cluster.cached = {f"a/m{n}": "1" for n in range(250)}
+    pages, request = [], cluster.request
+
+    async def paged(method, path, *, query, **rest):
+        pages.append(query)
+        items = (await request(method, path, query=query, **rest))["items"] or []
+        start, limit = int(query.get("continue", 0)), int(query["limit"])
+        rest = {"continue": str(start + limit)} if start + limit < len(items) else {}
+        return {"items": items[start : start + limit], "metadata": rest}
+
+    cluster.request = paged
+    assert liveness_problem(cluster) == ""
+    assert {query.get("continue") for query in pages} == {None, "100", "200"}
+
+
+def test_an_answer_that_is_no_list_ends_no_watchdog(caplog):
+    cluster = Cluster()
+
+    async def nonsense(*_, **__):
+        return {"items": [{"metadata": None}]}
+
+    cluster.request = nonsense
+    assert liveness_problem(cluster) == ""
+    assert "tried again" in caplog.text
+
+
 def test_an_api_server_that_is_away_is_no_fault_of_ours():
     cluster = Cluster()
     cluster.is_away = True

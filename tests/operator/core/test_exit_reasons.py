@@ -44,3 +44,28 @@ def test_the_numbers_of_a_termination_log_are_kept_if_they_are_a_map(details, ke
 
 def test_a_long_last_line_is_cut():
     assert len(failure_of(1, "x" * 9000, 50.0).message) < 400
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "[" * 4096,
+        '{"reason":' * 400,
+        json.dumps({"reason": "two words", "message": "m"}),
+        json.dumps({"reason": "x" * 200, "message": "m"}),  # an Event's reason has 128 characters
+        json.dumps({"reason": "a\nb"}),
+    ],
+)
+def test_a_termination_log_that_is_none_is_output(output):
+    failure = failure_of(1, output, 0.0)
+    assert failure.reason == "Crashed"
+    assert len(failure.message) < 500
+
+
+def test_a_pods_message_is_one_bounded_line():
+    forged = "m\n2026-11-22 12:00:00 ERROR   team/other: deleted\x1b[2J"
+    failure = failure_of(1, json.dumps({"reason": "ModelNotFound", "message": forged + "x" * 9000}), 0.0)
+    assert "\n" not in failure.message
+    assert "\x1b" not in failure.message
+    assert len(failure.message) <= 2048
+    assert "\x1b" not in failure_of(1, "line\nlast \x1b[31m", 0.0).message

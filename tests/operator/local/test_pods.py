@@ -13,7 +13,7 @@ import pytest
 
 from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import pod_template
-from wisp_operator.local.processes.pods import Pod, PodContext, PodState
+from wisp_operator.local.processes.pods import Pod, PodContext, PodState, head, log_tail
 from wisp_operator.local.processes.process import Process
 
 FAKE = Path(__file__).parents[1] / "fake_runtime.py"
@@ -194,3 +194,17 @@ def test_a_process_ends_with_its_exit_code_and_its_output_is_kept(tmp_path):
         assert (tmp_path / "log").read_text() == "out\nerr\n"
 
     asyncio.run(scenario())
+
+
+def test_the_end_of_a_large_log_and_the_head_of_a_large_report_are_read(tmp_path):
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(4 << 30)  # sparse: nobody reads it as a whole
+        file.seek(0, 2)
+        file.write(b"\nthe last line\n")
+    assert log_tail(log).endswith("the last line")
+    assert len(head(log)) == 4096
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert head(fifo) == ""  # reading one would wait for a writer
+    assert log_tail(tmp_path / "absent") == head(tmp_path / "absent") == ""

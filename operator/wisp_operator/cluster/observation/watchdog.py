@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 COMPARE_EVERY_S = 30.0
 SETTLE_S = 5.0
+PAGE_OBJECTS = 100
 STUCK_S = 120.0
 FILL_S = 60.0
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -61,6 +62,8 @@ class CacheWatchdog:
                 self._stale = await self._compare()
             except ApiError as error:  # a server that is away is no fault of the watches
                 log.warning("comparing the caches with the cluster: %s", error)
+            except Exception:
+                log.exception("comparing the caches with the cluster failed; it is tried again")
             self._compared_at = time.monotonic()
             if self._stale:
                 log.error("%s", self._stale)
@@ -81,11 +84,18 @@ class CacheWatchdog:
         return ""
 
     async def _list_versions(self, path: str, query: Mapping[str, str]) -> Versions:
-        listing = await self._api.request("GET", path, verb="compare", query=query, accept=METADATA_ONLY)
-        return {
-            f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-            for item in listing.get("items") or ()  # an empty list is null
-        }
+        """List in pages: metadata of tenants' objects may have a quarter of a MiB each."""
+        versions: Versions = {}
+        page = {"limit": str(PAGE_OBJECTS), **query}
+        while True:
+            listing = await self._api.request("GET", path, verb="compare", query=page, accept=METADATA_ONLY)
+            for item in listing.get("items") or ():  # an empty list is null
+                metadata = item["metadata"]
+                versions[f"{metadata['namespace']}/{metadata['name']}"] = metadata["resourceVersion"]
+            rest = listing.get("metadata", {}).get("continue")
+            if not rest:
+                return versions
+            page = {**page, "continue": rest}
 
 
 def differing(cluster: Mapping[str, str], cache: Mapping[str, str]) -> set[tuple[str, str, str]]:

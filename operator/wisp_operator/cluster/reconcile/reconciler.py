@@ -24,13 +24,12 @@ from wisp_operator.cluster.observation.nodes import devices, eligible, host_name
 from wisp_operator.cluster.observation.pods import address_of, created_at, prefetch_of, ready_at
 from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile.applying import Applier
-from wisp_operator.cluster.reconcile.events import event, transitions
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
 from wisp_operator.cluster.reconcile.refusal import report_refusal
-from wisp_operator.cluster.reconcile.status_writes import is_due, merged
-from wisp_operator.core import autoscale, status
+from wisp_operator.cluster.reconcile.reporting import Reporter
+from wisp_operator.core import autoscale
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
@@ -38,7 +37,7 @@ from wisp_operator.core.observation import Observation
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import RUNTIME_PORT
-from wisp_operator.errors import InvalidModel
+from wisp_operator.errors import InvalidModel, WispError
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ ACTIVE_REQUEUE_S = 1.0
 UNNAMED_REQUEUE_S = 30.0
 LEADERSHIP_GRACE_S = 15.0
 MOUNT_GRACE_S = 8.0
+MAX_MOUNT_CHECKS = 4  # a request each
 EXPLICIT_REASONS = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
 BACKOFF_REASONS = ("WaitingForFirstReady", "CrashBackOff")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -75,6 +75,7 @@ class Reconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._applier = Applier(dependencies.caches, dependencies.writer)
+        self._reporter = Reporter(dependencies.writer, dependencies.config.identity)
         self._histories: dict[str, ClusterHistory] = {}
         self._names = ModelNames(dependencies.caches)
 
@@ -99,7 +100,7 @@ class Reconciler:
         try:
             model = parse(body)
         except InvalidModel as error:
-            await self._report_invalid(body, error)
+            await self._reporter.report_invalid(body, error)
             return None
         try:
             if refusal := self._dependencies.config.policy.refusal(model):
@@ -109,6 +110,11 @@ class Reconciler:
             if not error.is_namespace_ending:
                 raise
             return None
+        except WispError:
+            raise
+        except Exception as error:
+            await self._reporter.report_failure(body, self._histories.get(key), error)
+            raise
 
     async def _reconcile(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
         pods = [pod for pod in self._dependencies.caches.pods(model.key) if is_pod_of(pod, model)]
@@ -135,7 +141,7 @@ class Reconciler:
         decision = replace(decision, replicas=replicas)
         self._record_wake(history, model, observation, decision, now)
         observation = replace(observation, blocked=blocked)
-        await self._report(model, history, observation, decision, now)
+        await self._reporter.report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas
         if is_active:
             return ACTIVE_REQUEUE_S
@@ -147,9 +153,7 @@ class Reconciler:
     ) -> ClusterHistory:
         history = self._histories.get(model.key)
         if history is None or history.uid != model.uid:
-            history = self._histories[model.key] = ClusterHistory.restore(
-                model, body.get("status", {}), pods, now
-            )
+            history = self._histories[model.key] = _restored(model, body.get("status", {}), pods, now)
         history.reset_if_changed(model)
         return history
 
@@ -209,12 +213,14 @@ class Reconciler:
 
     async def _record_mounts(self, history: ClusterHistory, pods: Sequence[Pod], now: float) -> None:
         """Check why a pod with a node does not start: a failing volume shows in events alone."""
+        checked = 0
         for pod in pods:
             waiting = container_status(pod).get("state", {}).get("waiting", {}).get("reason")
             if waiting != "ContainerCreating" or now - created_at(pod) < MOUNT_GRACE_S:
                 continue
             metadata = pod["metadata"]
-            if history.is_mount_check_due(metadata["name"], now):
+            if checked < MAX_MOUNT_CHECKS and history.is_mount_check_due(metadata["name"], now):
+                checked += 1
                 warnings = await self._dependencies.writer.warnings_about(
                     metadata["namespace"], metadata["name"]
                 )
@@ -237,39 +243,6 @@ class Reconciler:
                     "Pod", metadata["namespace"], metadata["name"], change
                 )
 
-    async def _report(
-        self,
-        model: InferenceModel,
-        history: ClusterHistory,
-        observation: Observation,
-        decision: Decision,
-        now: float,
-    ) -> None:
-        summary = status.summarise(model, observation, decision, now, history.conditions)
-        document = merged(summary.to_dict(), history.written)
-        if is_due(document, history.written, now - history.written_at):
-            await self._dependencies.writer.write_status(model.name, model.namespace, document)
-            history.written, history.written_at = document, now
-        notes = transitions(history.conditions, summary.conditions)
-        history.conditions = summary.conditions
-        for note in notes:
-            log.log(
-                logging.WARNING if note.type == "Warning" else logging.INFO,
-                *("%s: %s: %s", model.key, note.reason, note.message),
-            )
-            await self._dependencies.writer.emit(event(model, note, now, self._dependencies.config.identity))
-
-    async def _report_invalid(self, body: Mapping[str, Any], error: InvalidModel) -> None:
-        """Report in status that this version of the operator cannot read the spec; keep the children."""
-        metadata = body["metadata"]
-        written = body.get("status", {})
-        if written.get("observedGeneration") == metadata["generation"] and written.get("state") == "Failed":
-            return
-        invalid = status.invalid_status(error.problems, metadata["generation"], time.time())
-        await self._dependencies.writer.write_status(
-            metadata["name"], metadata["namespace"], invalid.to_dict()
-        )
-
     async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> float | None:
         """End the pods of a model that is not allowed, if it has any, and report why."""
         self._remove(model.key)
@@ -286,6 +259,16 @@ class Reconciler:
         self._names.forget(key)
         self._dependencies.fit_checker.forget(key)
         self._dependencies.poller.set_pods(key, {})
+
+
+def _restored(
+    model: InferenceModel, written: Mapping[str, Any], pods: Sequence[Pod], now: float
+) -> ClusterHistory:
+    try:
+        return ClusterHistory.restore(model, written, pods, now)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.warning("%s: its status cannot be read (%r); its history begins anew", model.key, error)
+        return ClusterHistory(uid=model.uid, generation=model.generation)
 
 
 def _service_url(model: InferenceModel) -> str:

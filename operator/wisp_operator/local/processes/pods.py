@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 STARTING_POLL_S = 0.05
 RUNNING_POLL_S = 1.0
 LOG_TAIL_BYTES = 2048
+MAX_TERMINATION_LOG_BYTES = 4096
 
 
 class PodState(StrEnum):
@@ -220,7 +222,7 @@ class Pod:
         """Name the exit by the termination log, else by the probe that failed, else by the output."""
         output = ""
         with suppress(OSError):
-            output = self._termination_log.read_text(errors="replace").strip()
+            output = head(self._termination_log)
         startup = self.template.startup if health.failed and not health.is_started else None
         return exit_reasons.failure_of(
             exit_code,
@@ -234,9 +236,19 @@ class Pod:
 def log_tail(log: Path) -> str:
     """Read the end of a log, as long as a termination message may be."""
     try:
-        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read(LOG_TAIL_BYTES).decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def head(path: Path) -> str:
+    """Read as much of a termination log as a kubelet does; of a regular file alone, which never waits."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(MAX_TERMINATION_LOG_BYTES).decode(errors="replace").strip()
 
 
 def installed(command: list[str]) -> list[str]:

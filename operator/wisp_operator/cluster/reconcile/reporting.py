@@ -1,0 +1,69 @@
+"""Reports on a model: its status and its Events, written when they say something new."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from wisp_operator.api import InferenceModel
+from wisp_operator.cluster.access.writer import ClusterWriter
+from wisp_operator.cluster.observation.history import ClusterHistory
+from wisp_operator.cluster.reconcile.events import event, transitions
+from wisp_operator.cluster.reconcile.status_writes import is_due, merged
+from wisp_operator.core import status
+from wisp_operator.core.autoscale import Decision
+from wisp_operator.core.observation import Observation
+from wisp_operator.errors import InvalidModel
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Writes statuses and Events of every model, as ``identity``."""
+
+    def __init__(self, writer: ClusterWriter, identity: str) -> None:
+        self._writer, self._identity = writer, identity
+
+    async def report(
+        self,
+        model: InferenceModel,
+        history: ClusterHistory,
+        observation: Observation,
+        decision: Decision,
+        now: float,
+    ) -> None:
+        summary = status.summarise(model, observation, decision, now, history.conditions)
+        document = merged(summary.to_dict(), history.written)
+        if is_due(document, history.written, now - history.written_at):
+            await self._writer.write_status(model.name, model.namespace, document)
+            history.written, history.written_at = document, now
+        notes = transitions(history.conditions, summary.conditions)
+        history.conditions = summary.conditions
+        for note in notes:
+            log.log(
+                logging.WARNING if note.type == "Warning" else logging.INFO,
+                *("%s: %s: %s", model.key, note.reason, note.message),
+            )
+            await self._writer.emit(event(model, note, now, self._identity))
+
+    async def report_invalid(self, body: Mapping[str, Any], error: InvalidModel) -> None:
+        """Report in status that this version of the operator cannot read the spec; keep the children."""
+        metadata = body["metadata"]
+        written = body.get("status", {})
+        if written.get("observedGeneration") == metadata["generation"] and written.get("state") == "Failed":
+            return
+        invalid = status.invalid_status(error.problems, metadata["generation"], time.time())
+        await self._writer.write_status(metadata["name"], metadata["namespace"], invalid.to_dict())
+
+    async def report_failure(
+        self, body: Mapping[str, Any], history: ClusterHistory | None, error: Exception
+    ) -> None:
+        """Show on the model that it cannot be processed, once; the others are not concerned."""
+        metadata, written = body["metadata"], body.get("status", {})
+        failed = status.failed_status(written, error, metadata["generation"], time.time())
+        if failed != written:
+            await self._writer.write_status(metadata["name"], metadata["namespace"], failed)
+        if history is not None:
+            history.written = failed
