@@ -22,7 +22,9 @@ PROBES = (b"/livez", b"/readyz", b"/metrics")
 SURPLUS_S = 1.0
 SLICE_BYTES = 16 * 1024
 # Bytes of framing (chunk sizes, their extensions, trailers) for each byte of a body, beside the head's limit.
-FRAMING_PER_BYTE = 8
+FRAMING_PER_BYTE = 2
+# Of a body that nobody reads, so that a short one costs its client no connection.
+MAX_PARSED_DRAIN_BYTES = 256 * 1024
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel, which doubles it and charges it to the container
 
 
@@ -159,6 +161,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._drained_bytes += count
         if self._drained_bytes > self.limits.max_drain_bytes:
             self.transport.abort()
+        elif self._drained_bytes > MAX_PARSED_DRAIN_BYTES and not self._is_dropping:
+            self.close_gently()  # from here on it is not even parsed
+            raise _Stopped
 
     # Refusing and closing
 

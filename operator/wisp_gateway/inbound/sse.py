@@ -6,6 +6,8 @@ import json
 
 from wisp_gateway.errors import GatewayError, Headers, UpstreamFailed
 
+# An error of a pod that is passed on as an event; a longer answer is none, and parsing it stops the loop.
+MAX_ERROR_BYTES = 16 * 1024
 MEDIA_TYPE = b"text/event-stream"
 HEADERS: Headers = [
     (b"content-type", MEDIA_TYPE + b"; charset=utf-8"),
@@ -27,8 +29,8 @@ def error_event(error: GatewayError) -> bytes:
 def answer_event(status: int, body: bytes) -> bytes:
     """Encode a pod's non-streamed answer for a client whose stream has begun: an error event."""
     try:
-        document = json.loads(body)
-    except ValueError:
+        document = json.loads(body) if len(body) <= MAX_ERROR_BYTES else None
+    except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and document.get("error"):
         return b"data: " + json.dumps(document, ensure_ascii=False).encode() + b"\n\n"

@@ -22,8 +22,10 @@ MAX_EARLY_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 MAX_STATUS = 599
-# Bytes of chunk headers and trailers for each byte of a body: a pod may send one byte a chunk.
-FRAMING_PER_BYTE = 8
+# A read as long as this is of a pod that sends faster than tokens come.
+YIELD_BYTES = 64 * 1024
+# Bytes of chunk headers and trailers for each byte of a body; an event of a token has over a hundred.
+FRAMING_PER_BYTE = 2
 
 Sink = Callable[[bytes], None]
 
@@ -112,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._headers: Headers = []
         self._chunks: list[bytes] = []
+        self._is_paused = self._is_yielding = False
         self._is_in_head = True
         self._raw_bytes = self._body_bytes = 0
 
@@ -140,13 +143,32 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading."""
-        if self.is_open and self._transport is not None and self._transport.is_reading():
-            self._transport.pause_reading()
+        self._is_paused = True
+        self._apply_pause()
 
     def resume(self) -> None:
         """Read again."""
-        if self.is_open and self._transport is not None and not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._is_paused = False
+        self._apply_pause()
+
+    def _apply_pause(self) -> None:
+        transport, is_reading = self._transport, not (self._is_paused or self._is_yielding)
+        if transport is None or not self.is_open or transport.is_reading() is is_reading:
+            return
+        if is_reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _yield(self) -> None:
+        """Let other connections have their turn: the loop would read up to 32 times what it just read."""
+        self._is_yielding = True
+        self._apply_pause()
+        asyncio.get_running_loop().call_soon(self._end_yield)
+
+    def _end_yield(self) -> None:
+        self._is_yielding = False
+        self._apply_pause()
 
     def watch(self, passed_s: float) -> float:
         """Add ``passed_s`` seconds; return for how long a byte of the answer has been outstanding."""
@@ -164,6 +186,8 @@ class Connection(asyncio.Protocol):
         if self._answer is None:
             self.close("bytes without a request")
             return
+        if len(data) >= YIELD_BYTES:
+            self._yield()
         start = 0
         while self._is_in_head and len(data) - start > MAX_HEAD_BYTES - self._raw_bytes:
             part = data[start : start + MAX_HEAD_BYTES + 1 - self._raw_bytes]

@@ -12,6 +12,7 @@ from wisp_gateway.errors import EndpointLost, Headers
 from wisp_gateway.upstream.connection import Answer, Connection
 
 MAX_IDLE_CONNECTIONS = 256
+MAX_DISCARDED_BYTES = 64 * 1024
 OWN_PREFIX = b"x-wisp-"
 _HOP_BY_HOP = {
     b"connection",
@@ -70,7 +71,7 @@ class Pool:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self.exchange(address, head, body)
-                answer.attach(_drop)
+                answer.attach(_Discard(answer))
                 await asyncio.shield(answer.finished)
                 return answer.status
         except TimeoutError as error:
@@ -161,6 +162,14 @@ def answer_headers(headers: Headers) -> Headers:
     return [header for header in headers if header[0] not in left_out]
 
 
-def _drop(chunk: bytes) -> None:
-    """Discard a chunk (sink of bodies that are not read)."""
-    del chunk
+class _Discard:
+    """Sink that drops what it gets, and ends an answer longer than the gateway's own requests need."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._left_bytes = MAX_DISCARDED_BYTES
+
+    def __call__(self, chunk: bytes) -> None:
+        self._left_bytes -= len(chunk)
+        if self._left_bytes < 0:
+            self._answer.abort()

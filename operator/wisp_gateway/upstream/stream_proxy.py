@@ -20,7 +20,8 @@ from wisp_gateway.upstream.pool import answer_headers
 
 MAX_PARTIAL_LINE_BYTES = 64 * 1024
 _NEWLINE = ord("\n")
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+# Nine digits: a pod's number goes into metrics and rates, where one of hundreds overflows a float.
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})\b')
 
 
 class StreamProxy:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 
+import httpx
 import pytest
 
 MIB = 1 << 20
@@ -35,6 +38,7 @@ def flood(before: bytes, part: bytes, limit_bytes: int = 64 * MIB):
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),  # interim answers
         (STREAM + b"1;", b"x"),  # a chunk's extension
         (STREAM + b"1\r\nx\r\n0\r\na: ", b"x"),  # a trailer
+        (STREAM, b"1\r\nx\r\n"),  # chunks of one byte
     ],
 )
 def test_an_answer_whose_frame_does_not_end_is_given_up(world, before, part):
@@ -76,10 +80,10 @@ def test_a_status_that_http_does_not_have_is_a_502(world, status, caplog):
 
 def test_a_body_of_tiny_chunks_costs_one_write_a_read(world):
     """A hostile pod may make 40,000 chunks of one read; the client gets them as one."""
-    pod = world.pod(world.does.write(STREAM + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"))
+    pod = world.pod(world.does.write(STREAM + b"8\r\nxxxxxxxx\r\n" * 20_000 + b"0\r\n\r\n"))
     world.model("m", pod)
     world.start()
-    assert world.post(json={"model": "m", "prompt": "x", "stream": True}).content == b"x" * 100_000
+    assert world.post(json={"model": "m", "prompt": "x", "stream": True}).content == b"x" * 160_000
 
 
 def test_early_bytes_of_an_answer_are_bounded(world):
@@ -91,3 +95,76 @@ def test_early_bytes_of_an_answer_are_bounded(world):
         pass
     world.until(lambda: world.state()["running"] == 0)
     assert taken[0] <= 32 * MIB
+
+
+def test_a_count_of_tokens_that_no_float_holds_is_not_believed(world):
+    """It was added to the model's counter, and /state answered 500 from then on."""
+    world.model(
+        "m", world.pod(world.does.refuse(200, b'{"usage": {"completion_tokens": 1%b}}' % (b"0" * 400)))
+    )
+    world.start()
+    assert world.post().status_code == 200
+    time.sleep(1.2)  # two samples
+    assert world.state()["tokensPerSecond"] < 1e9
+    assert world.metric('wisp_gateway_tokens_total{model="default/m"}') < 1e9
+
+
+def gap_beside(world, attack, seconds=2.0):
+    """Return the largest gap of another model's stream while ``attack`` runs."""
+    world.model("other", world.pod(world.does.talk(int(seconds / 0.02), gap_s=0.02)))
+    stream = world.chat(model="other", stream=True)
+    next(stream)
+    running = world.background(attack)
+    gaps, before_s = [], time.monotonic()
+    for _ in stream:
+        gaps.append(time.monotonic() - before_s)
+        before_s = time.monotonic()
+    with contextlib.suppress(httpx.HTTPError):
+        running.result(20)
+    return max(gaps)
+
+
+def test_a_large_answer_that_is_no_stream_is_not_parsed_for_its_error(world):
+    """The client of a held stream gets the pod's error as an event; 16 MiB of lists stopped the loop."""
+    body = b'{"error": [' + b"[]," * (5 * MIB) + b"0]}"
+
+    async def answer_late(pod, seen, writer):
+        await asyncio.sleep(0.5)
+        writer.write(world.answer(200, body))
+
+    world.model("m", world.pod(answer_late), coldStart={"heartbeatSeconds": 0.1})
+    world.start()
+    received = []
+    attack = {"model": "m", "prompt": "x", "stream": True}
+    assert gap_beside(world, lambda: received.append(world.post(json=attack).text)) < 0.25
+    assert '"upstream_failed"' in received[0]
+
+
+def test_a_stream_of_tiny_chunks_leaves_time_for_others(world):
+    handle, _ = flood(STREAM, b"5\r\nxxxxx\r\n" * 40_000, 48 * MIB)
+    world.model("m", world.pod(handle))
+    world.start()
+    attack = {"model": "m", "prompt": "x", "stream": True}
+    assert gap_beside(world, lambda: world.post(json=attack, timeout=5)) < 0.25
+
+
+def test_a_readiness_answer_without_an_end_is_cut_off(world):
+    taken = [0]
+
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while taken[0] < 64 * MIB:
+                writer.write(b"x" * MIB)
+                await writer.drain()
+                taken[0] += MIB
+        writer.close()
+
+    pod = world.pod()
+    world.do(pod.kill())
+    server = world.do(asyncio.start_server(endless, "127.0.0.1", pod.port))
+    world.model("m", pod, state="Waking", ready=False, coldStart={"maxWaitSeconds": 1})
+    world.start().post()
+    assert taken[0] < 32 * MIB
+    world.call(server.close)
