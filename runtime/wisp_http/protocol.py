@@ -21,8 +21,9 @@ from wisp_http.limits import ConnectionLimits, Refusal, refusal_bytes
 PROBES = (b"/livez", b"/readyz", b"/metrics")
 SURPLUS_S = 1.0
 SLICE_BYTES = 16 * 1024
-# Bytes of framing (chunk sizes, their extensions, trailers) for each byte of a body, beside the head's limit.
-FRAMING_PER_BYTE = 2
+# Bytes of a body for each byte of its framing (chunk sizes, extensions, trailers), beside the head's limit:
+# chunks have some 24 bytes on average, or each costs more calls than it is worth.
+BYTES_PER_FRAMING = 4
 # Of a body that nobody reads, so that a short one costs its client no connection.
 MAX_PARSED_DRAIN_BYTES = 256 * 1024
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel, which doubles it and charges it to the container
@@ -107,8 +108,12 @@ class LimitedProtocol(HttpToolsProtocol):
         limit = self.limits.max_head_bytes
         if self._is_in_head and self._raw_bytes > limit:
             self._refuse_head()
-        elif not self._is_in_head and self._raw_bytes - FRAMING_PER_BYTE * self._body_bytes > limit:
+        elif not self._is_in_head and self._framing_bytes > limit:
             self.refuse(Refusal.MALFORMED, f"The body has over {limit} bytes of chunk headers or trailers.")
+
+    @property
+    def _framing_bytes(self) -> int:
+        return self._raw_bytes - self._body_bytes - self._body_bytes // BYTES_PER_FRAMING
 
     def _refuse_head(self) -> None:
         bounds = f"{self.limits.max_head_bytes} bytes or {self.limits.max_headers} headers"
@@ -165,8 +170,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self.close_gently()  # from here on it is not even parsed
             raise _Stopped
 
-    # Refusing and closing
-
     def refuse(self, kind: Refusal, message: str) -> None:
         """Answer without the application if no other answer is in the way, and close."""
         if self.transport.is_closing() or self._is_dropping:
@@ -175,11 +178,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_dropping = True
         if self._is_surplus or kind is Refusal.STOPPING:
             self._drain_timeout_s = SURPLUS_S
-        if self._is_in_head:
-            if self._is_answering:
-                return  # closed when the answers under way are complete
-        elif not self._withdraw():
-            return
+        is_in_the_way = self._is_answering if self._is_in_head else not self._withdraw()
+        if is_in_the_way:
+            return  # closed when the answers under way are complete
         self.transport.write(self.refusal(kind, message))
         self.close_gently()
 
@@ -247,8 +248,6 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
         super().connection_lost(exc)
-
-    # Writing
 
     def pause_writing(self) -> None:
         """Give a client that does not read its time."""

@@ -18,14 +18,14 @@ from wisp_gateway.errors import EndpointLost, Headers
 
 # Bytes of an answer that are read before a sink is attached.
 MAX_EARLY_BYTES = 64 * 1024
-# Raw bytes of an answer's head, interim answers (1xx) included; also of framing beyond FRAMING_PER_BYTE.
+# Raw bytes of an answer's head, interim answers (1xx) included; also of framing beyond BYTES_PER_FRAMING.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 MAX_STATUS = 599
 # A read as long as this is of a pod that sends faster than tokens come.
 YIELD_BYTES = 64 * 1024
-# Bytes of chunk headers and trailers for each byte of a body; an event of a token has over a hundred.
-FRAMING_PER_BYTE = 2
+# Bytes of a body for each byte of chunk headers and trailers; the event of a token has over a hundred.
+BYTES_PER_FRAMING = 4
 
 Sink = Callable[[bytes], None]
 
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
     def _check_raw_bytes(self) -> None:
         if self._is_in_head and self._raw_bytes > MAX_HEAD_BYTES:
             raise _Malformed(f"its head is over {MAX_HEAD_BYTES} bytes")
-        if self._raw_bytes - FRAMING_PER_BYTE * self._body_bytes > MAX_HEAD_BYTES:
+        if self._raw_bytes - self._body_bytes - self._body_bytes // BYTES_PER_FRAMING > MAX_HEAD_BYTES:
             raise _Malformed(f"over {MAX_HEAD_BYTES} bytes of chunk headers or trailers")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -77,7 +77,7 @@ def test_a_body_in_short_chunks_is_served(world):
     world.model("m", world.pod())
     world.start()
     body = b'{"model": "m", "prompt": "' + b"x" * 20_000 + b'"}'
-    chunks = b"".join(b"8\r\n%b\r\n" % body[at : at + 8].ljust(8) for at in range(0, len(body), 8))
+    chunks = b"".join(b"20\r\n%b\r\n" % body[at : at + 32].ljust(32) for at in range(0, len(body), 32))
     with connect(world) as connection:
         connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

@@ -80,7 +80,7 @@ def test_a_status_that_http_does_not_have_is_a_502(world, status, caplog):
 
 def test_a_body_of_tiny_chunks_costs_one_write_a_read(world):
     """A hostile pod may make 40,000 chunks of one read; the client gets them as one."""
-    pod = world.pod(world.does.write(STREAM + b"8\r\nxxxxxxxx\r\n" * 20_000 + b"0\r\n\r\n"))
+    pod = world.pod(world.does.write(STREAM + b"20\r\n%b\r\n" % (b"x" * 32) * 5000 + b"0\r\n\r\n"))
     world.model("m", pod)
     world.start()
     assert world.post(json={"model": "m", "prompt": "x", "stream": True}).content == b"x" * 160_000
@@ -141,7 +141,7 @@ def test_a_large_answer_that_is_no_stream_is_not_parsed_for_its_error(world):
 
 
 def test_a_stream_of_tiny_chunks_leaves_time_for_others(world):
-    handle, _ = flood(STREAM, b"5\r\nxxxxx\r\n" * 40_000, 48 * MIB)
+    handle, _ = flood(STREAM, b"20\r\n%b\r\n" % (b"x" * 32) * 10_000, 48 * MIB)
     world.model("m", world.pod(handle))
     world.start()
     attack = {"model": "m", "prompt": "x", "stream": True}
