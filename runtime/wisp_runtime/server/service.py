@@ -15,6 +15,7 @@ from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
 from wisp_runtime.server.api.errors import ApiError, unavailable
 from wisp_runtime.server.api.generation import Generator
+from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
@@ -31,6 +32,7 @@ class TextCodec:
     """Tokenizer and chat template read from ``path``, and the generator that decodes with it.
 
     Attributes:
+        names: names of the tokens, for log-probabilities.
         templates: renderer of the chat template; None for a base model.
     """
 
@@ -38,6 +40,7 @@ class TextCodec:
     tokenizer: ModelTokenizer
     templates: TemplateRenderer | None
     generator: Generator
+    names: TokenNames
 
 
 class Service:
@@ -67,7 +70,7 @@ class Service:
     def open(self, path: Path, tokenizer: ModelTokenizer, templates: TemplateRenderer | None) -> None:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
-        self._text = TextCodec(path, tokenizer, templates, generator)
+        self._text = TextCodec(path, tokenizer, templates, generator, TokenNames(tokenizer))
 
     async def close(self) -> None:
         """End the processes that render the chat template."""

@@ -11,6 +11,7 @@ import pytest
 from fake_engine import END, live_server, tokens_of, write_model
 
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase
+from wisp_runtime.server.api import generation
 from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.http import server as http_server
@@ -149,6 +150,17 @@ def test_a_client_that_does_not_read_stalls_nobody_else(api, server):
         answer = api.post(CHAT, json=ASK | {"max_tokens": 50})
         assert answer.json()["choices"][0]["message"]["content"] == "quick"
         assert server.server.service.active == 1  # the stalled one still waits for its reader
+
+
+def test_choices_that_nobody_reads_end_before_they_fill_the_memory(api, server, monkeypatch):
+    monkeypatch.setattr(generation, "MAX_BACKLOG", 2000)
+    server.engine.script = lambda _: tokens_of("y" * 400)
+    body = json.dumps(ASK | {"stream": True, "n": 64, "max_tokens": 400}).encode()
+    with socket.socket() as stalled:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+        stalled.sendall(HEAD % (CHAT.encode(), len(body)) + body)
+        server.wait_until(lambda: len(server.engine.aborted) > 32)
 
 
 def test_a_stop_lets_running_requests_finish_and_refuses_new_ones(tiny_model):

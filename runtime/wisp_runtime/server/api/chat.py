@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.api.errors import bad_request, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Choice
-from wisp_runtime.server.api.logprobs import chat_entries
+from wisp_runtime.server.api.logprobs import TokenNames, chat_entry, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_unsupported
@@ -59,7 +58,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
         prefix="chatcmpl",
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
-        formatter=lambda _: ChatFormatter(tokenizer, with_logprobs=logprobs is not None),
+        formatter=lambda index: ChatFormatter(index, service.text.names, with_logprobs=logprobs is not None),
     )
     return await respond(service.text.generator, job, http_request)
 
@@ -129,38 +128,51 @@ def _alternatives(request: ChatRequest) -> int | None:
 class ChatFormatter:
     """One choice of a chat completion."""
 
-    def __init__(self, tokenizer: ModelTokenizer, *, with_logprobs: bool) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, index: int, names: TokenNames, *, with_logprobs: bool) -> None:
+        self._index = index
+        self._names = names
         self._with_logprobs = with_logprobs
         self._has_begun = False
+        self._texts: list[str] = []
+        self._entries: list[str] = []
+        self._finish: str | None = None
 
-    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
+    def chunks(self, delta: TextDelta) -> list[str]:
         """Return a first delta with the role, then deltas of text, then an empty one with the reason."""
         chunks = [] if self._has_begun else [self._chunk({"role": "assistant", "content": ""})]
         self._has_begun = True
-        entries = self._entries([delta])
-        if delta.text or entries:
-            chunks.append(self._chunk({"content": delta.text}, entries))
+        entry = self._entry(delta)
+        if delta.text or entry:
+            chunks.append(self._chunk({"content": delta.text}, entry))
         if delta.finish is not None:
             chunks.append(self._chunk({}, finish=delta.finish))
         return chunks
 
-    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    def add(self, delta: TextDelta) -> int:
+        """Keep a delta for the complete message; return the characters that are kept."""
+        self._texts.append(delta.text)
+        self._finish = delta.finish
+        entry = self._entry(delta)
+        if entry is not None:
+            self._entries.append(entry)
+        return len(delta.text) + len(entry or "")
+
+    def choice(self) -> str:
         """Return the complete message."""
-        content = "".join(delta.text for delta in deltas)
-        return {
-            "message": {"role": "assistant", "content": content, "refusal": None},
-            "logprobs": {"content": self._entries(deltas), "refusal": None} if self._with_logprobs else None,
-            "finish_reason": deltas[-1].finish,
-        }
+        message = {"role": "assistant", "content": "".join(self._texts), "refusal": None}
+        content = ",".join(self._entries)
+        logprobs = f'{{"content":[{content}],"refusal":null}}' if self._with_logprobs else "null"
+        return (
+            f'{{"index":{self._index},"message":{to_json(message)},"logprobs":{logprobs},'
+            f'"finish_reason":{to_json(self._finish)}}}'
+        )
 
-    def _entries(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
-        if not self._with_logprobs:
-            return []
-        return [entry for delta in deltas for entry in chat_entries(self._tokenizer, delta)]
+    def _entry(self, delta: TextDelta) -> str | None:
+        return chat_entry(self._names, delta) if self._with_logprobs else None
 
-    def _chunk(
-        self, content: dict[str, Any], entries: Sequence[dict[str, Any]] = (), finish: str | None = None
-    ) -> dict[str, Any]:
-        logprobs = {"content": list(entries), "refusal": None} if entries else None
-        return {"delta": content, "logprobs": logprobs, "finish_reason": finish}
+    def _chunk(self, content: dict[str, Any], entry: str | None = None, finish: str | None = None) -> str:
+        logprobs = f'{{"content":[{entry}],"refusal":null}}' if entry else "null"
+        return (
+            f'{{"index":{self._index},"delta":{to_json(content)},"logprobs":{logprobs},'
+            f'"finish_reason":{to_json(finish)}}}'
+        )

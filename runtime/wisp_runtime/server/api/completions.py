@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +10,7 @@ from starlette.responses import Response
 from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.api.errors import bad_request, unknown_model, unsupported
 from wisp_runtime.server.api.generation import Choice
-from wisp_runtime.server.api.logprobs import completion_entries
+from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.requests import MAX_PROMPTS, CompletionRequest, refuse_unsupported
@@ -49,7 +47,10 @@ async def completions(service: Service, http_request: Request) -> Response:
         kind="text_completion",
         chunk_kind="text_completion",
         formatter=lambda index: CompletionFormatter(
-            tokenizer, echoes[index // (request.n or 1)], with_logprobs=request.logprobs is not None
+            index,
+            service.text.names,
+            echoes[index // (request.n or 1)],
+            with_logprobs=request.logprobs is not None,
         ),
     )
     return await respond(service.text.generator, job, http_request)
@@ -105,29 +106,42 @@ def _choices(
 class CompletionFormatter:
     """One choice of a completion; its text begins with ``echo``."""
 
-    def __init__(self, tokenizer: ModelTokenizer, echo: str, *, with_logprobs: bool) -> None:
-        self._tokenizer = tokenizer
-        self._echo = echo
+    def __init__(self, index: int, names: TokenNames, echo: str, *, with_logprobs: bool) -> None:
+        self._index = index
+        self._names = names
         self._with_logprobs = with_logprobs
-        self._sent_chars = 0
+        self._echo = echo
+        self._sent_chars = len(echo)
+        self._texts = [echo]
+        self._logprobs = CompletionLogprobs(names)
+        self._finish: str | None = None
 
-    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
+    def chunks(self, delta: TextDelta) -> list[str]:
         """Return one chunk, or none if it would be empty."""
         echo, self._echo = self._echo, ""
-        self._sent_chars += len(echo)
-        logprobs = self._entries([delta], self._sent_chars)
+        logprobs = None
+        if self._with_logprobs:
+            (logprobs := CompletionLogprobs(self._names)).add(delta, self._sent_chars)
         self._sent_chars += len(delta.text)
         if not (echo or delta.text or delta.finish or logprobs):
             return []
-        return [{"text": echo + delta.text, "logprobs": logprobs, "finish_reason": delta.finish}]
+        return [self._choice(echo + delta.text, logprobs, delta.finish)]
 
-    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    def add(self, delta: TextDelta) -> int:
+        """Keep a delta for the complete text; return the characters that are kept."""
+        added_chars = self._logprobs.add(delta, self._sent_chars) if self._with_logprobs else 0
+        self._sent_chars += len(delta.text)
+        self._texts.append(delta.text)
+        self._finish = delta.finish
+        return len(delta.text) + added_chars
+
+    def choice(self) -> str:
         """Return the complete text."""
-        return {
-            "text": self._echo + "".join(delta.text for delta in deltas),
-            "logprobs": self._entries(deltas, len(self._echo)),
-            "finish_reason": deltas[-1].finish,
-        }
+        logprobs = self._logprobs if self._with_logprobs else None
+        return self._choice("".join(self._texts), logprobs, self._finish)
 
-    def _entries(self, deltas: Sequence[TextDelta], offset_chars: int) -> dict[str, Any] | None:
-        return completion_entries(self._tokenizer, deltas, offset_chars) if self._with_logprobs else None
+    def _choice(self, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> str:
+        return (
+            f'{{"index":{self._index},"text":{to_json(text)},'
+            f'"logprobs":{logprobs.text() if logprobs else "null"},"finish_reason":{to_json(finish)}}}'
+        )

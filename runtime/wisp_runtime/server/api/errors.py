@@ -96,6 +96,24 @@ def text_too_long(chars: int, max_chars: int, max_context: int, param: str) -> A
     )
 
 
+def answer_too_long(max_chars: int) -> ApiError:
+    """The answer would fill the server's memory before it is sent."""
+    return bad_request(
+        f"The answer has more than {max_chars} characters, log-probabilities included. Set stream to true, "
+        "or ask for fewer choices, tokens or log-probabilities.",
+        code="answer_too_long",
+    )
+
+
+def reads_too_slowly() -> ApiError:
+    """The client takes fewer tokens than its choices generate; the rest would fill the server's memory."""
+    return bad_request(
+        "The client reads more slowly than its choices are generated. Ask for fewer choices, or for fewer "
+        "log-probabilities.",
+        code="reads_too_slowly",
+    )
+
+
 def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     """The request may be retried soon, here or at another replica."""
     return ApiError(

@@ -15,13 +15,22 @@ from dataclasses import dataclass, replace
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Submit, TokenEvent
 from wisp_runtime.errors import EngineDied
-from wisp_runtime.server.api.errors import QUEUE_RETRY_S, bad_request, engine_failed, overloaded, unavailable
+from wisp_runtime.server.api.errors import (
+    QUEUE_RETRY_S,
+    bad_request,
+    engine_failed,
+    overloaded,
+    reads_too_slowly,
+    unavailable,
+)
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.deltas import TextDelta, TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
 from wisp_runtime.server.text.stop import StopFinder, StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
+
+MAX_BACKLOG = 1 << 18  # deltas of a request that its client has not taken yet; an alternative counts as one
 
 
 @dataclass
@@ -139,7 +148,10 @@ class Generator:
     ) -> None:
         try:
             async with aclosing(self.deltas(choice)) as deltas:
+                alternatives = choice.submit.sampling.logprobs or 0
                 async for delta in deltas:
                     queue.put_nowait((index, delta))
+                    if queue.qsize() * (1 + alternatives) > MAX_BACKLOG:
+                        raise reads_too_slowly()
         except Exception as error:  # noqa: BLE001 (raised again where the request is awaited)
             queue.put_nowait(error)

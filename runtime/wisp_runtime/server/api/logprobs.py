@@ -1,8 +1,13 @@
-"""Log-probabilities in the API's two formats: chat's and plain completions'."""
+"""Log-probabilities as JSON text, in the API's two formats: chat's and plain completions'.
+
+With 20 alternatives a token has 1 KB of them, and a step may bring 128 tokens. So they become text as they
+come, from names of tokens that were encoded once: objects of a long answer, encoded together at its end,
+would stop every other stream for seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import TokenLogprobs
@@ -12,52 +17,85 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 LOWEST = -9999.0  # the API's stand-in for minus infinity, which JSON does not have
 
 
-def chat_entries(tokenizer: ModelTokenizer, delta: TextDelta) -> list[dict[str, Any]]:
-    """Return the entry of ``logprobs.content`` for a delta's token, or nothing if it has none."""
+def to_json(value: Any) -> str:
+    """Return ``value`` as compact JSON text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class TokenNames:
+    """Names of a tokenizer's tokens as JSON text, encoded at their first use."""
+
+    def __init__(self, tokenizer: ModelTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._chat: dict[int, tuple[str, str]] = {}
+        self._completion: dict[int, str] = {}
+
+    def chat_token(self, token: int, logprob: float) -> str:
+        """Return chat's object of a token, without its closing brace."""
+        if (parts := self._chat.get(token)) is None:
+            data = self._tokenizer.token_bytes(token)
+            name = to_json(data.decode("utf-8", "replace"))
+            parts = self._chat[token] = (f'{{"token":{name},"logprob":', f',"bytes":{to_json(list(data))}')
+        return f"{parts[0]}{max(logprob, LOWEST)!r}{parts[1]}"
+
+    def completion_token(self, token: int) -> str:
+        """Return a token's text, or its bytes if they are only a part of a character."""
+        if (name := self._completion.get(token)) is None:
+            data = self._tokenizer.token_bytes(token)
+            try:
+                name = to_json(data.decode("utf-8"))
+            except UnicodeDecodeError:
+                name = to_json("bytes:" + "".join(f"\\x{byte:02x}" for byte in data))
+            self._completion[token] = name
+        return name
+
+
+def chat_entry(names: TokenNames, delta: TextDelta) -> str | None:
+    """Return the entry of ``logprobs.content`` for a delta's token, or None if it has none."""
     if delta.token is None or delta.logprobs is None:
-        return []
-    best = [_chat_token(tokenizer, token, logprob) for token, logprob in delta.logprobs.top]
-    return [_chat_token(tokenizer, delta.token, delta.logprobs.chosen) | {"top_logprobs": best}]
+        return None
+    best = ",".join([names.chat_token(token, logprob) + "}" for token, logprob in delta.logprobs.top])
+    return f'{names.chat_token(delta.token, delta.logprobs.chosen)},"top_logprobs":[{best}]}}'
 
 
-def _chat_token(tokenizer: ModelTokenizer, token: int, logprob: float) -> dict[str, Any]:
-    data = tokenizer.token_bytes(token)
-    return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, LOWEST), "bytes": list(data)}
-
-
-def completion_entries(
-    tokenizer: ModelTokenizer, deltas: Sequence[TextDelta], offset_chars: int
-) -> dict[str, list[Any]]:
-    """Return ``logprobs`` for the tokens of ``deltas``.
+class CompletionLogprobs:
+    """Lists of ``logprobs`` for the tokens of a completion.
 
     Args:
-        tokenizer: source of the tokens' texts.
-        deltas: text deltas in order; those without a token have no entry.
-        offset_chars: length of the choice's text before the first delta.
+        names: names of the tokens.
     """
-    entries: dict[str, list[Any]] = {
-        name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-    }
-    for delta in deltas:
-        if delta.token is not None and delta.logprobs is not None:
-            entries["tokens"].append(_name(tokenizer, delta.token))
-            entries["token_logprobs"].append(max(delta.logprobs.chosen, LOWEST))
-            entries["top_logprobs"].append(_best(tokenizer, delta.logprobs))
-            entries["text_offset"].append(offset_chars)
-        offset_chars += len(delta.text)
-    return entries
 
+    def __init__(self, names: TokenNames) -> None:
+        self._names = names
+        self._tokens: list[str] = []
+        self._logprobs: list[str] = []
+        self._best: list[str] = []
+        self._offsets: list[str] = []
 
-def _best(tokenizer: ModelTokenizer, logprobs: TokenLogprobs) -> dict[str, float] | None:
-    if not logprobs.top:
-        return None
-    return {_name(tokenizer, token): max(logprob, LOWEST) for token, logprob in logprobs.top}
+    def add(self, delta: TextDelta, offset_chars: int) -> int:
+        """Add a delta's token, if it has one, and return the characters of its JSON text.
 
+        Args:
+            delta: text delta; those of a choice come in order.
+            offset_chars: length of the choice's text before it.
+        """
+        if delta.token is None or delta.logprobs is None:
+            return 0
+        self._tokens.append(self._names.completion_token(delta.token))
+        self._logprobs.append(repr(max(delta.logprobs.chosen, LOWEST)))
+        self._best.append(self._alternatives(delta.logprobs))
+        self._offsets.append(str(offset_chars))
+        return len(self._tokens[-1]) + len(self._best[-1])
 
-def _name(tokenizer: ModelTokenizer, token: int) -> str:
-    """Return a token's text, or its bytes if they are only a part of a character."""
-    data = tokenizer.token_bytes(token)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+    def text(self) -> str:
+        """Return the JSON text."""
+        return (
+            f'{{"tokens":[{",".join(self._tokens)}],"token_logprobs":[{",".join(self._logprobs)}],'
+            f'"top_logprobs":[{",".join(self._best)}],"text_offset":[{",".join(self._offsets)}]}}'
+        )
+
+    def _alternatives(self, logprobs: TokenLogprobs) -> str:
+        if not logprobs.top:
+            return "null"
+        best = {self._names.completion_token(token): max(logprob, LOWEST) for token, logprob in logprobs.top}
+        return "{" + ",".join([f"{name}:{logprob!r}" for name, logprob in best.items()]) + "}"

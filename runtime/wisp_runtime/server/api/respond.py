@@ -7,29 +7,37 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from wisp_runtime.server.api.errors import answer_too_long
 from wisp_runtime.server.api.generation import Choice, Generator
-from wisp_runtime.server.http.sse import DONE, EventStream, event, unless_client_leaves
+from wisp_runtime.server.api.logprobs import to_json
+from wisp_runtime.server.http.sse import DONE, EventStream, event, text_event, unless_client_leaves
 from wisp_runtime.server.parsing.requests import GenerationRequest
 from wisp_runtime.server.text.deltas import TextDelta
 
+MAX_KEPT_CHARS = 32 << 20  # of an answer that is not streamed: 16,000 tokens with 20 alternatives
+
 
 class ResponseFormatter(Protocol):
-    """Writer of one choice's JSON; keeps state from delta to delta."""
+    """Writer of one choice's JSON text; keeps state from delta to delta."""
 
-    def chunks(self, delta: TextDelta) -> list[dict[str, Any]]:
-        """Return the choices of the stream's next chunks for ``delta``, without their index; maybe none."""
+    def chunks(self, delta: TextDelta) -> list[str]:
+        """Return the choices of the stream's next chunks for ``delta``; maybe none."""
         ...
 
-    def choice(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
-        """Return the complete choice, without its index."""
+    def add(self, delta: TextDelta) -> int:
+        """Keep a delta for the complete choice; return the characters that are kept."""
+        ...
+
+    def choice(self) -> str:
+        """Return the complete choice, of the deltas added."""
         ...
 
 
@@ -60,17 +68,25 @@ async def respond(generator: Generator, job: GenerationJob, http_request: Reques
     headers = {"X-Request-Id": identity}
     if job.request.stream:
         return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}), headers)
-    body = await unless_client_leaves(http_request.receive, _collect(generator, job))
-    return JSONResponse(envelope | body, headers=headers)
+    choices = await unless_client_leaves(http_request.receive, _collect(generator, job))
+    body = f'{to_json(envelope)[:-1]},"choices":[{choices}],"usage":{to_json(_usage(job))}}}'
+    return Response(body.encode(), headers=headers, media_type="application/json")
 
 
-async def _collect(generator: Generator, job: GenerationJob) -> dict[str, Any]:
-    deltas: list[list[TextDelta]] = [[] for _ in job.choices]
+async def _collect(generator: Generator, job: GenerationJob) -> str:
+    """Return the complete choices as JSON text.
+
+    Raises:
+        ApiError: the answer is too long to be kept until its end.
+    """
+    formatters = [job.formatter(index) for index in range(len(job.choices))]
+    kept_chars = 0
     async with aclosing(generator.merged(job.choices)) as merged:
         async for index, delta in merged:
-            deltas[index].append(delta)
-    choices = [{"index": index, **job.formatter(index).choice(its)} for index, its in enumerate(deltas)]
-    return {"choices": choices, "usage": _usage(job)}
+            kept_chars += formatters[index].add(delta)
+            if kept_chars > MAX_KEPT_CHARS:
+                raise answer_too_long(MAX_KEPT_CHARS)
+    return ",".join([formatter.choice() for formatter in formatters])
 
 
 async def _events(
@@ -78,12 +94,12 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     options = job.request.stream_options
     wants_usage = options is not None and bool(options.include_usage)
-    no_usage = {"usage": None} if wants_usage else {}
+    begin, end = f'{to_json(envelope)[:-1]},"choices":[', '],"usage":null}' if wants_usage else "]}"
     formatters = [job.formatter(index) for index in range(len(job.choices))]
     async with aclosing(generator.merged(job.choices)) as merged:
         async for index, delta in merged:
             for chunk in formatters[index].chunks(delta):
-                yield event(envelope | {"choices": [{"index": index, **chunk}]} | no_usage)
+                yield text_event(f"{begin}{chunk}{end}")
     if wants_usage:
         yield event(envelope | {"choices": [], "usage": _usage(job)})
     yield DONE

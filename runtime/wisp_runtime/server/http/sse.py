@@ -28,7 +28,12 @@ class ClientLeft(Exception):
 
 def event(data: dict[str, Any]) -> bytes:
     """Return one event with a JSON payload."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return text_event(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+
+
+def text_event(data: str) -> bytes:
+    """Return one event whose payload is JSON text already."""
+    return f"data: {data}\n\n".encode()
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
