@@ -113,6 +113,9 @@ class Informer(Generic[T]):
         except DiscoveryError as error:
             log.warning("%s: %s is left out: %s", self._path, key, error)
             self._replace(key, None)
+        except Exception:  # one tenant's object must not end what serves the others
+            log.exception("bug in the gateway: %s: %s is left out", self._path, key)
+            self._replace(key, None)
 
     def _replace(self, key: str, new: T | None) -> None:
         old = self.objects.get(key)

@@ -23,6 +23,8 @@ SLICES_PATH = "/apis/discovery.k8s.io/v1{}/endpointslices"
 MODEL_LABEL = "wisp.dev/model"
 SERVICE_LABEL = "kubernetes.io/service-name"
 PORT_NAME = "http"
+# A model's Service selects pods, so it has addresses; a slice of host names was written by somebody else.
+ADDRESS_TYPES = ("IPv4", "IPv6")
 PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4}(ms|s|m|h)){1,3}")
@@ -77,7 +79,7 @@ def read_model(item: Json) -> ModelObject | None:
 
 
 def read_slice(item: Json) -> EndpointSlice | None:
-    """Read an EndpointSlice; None if it does not belong to a model's own Service.
+    """Read an EndpointSlice; None if it does not belong to a model's own Service, or has host names.
 
     Raises:
         DiscoveryError: a field is of the wrong kind; names it.
@@ -85,7 +87,7 @@ def read_slice(item: Json) -> EndpointSlice | None:
     metadata = item["metadata"]
     labels = metadata.get("labels", {})
     name = labels.get(MODEL_LABEL, "")
-    if not name or labels.get(SERVICE_LABEL) != name:
+    if not name or labels.get(SERVICE_LABEL) != name or item.get("addressType") not in ADDRESS_TYPES:
         return None
     reader = JsonReader(item, "endpointslice")
     port = next((port for port in reader.items("ports") if port.text("name", "") == PORT_NAME), None)

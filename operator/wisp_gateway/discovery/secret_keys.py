@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 30.0
 RETRY_S = 2.0
 MAX_READS = 16
+MAX_READS_A_SECOND = 30.0
 
 
 class SecretKeys:
@@ -75,6 +76,7 @@ class SecretKeys:
             self.watch(())
 
     async def _follow(self, secret: str) -> None:
+        retry_s = RETRY_S
         while True:
             try:
                 async with self._reads:
@@ -82,8 +84,10 @@ class SecretKeys:
             except Exception:
                 log.exception("bug in the gateway (API keys in Secret %s)", secret)
             self._tried[secret].set()
-            period_s = RETRY_S if secret in self._warnings else PERIOD_S
-            await asyncio.sleep(period_s * random.uniform(0.8, 1.0))
+            period_s = max(PERIOD_S, len(self._tasks) / MAX_READS_A_SECOND)
+            has_failed = secret in self._warnings
+            await asyncio.sleep((min(retry_s, period_s) if has_failed else period_s) * random.uniform(0.8, 1))
+            retry_s = 2 * retry_s if has_failed else RETRY_S
 
     async def _read(self, secret: str) -> None:
         namespace, name = secret.split("/")

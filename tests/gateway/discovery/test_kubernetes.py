@@ -269,6 +269,20 @@ def test_an_object_that_cannot_be_read_hides_no_other(play, caplog):
     ]
 
 
+def test_an_object_that_no_rule_foresaw_hides_no_other(play, caplog):
+    async def scene(server):
+        bad = slice_object(pod("p"), model="bad", name="bad-1")
+        bad["endpoints"] = [{"addresses": 5}]
+        server.put(SLICES, bad)
+        server.put(MODELS, model_object("good"))
+        server.put(SLICES, slice_object(pod("a", **READY), model="good"))
+        async with following(server) as followed:
+            await followed.until_endpoints(ns__good=["a"])
+
+    play(scene)
+    assert "ns/bad-1 is left out" in caplog.text
+
+
 def test_a_model_of_the_same_name_elsewhere_gets_only_its_own_pods(play):
     async def scene(server):
         server.put(MODELS, model_object(namespace="a"))
@@ -370,6 +384,21 @@ def test_a_secret_that_does_not_come_delays_readiness_no_longer_than_a_bound(pla
         async with following(server) as followed:
             await followed.until(lambda: followed.discovery.is_synced)
             assert not followed.discovery.snapshot["ns/m"].are_keys_read
+
+    play(scene)
+
+
+def test_secrets_that_cannot_be_read_are_not_asked_for_without_end(play, monkeypatch):
+    monkeypatch.setattr("wisp_gateway.discovery.secret_keys.RETRY_S", 0.05)
+
+    async def scene(server):
+        server.forbidden.add(SECRETS)
+        server.put(MODELS, model_object(**KEYED))
+        async with following(server) as followed:
+            await followed.until(lambda: followed.discovery.is_synced)
+            await asyncio.sleep(1.2)
+            tries = sum(SECRETS in path for path, _ in server.requests)
+            assert 3 <= tries <= 6  # 24 without back-off
 
     play(scene)
 

@@ -222,6 +222,12 @@ def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
     assert [token for token in not_opening if keyring.priority(token, model) is not None] == []
 
 
+def test_a_slice_of_host_names_is_no_models():
+    item = fake.slice_object(fake.pod("p", "metadata.internal"))
+    item["addressType"] = "FQDN"
+    assert resources.read_slice(item) is None
+
+
 def test_the_name_of_a_value_carries_its_priority():
     keys = secret_keys.parse(fake.secret_object(**{"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}))
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
