@@ -31,7 +31,7 @@ expand() {  # a group's stages, or the stage itself
     all) expand build; expand tests; expand parity; expand bench; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
-    bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving torch" ;;
+    bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
     sanitizer) for test in $KERNEL_TESTS; do echo "memcheck-$test racecheck-$test"; done ;;
@@ -87,7 +87,7 @@ limit_of() {  # seconds
     env) echo 30 ;;
     build) echo 300 ;;
     test_parity | gates | memory) echo 240 ;;
-    torch | startup | serving) echo 280 ;;
+    torch | startup | serving | fairness) echo 280 ;;
     decode* | prefill | small) echo 150 ;;
     racecheck-linear_splits) echo 300 ;;
     memcheck-* | racecheck-*) echo 150 ;;
@@ -112,6 +112,7 @@ run() {
     prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 ;;
     startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" ;;
     serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" --clients 1,8,32 ;;
+    fairness) "$PYTHON" tests/bench/bench_fairness.py cuda --shape "$SHAPE" --record "$WORK/records/fairness-cuda.json" --commit "$COMMIT" ;;
     memory) memory ;;
     small)
       bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 &&
@@ -166,7 +167,7 @@ for stage in $failed; do
   printf '\n=== %s\n' "$stage"
   grep -v '^$' "$WORK/logs/$stage.log" | tail -n 18 | cut -c 1-220
 done | tail -c 6500
-for stage in decode decode-wide decode-long first-token first-cached prefill memory small startup serving torch; do
-  [ -f "$WORK/logs/$stage.log" ] && grep -hE "decode_step|first_token|prefill_tok|start_|memory_|served_" "$WORK/logs/$stage.log" | cut -c 1-150
+for stage in decode decode-wide decode-long first-token first-cached prefill memory small startup serving fairness torch; do
+  [ -f "$WORK/logs/$stage.log" ] && grep -hE "decode_step|first_token|prefill_tok|start_|memory_|served_|gap_p" "$WORK/logs/$stage.log" | cut -c 1-150
 done | tail -c 4000
 [ -z "$failed" ]

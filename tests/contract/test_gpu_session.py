@@ -28,7 +28,7 @@ def test_every_test_of_the_gpu_is_a_stage(stages):
 
 def test_every_benchmark_of_a_kernel_is_a_stage(stages):
     named = {name.removeprefix("kernel-") for name in stages["kernels"]}
-    others = {"gateway", "cpu_engine", "penalty_overlap"}  # of no kernel
+    others = {"gateway", "cpu_engine", "penalty_overlap", "fairness", "gpu_neighbour"}  # of no kernel
     there = {path.stem.removeprefix("bench_") for path in (ROOT / "tests/bench").glob("bench_*.py")}
     assert there - others == named
 

@@ -57,6 +57,7 @@ class Outcome:
         steps: number of steps.
         durations_s: duration of each step that computed prompts while sequences decoded.
         end_s: time of the last step's end.
+        prompt_tokens: prompt tokens computed.
     """
 
     tokens_s: dict[str, list[float]] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class Outcome:
     steps: int = 0
     durations_s: list[float] = field(default_factory=list)
     end_s: float = 0.0
+    prompt_tokens: int = 0
 
     def count(self, plan: Plan, duration_s: float) -> None:
         """Count a step."""
@@ -117,4 +119,5 @@ def simulate(
             tokens = [SampledToken(7)] * sum(chunk.samples for chunk in completed)
             events += scheduler.commit(completed, tokens)
         outcome.take(events, now_s)
+    outcome.prompt_tokens = scheduler.load.prompt_tokens_total
     return outcome
