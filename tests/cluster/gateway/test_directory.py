@@ -27,10 +27,15 @@ RULES = [
 
 
 class Gateway:
-    """``wisp-gateway`` as a process beside the cluster."""
+    """``wisp-gateway`` as a process beside the cluster; its own key opens ``/state`` and every model."""
 
-    def __init__(self, log, *flags, **environment):
+    def __init__(self, log, *flags, has_own_key=True, **environment):
         self.log = log
+        self.own_key = "sk-door" if has_own_key else ""
+        if has_own_key:
+            keys = log.with_suffix(".keys")
+            keys.write_text(f"door:{self.own_key}\n")
+            flags = (*flags, "--api-keys", str(keys))
         command = [sys.executable, "-m", "wisp_gateway", "--directory", "kubernetes", "--port", "0", *flags]
         self.process = subprocess.Popen(
             command, stderr=log.open("w"), env={**os.environ, **environment}, stdout=subprocess.DEVNULL
@@ -38,8 +43,9 @@ class Gateway:
         until(lambda: "listening on" in log.read_text())
         self.port = int(log.read_text().partition("listening on ")[2].split()[0].rpartition(":")[2])
 
-    def ask(self, method, path, body=None, key=""):
-        """Status and text of one request on a connection of its own."""
+    def ask(self, method, path, body=None, key=None):
+        """Status and text of one request on a connection of its own, by default with the gateway's key."""
+        key = self.own_key if key is None else key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         headers |= {"Content-Type": "application/json"} if body else {}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
@@ -56,7 +62,7 @@ class Gateway:
     def endpoints(self, name="chat"):
         return {endpoint["id"]: endpoint["ready"] for endpoint in self.models()[name]["endpoints"]}
 
-    def chat(self, key="", **more):
+    def chat(self, key=None, **more):
         return self.ask("POST", "/v1/completions", {"model": "chat", "prompt": "hi", **more}, key)
 
     def end(self):
@@ -68,8 +74,8 @@ class Gateway:
 def start_gateway(tmp_path):
     started = []
 
-    def starting(*flags, **environment):
-        started.append(Gateway(tmp_path / f"gateway-{len(started)}.log", *flags, **environment))
+    def starting(*flags, **settings):
+        started.append(Gateway(tmp_path / f"gateway-{len(started)}.log", *flags, **settings))
         return started[-1]
 
     yield starting
@@ -272,9 +278,9 @@ def test_the_documented_rights_are_enough_and_keys_need_one_more(start_gateway, 
     keys = secret("chat-keys", alice="sk-1")
     apply(keyed, keys, secret("other", x="x"), endpoint_slice(pods[0], **READY), namespace=namespace)
     config = kubeconfig_of_account(tmp_path, namespace)
-    gateway = start_gateway("--namespace", namespace, KUBECONFIG=str(config))
+    gateway = start_gateway("--namespace", namespace, has_own_key=False, KUBECONFIG=str(config))
     until(gateway.is_ready)
-    assert gateway.chat(key="sk-1")[0] == 401  # it may not read the Secret, so nothing opens the model
+    assert gateway.chat(key="sk-1")[0] == 503  # it may not read the Secret, so nobody knows the keys
     until(lambda: "kubectl create role " in gateway.log.read_text())
     kubectl(
         *("create", "role", "wisp-gateway-keys", "-n", namespace),
