@@ -10,7 +10,7 @@ from wisp_operator.cluster.access.api_server import ApiError
 from wisp_operator.cluster.access.writer import ClusterWriter, NotLeading, path_of
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches
-from wisp_operator.cluster.observation.watches import model_key, trimmed
+from wisp_operator.cluster.observation.watches import model_key
 from wisp_operator.cluster.reconcile import drift
 from wisp_operator.cluster.reconcile.events import event, transitions
 from wisp_operator.cluster.reconcile.status_writes import VOLATILE_EVERY_S, is_due, merged
@@ -196,23 +196,6 @@ def test_what_is_gone_need_not_be_deleted_and_a_lost_event_harms_nothing():
     asyncio.run(cluster.annotate("Pod", "a", "chat-1", {"x": "1"}))
     with pytest.raises(ApiError):
         asyncio.run(ClusterWriter(RecordingApi(code=403), Metrics(), lambda: 5.0).delete(LIVE))
-
-
-def test_the_cache_keeps_what_is_read_and_drops_what_is_heavy():
-    body = {
-        "kind": "Node",
-        "metadata": {
-            "name": "n",
-            "managedFields": [1],
-            "annotations": {"kubectl.kubernetes.io/x": "long", "own": "y"},
-        },
-        "spec": {"podCIDR": "10.0.0.0/24"},
-        "status": {"allocatable": {"nvidia.com/gpu": "8"}, "images": ["many"]},
-    }
-    found = trimmed(body)
-    assert found["metadata"] == {"name": "n", "annotations": {"own": "y"}}
-    assert found["status"] == {"allocatable": {"nvidia.com/gpu": "8"}}
-    assert "spec" not in found
 
 
 @pytest.mark.parametrize(

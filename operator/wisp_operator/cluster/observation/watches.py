@@ -14,6 +14,7 @@ import kopf
 from wisp_operator.api import KIND
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.observation.caches import Caches
+from wisp_operator.cluster.observation.trimming import trimmed
 from wisp_operator.desired.labels import MODEL_LABEL
 
 IDLE_S = 5.0
@@ -59,20 +60,6 @@ def settings() -> kopf.OperatorSettings:
         if kind not in (KIND, "Node"):
             options.watching.label_selectors[KINDS[kind].selector] = MODEL_LABEL
     return options
-
-
-def trimmed(body: Body) -> dict[str, Any]:
-    """Keep the part of an object that we read; a hundred models would cost memory mostly by the rest."""
-    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    annotations = metadata.get("annotations", {})
-    kept = {key: value for key, value in annotations.items() if not key.startswith("kubectl.kubernetes.io/")}
-    metadata["annotations"] = kept
-    kept_fields = {key: body[key] for key in ("apiVersion", "kind", "spec", "status") if key in body}
-    kept_fields["metadata"] = metadata
-    if body.get("kind") == "Node":
-        kept_fields["status"] = {"allocatable": dict(body.get("status", {}).get("allocatable", {}))}
-        kept_fields.pop("spec", None)
-    return kept_fields
 
 
 def model_key(kind: str, body: Body) -> str:
