@@ -19,6 +19,7 @@ from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
+from wisp_runtime.server.text.text_threads import TextThreads
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 Status = Literal["starting", "loading", "warming", "ready", "draining", "failed"]
@@ -62,6 +63,7 @@ class Service:
         )
         self.failure: Fatal | None = None
         self.is_draining = False
+        self.threads = TextThreads()
         self._text: TextCodec | None = None
         self._active = 0
         self._is_idle = asyncio.Event()
@@ -73,7 +75,8 @@ class Service:
         self._text = TextCodec(path, tokenizer, templates, generator, TokenNames(tokenizer))
 
     async def close(self) -> None:
-        """End the processes that render the chat template."""
+        """End the threads and processes that work on texts."""
+        self.threads.close()
         if self._text is not None and self._text.templates is not None:
             await self._text.templates.close()
 

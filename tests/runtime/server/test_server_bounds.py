@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -12,8 +13,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenEvent, TokenLogprobs
 from wisp_runtime.server.api import respond
+from wisp_runtime.server.parsing import sampling
 from wisp_runtime.server.parsing.sampling import choice_seed
+from wisp_runtime.server.text import text_threads
 from wisp_runtime.server.text.stop import StopFinder, StopStrings
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -128,6 +132,41 @@ def test_long_stop_strings_that_almost_match_cost_little_a_token():
     for _ in range(2000):
         finder.push("aaaa")
     assert (time.process_time() - began_s) / 2000 < 0.0005
+
+
+def test_short_texts_do_not_wait_for_the_tokens_of_long_ones(api, server, monkeypatch):
+    monkeypatch.setattr(text_threads, "LONG_TEXT_CHARS", 1000)
+    encode = ModelTokenizer.encode
+
+    def slow(tokenizer, text, *, adds_special):
+        time.sleep(0.3 if len(text) > 1000 else 0)
+        return encode(tokenizer, text, adds_special=adds_special)
+
+    monkeypatch.setattr(ModelTokenizer, "encode", slow)
+    long = {"json": GO_ON | {"prompt": "x" * 2000}}
+    with ThreadPoolExecutor(40) as pool:
+        attacks = [pool.submit(httpx.post, server.url + COMPLETE, timeout=60, **long) for _ in range(40)]
+        time.sleep(0.3)
+        began_s = time.monotonic()
+        assert api.post(CHAT, json=ASK).status_code == 200
+        assert time.monotonic() - began_s < GAP_S
+        assert {attack.result().status_code for attack in attacks} == {400}
+
+
+def test_of_a_text_far_too_long_only_the_beginning_is_tokenized(api, monkeypatch):
+    encode, encoded = ModelTokenizer.encode, []
+
+    def count(tokenizer, text, *, adds_special):
+        encoded.append(len(text))
+        return encode(tokenizer, text, adds_special=adds_special)
+
+    monkeypatch.setattr(ModelTokenizer, "encode", count)
+    monkeypatch.setattr(sampling, "SAMPLE_TOKEN_CHARS", 2)
+    for text, tokens in (("x" * 4000, 1024), ("<|start|>" * 400, None)):
+        encoded.clear()
+        response = api.post(COMPLETE, json=GO_ON | {"prompt": text, "max_tokens": 1})
+        assert response.status_code == (200 if tokens is None else 400)
+        assert encoded == ([1024] if tokens else [1024, len(text)])
 
 
 def test_a_message_of_an_error_does_not_repeat_megabytes(api):

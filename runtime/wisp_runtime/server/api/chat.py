@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -44,7 +43,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     refuse_unsupported(request)
     logprobs = _alternatives(request)
     text = await render_chat(service.text.templates, request)
-    prompt = await asyncio.to_thread(_encode, tokenizer, text, info)
+    prompt = await service.threads.run(len(text), _encode, tokenizer, text, info)
     max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
     sampling = sampling_of(request, logprobs, info)
     stop_tokens = stop_tokens_of(request, tokenizer, info.vocab_size)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,8 +36,9 @@ async def completions(service: Service, http_request: Request) -> Response:
         raise unknown_model(request.model, service.config.name)
     _refuse(request)
     tokenizer = service.text.tokenizer
-    prompts = await asyncio.to_thread(_encode_prompts, tokenizer, request, service.info)
-    echoes = await asyncio.to_thread(_echoes, tokenizer, request)
+    chars = sum(map(len, request.prompt))
+    prompts = await service.threads.run(chars, _encode_prompts, tokenizer, request, service.info)
+    echoes = await service.threads.run(chars, _echoes, tokenizer, request)
     job = GenerationJob(
         request=request,
         choices=_choices(prompts, request, service, priority_of(http_request.headers)),

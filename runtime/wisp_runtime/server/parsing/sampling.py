@@ -15,6 +15,8 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own
 PRIORITIES = {"high": -1, "normal": 0, "low": 1}  # lower runs first
+SAMPLE_TOKEN_CHARS = 8  # of text, a token has four or five on average
+SAMPLE_MARGIN_TOKENS = 64  # by which the last word of a beginning may differ from the same in the text
 SEED_BITS = 63
 MAX_ID_DIGITS = 18
 MIN_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine requires a positive share
@@ -128,16 +130,21 @@ def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: i
 def encode_prompt(
     tokenizer: ModelTokenizer, text: str, max_context: int, param: str, *, adds_special: bool
 ) -> list[int]:
-    """Return the tokens of a prompt, unless its length alone says that they are too many.
+    """Return the tokens of a prompt, unless its length or its beginning says that they are too many.
 
     Tokenizing takes a second and 100 MB for each million characters.
 
     Raises:
-        ApiError: the text is too long for the context, whatever its tokens are.
+        ApiError: the text is too long for the context.
     """
     max_chars = max_context * tokenizer.longest_token_chars
     if len(text) > max_chars:
         raise text_too_long(len(text), max_chars, max_context, param)
+    sample_chars = max_context * SAMPLE_TOKEN_CHARS
+    if len(text) > 2 * sample_chars:
+        tokens = len(tokenizer.encode(text[:sample_chars], adds_special=False))
+        if tokens > max_context + SAMPLE_MARGIN_TOKENS:
+            raise context_exceeded(tokens, None, max_context, param)
     return tokenizer.encode(text, adds_special=adds_special)
 
 
