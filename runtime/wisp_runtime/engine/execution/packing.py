@@ -195,7 +195,7 @@ def _only_token(chunk: Chunk) -> int:
     return tokens[chunk.start] if chunk.start < len(tokens) else -1 - chunk.sequence.pending_sample_row
 
 
-def _tokens(chunk: Chunk) -> list[int]:
+def _tokens(chunk: Chunk) -> Sequence[int]:
     tokens = chunk.sequence.tokens[chunk.start : chunk.start + chunk.tokens]
     return tokens or [-1 - chunk.sequence.pending_sample_row]
 

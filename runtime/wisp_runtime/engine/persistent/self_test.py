@@ -78,7 +78,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         ids = random.integers(0, limits.vocab, tokens + 1).tolist()
         request = Submit(f"self-test-{row}", tuple(ids[:-1]), 1)
         made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
-        made.tokens.append(ids[-1])
+        made.append(ids[-1])
         made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
         first_block, spare = first_block + blocks, spare - (blocks - 1)
         yield made

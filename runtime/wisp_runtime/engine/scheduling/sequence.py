@@ -105,7 +105,7 @@ class Sequence:
     ) -> None:
         self.request = request
         self.priority_key = priority_key
-        self.tokens = list(request.prompt)
+        self.tokens: list[int] | tuple[int, ...] = request.prompt  # choices that wait share it
         self.prompt_tokens = len(self.tokens)
         self.max_length = max_length
         self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos)
@@ -145,6 +145,8 @@ class Sequence:
     def append(self, token: int) -> FinishReason | None:
         """Append a generated token; return why the sequence ends with it, or None if it goes on."""
         self.pending_sample_row = -1
+        if isinstance(self.tokens, tuple):
+            self.tokens = list(self.tokens)
         self.tokens.append(token)
         if self.counts is not None:
             self.counts.add(token)

@@ -16,6 +16,8 @@ from wisp_runtime.engine.scheduling.sequence import PriorityKey, Sequence, Statu
 from wisp_runtime.engine.transport.messages import Submit
 
 PRIORITY_BOOST = 1024  # in requests, for each level of priority
+MAX_WAITING_TOKENS = 1 << 22
+"""Tokens of all prompts that wait, each counted once: 150 MB of numbers. A single prompt may have more."""
 by_priority_key = attrgetter("priority_key")
 
 
@@ -23,7 +25,8 @@ class WaitingQueue:
     """Sequences that have no blocks yet, or none any more.
 
     Args:
-        max_waiting: sequences that may wait; those that were preempted do not count.
+        max_waiting: sequences that may wait, with :data:`MAX_WAITING_TOKENS` of prompts in all; those that
+            were preempted do not count.
         max_wait_s: seconds after which a request none of whose choices has started is given up; None: never.
     """
 
@@ -31,6 +34,7 @@ class WaitingQueue:
         self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
         self._sequences: list[Sequence] = []
         self._arrived: dict[Sequence, None] = {}  # first choices that have not started, by arrival
+        self._prompts = _Prompts()
         self._requests = self._submitted = 0
 
     def __len__(self) -> int:
@@ -49,22 +53,30 @@ class WaitingQueue:
         return self._requests + PRIORITY_BOOST * (request.priority + request.choice), self._submitted
 
     def add(self, sequence: Sequence) -> Sequence | None:
-        """Add a sequence that arrives; if too many wait, return the last of them, which is to be refused."""
+        """Add a sequence that arrives; if too much waits, return the one that is to be refused.
+
+        That is the last in line; but if its prompt does not make enough space, it is ``sequence`` itself.
+        """
         self.put_back(sequence)
         if self._max_wait_s is not None and sequence.request.choice == 0:
             self._arrived[sequence] = None
-        if len(self._sequences) <= self._max_waiting:
+        excess = self._prompts.tokens - MAX_WAITING_TOKENS
+        if len(self._sequences) <= self._max_waiting and excess <= 0:
             return None
         fresh = [waiting for waiting in self._sequences if waiting.status is Status.WAITING]
+        if excess > 0 and len(fresh) > 1:
+            return fresh[-1] if self._prompts.tokens_of(fresh[-1]) >= excess else sequence
         return fresh[-1] if len(fresh) > self._max_waiting else None
 
     def put_back(self, sequence: Sequence) -> None:
         """Add a sequence that was preempted."""
         insort(self._sequences, sequence, key=by_priority_key)
+        self._prompts.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that starts, or that ended."""
         self._sequences.remove(sequence)
+        self._prompts.remove(sequence)
         self._arrived.pop(sequence, None)
 
     def expired(self, now_s: float) -> list[Sequence]:
@@ -75,3 +87,32 @@ class WaitingQueue:
                 break
             expired.append(sequence)
         return expired
+
+
+class _Prompts:
+    """Prompts of sequences that wait; choices share theirs.
+
+    Attributes:
+        tokens: tokens of all, each prompt counted once.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._sharers: dict[int, int] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        prompt = sequence.request.prompt
+        sharers = self._sharers[id(prompt)] = self._sharers.get(id(prompt), 0) + 1
+        self.tokens += len(prompt) if sharers == 1 else 0
+
+    def remove(self, sequence: Sequence) -> None:
+        self.tokens -= self.tokens_of(sequence)
+        prompt = sequence.request.prompt
+        self._sharers[id(prompt)] -= 1
+        if not self._sharers[id(prompt)]:
+            del self._sharers[id(prompt)]
+
+    def tokens_of(self, sequence: Sequence) -> int:
+        """Return the tokens that are gone when ``sequence`` is."""
+        prompt = sequence.request.prompt
+        return len(prompt) if self._sharers[id(prompt)] == 1 else 0

@@ -14,6 +14,7 @@ from test_scheduler import LIMITS, limits_of, run, scheduler, submit
 from wisp_plan.memory.cache import one_pool
 from wisp_plan.presets import shape_spec
 from wisp_runtime.engine.scheduling import scheduler as scheduler_module
+from wisp_runtime.engine.scheduling import waiting_queue
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.step_budget import MIN_PROMPT_TOKENS, Prefill, PromptBudget, share_out
@@ -208,6 +209,32 @@ def test_more_than_may_wait_are_refused_the_last_in_line_first():
     event = submit(engine, "late", 2)
     assert (event.request_id, event.finish) == ("late", "overloaded")
     assert [sequence.id for sequence in engine.waiting] == ["a-0", "stranger"]
+
+
+def test_prompts_that_wait_have_so_many_tokens_each_counted_once(monkeypatch):
+    monkeypatch.setattr(waiting_queue, "MAX_WAITING_TOKENS", 20)
+    engine = scheduler(max_concurrent=1)
+    submit(engine, "runs", 2)
+    run(engine)
+    shared = tuple(range(1, 16))
+    assert [submit(engine, f"a-{k}", shared, choice=k) for k in range(4)] == [None] * 4
+    assert submit(engine, "small", 5) is None
+    assert submit(engine, "b", 1).request_id == "b"  # dropping the last choice would make no space
+    for k in range(4):
+        engine.abort(f"a-{k}")
+    assert submit(engine, "c", 15) is None
+    assert submit(engine, "urgent", 6, priority=-1).request_id == "c"  # the last in line
+    assert [sequence.id for sequence in engine.waiting] == ["urgent", "small"]
+
+
+def test_choices_that_wait_share_their_prompt():
+    engine = scheduler(max_concurrent=1)
+    prompt = (1, 2, 3)
+    for k in range(3):
+        engine.submit(Submit(f"a-{k}", prompt, 9, choice=k))
+    run(engine)
+    assert all(sequence.tokens is prompt for sequence in engine.waiting)
+    assert engine.running[0].tokens == [1, 2, 3, 7]
 
 
 def test_a_preempted_sequence_is_never_refused():
