@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from wisp_operator.api import InferenceModel
@@ -214,9 +214,10 @@ def progress(observation: Observation) -> Progress | None:
 def _fit(observation: Observation) -> FitReport | None:
     """Choose the measurement of a ready pod; without one, the computed report."""
     ledgers = [pod.runtime.ledger for pod in observation.ready if pod.runtime and pod.runtime.ledger]
-    return (
-        measured(ledgers[0], observation.fit.gpu if observation.fit else "") if ledgers else observation.fit
-    )
+    if ledgers:
+        return measured(ledgers[0], observation.fit.gpu if observation.fit else "")
+    # The fault is a reason for conditions; the API server refuses a status with a field unknown to the CRD.
+    return replace(observation.fit, fault="") if observation.fit else None
 
 
 def _phases(pod: ObservedPod) -> tuple[PhaseReport, ...]:

@@ -8,7 +8,7 @@ from kube import apply, condition, fake, get, kubectl, model, status, until
 
 CONDITIONS = {
     *("Accepted", "Fits", "ArtifactsReady", "Scheduled"),
-    *("Ready", "Active", "Progressing", "Degraded"),
+    *("Ready", "Active", "Progressing", "Degraded", "Named"),
 }
 
 
