@@ -57,12 +57,17 @@ def copies_of(cache_dir: Path, place: Path) -> list[Path]:
         cache_dir: root of the cache, ``CACHE/namespaces/NAMESPACE``.
         place: folder of the revision below it.
     """
-    if cache_dir.parent.name != NAMESPACES_DIR:
+    if not is_of_namespace(cache_dir):
         return []
     beside = cache_dir.parent.iterdir() if cache_dir.parent.is_dir() else ()
     roots = (cache_dir.parents[1], *sorted(path for path in beside if path != cache_dir))
     folders = (root / place for root in roots)
     return list(islice((folder for folder in folders if folder.is_dir()), MAX_COPIES))
+
+
+def is_of_namespace(cache_dir: Path) -> bool:
+    """Whether ``cache_dir`` is a namespace's folder on the disk of a node, which others use too."""
+    return cache_dir.parent.name == NAMESPACES_DIR
 
 
 def _is_adoptable(file: RemoteFile, partial: Path) -> bool:

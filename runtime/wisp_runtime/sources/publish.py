@@ -31,10 +31,12 @@ def publish(
     on_progress: OnProgress,
     stall_s: float,
     copies: Sequence[Path] = (),
+    kept_share: float = 0.0,
 ) -> None:
     """Fetch the files of ``listing`` into ``folder``, unless another process does it first.
 
-    Files of ``copies`` are taken where they are the same (:mod:`.adopt`).
+    Files of ``copies`` are taken where they are the same (:mod:`.adopt`), and ``kept_share`` of the disk
+    stays free.
 
     Raises: as :func:`.store.obtain`.
     """
@@ -46,7 +48,7 @@ def publish(
         partial = _sibling(folder, "partial")
         partial.mkdir(exist_ok=True)
         adopt(source, listing, copies, partial, _Checked(held, listing.size_bytes))
-        _transfer(source, listing, partial, held, on_progress)
+        _transfer(source, listing, partial, held, on_progress, kept_share)
         _check(source.uri, listing, partial, held)
         partial.rename(folder)
         _sync(folder.parent)
@@ -78,10 +80,16 @@ def _withdraw(folder: Path, wrong: list[str]) -> None:
 
 
 def _transfer(
-    source: Source, listing: Listing, partial: Path, held: HeldLock, on_progress: OnProgress
+    source: Source,
+    listing: Listing,
+    partial: Path,
+    held: HeldLock,
+    on_progress: OnProgress,
+    kept_share: float,
 ) -> None:
     transfer = Transfer(source, listing.files, partial)
-    require_space(partial, transfer.missing_bytes + _SPARE_BYTES, f"downloading {source.uri}")
+    needed_bytes = transfer.missing_bytes + _SPARE_BYTES
+    require_space(partial, needed_bytes, f"downloading {source.uri}", kept_share=kept_share)
     done = listing.size_bytes - transfer.missing_bytes
     transfer.run(_Count(held, on_progress, done, listing.size_bytes))
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wisp_runtime.errors import CacheUnusable, DiskFull, ModelNotFound, SourceUnreachable
-from wisp_runtime.sources.adopt import copies_of
+from wisp_runtime.sources.adopt import copies_of, is_of_namespace
+from wisp_runtime.sources.disk import NODE_SHARE
 from wisp_runtime.sources.listing import Listing, Source, check_listing, is_revision
 from wisp_runtime.sources.lock import STALL_S
 from wisp_runtime.sources.manifest import check_sizes
@@ -64,7 +65,8 @@ def obtain(
             check_sizes(folder)
         else:
             copies = copies_of(cache_dir, folder.relative_to(cache_dir))
-            publish(source, _model(source, listing), folder, on_progress or _ignore, stall_s, copies)
+            share = NODE_SHARE if is_of_namespace(cache_dir) else 0.0
+            publish(source, _model(source, listing), folder, on_progress or _ignore, stall_s, copies, share)
         _remember(model_dir, source.wanted, listing.revision)
     return folder
 

@@ -1,12 +1,13 @@
 """Copies of other namespaces on one disk: taken where they are what the source announced."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 from fake_source import FILES, RANGE, WEIGHTS, Fake, content
 
-from wisp_runtime.errors import AccessDenied
-from wisp_runtime.sources import transfer
+from wisp_runtime.errors import AccessDenied, DiskFull
+from wisp_runtime.sources import disk, transfer
 from wisp_runtime.sources.store import obtain, repair
 
 WEIGHTS_FILE = "model.safetensors"
@@ -103,3 +104,18 @@ def test_what_is_planted_in_place_of_a_copy_is_passed_over(tmp_path, planted):
     else:
         path.write_bytes(b"x")
     assert content(obtain(Fake(), cache_of(tmp_path, "b"))) == FILES
+
+
+@pytest.mark.parametrize(("free_share", "fits"), [(0.11, True), (0.099, False)])
+def test_a_download_leaves_a_node_the_space_below_which_pods_are_evicted(
+    tmp_path, monkeypatch, free_share, fits
+):
+    total = 1 << 40
+    usage = SimpleNamespace(total=total, used=0, free=int(total * free_share))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: usage)
+    assert content(obtain(Fake(), tmp_path / "own")) == FILES  # a disk of its own may be filled
+    if fits:
+        assert content(obtain(Fake(revision="r2"), cache_of(tmp_path, "a"))) == FILES
+        return
+    with pytest.raises(DiskFull, match="beside the 10% of the disk that are left to the node"):
+        obtain(Fake(revision="r2"), cache_of(tmp_path, "a"))

@@ -236,7 +236,7 @@ def test_a_source_that_says_no_is_not_answered_with_a_copy(tmp_path):
 
 
 def test_a_disk_too_small_is_reported_before_the_first_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=5000))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=5000, total=10_000))
     source = Fake()
     with pytest.raises(DiskFull, match=r"hf://org/name needs 64\.0 MiB in .* which has 4\.9 KiB free"):
         obtain(source, tmp_path)
