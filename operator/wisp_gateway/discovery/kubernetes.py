@@ -8,6 +8,7 @@ until each Secret that a model names was tried once, since its keys would seem t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,6 +31,8 @@ from wisp_gateway.discovery.snapshot import EMPTY, Model, Snapshot
 
 # Changes within this time are published together.
 GATHER_S = 0.01
+# Pause after a rebuild, in its durations: whoever changes objects without end gets a fifth of the loop.
+REST = 4.0
 # Longest wait for Secrets before a gateway is ready: none of them may keep it from serving others.
 SECRETS_WAIT_S = 15.0
 
@@ -85,9 +88,11 @@ class KubernetesDiscovery:
         await self._keys.tried(SECRETS_WAIT_S)
         while True:
             self._has_changed.clear()
+            began_s = time.monotonic()
             self._rebuild()
+            pause_s = max(GATHER_S, REST * (time.monotonic() - began_s))
             await self._has_changed.wait()
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(pause_s)
 
     def _rebuild(self) -> None:
         """Merge the changed models with their endpoints; call the watchers if the snapshot differs."""

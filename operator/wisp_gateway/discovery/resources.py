@@ -23,6 +23,8 @@ SLICES_PATH = "/apis/discovery.k8s.io/v1{}/endpointslices"
 MODEL_LABEL = "wisp.dev/model"
 SERVICE_LABEL = "kubernetes.io/service-name"
 PORT_NAME = "http"
+# As many as spec.scaling.max allows.
+MAX_PODS = 1000
 # A model's Service selects pods, so it has addresses; a slice of host names was written by somebody else.
 ADDRESS_TYPES = ("IPv4", "IPv6")
 PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
@@ -117,7 +119,7 @@ def merge_slices(slices: Iterable[EndpointSlice]) -> tuple[Endpoint, ...]:
             is_ready = (other.ready or endpoint.ready) and not is_draining
             endpoint = replace(first, ready=is_ready, draining=is_draining)
         merged[endpoint.id] = endpoint
-    return tuple(merged[id] for id in sorted(merged))
+    return tuple(merged[id] for id in sorted(merged)[:MAX_PODS])
 
 
 def seconds(text: str, where: str) -> float:

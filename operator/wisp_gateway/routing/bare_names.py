@@ -10,7 +10,7 @@ The operator decides by the same rule (``wisp_operator/core/bare_names.py``, ``t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # Longer than a recreation by hand, or by a GitOps tool's next sync (minutes by default).
@@ -58,7 +58,10 @@ class BareNames:
     """Holders of all bare names."""
 
     def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+        self._by_name: dict[str, dict[str, Claim]] = {}
         self._holdings: dict[str, _Holding] = {}
+        self._reserved: set[str] = set()
 
     def holder(self, name: str) -> str | None:
         """Return the key of the model that holds ``name``; None: no model does."""
@@ -66,22 +69,43 @@ class BareNames:
         return holding.key if holding is not None and holding.gone_s is None else None
 
     def update(self, claims: Iterable[Claim], now_s: float) -> None:
-        """Decide every name anew.
+        """Replace the claims by those of all models.
 
         Args:
-            claims: all models.
             now_s: time on any clock that only goes forward.
         """
-        by_name: dict[str, list[Claim]] = {}
-        for claim in claims:
-            for name in claim.names:
-                if not is_qualified(name):
-                    by_name.setdefault(name, []).append(claim)
-        before, self._holdings = self._holdings, {}
-        for name in before.keys() | by_name.keys():
-            holding = _decide(name, by_name.get(name, []), before.get(name), now_s)
+        wanted = {claim.key: claim for claim in claims}
+        keys = self._claims.keys() | wanted.keys()
+        self.apply({key: wanted.get(key) for key in keys if self._claims.get(key) != wanted.get(key)}, now_s)
+
+    def apply(self, changed: Mapping[str, Claim | None], now_s: float) -> None:
+        """Decide the names that the changed claims (None: the model is gone) concern, and reserved ones."""
+        names = set(self._reserved)
+        for key, claim in changed.items():
+            names |= self._replace(key, claim)
+        for name in names:
+            claims = list(self._by_name.get(name, {}).values())
+            holding = _decide(name, claims, self._holdings.pop(name, None), now_s)
+            self._reserved.discard(name)
             if holding is not None:
                 self._holdings[name] = holding
+                if holding.gone_s is not None:
+                    self._reserved.add(name)
+
+    def _replace(self, key: str, claim: Claim | None) -> set[str]:
+        """Replace the claim of a model; return the names that the old or the new one asks for."""
+        before = self._claims.pop(key, None)
+        names = {name for part in (before, claim) if part for name in part.names if not is_qualified(name)}
+        if claim is not None:
+            self._claims[key] = claim
+        for name in names:
+            asking = self._by_name.setdefault(name, {})
+            asking.pop(key, None)
+            if claim is not None and name in claim.names:
+                asking[key] = claim
+            if not asking:
+                del self._by_name[name]
+        return names
 
 
 def is_qualified(name: str) -> bool:

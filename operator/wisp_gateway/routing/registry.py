@@ -64,16 +64,20 @@ class ModelRegistry:
         return list(self._states.values())
 
     def update(self, snapshot: Snapshot) -> None:
-        """Replace the models by those of a new snapshot."""
-        for key in self._states.keys() - snapshot.keys():
+        """Replace the models by those of a new snapshot; those that are the same objects cost nothing."""
+        claims: dict[str, Claim | None] = dict.fromkeys(self._states.keys() - snapshot.keys())
+        for key in claims:
             gone = ModelNotFound(f"Model {key} was deleted while the request waited.")
             self._states.pop(key).close(gone)
-        self._names.update(map(_claim, snapshot.values()), time.monotonic())
         for key, model in snapshot.items():
-            if key not in self._states:
-                self._states[key] = ModelState(model, self._metrics, time.monotonic)
-            if self._states[key].model is not model or not self._states[key].pods:
-                self._states[key].replace(model)
+            state = self._states.get(key)
+            if state is None:
+                state = self._states[key] = ModelState(model, self._metrics, time.monotonic)
+            elif state.model is model:
+                continue
+            claims[key] = _claim(model)
+            state.replace(model)
+        self._names.apply(claims, time.monotonic())
 
     def find(self, name: str) -> ModelState | None:
         """Find the model that a client means by ``namespace/name`` or a bare name; None: there is none."""

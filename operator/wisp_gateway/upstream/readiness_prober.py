@@ -1,12 +1,14 @@
 """Probe ``/readyz`` of pods that are not ready, ten times a second while requests wait.
 
 Kubernetes' own probes are a second apart; the first request should go the moment the pod can take it. Without
-queued requests only pods that broke a connection, and are ready in the snapshot, are probed.
+queued requests only pods that broke a connection, and are ready in the snapshot, are probed. Of many pods a
+few at a time, in turn: a namespace with a thousand that are never ready must not use up the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from wisp_gateway.errors import EndpointLost
 from wisp_gateway.routing.model_state import ModelState, Pod
@@ -14,6 +16,7 @@ from wisp_gateway.upstream.pool import Pool, request_head
 
 PERIOD_S = 0.1
 TIMEOUT_S = 1.0
+MAX_PROBES_A_NAMESPACE = 32
 
 
 class ReadinessProber:
@@ -23,6 +26,7 @@ class ReadinessProber:
         self._pool = pool
         self._probed: dict[ModelState, asyncio.Task[None]] = {}
         self._in_flight: dict[Pod, asyncio.Task[None]] = {}
+        self._of_namespace: Counter[str] = Counter()
 
     def probe(self, state: ModelState) -> None:
         """Probe this model's pods until its queue is empty and none is unhealthy."""
@@ -35,11 +39,21 @@ class ReadinessProber:
             task.cancel()
 
     async def _probe_model(self, state: ModelState) -> None:
+        begun = 0
         try:
             while len(state.queue) or state.has_unhealthy_pods:
-                for pod in state.pods.values():
-                    if not pod.is_ready and not pod.endpoint.draining and pod not in self._in_flight:
-                        self._in_flight[pod] = asyncio.ensure_future(self._probe_pod(state, pod))
+                idle = [
+                    pod
+                    for pod in state.pods.values()
+                    if not pod.is_ready and not pod.endpoint.draining and pod not in self._in_flight
+                ]
+                free = MAX_PROBES_A_NAMESPACE - self._of_namespace[state.model.namespace]
+                count = min(len(idle), free)
+                for number in range(begun, begun + count):
+                    pod = idle[number % len(idle)]
+                    self._of_namespace[state.model.namespace] += 1
+                    self._in_flight[pod] = asyncio.ensure_future(self._probe_pod(state, pod))
+                begun += count
                 await asyncio.sleep(PERIOD_S)
         finally:
             del self._probed[state]
@@ -55,3 +69,4 @@ class ReadinessProber:
             pod.observed_ready = False  # not listening yet
         finally:
             del self._in_flight[pod]
+            self._of_namespace[state.model.namespace] -= 1

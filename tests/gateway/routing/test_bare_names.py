@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from wisp_gateway.discovery.snapshot import Model
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.routing import registry
 from wisp_gateway.routing.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 
@@ -75,3 +78,17 @@ def test_names_that_nobody_asks_for_any_more_are_forgotten():
     names.update([], 1)
     names.update([], 2 + RESERVED_S)
     assert names._holdings == {}
+
+
+def test_one_changed_model_of_thousands_costs_no_look_at_the_others(monkeypatch):
+    """A tenant that changes its model without end must not keep the gateway busy with everybody's."""
+    models = {f"ns/m{number}": Model("ns", f"m{number}", f"m{number}", "Asleep") for number in range(2000)}
+    registry_of_all = registry.ModelRegistry(Metrics(), lambda state: None)
+    registry_of_all.update(models)
+    claimed = []
+    claim_of = registry._claim
+    monkeypatch.setattr(registry, "_claim", lambda model: claimed.append(model.key) or claim_of(model))
+    changed = Model("ns", "m7", "seven", "Asleep")
+    registry_of_all.update({**models, "ns/m7": changed})
+    assert claimed == ["ns/m7"]
+    assert registry_of_all.find("seven").model is changed
