@@ -99,6 +99,24 @@ def test_a_request_that_can_never_run_is_refused_and_harms_no_one():
     assert asyncio.run(run()) == (True, [], "refused")
 
 
+def test_a_stranger_is_served_beside_all_choices_of_a_request():
+    async def run():
+        async with toy("slow", max_concurrent=4) as engine:
+            submits = [request(f"many-{k}", max_tokens=100, choice=k) for k in range(128)]
+            following = [asyncio.create_task(follow(engine, submit)) for submit in submits]
+            await until(lambda: engine.load.running == 4)
+            before = engine.load.steps
+            async for _ in engine.submit(request("stranger", (4, 5))):
+                break
+            steps = engine.load.steps - before
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            return steps
+
+    assert asyncio.run(run()) < 10  # before: 3,200
+
+
 def test_choices_of_a_request_cross_the_pipe_in_one_message_that_has_their_prompt_once():
     async def run():
         async with toy("stuck") as engine:

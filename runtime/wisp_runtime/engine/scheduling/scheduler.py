@@ -155,6 +155,8 @@ class Scheduler(SequenceSet):
 
     def _is_late(self) -> bool:
         """Return whether the first prompt in line has spent much of the time to its first token."""
+        if self.limits.target_first_token_s is None:
+            return False
         prefills = (sequence for sequence in self.running if not sequence.generated_tokens)
         first = next(prefills, self.waiting[0] if self.waiting else None)
         return first is not None and self._pace.is_late(self._now_s - first.arrived_s)
