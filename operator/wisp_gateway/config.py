@@ -47,6 +47,7 @@ class Config:
     max_answer_bytes: int = 64 * MIB
     keep_alive_s: float = 75.0
     max_connections: int = 8192
+    max_connections_per_address: int = 2048
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     write_timeout_s: float = 30.0

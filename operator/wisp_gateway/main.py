@@ -70,6 +70,7 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option("--max-answer-bytes", click.IntRange(1), "Largest answer that is not streamed.")
 @_option("--keep-alive-s", click.FloatRange(1), "Keep idle client connections open this long.")
 @_option("--max-connections", click.IntRange(1), "Clients' connections at once; one more gets 503.")
+@_option("--max-connections-per-address", click.IntRange(1), "Of these, from one client's address.")
 @_option("--header-timeout-s", click.FloatRange(0.1), "Time for a request's head to arrive.")
 @_option("--body-timeout-s", click.FloatRange(0.1), "Time for a request's body to arrive.")
 @_option("--write-timeout-s", click.FloatRange(0.1), "Time for a client to read on, or it is cut off.")

@@ -25,7 +25,7 @@ class ConnectionLimits:
     Args:
         max_head_bytes: bytes of a request's head, and of its trailers.
         max_headers: headers of a request.
-        max_connections: connections at once; one more is refused.
+        max_connections, max_per_address: connections at once, and those of one address; one more is refused.
         max_pipelined: requests that may wait for the answer to an earlier one.
         head_timeout_s, body_timeout_s: time for a head and for a body to arrive.
         write_timeout_s: time in which a client must take ``min_write_bytes`` of what waits for it.
@@ -35,6 +35,7 @@ class ConnectionLimits:
     max_head_bytes: int = 16 * 1024
     max_headers: int = 128
     max_connections: int = 8192
+    max_per_address: int = 8192
     max_pipelined: int = 8
     head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from wisp_http.limits import ConnectionLimits, Refusal, refusal_bytes
+from wisp_http.write_watch import WriteWatch
 
 # Answered even over the connection limit, or a flood would look like a dead server.
 PROBES = (b"/livez", b"/readyz", b"/metrics")
@@ -26,7 +28,7 @@ SLICE_BYTES = 16 * 1024
 BYTES_PER_FRAMING = 4
 # Of a body that nobody reads, so that a short one costs its client no connection.
 MAX_PARSED_DRAIN_BYTES = 256 * 1024
-SEND_BUFFER_BYTES = 128 * 1024  # of the kernel, which doubles it and charges it to the container
+KERNEL_BUFFER_BYTES = 128 * 1024  # for each direction; the kernel doubles it and charges it to the container
 
 
 class _Stopped(Exception):
@@ -48,9 +50,10 @@ class _AnswerTransport:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection; a server derives its own, with its ``limits``."""
+    """One connection; a server derives its own, with its ``limits`` and its count of ``addresses``."""
 
     limits = ConnectionLimits()
+    addresses: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,7 +65,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_surplus = False
         self._drain_timeout_s = self.limits.drain_timeout_s
         self._timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
 
     def refusal(self, kind: Refusal, message: str) -> bytes:
         """Return a complete answer, head and body, with ``connection: close``; a server may have its own."""
@@ -72,9 +74,16 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start the timer of the first request's head; note if this connection is over the limit."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._is_surplus = len(self.connections) > self.limits.max_connections
+        if connection is not None:
+            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                connection.setsockopt(socket.SOL_SOCKET, buffer, KERNEL_BUFFER_BYTES)
+        self._writes = WriteWatch(transport, self.limits.write_timeout_s, self.limits.min_write_bytes)
+        self._address = self.client[0] if self.client else ""
+        self.addresses[self._address] += 1
+        self._is_surplus = (
+            len(self.connections) > self.limits.max_connections
+            or self.addresses[self._address] > self.limits.max_per_address
+        )
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +146,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Pass the request to the application, unless it is one too many."""
         if self._is_surplus and self.url not in PROBES:
-            self.refuse(Refusal.TOO_MANY_CONNECTIONS, f"{self.limits.max_connections} clients are connected.")
+            bounds = f"{self.limits.max_connections} clients, or {self.limits.max_per_address} of one address"
+            self.refuse(Refusal.TOO_MANY_CONNECTIONS, f"{bounds}, are connected.")
             raise _Stopped
         if len(self.pipeline) >= self.limits.max_pipelined:
             self.refuse(Refusal.MALFORMED, "Too many requests before the answer to the first one.")
@@ -219,13 +229,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._is_dropping = True
             self._start_timer(self._drain_timeout_s, self.transport.abort)
             self.transport.write_eof()
-            self._watch_writes()
+            self._writes.start()
         else:
             self._close()
 
     def _close(self) -> None:
         self.transport.close()
-        self._watch_writes()
+        self._writes.start()
 
     def shutdown(self) -> None:
         """Close after the answer under way; a request whose body has not arrived is refused."""
@@ -239,41 +249,28 @@ class LimitedProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, even if the client has not read its last answer."""
         super().timeout_keep_alive_handler()
-        self._watch_writes()
+        self._writes.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop the timers."""
         self._stop_timer()
         self._unset_keepalive_if_required()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
+        self.addresses[self._address] -= 1
+        if not self.addresses[self._address]:
+            del self.addresses[self._address]
+        self._writes.stop()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Give a client that does not read its time."""
         super().pause_writing()
-        self._watch_writes()
+        self._writes.start()
 
     def resume_writing(self) -> None:
         """Stop the time: the client has caught up."""
         super().resume_writing()
-        if self._write_timer is not None and not self.transport.is_closing():
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _watch_writes(self) -> None:
-        unsent_bytes, after_s = self.transport.get_write_buffer_size(), self.limits.write_timeout_s
-        if self._write_timer is None and unsent_bytes:
-            self._write_timer = self.loop.call_later(after_s, self._check_writes, unsent_bytes)
-
-    def _check_writes(self, before_bytes: int) -> None:
-        """Abort a connection whose client took too little of ``before_bytes``."""
-        self._write_timer = None
-        left_bytes = self.transport.get_write_buffer_size()
-        if left_bytes and before_bytes - left_bytes < self.limits.min_write_bytes:
-            self.transport.abort()
-        else:
-            self._watch_writes()
+        if not self.transport.is_closing():
+            self._writes.stop()
 
     def _await_head(self) -> None:
         self._start_timer(SURPLUS_S if self._is_surplus else self.limits.head_timeout_s, self._head_is_late)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -103,11 +104,15 @@ class Server(uvicorn.Server):
         limits = ConnectionLimits(
             max_head_bytes=settings.max_header_bytes,
             max_connections=settings.max_connections,
+            max_per_address=settings.max_connections_per_address,
             head_timeout_s=settings.header_timeout_s,
             body_timeout_s=settings.body_timeout_s,
             write_timeout_s=settings.write_timeout_s,
         )
-        self._protocol = cast(type[ClientProtocol], type("Protocol", (ClientProtocol,), {"limits": limits}))
+        self._protocol = cast(
+            type[ClientProtocol],
+            type("Protocol", (ClientProtocol,), {"limits": limits, "addresses": Counter()}),
+        )
         super().__init__(
             uvicorn.Config(
                 app,

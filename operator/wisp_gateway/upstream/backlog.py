@@ -15,7 +15,11 @@ MAX_BACKLOG_BYTES = 1024 * 1024
 
 
 class Backlog:
-    """Sends chunks while the client reads; keeps them, up to a bound, and then pauses the pod while not."""
+    """Chunks kept, up to a bound, while the client does not read; over it the pod is paused.
+
+    Attributes:
+        is_full: True from the chunk that filled the client's buffer until everything kept was sent.
+    """
 
     def __init__(self, client: Client, answer: Answer) -> None:
         self._protocol = client.protocol
@@ -24,18 +28,18 @@ class Backlog:
         self._answer = answer
         self._chunks: deque[bytes] = deque()
         self._held_bytes = 0
-        self._is_full = False
+        self.is_full = False
         self._paused_at_bytes: int | None = None
         self._emptied: asyncio.Future[None] | None = None
 
-    def send(self, chunk: bytes) -> None:
-        """Send a chunk, or keep it behind others."""
-        if self._is_full:
+    def add(self, chunk: bytes) -> None:
+        """Keep a chunk behind others; the first one was sent, and has filled the client's buffer."""
+        if self.is_full:
             self._keep(chunk)
-        elif not self._send_chunk(chunk):
-            self._is_full = True
-            # The loop reports a full buffer only after it has drained the pod's socket, megabytes later.
-            asyncio.get_running_loop().call_soon(self.flush)
+            return
+        self.is_full = True
+        # The loop reports a full buffer only after it has drained the pod's socket, megabytes later.
+        asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what is kept while the client takes it; called when it reads again."""
@@ -48,13 +52,13 @@ class Backlog:
             if not self._send_chunk(chunk):
                 asyncio.get_running_loop().call_soon(self.flush)
                 return
-        self._is_full = False
+        self.is_full = False
         if self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     async def emptied(self) -> None:
         """Wait until the client has room for everything that was kept."""
-        if self._is_full:
+        if self.is_full:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
 

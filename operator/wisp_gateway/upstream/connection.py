@@ -9,6 +9,7 @@ is never complete.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -24,6 +25,8 @@ MAX_HEADERS = 128
 MAX_STATUS = 599
 # A read as long as this is of a pod that sends faster than tokens come.
 YIELD_BYTES = 64 * 1024
+# The kernel doubles it, and charges it to the gateway's container: by default it is up to 6 MiB a connection.
+KERNEL_BUFFER_BYTES = 128 * 1024
 # Bytes of a body for each byte of chunk headers and trailers; the event of a token has over a hundred.
 BYTES_PER_FRAMING = 4
 
@@ -130,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._answer = Answer(self)
         self.has_moved = True
         self._is_in_head = True
-        self._raw_bytes = 0
+        self._raw_bytes = self._body_bytes = 0
         self._transport.write(head)
         self._transport.write(body)
         return self._answer
@@ -178,40 +181,40 @@ class Connection(asyncio.Protocol):
         return self.stalled_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport; bound what the kernel receives for a connection that is not read."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; its callbacks are below. Only a body or a complete head counts as progress."""
+        """Feed the parser; its callbacks are below. Called for every token, so it takes few steps."""
         if self._answer is None:
             self.close("bytes without a request")
             return
-        if len(data) >= YIELD_BYTES:
+        if self._is_in_head and len(data) > MAX_HEAD_BYTES + 1 - self._raw_bytes:
+            self._divide(data, MAX_HEAD_BYTES + 1 - self._raw_bytes)
+            return
+        size = len(data)
+        if size >= YIELD_BYTES:
             self._yield()
-        start = 0
-        while self._is_in_head and len(data) - start > MAX_HEAD_BYTES - self._raw_bytes:
-            part = data[start : start + MAX_HEAD_BYTES + 1 - self._raw_bytes]
-            start += len(part)
-            if not self._feed(part):
-                return
-        self._feed(data[start:] if start else data)
-
-    def _feed(self, data: bytes) -> bool:
-        self._raw_bytes += len(data)
+        self._raw_bytes += size
         try:
             self._parser.feed_data(data)
-            self._pass_body()
-            self._check_raw_bytes()
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, _Malformed) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._pass_body()  # the client has a part of the answer, so it is not tried elsewhere
             self.close(f"not an HTTP answer: {error.__context__ or error}")
-        return self.is_open
-
-    def _check_raw_bytes(self) -> None:
-        if self._is_in_head and self._raw_bytes > MAX_HEAD_BYTES:
-            raise _Malformed(f"its head is over {MAX_HEAD_BYTES} bytes")
+            return
+        if self._chunks:
+            self._pass_body()
         if self._raw_bytes - self._body_bytes - self._body_bytes // BYTES_PER_FRAMING > MAX_HEAD_BYTES:
-            raise _Malformed(f"over {MAX_HEAD_BYTES} bytes of chunk headers or trailers")
+            self.close(f"not an HTTP answer: over {MAX_HEAD_BYTES} bytes of head, chunk headers or trailers")
+
+    def _divide(self, data: bytes, head_bytes: int) -> None:
+        """Feed what may still be a head, and the rest only if that was no longer than a head may be."""
+        self.data_received(data[:head_bytes])
+        if self.is_open:
+            self.data_received(data[head_bytes:])
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the exchange under way."""
@@ -242,7 +245,7 @@ class Connection(asyncio.Protocol):
             self._answer.status, self._answer.headers = self._status, self._headers
         self.has_moved = True
         self._is_in_head = False
-        self._raw_bytes = self._body_bytes = 0
+        self._raw_bytes = 0
 
     def on_body(self, chunk: bytes) -> None:
         """Collect a chunk of the body (parser callback)."""
@@ -250,14 +253,14 @@ class Connection(asyncio.Protocol):
 
     def _pass_body(self) -> None:
         """Pass on what one read brought."""
-        chunks = self._chunks
-        if not chunks or self._answer is None:
+        chunks, answer = self._chunks, self._answer
+        if not chunks or answer is None:
             return
-        chunk = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunk = chunks.pop() if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self._body_bytes += len(chunk)
         self.has_moved = True
-        self._answer.feed(chunk)
+        answer.feed(chunk)
 
     def on_message_complete(self) -> None:
         """Finish the exchange (parser callback)."""
@@ -265,7 +268,7 @@ class Connection(asyncio.Protocol):
             return
         self._pass_body()
         self._is_in_head = True
-        self._raw_bytes = 0
+        self._raw_bytes = self._body_bytes = 0
         answer, self._answer = self._answer, None
         if self._parser.should_keep_alive() and self.is_open:
             self.resume()

@@ -37,6 +37,7 @@ class StreamProxy:
         self._state = state
         self._limit_bytes = limit_bytes
         self._backlog = Backlog(client, answer)
+        self._send_chunk = client.protocol.send_chunk
         self._is_refused = False
         self._body = bytearray()
         self._partial_line = b""
@@ -75,7 +76,8 @@ class StreamProxy:
             chunk = self._complete_lines(chunk)
         self._sent_bytes += len(chunk)
         self._state.tokens += chunk.count(b"\n\n")
-        self._backlog.send(chunk)
+        if self._backlog.is_full or not self._send_chunk(chunk):
+            self._backlog.add(chunk)
 
     def _complete_lines(self, chunk: bytes) -> bytes:
         """Return the complete lines and keep the rest, so that a pod that dies leaves no partial event."""

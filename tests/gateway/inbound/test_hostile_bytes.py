@@ -222,3 +222,20 @@ def test_a_slot_is_free_with_the_last_token_although_the_client_has_not_read_it(
         received = read_all(slow)
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert received.count(b"data: x") == 8
+
+
+def test_the_kernel_keeps_little_of_a_request_behind_an_unfinished_answer(world):
+    """The gateway does not read it yet; the kernel would take up to 6 MiB, charged to the container."""
+    world.model("m", world.pod(world.does.talk(50, gap_s=0.1)))
+    world.start()
+    with connect(world) as connection:
+        connection.sendall(request())
+        read_until(connection, b"w0")
+        connection.sendall(HEAD + b"content-length: 100000000\r\n\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        connection.settimeout(0.5)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 64 * MIB:
+                sent += connection.send(b"x" * 65536)
+    assert sent < 2 * MIB

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from raw_client import HEAD, connect, read_all
 
 
@@ -50,3 +52,21 @@ def test_an_idle_connection_over_the_limit_is_closed_soon(world):
     world.start(max_connections=1)
     with connect(world), connect(world) as surplus:
         assert read_all(surplus) == b""
+
+
+def test_one_address_cannot_take_every_connection(world):
+    world.model("m", world.pod())
+    world.start(max_connections=100, max_connections_per_address=3)
+    idle = [connect(world) for _ in range(3)]
+    refused = world.post()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+    with socket.socket() as other:
+        other.settimeout(5)
+        other.bind(("127.0.0.2", 0))
+        other.connect(("127.0.0.1", world.gateway.config.port))
+        other.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert other.recv(65536).startswith(b"HTTP/1.1 200 ")
+    for connection in idle:
+        connection.close()
+    world.until(lambda: world.post().status_code == 200)
+    world.until(lambda: len(world.gateway.server._protocol.addresses) <= 1)
