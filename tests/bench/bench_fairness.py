@@ -271,7 +271,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     sizes = Sizes(targets_s=(None, 0.020, 0.030), long_s=40.0)
     for row in rows(drive, limits, sizes, "mixed many long"):
         given = target.row(str(row["metric"]), 0.0, batch=32, context=0).to_dict()
-        yield given | row
+        yield given | row | {"path": "as served"}
 
 
 def main() -> None:
