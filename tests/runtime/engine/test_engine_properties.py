@@ -71,6 +71,7 @@ def submits(draw):
         "choice": draw(st.sampled_from([0, 0, 1, 2])),
         "ignore_eos": draw(st.booleans()),
         "stop_token_ids": draw(st.sampled_from([(), (3,)])),
+        "cache_salt": draw(st.sampled_from([0, 0, 1 << 100])),
         "use_prefix_cache": draw(st.integers(0, 3)) > 0,
         "sampling": SamplingParams(
             temperature=float(sampled), seed=draw(st.integers(0, 3)), presence_penalty=float(penalised)

@@ -64,7 +64,13 @@ class CacheManager:
         return self.total_blocks - sum(group.available for group in self.groups)
 
     def admit(
-        self, tokens: Tokens[int], *, prompt_tokens: int, reusable_tokens: int, spare_blocks: int | None
+        self,
+        tokens: Tokens[int],
+        *,
+        prompt_tokens: int,
+        reusable_tokens: int,
+        spare_blocks: int | None,
+        salt: int = 0,
     ) -> SequenceCache | None:
         """Return the cache of a sequence that begins, with blocks of the prefix tree as far as possible.
 
@@ -75,11 +81,13 @@ class CacheManager:
                 sequence takes no part in it.
             spare_blocks: blocks of each group that must be left for other sequences; None: there are no
                 others, and the blocks suffice.
+            salt: number whose sequences share their prefixes with no others; 0: none.
 
         Returns:
             None if there are not enough blocks.
         """
-        cache = SequenceCache(len(self.groups), self.tree.root if reusable_tokens else None, reusable_tokens)
+        root = self.tree.root_of(salt) if reusable_tokens else None
+        cache = SequenceCache(len(self.groups), root, reusable_tokens)
         cache.prompt_tokens = prompt_tokens
         if cache.node is not None:
             cache.node.cursors += 1

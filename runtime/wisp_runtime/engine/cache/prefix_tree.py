@@ -75,6 +75,18 @@ class PrefixTree:
             self._evict(group)
         return group.pool.take()
 
+    def root_of(self, salt: int) -> Node:
+        """Return the root of the prefixes that requests of one salt share; without a salt, the tree's.
+
+        It is removed like any node when nothing is left below it. No block's key is negative.
+        """
+        if not salt:
+            return self.root
+        key = (-salt,)
+        if (node := self.root.children.get(key)) is None:
+            node = self.root.children[key] = Node(self.root, key, [])
+        return node
+
     def find(self, parent: Node, tokens: Tokens[int], start: int) -> Node | None:
         """Return the node after ``parent`` that holds the block of ``tokens`` beginning at ``start``."""
         if not parent.children:

@@ -73,6 +73,7 @@ class SequenceSet:
             prompt_tokens=sequence.prompt_tokens,
             reusable_tokens=self._reusable_tokens(sequence) if takes_part else 0,
             spare_blocks=len(self.running) or None,
+            salt=sequence.request.cache_salt,
         )
         if cache is None:
             sequence.refused_at = attempt

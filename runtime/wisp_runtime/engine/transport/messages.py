@@ -53,6 +53,7 @@ class Submit:
     priority: int = 0  # lower runs first
     choice: int = 0  # index among the choices of its request; later ones rank behind other requests
     use_prefix_cache: bool = True
+    cache_salt: int = 0  # requests of one salt share prefixes with no others; 0: none
 
 
 @dataclass(frozen=True, slots=True)

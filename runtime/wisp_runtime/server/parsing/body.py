@@ -172,11 +172,16 @@ class _BoundedBody:
 
 
 def _too_complex(reason: str) -> ApiError:
-    return bad_request(f"The body is too complex: {reason}.", code="request_too_complex")
+    return _unread(f"The body is too complex: {reason}.", "request_too_complex")
 
 
 def _no_json(refusal: JsonRefused) -> ApiError:
-    return bad_request(f"The body is not JSON as it is read here: {refusal}.", code="invalid_json")
+    return _unread(f"The body is not JSON as it is read here: {refusal}.", "invalid_json")
+
+
+def _unread(message: str, code: str) -> ApiError:
+    """Refuse a body whose rest may not have come: the connection cannot serve another request."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, code=code, headers={"Connection": "close"})
 
 
 def _too_large(max_bytes: int) -> ApiError:

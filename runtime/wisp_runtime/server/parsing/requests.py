@@ -17,6 +17,7 @@ from wisp_runtime.server.api.errors import unsupported
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKENS = 64
+MAX_SALT_CHARS = 256
 MAX_MESSAGES = 1024
 MAX_PARTS = 1024  # of one message; also its tool calls and annotations
 MAX_SEED = (1 << 64) - 1
@@ -73,6 +74,7 @@ class GenerationRequest(_Strict):
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
         None
     )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     # Accepted and ignored: they cannot change the output.
     user: str | None = None
     metadata: dict[str, Any] | None = None

@@ -82,6 +82,7 @@ def submits_of(
         stop_token_ids=stop_tokens,
         ignore_eos=bool(request.ignore_eos),
         priority=priority,
+        cache_salt=_hash(request.cache_salt) if request.cache_salt else 0,
     )
     return [
         replace(
@@ -100,8 +101,12 @@ def choice_seed(seed: int, index: int) -> int:
     """
     if index == 0:
         return seed % (1 << 64)
-    digest = blake2b(f"{seed % (1 << 64)}:{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+    return _hash(f"{seed % (1 << 64)}:{index}") % (1 << 64)
+
+
+def _hash(text: str) -> int:
+    """Return 128 bits of a hash of ``text``."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 def stop_tokens_of(request: GenerationRequest, tokenizer: ModelTokenizer, vocab_size: int) -> tuple[int, ...]:

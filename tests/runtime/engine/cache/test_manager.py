@@ -47,9 +47,9 @@ def serve(manager, tokens=PROMPT, **fields):
     return snapshots
 
 
-def hit(manager, tokens=PROMPT):
+def hit(manager, tokens=PROMPT, **fields):
     """The tokens that a sequence finds; it is released again."""
-    cache = admit(manager, tokens)
+    cache = admit(manager, tokens, **fields)
     manager.release(cache)
     return cache.cached_blocks * BLOCK
 
@@ -61,6 +61,22 @@ def evict(manager, group, node_number):
         node = manager.tree.find(node, PROMPT, index * BLOCK)
     manager.groups[group].evictable.move_to_end(node.blocks[group], last=False)
     manager.tree._evict(manager.groups[group])
+
+
+@pytest.mark.parametrize("specs", [(FULL,), (WINDOW,), (FULL, WINDOW)])
+def test_a_salt_shares_its_prefixes_with_no_other(specs):
+    manager = manager_of(*specs)
+    serve(manager, salt=7)
+    assert [hit(manager, salt=salt) for salt in (0, 7, 8)] == [0, 12, 0]
+    serve(manager)
+    assert [hit(manager, salt=salt) for salt in (0, 7, 8)] == [12, 12, 0]
+    assert manager.used_blocks == 0
+    while manager.groups[0].evictable:
+        manager.tree._evict(manager.groups[0])
+    for group in manager.groups[1:]:
+        while group.evictable:
+            manager.tree._evict(group)
+    assert not manager.tree.root.children  # salts leave nothing behind
 
 
 @pytest.mark.parametrize("specs", [(FULL,), (WINDOW,), (FULL, WINDOW), (WINDOW, FULL)])

@@ -41,7 +41,7 @@ def test_long_texts_come_back_complete():
     [
         ("{% for %}", "no valid Jinja2"),
         ("{% break %}", "no valid Jinja2"),  # Python refuses what Jinja makes of it
-        ("{{ 9 ** (9 ** (9 ** 9)) }}", "2 s of processor time"),
+        ("{{ 9 ** (9 ** (9 ** 9)) }}", "2 s of processor time|not done after 10 s"),
         ("{{ 'x' * 10**9 }}", "512 MiB of memory"),
     ],
 )
