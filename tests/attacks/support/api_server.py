@@ -110,7 +110,7 @@ class ApiServer:
         done = self.kubectl(*arguments, "--ignore-not-found")
         if name:
             return json.loads(done) if done.strip() else None
-        return json.loads(done)["items"]
+        return json.loads(done)["items"] if done.strip() else []
 
     def status(self, name, namespace="default"):
         """``status`` of an InferenceModel; empty while there is none."""
