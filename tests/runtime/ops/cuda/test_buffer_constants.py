@@ -9,7 +9,7 @@ import pytest
 from wisp_plan.memory.buffers import attention, persistent, sampling
 from wisp_plan.memory.buffers.inputs import packed_bytes
 from wisp_runtime.engine.execution.packing import Shape, size_bytes
-from wisp_runtime.engine.execution.sampler import MAX_COUNTED
+from wisp_runtime.engine.scheduling.sequence import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
 from wisp_runtime.ops.cuda.persistent.arguments import LAYER_WEIGHTS
