@@ -150,6 +150,8 @@ class Session:
                     log.info("read %s again", ", ".join(self._files.names))
             except WispError as error:
                 log.error("the manifests changed, but stay as they were: %s", error)
+            except Exception:
+                log.exception("the manifests changed, but could not be served; the models stay as they were")
 
     async def _end(self) -> None:
         """Stop the gateway first, so that streams can finish, then the pods; at once if hurried."""

@@ -13,6 +13,7 @@ import pytest
 
 from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import pod_template
+from wisp_operator.local.processes.cluster import LocalCluster
 from wisp_operator.local.processes.pods import Pod, PodContext, PodState, head, log_tail
 from wisp_operator.local.processes.process import Process
 
@@ -194,6 +195,48 @@ def test_a_process_ends_with_its_exit_code_and_its_output_is_kept(tmp_path):
         assert (tmp_path / "log").read_text() == "out\nerr\n"
 
     asyncio.run(scenario())
+
+
+def test_a_pod_that_could_not_be_run_is_tried_again_and_stops_in_order(tmp_path, monkeypatch):
+    attempts = []
+    run_once = Pod._run_once
+
+    async def fails_once(self, started):
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError(28, "No space left on device")
+        return await run_once(self, started)
+
+    monkeypatch.setattr(Pod, "_run_once", fails_once)
+
+    async def scenario():
+        async with running(tmp_path) as pod:
+            await until(lambda: pod.failures)
+            assert pod.last_failure.reason == "InternalError"
+            await until(lambda: pod.state == PodState.READY)
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monkeypatch, caplog):
+    stop = Pod.stop
+
+    async def scenario():
+        cluster = LocalCluster(tmp_path, lambda: None)
+        cluster.apply("a/tiny", deployment())
+        cluster.apply("a/other", deployment())
+        bad, good = cluster.pods("a/tiny")[0], cluster.pods("a/other")[0]
+        await until(lambda: good.state == bad.state == PodState.READY)
+        monkeypatch.setattr(bad, "stop", lambda grace_s: fail())
+        await cluster.close(0)
+        assert good.state == PodState.STOPPED
+        await stop(bad, 0)
+
+    async def fail():
+        raise RuntimeError("no")
+
+    asyncio.run(scenario())
+    assert "could not be stopped" in caplog.text
 
 
 def test_the_end_of_a_large_log_and_the_head_of_a_large_report_are_read(tmp_path):

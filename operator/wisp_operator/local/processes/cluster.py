@@ -7,6 +7,7 @@ the background, and ``changed`` is called after each of their changes, so that i
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from wisp_operator.core.runtime_client import RuntimeClient
 from wisp_operator.local import pod_template
 from wisp_operator.local.processes import rollout
 from wisp_operator.local.processes.pods import Pod, PodContext, PodState
+
+log = logging.getLogger(__name__)
 
 DRAIN_NOTICE_S = 0.2  # the gateway reads the directory about this often
 
@@ -70,7 +73,9 @@ class LocalCluster:
     async def close(self, grace_s: float) -> None:
         """Stop everything, each pod within ``grace_s`` seconds; done when no process is left."""
         pods = [pod for pods in self._pods.values() for pod in pods]
-        await asyncio.gather(*(pod.stop(grace_s) for pod in pods))
+        for error in await asyncio.gather(*(pod.stop(grace_s) for pod in pods), return_exceptions=True):
+            if isinstance(error, BaseException):  # the others are stopped all the same
+                log.error("a pod could not be stopped in order: %r", error)
         await asyncio.gather(*self._stopping, return_exceptions=True)
         await self._client.close()
 

@@ -123,8 +123,7 @@ class Pod:
         if self._process is not None:
             await self._process.stop(self.template.grace_s if grace_s is None else grace_s)
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.gather(self._task, return_exceptions=True)
         if self._process is not None:  # one that started while we waited
             await self._process.kill()
         self._set_state(PodState.STOPPED)
@@ -148,7 +147,7 @@ class Pod:
         while True:
             self._set_state(PodState.STARTING)
             started = time.monotonic()
-            failure = await self._run_once(started)
+            failure = await self._run_guarded(started)
             now = time.monotonic()
             ready_since = self.process_run.ready_since if self.process_run else None
             self.process_run, self._process = None, None
@@ -163,6 +162,16 @@ class Pod:
                 await asyncio.sleep(delay_s)
             self.restarts += 1
             self._changed()
+
+    async def _run_guarded(self, started: float) -> Failure:
+        """Run once; an error of ours, or a full disk, is a failure like any other and tried again."""
+        try:
+            return await self._run_once(started)
+        except Exception as error:
+            log.exception("pod %s could not be run or watched; it is tried again", self.name)
+            if self._process is not None:
+                await self._process.kill()
+            return Failure("InternalError", f"{error!r}; see the log", time.time(), 1)
 
     async def _run_once(self, started: float) -> Failure:
         """Start the process and watch it to its end; return the failure."""
