@@ -42,7 +42,7 @@ class Config:
     api_keys: Path | None = None
     pod_token_keys: Path | None = None
     max_body_bytes: int = 4 * MIB
-    max_held_bytes: int = 192 * MIB
+    max_held_bytes: int = 128 * MIB
     max_header_bytes: int = 16 * 1024
     max_answer_bytes: int = 64 * MIB
     keep_alive_s: float = 75.0

@@ -118,8 +118,9 @@ class JsonScan:
         plain = part.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in part else part
         between = plain.split(b'"')
         quotes = len(between) - 1
-        if not quotes and self._in_string:
-            self._keep_name(part)
+        if not quotes and (self._in_string or part.isspace()):
+            if self._in_string:
+                self._keep_name(part)
             self._offset += len(part)
             return
         outside = b"".join(between[1::2] if self._in_string else between[::2])
@@ -282,12 +283,7 @@ class JsonScan:
 
 
 def scan(text: bytes, limits: JsonLimits | None = None) -> dict[str, Field]:
-    """Scan a complete text at once; return its top-level fields.
-
-    Raises:
-        JsonTooComplex: it is over a limit.
-        JsonRefused: it cannot be a JSON object.
-    """
+    """Scan a complete text at once; return its top-level fields. Raises as :class:`JsonScan` does."""
     running = JsonScan(limits)
     running.feed(text)
     return running.finish()

@@ -101,6 +101,13 @@ def test_limits_are_exact(text, limits):
         scan(text, limits)
 
 
+def test_white_space_of_any_length_may_lie_between_tokens():
+    space = b" " * 20_000
+    text = space.join([b"{", b'"a"', b":", b"1", b",", b'"b"', b":", b"[", b"2", b"]", b"}", b""])
+    fields = scan(space + text)
+    assert [text[field.start - 20_000 : field.end - 20_000][:1] for field in fields.values()] == [b"1", b"["]
+
+
 def test_commas_and_brackets_in_strings_count_for_nothing():
     text = json.dumps({"prompt": '{"a": [1, 2, \\"' * 100_000}).encode()
     assert scan(text, JsonLimits(max_containers=1, max_values=2))["prompt"].strings == 1

@@ -1,21 +1,30 @@
 """Budget in bytes for everything that the gateway holds for its clients: bodies, answers, unread streams.
 
-One account may hold a quarter of it, so that no client and no model takes it all. Pure accounting: whoever
-holds the bytes takes them here first.
+One account may hold a quarter of it, so that no client and no model takes it all. The first bytes of each
+request are free, so that a short one is never refused because of others at its address. Accounting only:
+bytes are taken here before they are kept.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 SHARE = 4
+# The number of connections bounds them: 64 MiB for 8,192.
+FREE_BYTES = 8 * 1024
 
 
 class ByteBudget:
-    """Bytes held, in total and by account (a client, or a model)."""
+    """Bytes held, in total and by account (a client, or a model).
+
+    Attributes:
+        turn: lock under which long bodies are scanned, one at a time, or many would stop the loop together.
+    """
 
     def __init__(self, total_bytes: int) -> None:
         self.held_bytes = 0
+        self.turn = asyncio.Lock()
         self._total_bytes = total_bytes
         self._by_account: Counter[str] = Counter()
 
@@ -50,16 +59,16 @@ class HeldBytes:
 
     def take(self, count: int) -> bool:
         """Hold ``count`` more bytes; False if the budget refuses them."""
-        if not self._budget.take(self._account, count):
+        charge = _charge(self.count + count) - _charge(self.count)
+        if not self._budget.take(self._account, charge):
             return False
         self.count += count
         return True
 
     def release(self, count: int | None = None) -> None:
         """Give back ``count`` bytes, or all."""
-        given = self.count if count is None else count
-        self.count -= given
-        self._budget.give_back(self._account, given)
+        before, self.count = self.count, 0 if count is None else self.count - count
+        self._budget.give_back(self._account, _charge(before) - _charge(self.count))
 
     def move_to(self, account: str) -> bool:
         """Charge another account from now on; False, and nothing held, if its share refuses the bytes."""
@@ -67,3 +76,7 @@ class HeldBytes:
         self.release()
         self._account = account
         return self.take(count)
+
+
+def _charge(count: int) -> int:
+    return max(0, count - FREE_BYTES)

@@ -19,8 +19,9 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# Scanning this much takes some 5 ms at worst; other requests run in between.
-FEED_BYTES = 64 * 1024
+# Scanning this much takes some 3 ms at worst; everything else of the gateway runs in between.
+FEED_BYTES = 32 * 1024
+SHORT_BYTES = 8 * 1024
 _TOO_MUCH_HELD = "The gateway holds too many bytes of requests, or too many of yours (--max-held-bytes)."
 MAX_LOGGED_PATH = 300
 WRITE_BYTES = 256 * 1024
@@ -49,6 +50,7 @@ class Client:
         self.host: str = (scope.get("client") or ("", 0))[0]
         self.port: int | None = (scope.get("server") or ("", None))[1]
         self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]
+        self._turn = budget.turn
         self.held = budget.open(f"host:{self.host}")
         self.request_id = self._request_id()
         self.model_key = ""  # set once the model is found
@@ -88,10 +90,20 @@ class Client:
                 raise too_large
             if not self.held.take(len(chunk)):
                 raise TooMuchHeld(_TOO_MUCH_HELD, retry_after_s=1)
-            await _feed(scan, chunk)
+            await self._scan(scan, chunk)
             chunks.append(chunk)
             if not message.get("more_body"):
                 return scan.finish(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    async def _scan(self, scan: BodyScan, chunk: bytes) -> None:
+        """Scan a chunk of the body: a short one at once, a long one in turns with others."""
+        if len(chunk) <= SHORT_BYTES:
+            scan.feed(chunk)
+            return
+        for start in range(0, len(chunk), FEED_BYTES):
+            async with self._turn:
+                scan.feed(chunk[start : start + FEED_BYTES])
+                await asyncio.sleep(0)
 
     def charge_model(self) -> None:
         """Charge what is held to the model's account instead of the client's.
@@ -154,11 +166,3 @@ class Client:
     def _request_id(self) -> str:
         given = self.header(b"x-request-id")
         return given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
-
-
-async def _feed(scan: BodyScan, chunk: bytes) -> None:
-    """Scan a chunk, a part at a time."""
-    scan.feed(chunk[:FEED_BYTES])
-    for start in range(FEED_BYTES, len(chunk), FEED_BYTES):
-        await asyncio.sleep(0)
-        scan.feed(chunk[start : start + FEED_BYTES])

@@ -6,7 +6,7 @@ import time
 
 from raw_client import HEAD, connect
 
-from wisp_gateway.inbound.byte_budget import ByteBudget
+from wisp_gateway.inbound.byte_budget import FREE_BYTES, ByteBudget
 
 MIB = 1 << 20
 
@@ -14,21 +14,28 @@ MIB = 1 << 20
 def test_one_account_takes_a_quarter_and_all_together_no_more_than_there_is():
     budget = ByteBudget(100)
     held = [budget.open(f"account {index}") for index in range(5)]
-    assert [holding.take(25) for holding in held] == [True] * 4 + [False]
+    assert [holding.take(FREE_BYTES + 25) for holding in held] == [True] * 4 + [False]
     assert not held[0].take(1)
     held[0].release(5)
-    assert held[4].take(5)
+    assert held[4].take(FREE_BYTES + 5)
     assert budget.held_bytes == 100
     for holding in held:
         holding.release()
     assert budget.held_bytes == 0
 
 
+def test_a_short_request_is_never_refused():
+    budget = ByteBudget(100)
+    assert budget.open("address").take(FREE_BYTES + 25)
+    assert [budget.open("address").take(FREE_BYTES) for _ in range(9)] == [True] * 9
+    assert not budget.open("address").take(FREE_BYTES + 1)
+
+
 def test_bytes_that_move_to_an_account_without_room_are_given_back():
     budget = ByteBudget(100)
     full, moving = budget.open("model"), budget.open("client")
-    assert full.take(20)
-    assert moving.take(10)
+    assert full.take(FREE_BYTES + 20)
+    assert moving.take(FREE_BYTES + 10)
     assert not moving.move_to("model")
     assert (moving.count, budget.held_bytes) == (0, 20)
 
@@ -57,10 +64,11 @@ def test_unfinished_bodies_of_one_client_are_bounded(world):
     held = [connect(world) for _ in range(2)]
     for connection in held:
         connection.sendall(HEAD + started)
-    world.until(lambda: world.gateway.app._budget.held_bytes > 2 * MIB - 3000)
+    world.until(lambda: world.gateway.app._budget.held_bytes > 2 * MIB - 40_000)
     with connect(world) as third:
         third.sendall(HEAD + started)
         assert third.recv(65536).startswith(b"HTTP/1.1 429 ")
+    assert world.post().status_code == 200  # short, from the same address
     for connection in held:
         connection.close()
     world.until(lambda: world.gateway.app._budget.held_bytes == 0)
