@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wisp_operator.api import InferenceModel
@@ -216,8 +216,7 @@ def _fit(observation: Observation) -> FitReport | None:
     ledgers = [pod.runtime.ledger for pod in observation.ready if pod.runtime and pod.runtime.ledger]
     if ledgers:
         return measured(ledgers[0], observation.fit.gpu if observation.fit else "")
-    # The fault is a reason for conditions; the API server refuses a status with a field unknown to the CRD.
-    return replace(observation.fit, fault="") if observation.fit else None
+    return observation.fit
 
 
 def _phases(pod: ObservedPod) -> tuple[PhaseReport, ...]:

@@ -20,7 +20,7 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.naming.bare_names import BareNames, Claim
 from wisp_operator.core.naming.grants import grant
 from wisp_operator.core.observation import Failure, Observation
@@ -41,7 +41,7 @@ FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
 RECHECK_PERIOD_S = 2.0  # of a folder that could not be read
 RECHECK_SHARE = 4  # pause before the next check, in durations of the last one
 
-CheckFit = Callable[[InferenceModel], Awaitable[FitReport]]
+CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
 
 
@@ -207,15 +207,15 @@ class Controller:
     async def _run_fit_check(self, model: InferenceModel) -> None:
         began_s = time.monotonic()
         try:
-            report = await self._check_fit(model)
+            result = await self._check_fit(model)
         finally:
             if self._fit_tasks.get(model.key) is asyncio.current_task():
                 del self._fit_tasks[model.key]
         pause_s = max(RECHECK_PERIOD_S, RECHECK_SHARE * (time.monotonic() - began_s))
         self._recheck_at[model.key] = time.time() + pause_s
         if history := self._histories.get(model.key):
-            history.fit = report
-            if failure := path_failure(model, report):
+            history.fit = result.report
+            if failure := path_failure(model, result):
                 self._path_failures[model.key] = failure
             else:
                 self._path_failures.pop(model.key, None)

@@ -9,7 +9,7 @@ from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile import fitting
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.core.fit.process import CheckAborted
-from wisp_operator.core.fit.verdict import Device, FitReport
+from wisp_operator.core.fit.verdict import Device, FitReport, FitResult
 
 L4 = {"NVIDIA-L4": Device("cuda", "L4", 20 << 30)}
 
@@ -38,7 +38,7 @@ class Checks:
             self.running.remove(job.model.namespace)
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return {"NVIDIA-L4": self.outcome}
+        return {"NVIDIA-L4": FitResult(self.outcome)}
 
 
 async def settled(condition):

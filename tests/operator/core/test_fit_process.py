@@ -58,7 +58,7 @@ def children() -> set[int]:
 def test_a_report_of_a_child_is_that_of_this_process(folder):
     mine = job(f"file://{folder}").run()
     assert asyncio.run(run_isolated(job(f"file://{folder}"))) == mine
-    assert mine["l4"].verdict == "Fits"
+    assert mine["l4"].report.verdict == "Fits"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_hostile_config_costs_this_process_neither_memory_nor_time(folder, con
     (folder / "config.json").write_bytes(config)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     gaps: list[float] = []
-    report = asyncio.run(largest_gap_beside(run_isolated(job(f"file://{folder}")), gaps))["l4"]
+    report = asyncio.run(largest_gap_beside(run_isolated(job(f"file://{folder}")), gaps))["l4"].report
     assert report.verdict in ("Unknown", "Unsupported")
     assert report.message
     assert max(gaps) < 0.5  # 6.7 s with the parser in this process
@@ -139,8 +139,8 @@ def test_a_check_that_needs_more_memory_than_its_limit_is_unknown(folder):
     (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + weights)
     limits = Limits(memory_bytes=64 * MIB)
     try:
-        report = asyncio.run(run_isolated(job(f"file://{folder}"), limits))["l4"]
-        message = report.message
+        result = asyncio.run(run_isolated(job(f"file://{folder}"), limits))["l4"]
+        message = result.report.message
     except CheckAborted as error:
         message = str(error)
     assert "more than 64.0 MiB of memory to check; a pod will measure it" in message

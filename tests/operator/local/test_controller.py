@@ -9,7 +9,7 @@ import pytest
 
 from wisp_operator import api
 from wisp_operator.core.access.tokens import TokenKeys
-from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.controller import Controller
@@ -45,7 +45,7 @@ def model(name):
 
 
 async def not_asked(_):
-    return FitReport("Unknown", "not asked")
+    return FitResult(FitReport("Unknown", "not asked"))
 
 
 def controller(published, fit=not_asked):
@@ -115,7 +115,7 @@ def test_a_reconcile_while_the_models_change_has_the_old_ones_or_the_new(after):
 
 async def slow(_):
     await asyncio.sleep(0.1)
-    return FitReport("Unknown", "not known")
+    return FitResult(FitReport("Unknown", "not known"))
 
 
 @pytest.mark.parametrize("turns", range(4))  # of the event loop between the event and the cancellation

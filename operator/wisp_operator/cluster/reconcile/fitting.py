@@ -108,7 +108,9 @@ class FitChecker:
         timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._answer_late, job.model, entry)
         try:
             async with self._lock_of(job.model.namespace), self._semaphore:
-                entry.verdict = conclude(job.model, await run_isolated(job))
+                results = await run_isolated(job)
+            reports = {product: result.report for product, result in results.items()}
+            entry.verdict = conclude(job.model, reports)
         except CheckAborted as error:
             entry.verdict, entry.aborted = Verdict(FitReport("Unknown", str(error))), entry.aborted + 1
         except Exception:

@@ -14,7 +14,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.core.fit.worker import FitJob, Limits, out_of_memory
 
 WORKER = "wisp_operator.core.fit.worker"
@@ -27,7 +27,7 @@ class CheckAborted(Exception):
     """A check was ended at one of its limits, or by a fault; the message is a verdict's."""
 
 
-async def run_isolated(job: FitJob, limits: Limits = LIMITS) -> dict[str, FitReport]:
+async def run_isolated(job: FitJob, limits: Limits = LIMITS) -> dict[str, FitResult]:
     """Run ``job`` in a child process; cancelled, it kills the child.
 
     Raises:
@@ -51,7 +51,8 @@ async def run_isolated(job: FitJob, limits: Limits = LIMITS) -> dict[str, FitRep
         await _end(child)
     if child.returncode:
         raise CheckAborted(_explain(job, child.returncode, errors, limits))
-    return {name: FitReport(**report) for name, report in json.loads(output).items()}
+    results = json.loads(output).items()
+    return {name: FitResult(FitReport(**found["report"]), found["fault"]) for name, found in results}
 
 
 async def _end(child: Process) -> None:

@@ -33,8 +33,6 @@ class FitReport:
         headroom_bytes: bytes beyond the minimum that serves; negative: bytes missing.
         gpu: name of the checked device, e.g. ``L4`` or ``CPU``.
         basis: source of the numbers, and whether they were computed or measured.
-        fault: reason that a pod would give for files that cannot be used; empty where they can, or where a
-            pod may be more fortunate.
     """
 
     verdict: Literal["Fits", "DoesNotFit", "Unsupported", "Unknown"]
@@ -46,7 +44,6 @@ class FitReport:
     headroom_bytes: int = 0
     gpu: str = ""
     basis: str = ""
-    fault: Literal["", "ModelNotFound", "ModelUnsupported", "WeightsUnreadable"] = ""
 
     @property
     def refusal(self) -> Literal["DoesNotFit", "ModelUnsupported"] | None:
@@ -54,6 +51,23 @@ class FitReport:
         if self.verdict == "Unsupported":
             return "ModelUnsupported"
         return "DoesNotFit" if self.verdict == "DoesNotFit" else None
+
+
+Fault = Literal["", "ModelNotFound", "ModelUnsupported", "WeightsUnreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """Result of a check.
+
+    Attributes:
+        report: content of ``status.fit``.
+        fault: reason that a pod would give for files that cannot be used; empty where they can, or where a
+            pod may be more fortunate.
+    """
+
+    report: FitReport
+    fault: Fault = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,33 +137,37 @@ def check(model: InferenceModel, files: Files | None, device: Device | None) -> 
         files: result of :func:`.sources.files_of`; None if only a pod can read them.
         device: result of :func:`device_of`, or the machine's own; None if unknown.
     """
-    report = _check(model, files, device)
-    return replace(report, message=report.message[:MAX_MESSAGE_CHARACTERS])
+    return inspect(model, files, device).report
 
 
-def _check(model: InferenceModel, files: Files | None, device: Device | None) -> FitReport:
+def inspect(model: InferenceModel, files: Files | None, device: Device | None) -> FitResult:
+    """Check like :func:`check`, and name the fault of files that cannot be used."""
+    report, fault = _inspect(model, files, device)
+    return FitResult(replace(report, message=report.message[:MAX_MESSAGE_CHARACTERS]), fault)
+
+
+def _inspect(model: InferenceModel, files: Files | None, device: Device | None) -> tuple[FitReport, Fault]:
     name = device.name if device else ""
     if files is None:
         scheme = model.spec.model.scheme
-        return FitReport("Unknown", f"A {scheme}:// model is measured by its first pod.", gpu=name)
+        return FitReport("Unknown", f"A {scheme}:// model is measured by its first pod.", gpu=name), ""
     if device is None:
         message = "Any GPU is allowed; name spec.gpu.product or spec.gpu.memory to know before a pod starts."
-        return FitReport("Unknown", message)
+        return FitReport("Unknown", message), ""
     try:
         result = plan(model, files, device)
     except SourceError as error:
-        return FitReport("Unknown", str(error), gpu=name, fault="ModelNotFound")
+        return FitReport("Unknown", str(error), gpu=name), "ModelNotFound"
     except ConfigMissing as error:
-        return FitReport("Unknown", error.message, gpu=name, fault="ModelNotFound")
+        return FitReport("Unknown", error.message, gpu=name), "ModelNotFound"
     except CheckpointInvalid as error:
-        return FitReport("Unknown", error.message, gpu=name, fault="WeightsUnreadable")
+        return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
     except ConfigInvalid as error:
-        return FitReport(
-            "Unsupported", error.message, gpu=name, basis="config.json", fault="ModelUnsupported"
-        )
+        report = FitReport("Unsupported", error.message, gpu=name, basis="config.json")
+        return report, "ModelUnsupported"
     except PlanError as error:
-        return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json")
-    return _report(result)
+        return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json"), ""
+    return _report(result), ""
 
 
 def _report(result: verdict.Fit) -> FitReport:

@@ -12,11 +12,11 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.core.fit.sources import files_of
-from wisp_operator.core.fit.verdict import Device, FitReport, check
+from wisp_operator.core.fit.verdict import Device, FitReport, FitResult, inspect
 from wisp_operator.errors import SourceError
 from wisp_plan.units import format_size
 
@@ -56,7 +56,7 @@ class FitJob:
     hub_token: str = ""
     sees_node: bool = True
 
-    def run(self) -> dict[str, FitReport]:
+    def run(self) -> dict[str, FitResult]:
         """Check the model against every device; reads files, or from the network."""
         try:
             files = files_of(
@@ -66,9 +66,13 @@ class FitJob:
                 sees_node=self.sees_node,
             )
         except SourceError as error:
-            unknown = FitReport("Unknown", str(error))
-            return {name: replace(unknown, gpu=device.name) for name, device in self.devices.items()}
-        return {name: check(self.model, files, device) for name, device in self.devices.items()}
+            return self.unknown(str(error))
+        return {name: inspect(self.model, files, device) for name, device in self.devices.items()}
+
+    def unknown(self, message: str) -> dict[str, FitResult]:
+        """Return results without a verdict."""
+        devices = self.devices.items()
+        return {name: FitResult(FitReport("Unknown", message, gpu=device.name)) for name, device in devices}
 
 
 def out_of_memory(limits: Limits) -> str:
@@ -93,15 +97,14 @@ def _limit(limits: Limits) -> None:
 
 
 def main() -> None:
-    """Read ``(limits, job)`` from stdin, check, and write the reports as JSON."""
+    """Read ``(limits, job)`` from stdin, check, and write the results as JSON."""
     limits, job = pickle.load(sys.stdin.buffer)
     _limit(limits)
     try:
-        reports = job.run()
+        results = job.run()
     except MemoryError:
-        unknown = FitReport("Unknown", out_of_memory(limits))
-        reports = {name: replace(unknown, gpu=device.name) for name, device in job.devices.items()}
-    json.dump({name: asdict(report) for name, report in reports.items()}, sys.stdout)
+        results = job.unknown(out_of_memory(limits))
+    json.dump({name: asdict(result) for name, result in results.items()}, sys.stdout)
 
 
 if __name__ == "__main__":

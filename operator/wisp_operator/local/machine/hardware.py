@@ -94,7 +94,7 @@ class LocalFitChecker:
         self._warned: set[str] = set()
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
-    async def __call__(self, model: InferenceModel) -> verdict.FitReport:
+    async def __call__(self, model: InferenceModel) -> verdict.FitResult:
         """Check whether ``model`` fits now, in a child process; may read from the network."""
         self._warn_without_gpu(model)
         device = device_for(model.spec.gpu, self._choice, self._cards)
@@ -104,7 +104,7 @@ class LocalFitChecker:
             async with self._semaphore:
                 return (await run_isolated(job))[""]
         except CheckAborted as error:
-            return verdict.FitReport("Unknown", str(error), gpu=device.name)
+            return verdict.FitResult(verdict.FitReport("Unknown", str(error), gpu=device.name))
 
     def _warn_without_gpu(self, model: InferenceModel) -> None:
         if (

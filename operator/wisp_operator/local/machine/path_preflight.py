@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.observation import Failure
 
 
-def path_failure(model: InferenceModel, report: FitReport) -> Failure | None:
+def path_failure(model: InferenceModel, result: FitResult) -> Failure | None:
     """Return the failure of a folder of this machine; None if it can be used, or the model lies elsewhere.
 
     The failure has the reason that a pod would give: ModelNotFound, ModelUnsupported or WeightsUnreadable.
     """
-    if model.spec.model.scheme != "file" or not report.fault:
+    if model.spec.model.scheme != "file" or not result.fault:
         return None
-    return Failure(report.fault, report.message, time.time())
+    return Failure(result.fault, result.report.message, time.time())
