@@ -5,7 +5,8 @@
     python tests/bench/bench_fairness.py cuda --shape llama-3-8b     the engine on a GPU, random weights
 
 Each writes its rows to ``--record`` (default: this folder's records). The engine's own loop runs in this
-process, as it serves: only pipe and HTTP are missing. A benchmark, not a test: it asserts no time.
+process, as it serves: only pipe and HTTP are missing. On the CPU it has one thread, and time is the
+processor's, so that other processes do not count. A benchmark, not a test: it asserts no time.
 
 - ``many``: one request with n = 128; meanwhile strangers with 20 tokens.
 - ``long``: four prompts of 120,000 tokens; meanwhile strangers with 50 tokens.
@@ -174,16 +175,16 @@ def _gaps(outcome: Outcome, target_s: float | None) -> Iterator[dict[str, object
 class TimedChannel:
     """The server's end of the loop: sends requests at their times, and ends all at the end."""
 
-    def __init__(self, arrivals: Arrivals, until_s: float) -> None:
+    def __init__(self, arrivals: Arrivals, until_s: float, clock: Callable[[], float]) -> None:
         self._pending, self._until_s = list(reversed(arrivals)), until_s
         self._live: set[str] = set()
-        self._began_s = time.perf_counter()
+        self._clock, self._began_s = clock, clock()
         self.outcome = Outcome({each.request_id: [] for _, each in arrivals})
 
     def receive(self, *, waits: bool) -> list[Any]:
         """Return the requests whose time has come; with ``waits``, wait for the next."""
         while True:
-            now_s = time.perf_counter() - self._began_s
+            now_s = self._clock() - self._began_s
             if now_s >= self._until_s:
                 self._pending, live = [], list(self._live)
                 self._live.clear()
@@ -194,7 +195,7 @@ class TimedChannel:
                 return []
             if not self._pending:
                 return [Shutdown()]
-            time.sleep(max(0.0, min(self._pending[-1][0], self._until_s) - now_s))
+            self._began_s -= max(0.0, min(self._pending[-1][0], self._until_s) - now_s)  # it comes at once
 
     def _next(self) -> Submit:
         request = self._pending.pop()[1]
@@ -204,7 +205,7 @@ class TimedChannel:
     def send(self, message: Any) -> None:
         """Note when tokens came."""
         encode(message)
-        now_s = time.perf_counter() - self._began_s
+        now_s = self._clock() - self._began_s
         if now_s < self._until_s:
             self.outcome.take(message.events, now_s)
             self.outcome.prompt_tokens = message.load.prompt_tokens_total
@@ -215,10 +216,14 @@ def engine_drive(
     options: argparse.Namespace, shape: str, batch: int, context: int
 ) -> tuple[Drive, Limits, Any]:
     """Bring up an engine in this process."""
-    target = open_target(TargetOptions(shape, options.device, batch, context, kv_tokens=options.kv_tokens))
+    is_cpu = options.device == "cpu"
+    clock = time.process_time if is_cpu else time.perf_counter
+    target = open_target(
+        TargetOptions(shape, options.device, batch, context, options.kv_tokens, threads=1 if is_cpu else None)
+    )
 
     def drive(limits: Limits, arrivals: Arrivals, until_s: float) -> Outcome:
-        channel = TimedChannel(arrivals, until_s)
+        channel = TimedChannel(arrivals, until_s, clock)
         loop.run(channel, make_scheduler(limits), target.runner)
         return channel.outcome
 
