@@ -1,6 +1,14 @@
 """Objects that are not a model's: the operator neither changes nor deletes them, and names them."""
 
+import asyncio
+
 from api_server import model, until
+
+from wisp_operator.api import parse
+from wisp_operator.cluster.access.api_server import Api, ApiError
+from wisp_operator.cluster.access.writer import ClusterWriter
+from wisp_operator.cluster.metrics import Metrics
+from wisp_operator.desired.service import service
 
 SERVICE = {
     "apiVersion": "v1",
@@ -140,3 +148,31 @@ def test_a_model_made_anew_gets_its_children_back(server, operator, namespace):
         return all(child and child["metadata"]["ownerReferences"][0]["uid"] == new for child in children)
 
     until(is_whole_again, 40)
+
+
+def test_an_object_that_appears_between_looking_and_writing_stays_as_it_is(server, namespace, monkeypatch):
+    """The writer alone, without the look before: the API server itself refuses."""
+    default = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(default, str(server.kubeconfig))
+    identity = {"namespace": namespace, "uid": "11111111-1111-1111-1111-111111111111"}
+    ours = {
+        name: parse({**model(name), "metadata": {"name": name, **identity}}) for name in ("redis", "gone")
+    }
+    seen_before = {"metadata": {"uid": "22222222-2222-2222-2222-222222222222"}}
+    server.apply(SERVICE, namespace=namespace)
+    before = contents(server, namespace, [SERVICE])
+
+    async def attempt(name, over):
+        api = Api(Metrics())
+        try:
+            await ClusterWriter(api, Metrics(), lambda: 10.0).apply(service(ours[name]), over)
+        except ApiError as refusal:
+            return refusal.code
+        finally:
+            await api.close()
+        return 200
+
+    assert asyncio.run(attempt("redis", None)) == 409  # made meanwhile
+    assert asyncio.run(attempt("redis", seen_before)) in (409, 422)  # deleted and made anew by a stranger
+    assert asyncio.run(attempt("gone", seen_before)) == 409  # deleted: nothing is made under an old name
+    assert contents(server, namespace, [SERVICE]) == before
