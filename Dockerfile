@@ -96,14 +96,14 @@ RUN rm -rf /opt/wisp/bin/wisp-runtime /opt/wisp/lib/python3*/site-packages/wisp_
 
 FROM code AS runtime-code
 RUN rm -rf /opt/wisp/bin/wisp /opt/wisp/bin/wisp-gateway /opt/wisp/lib/python3*/site-packages/wisp_operator \
-      /opt/wisp/lib/python3*/site-packages/wisp_gateway
+      /opt/wisp/lib/python3*/site-packages/wisp_gateway /opt/wisp/lib/python3*/site-packages/wisp_names
 
 # The imports below are how bytecode gets into a layer: Python writes it for what is used, and for nothing else.
 FROM python AS operator
 COPY --from=operator-dependencies /opt/wisp /opt/wisp
 RUN ["python3", "-c", "import aiohttp.web, httptools, kopf, kubernetes.client, kubernetes.config, rich.live, uvicorn, uvloop"]
 COPY --from=operator-code /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib, pkgutil, wisp_gateway, wisp_http, wisp_operator, wisp_plan\nfor p in (wisp_gateway, wisp_http, wisp_operator, wisp_plan):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        m.name.endswith('__main__') or importlib.import_module(m.name)"]
+RUN ["python3", "-c", "import importlib, pkgutil, wisp_gateway, wisp_http, wisp_names, wisp_operator, wisp_plan\nfor p in (wisp_gateway, wisp_http, wisp_names, wisp_operator, wisp_plan):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        m.name.endswith('__main__') or importlib.import_module(m.name)"]
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 EXPOSE 8080 8081

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    *("operator/wisp_operator", "operator/wisp_gateway"),
+    *("operator/wisp_operator", "operator/wisp_gateway", "operator/wisp_names"),
     *("runtime/wisp_plan", "runtime/wisp_http", "runtime/wisp_runtime"),
 )
 TOP_LEVEL = {
@@ -22,7 +22,7 @@ TOP_LEVEL = {
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
 TEST_FOLDERS = {
-    *("contract", "plan", "http", "operator", "gateway", "runtime", "emulator"),
+    *("contract", "plan", "http", "names", "operator", "gateway", "runtime", "emulator"),
     *("gpu", "cluster", "bench", "attacks"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50

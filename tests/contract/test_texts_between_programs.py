@@ -1,7 +1,6 @@
 """The texts that no schema describes: each is written by one program's code here and read by another's."""
 
 import asyncio
-import random
 import re
 from pathlib import Path
 from typing import get_args
@@ -15,7 +14,6 @@ from wisp_gateway.errors import GatewayError
 from wisp_gateway.inbound import request_body
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import report
-from wisp_gateway.routing import bare_names as gateway_names
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.tokens import Tokens
 from wisp_operator import api
@@ -26,7 +24,6 @@ from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import measured
-from wisp_operator.core.naming import bare_names as operator_names
 from wisp_operator.core.status import Progress, State, Status
 from wisp_operator.desired.environment import environment
 from wisp_operator.desired.settings import BuildSettings
@@ -122,27 +119,6 @@ def test_the_gateway_reads_every_value_that_the_operator_writes_of_a_model(tmp_p
 def test_the_gateway_gives_bare_names_to_the_models_that_the_operator_granted_them_to(tmp_path):
     model = written(tmp_path)[1]["team/chat"]
     assert (model.names, model.refused_names) == ({"chat"}, {"chat-large"})
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_gateway_and_operator_decide_bare_names_by_the_same_rule(seed):
-    chance = random.Random(seed)
-    at_gateway, at_operator = gateway_names.BareNames(), operator_names.BareNames()
-    models, now = {}, 0.0
-    for _ in range(60):
-        key = f"{chance.choice('ab')}/{chance.choice('xyz')}"
-        asked = frozenset(chance.sample(["x", "y", "z", "a/x", "Org/x"], 2))
-        granted = chance.choice([frozenset(), frozenset(), asked])
-        refused = chance.choice([frozenset(), asked - granted])
-        if chance.random() < 0.3:
-            models.pop(key, None)
-        else:
-            models[key] = (key, chance.randrange(5), asked, granted, refused)
-        now += chance.choice([1.0, 100.0, 700.0])
-        at_gateway.update([gateway_names.Claim(*claim) for claim in models.values()], now)
-        at_operator.update([operator_names.Claim(*claim) for claim in models.values()], now)
-        for name in ("x", "y", "z", "a/x", "Org/x"):
-            assert at_gateway.holder(name) == at_operator.holder(name)
 
 
 def test_the_operator_writes_nothing_that_the_gateway_does_not_read(tmp_path):

@@ -14,9 +14,9 @@ from wisp_gateway.discovery.key_digests import NORMAL
 from wisp_gateway.discovery.snapshot import Endpoint, Model, Snapshot
 from wisp_gateway.errors import GatewayError, ModelNotFound
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.bare_names import BareNames, Claim
 from wisp_gateway.routing.model_state import ModelState, Pod
 from wisp_gateway.routing.request_queue import QueuedRequest
+from wisp_names.bare_names import BareNames, Claim
 
 
 class Slot:

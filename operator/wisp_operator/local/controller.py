@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wisp_names.bare_names import BareNames, Claim
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitResult
-from wisp_operator.core.naming.bare_names import BareNames, Claim
 from wisp_operator.core.naming.grants import grant
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.desired.deployment import deployment

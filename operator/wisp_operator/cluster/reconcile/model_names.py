@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from wisp_names.bare_names import BareNames, Claim
 from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.observation.caches import Caches
-from wisp_operator.core.naming.bare_names import BareNames, Claim
 from wisp_operator.core.naming.grants import Grant, grant
 from wisp_operator.core.times import seconds_of
 

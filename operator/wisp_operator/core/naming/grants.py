@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wisp_operator.core.naming.bare_names import RESERVED_S, BareNames, Claim, is_qualified
+from wisp_names.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 _REMEDY = "It is reached as {key}; for a bare name choose another spec.model.servedName."
 

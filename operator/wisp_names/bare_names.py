@@ -4,7 +4,7 @@ A model asks for its served name and its ``metadata.name``. It holds a name that
 models without the operator's decision the one that held it before, or else the oldest. When the holder goes,
 its name is reserved for its namespace: a recreated model does not lose it, and requests never pass silently
 to a stranger's pods.
-The gateway follows by the same rule (``wisp_gateway/routing/bare_names.py``, ``tests/contract``).
+The operator decides by it, and the gateway for models that the operator has not decided yet.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing import registry
-from wisp_gateway.routing.bare_names import RESERVED_S, BareNames, Claim, is_qualified
+from wisp_names.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 
 def asks(key, *names, created=1, granted=(), refused=()):

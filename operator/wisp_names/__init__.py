@@ -1,0 +1,1 @@
+"""Names of models as clients write them: a leaf that gateway and operator import."""
