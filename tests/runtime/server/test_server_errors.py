@@ -22,7 +22,8 @@ def error_of(response):
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
-    assert error["type"] == ("invalid_request_error" if response.status_code < 500 else "server_error")
+    kind = "invalid_request_error" if response.status_code < 500 else "server_error"
+    assert error["type"] == ("rate_limit_error" if response.status_code == 429 else kind)
     return error
 
 

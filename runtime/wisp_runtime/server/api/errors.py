@@ -46,6 +46,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """Return the JSON body: ``{"error": {message, type, param, code}}``."""
         kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == HTTPStatus.TOO_MANY_REQUESTS else kind
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
