@@ -22,14 +22,15 @@ from wisp_operator.local import config
 from wisp_operator.local.controller import CheckFit, Controller
 from wisp_operator.local.gateway.demand_endpoint import DemandServer
 from wisp_operator.local.gateway.directory import DirectoryFile
-from wisp_operator.local.gateway.process import GatewayProcess, GatewaySettings
+from wisp_operator.local.gateway.process import DRAIN_S, GatewayProcess, GatewaySettings
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.pod_template import Device
 from wisp_operator.local.processes.cluster import LocalCluster
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 5.0
+GRACE_S = DRAIN_S + 3.0
+"""Time to end of the gateway, and of each pod: the drain, then the error event of what still runs."""
 REREAD_S = 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
