@@ -85,5 +85,6 @@ def test_batches_chunks_preemption_and_hits_change_no_token(engine, alone, limit
     cache = replace(sizes, pools=pools, snapshots=snapshots)
     together, load = answers(engine, requests, cache=cache, **limits)
     assert together == expected
-    assert load.cached_tokens_total or snapshots == 1, "a request found no state of one before"
+    if snapshots != 1:  # a single one may serve a hit, by the order of requests
+        assert (load.cached_tokens_total > 0) == (snapshots > 1)
     assert load.preemptions_total > 0 or limits
