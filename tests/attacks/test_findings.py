@@ -1,0 +1,27 @@
+"""The table of findings names tests that exist."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+TABLE = (Path(__file__).parent / "findings.md").read_text(encoding="utf-8")
+
+
+def test_every_test_of_the_table_exists():
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", TABLE)
+    assert len(named) > 50
+    missing = []
+    for path, name in named:
+        if path == "test_findings.py":
+            continue
+        file = TESTS / path
+        source = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if not source or (name and not re.search(rf"\bdef {name}\(", source)):
+            missing.append(f"{path}::{name}")
+    assert missing == []
+
+
+def test_every_finding_of_the_review_has_a_row():
+    assert {f"A{n}" for n in range(1, 10)} | {f"B{n}" for n in range(1, 13)} <= set(
+        re.findall(r"^\| ([AB]\d+)\b", TABLE, re.MULTILINE)
+    )
