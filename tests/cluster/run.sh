@@ -43,5 +43,5 @@ given_cluster() {
 }
 
 arguments=("$@")
-[ $# -gt 0 ] || arguments=("$here")
+[ $# -gt 0 ] || arguments=("$here" "$here/../attacks/operator")
 if [ -n "${KUBECONFIG:-}" ]; then given_cluster; else own_node; fi

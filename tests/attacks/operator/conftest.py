@@ -1,6 +1,7 @@
 """The operator as a process against a real API server, started once for this folder.
 
-Skipped where the server's binaries are missing; ``make test-cluster`` builds them.
+Run when asked for with ``-m cluster``, as ``make test-cluster`` does, which builds the server's binaries.
+Needs neither root nor a cluster.
 """
 
 import sys
@@ -12,8 +13,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from api_server import Operator, api_server, missing_binary, until
+from neighbour import Reused
+from operator_target import OperatorTarget
 
 NUMBERS = count()
+
+
+def pytest_collection_modifyitems(config, items):
+    is_asked_for = "cluster" in config.option.markexpr
+    for item in items:
+        if Path(__file__).parent in Path(item.path).parents and "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+            if not is_asked_for:
+                item.add_marker(pytest.mark.skip(reason="needs -m cluster (make test-cluster)"))
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +68,18 @@ def operator(start_operator):
     replica = start_operator()
     until(replica.leads)
     return replica
+
+
+@pytest.fixture(scope="session")
+def target_session(server, tmp_path_factory):
+    with Reused(lambda: OperatorTarget(server, tmp_path_factory.mktemp("operator"))) as reused:
+        yield reused
+
+
+@pytest.fixture
+def target(target_session):
+    """An operator with neighbours that watch it, left well by earlier attacks."""
+    operator_target = target_session.get()
+    yield operator_target
+    operator_target.reset()
+    print(operator_target.operator.output())

@@ -18,9 +18,9 @@ class HostilePod:
         requests: number of requests that reached the pod.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> None:
         self.handler, self.requests = handler, 0
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server((host, port))
         self.port = int(self._server.getsockname()[1])
         self._connections: list[socket.socket] = []
         self._probe: tuple[bytes, bytes] | None = None

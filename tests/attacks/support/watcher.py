@@ -20,12 +20,13 @@ ANSWER_EVERY_S = 0.3
 PROBE_EVERY_S = 0.2
 SETTLED_S = 30.0
 KEPT_FAILURES = 5
+SPIN, SPIN_S, SPIN_PAUSE_S = "spin", 0.02, 0.2
 # Part of an answer that differs from request to request.
 VOLATILE = ("id", "created", "metrics", "timings")
 
 
 class Stream:
-    """One request streamed again and again."""
+    """One request streamed again and again; a GET, where it has no body, of which each answer counts."""
 
     def __init__(self, session: aiohttp.ClientSession, request: dict[str, Any]) -> None:
         self.session, self.request = session, request
@@ -46,6 +47,9 @@ class Stream:
             await asyncio.sleep(self.request.get("pause_s", 0.0))
 
     async def _stream(self) -> None:
+        if "body" not in self.request:
+            await self._get()
+            return
         async with self.session.post(
             self.request["url"], json=self.request["body"], headers=self.request.get("headers", {})
         ) as answer:
@@ -63,6 +67,11 @@ class Stream:
             if not is_done:
                 self.failures.append("a stream without its end")
 
+    async def _get(self) -> None:
+        async with self.session.get(self.request["url"]) as answer:
+            await answer.read()
+            self._count()
+
     def _count(self) -> None:
         now = time.monotonic()
         self.largest_s = max(self.largest_s, now - (self._since or now))
@@ -77,6 +86,42 @@ class Stream:
         if self._since is not None:
             self._since = now
         return document
+
+
+class Spinner:
+    """A process that computes for a moment now and then; ``stretch`` is how much longer that took."""
+
+    def __init__(self) -> None:
+        self._worked_s, self._took_s = 0.0, 0.0
+
+    async def run(self) -> None:
+        """Compute for ever, in a process of its own."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, SPIN, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                worked_s, took_s = map(float, line.split())
+                self._worked_s, self._took_s = self._worked_s + worked_s, self._took_s + took_s
+        finally:
+            process.kill()
+
+    def report(self) -> float:
+        """Report and forget: wall time a second of CPU time, at least 1."""
+        stretch = self._took_s / self._worked_s if self._worked_s else 1.0
+        self._worked_s = self._took_s = 0.0
+        return max(1.0, stretch)
+
+
+def spin() -> None:
+    """Print CPU time and wall time of a moment's work, again and again."""
+    while True:
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        while (worked_s := time.process_time() - cpu_s) < SPIN_S:
+            pass
+        print(worked_s, time.monotonic() - wall_s, flush=True)
+        time.sleep(SPIN_PAUSE_S)
 
 
 class Answers:
@@ -164,14 +209,15 @@ async def main(watch: dict[str, Any]) -> None:
     timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         streams = {request["name"]: Stream(session, request) for request in watch["streams"]}
-        answers, probes = Answers(session, watch["answers"]), Probes(watch["probes"])
-        tasks = [asyncio.create_task(part.run()) for part in (*streams.values(), answers, probes)]
+        answers, probes, spinner = Answers(session, watch["answers"]), Probes(watch["probes"]), Spinner()
+        tasks = [asyncio.create_task(part.run()) for part in (*streams.values(), answers, probes, spinner)]
 
         def report() -> dict[str, Any]:
             return {
                 "streams": {name: stream.report() for name, stream in streams.items()},
                 "answers": answers.report(),
                 "probes": probes.report(),
+                "stretch": spinner.report(),
             }
 
         def has_answers() -> bool:
@@ -187,7 +233,11 @@ async def main(watch: dict[str, Any]) -> None:
             print(json.dumps(report()), flush=True)
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    if sys.argv[1] == SPIN:
+        spin()
+    else:
+        asyncio.run(main(json.loads(sys.argv[1])))

@@ -126,8 +126,8 @@ class Connection:
 
 def _is_complete(data: bytes | bytearray) -> bool:
     head, separator, body = bytes(data).partition(b"\r\n\r\n")
-    if not separator:
-        return False
+    if not separator or head[9:12] == b"204":
+        return bool(separator)
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return len(body) >= int(line[15:])
