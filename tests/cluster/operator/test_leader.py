@@ -88,14 +88,15 @@ def test_a_spec_changed_while_no_operator_runs_is_caught_up_with(start_operator,
 def test_a_new_leader_of_a_cluster_at_rest_writes_nothing(start_operator, namespace):
     first = start_operator("one")
     until(first.leads)
-    apply(model("chat"), model("busy", replicas=1), namespace=namespace)
-    until(lambda: status("chat", namespace).get("state") == "Asleep")
-    until(lambda: status("busy", namespace).get("fit", {}).get("basis") == "measured by a pod")
+    # Names of their own: who has a bare name changes while another test's namespace goes.
+    apply(model("resting"), model("working", replicas=1), namespace=namespace)
+    until(lambda: status("resting", namespace).get("state") == "Asleep")
+    until(lambda: status("working", namespace).get("fit", {}).get("basis") == "measured by a pod")
     time.sleep(2)
-    before = [get("imodel", name, namespace) for name in ("chat", "busy")]
+    before = [get("imodel", name, namespace) for name in ("resting", "working")]
     first.stop()
     second = start_operator("two")
     until(second.leads)
     time.sleep(5)
-    after = [get("imodel", name, namespace) for name in ("chat", "busy")]
+    after = [get("imodel", name, namespace) for name in ("resting", "working")]
     assert after == before
