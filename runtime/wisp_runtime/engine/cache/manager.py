@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence as Tokens
+from operator import gt, le
 
 from wisp_plan.memory.cache import CacheSizes
 from wisp_runtime.engine.cache.blocks import blocks_for
@@ -61,7 +62,7 @@ class CacheManager:
     @property
     def used_blocks(self) -> int:
         """Blocks that sequences refer to."""
-        return self.total_blocks - sum(group.available for group in self.groups)
+        return self.total_blocks - sum(self.available)
 
     def admit(
         self,
@@ -79,26 +80,16 @@ class CacheManager:
             prompt_tokens: number of the prompt's.
             reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: the
                 sequence takes no part in it.
-            spare_blocks: blocks of each group that must be left for other sequences; None: there are no
-                others, and the blocks suffice.
+            spare_blocks: blocks of each group to leave for other sequences; None: there are none.
             salt: number whose sequences share their prefixes with no others; 0: none.
 
         Returns:
             None if there are not enough blocks.
         """
-        root = self.tree.root_of(salt) if reusable_tokens else None
-        cache = SequenceCache(len(self.groups), root, reusable_tokens)
+        cache, missing = self._begin(tokens, reusable_tokens, salt)
         cache.prompt_tokens = prompt_tokens
-        if cache.node is not None:
-            cache.node.cursors += 1
-        computed = self.lookup(cache, tokens)
-        ends = [self._first_end(group, computed, len(tokens)) for group in self.groups]
-        missing = [
-            blocks_for(end, self._size) - len(table) for end, table in zip(ends, cache.tables, strict=True)
-        ]
-        if spare_blocks is not None and any(
-            count + spare_blocks > group.available for count, group in zip(missing, self.groups, strict=True)
-        ):
+        left = [blocks - (spare_blocks or 0) for blocks in self.available]
+        if spare_blocks is not None and any(map(gt, missing, left)):
             self.release(cache)
             return None
         for group, table, count in zip(self.groups, cache.tables, missing, strict=True):
@@ -107,6 +98,15 @@ class CacheManager:
         if self.has_states:
             cache.state_slot = self.states.take()
         return cache
+
+    def fits(
+        self, tokens: Tokens[int], reusable: int, spare_blocks: int, salt: int, without: Tokens[SequenceCache]
+    ) -> bool:
+        """Return whether :meth:`admit` has enough blocks once the sequences ``without`` are gone."""
+        cache, missing = self._begin(tokens, reusable, salt)
+        left = [group.available_without(without) - spare_blocks for group in self.groups]
+        self.release(cache)
+        return all(map(le, missing, left))
 
     def extend(self, cache: SequenceCache, start: int, end: int) -> bool:
         """Extend the tables to ``end`` tokens; the next token to compute is at ``start``.
@@ -222,9 +222,18 @@ class CacheManager:
         """Make all that was published unreachable (after a step with unsound results)."""
         self.tree.clear()
 
-    def _first_end(self, group: GroupBlocks, computed: int, length: int) -> int:
-        """Return the tokens that a table covers when its sequence is admitted."""
-        return length if group.window is None else min(length, computed + self._max_step_tokens)
+    def _begin(self, tokens: Tokens[int], reusable_tokens: int, salt: int) -> tuple[SequenceCache, list[int]]:
+        """Return a cache with the blocks that are in the prefix tree, and how many of each group it lacks."""
+        root = self.tree.root_of(salt) if reusable_tokens else None
+        cache = SequenceCache(len(self.groups), root, reusable_tokens)
+        if cache.node is not None:
+            cache.node.cursors += 1
+        computed = self.lookup(cache, tokens)
+        step_end = min(len(tokens), computed + self._max_step_tokens)
+        ends = [len(tokens) if group.window is None else step_end for group in self.groups]
+        counts = (blocks_for(end, self._size) for end in ends)
+        missing = [count - len(table) for count, table in zip(counts, cache.tables, strict=True)]
+        return cache, missing
 
     def _first_seen(self, group: GroupBlocks, position: int) -> int:
         """Return the index of the first block that the token at ``position`` sees."""

@@ -13,11 +13,14 @@ lies below it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
+from itertools import chain
 
 from wisp_runtime.engine.cache.blocks import BlockPool
 from wisp_runtime.engine.cache.node import Node
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.cache.state_slots import StateSlots
 
 
@@ -42,6 +45,13 @@ class GroupBlocks:
     def available(self) -> int:
         """Blocks that can be taken now."""
         return self.pool.free + len(self.evictable)
+
+    def available_without(self, caches: Iterable[SequenceCache]) -> int:
+        """Return the blocks that can be taken once the sequences of ``caches`` are gone."""
+        held = (cache.tables[self.index][cache.begins[self.index] :] for cache in caches)
+        counts = Counter(chain.from_iterable(held)).items()
+        freed = (self.pool.ref_count(block) == count + (block in self.nodes) for block, count in counts)
+        return self.available + sum(freed)
 
     def acquire(self, block: int) -> int:
         """Add a reference to a block of the tree, and return it."""

@@ -3,12 +3,13 @@
 Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
 
 1. Lower priority keys come first everywhere (:mod:`.waiting_queue`): arrival, priority, and rank of a choice.
-   A sequence that waits takes the place of a running one with a higher key: that one gives up its blocks and
-   waits again (preemption by recompute; its blocks stay in the prefix cache while there is space).
+   A sequence that waits takes the place of a running one with a higher key, if that makes enough space and
+   the prompts ahead of it leave it some of the step: that one gives up its blocks and waits again (preemption
+   by recompute; its blocks stay in the prefix cache while there is space).
 2. A step takes the running sequences that decode, then prefill chunks of the others, then admits from the
    queue, by key, within the budget of :mod:`.pacing`. Short prompts beside a long one get a share of that
    first (:func:`.step_budget.share_out`), and are admitted before a long one that waits, up to
-   ``PRIORITY_BOOST`` times and while a place is left for it.
+   ``PRIORITY_BOOST`` times and while a place is left for it; they then rank directly behind it.
 3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that runs. It
    grows block by block; when none is left, the one with the highest key gives up its blocks. The lowest key
    is never stopped, so every step gets something done.
@@ -201,24 +202,27 @@ class Scheduler(SequenceSet):
         admitted = list[Sequence]()
         if not self.waiting or not budget.is_open:
             return admitted
-        head = self.waiting[0]
-        first = Prefill(0, self._pending(prefills[0]) if prefills else head.length)
+        longest = self._pending(prefills[0]) if prefills else self.waiting[0].length
         left = budget.tokens * SHORT_PROMPT_SHARE
         for sequence in list(islice(self.waiting, _MAX_SCANNED)):
-            if (
-                left < 1
-                or len(self.running) + 1 >= self.limits.max_running
-                or head.overtaken >= PRIORITY_BOOST
-            ):
+            if left < 1 or not self._may_overtake(sequence):
                 break
-            if not Prefill(0, sequence.length).is_short_beside(first):
+            if not Prefill(0, sequence.length).is_short_beside(Prefill(0, longest)):
                 continue
             if not self._admit(sequence):
                 break
-            head.overtaken += sequence is not head
+            if sequence is not self.waiting[0]:
+                sequence.overtake(self.waiting[0])
             admitted.append(self._start(sequence))
             left -= self._pending(sequence)
         return admitted
+
+    def _may_overtake(self, sequence: Sequence) -> bool:
+        """Return whether there is a place for ``sequence``, and one for the first in line before it."""
+        first = self.waiting[0]
+        if sequence is first:
+            return self._has_place()
+        return len(self.running) + 1 < self.limits.max_running and first.overtaken < PRIORITY_BOOST
 
     def _with_copies(self, chunk: Chunk) -> Chunk:
         """Return ``chunk`` with the copies of recurrent state before and after it."""

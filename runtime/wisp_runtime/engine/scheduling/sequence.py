@@ -128,6 +128,11 @@ class Sequence:
         return self.request.request_id
 
     @property
+    def level(self) -> int:
+        """Level of its priority; each further choice of one request counts as one."""
+        return self.request.priority + self.request.choice
+
+    @property
     def length(self) -> int:
         """Tokens it has, the awaited one included."""
         return len(self.tokens) + (self.pending_sample_row >= 0)
@@ -141,6 +146,12 @@ class Sequence:
     def generated_tokens(self) -> int:
         """Tokens after the prompt."""
         return len(self.tokens) - self.prompt_tokens
+
+    def overtake(self, first: Sequence) -> None:
+        """Rank directly behind ``first``, the first in line: none that waits behind that displaces it."""
+        first.overtaken += 1
+        if self.level == first.level:
+            self.priority_key = first.priority_key[0], self.priority_key[1]
 
     def append(self, token: int) -> FinishReason | None:
         """Append a generated token; return why the sequence ends with it, or None if it goes on."""

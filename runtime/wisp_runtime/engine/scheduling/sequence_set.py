@@ -7,11 +7,12 @@ Pure. The rules are 1 and 3 of :mod:`.scheduler`, which decides what the running
 from __future__ import annotations
 
 import sys
-from bisect import insort
+from bisect import bisect_left, insort
 
 from wisp_runtime.engine.cache.manager import CacheManager
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status
+from wisp_runtime.engine.scheduling.step_budget import Prefill
 from wisp_runtime.engine.scheduling.waiting_queue import WaitingQueue, by_priority_key
 
 
@@ -53,12 +54,39 @@ class SequenceSet:
         """Admit sequences that outrank running ones, which give up their places; rule 1."""
         while self.waiting and self.running and self.waiting[0].priority_key < self.running[-1].priority_key:
             first = self.waiting[0]
-            if first.pending_sample_row >= 0:  # preempted a moment ago
+            if not self._is_due(first):
                 return
-            if self._has_place() and self._admit(first):
-                self._start(first)
-            else:
-                self._preempt(self.running[-1])
+            if not (self._has_place() and self._admit(first)):
+                if not self._fits_instead(first):
+                    return
+                while not (self._has_place() and self._admit(first)):
+                    self._preempt(self.running[-1])
+            self._start(first)
+
+    def _is_due(self, sequence: Sequence) -> bool:
+        """Return whether the prompts ahead of ``sequence`` leave it a share of the next step."""
+        if sequence.pending_sample_row >= 0:  # preempted a moment ago
+            return False
+        ahead = [
+            Prefill(running.computed_tokens, self._pending(running))
+            for running in self.running[: self._rank(sequence)]
+            if not self._is_decode(running)
+        ]
+        step_tokens = self.limits.mixed_step_tokens or self.limits.max_step_tokens
+        return sum(prefill.pending for prefill in ahead) < step_tokens or Prefill(
+            0, sequence.length
+        ).is_short_beside(ahead[0])
+
+    def _rank(self, sequence: Sequence) -> int:
+        """Return the number of running sequences that rank before ``sequence``."""
+        return bisect_left(self.running, sequence.priority_key, key=by_priority_key)
+
+    def _fits_instead(self, sequence: Sequence) -> bool:
+        """Return whether ``sequence`` has enough blocks if all that rank behind it give up theirs."""
+        rank = self._rank(sequence)
+        behind = [running.cache for running in self.running[rank:]]
+        salt = sequence.request.cache_salt
+        return not rank or self.cache.fits(sequence.tokens, self._shared_tokens(sequence), rank, salt, behind)
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence blocks for all its tokens, those of the prefix cache first, or none."""
@@ -67,11 +95,10 @@ class SequenceSet:
         attempt = len(self.running), self.cache.available, self.cache.tree.insertions
         if self.running and attempt == sequence.refused_at:
             return False
-        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
         cache = self.cache.admit(
             sequence.tokens,
             prompt_tokens=sequence.prompt_tokens,
-            reusable_tokens=self._reusable_tokens(sequence) if takes_part else 0,
+            reusable_tokens=self._shared_tokens(sequence),
             spare_blocks=len(self.running) or None,
             salt=sequence.request.cache_salt,
         )
@@ -127,6 +154,11 @@ class SequenceSet:
         self._cached_tokens += skipped
         if not sequence.generated_tokens:
             sequence.cached_tokens += skipped
+
+    def _shared_tokens(self, sequence: Sequence) -> int:
+        """Return the number of leading tokens of a sequence that take part in the prefix cache."""
+        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
+        return self._reusable_tokens(sequence) if takes_part else 0
 
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
         """Return the number of leading tokens of a sequence that may be in the prefix cache."""

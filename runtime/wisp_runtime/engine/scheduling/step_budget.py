@@ -35,9 +35,7 @@ class PromptBudget:
 
     Args:
         tokens: prompt tokens of the step, at most.
-        work: work of the step's prompts, at most; the first tokens, at least :data:`MIN_PROMPT_TOKENS` in
-        all,
-            may exceed it.
+        work: work of the step's prompts, at most; the first :data:`MIN_PROMPT_TOKENS` tokens may exceed it.
         token_work: work of a token without its context.
         context_work: work of a token for each token of its context.
 
@@ -51,11 +49,12 @@ class PromptBudget:
         self.tokens = tokens
         self._work, self._token_work, self._context_work = work, token_work, context_work
         self._guaranteed = MIN_PROMPT_TOKENS
+        self._is_spent = False
 
     @property
     def is_open(self) -> bool:
-        """Whether a token is left."""
-        return self.tokens > 0 and (self._work > 0 or self._guaranteed > 0)
+        """Whether a token is left, and no sequence got fewer than it wanted."""
+        return not self._is_spent and self.tokens > 0 and (self._work > 0 or self._guaranteed > 0)
 
     def grant(self, start: int, wanted: int) -> int:
         """Take up to ``wanted`` tokens from position ``start``, as many as the budget has; return how
@@ -68,14 +67,16 @@ class PromptBudget:
         self.tokens -= tokens
         self._work -= work
         self._guaranteed = max(0, self._guaranteed - tokens)
+        self._is_spent = tokens < wanted  # what is left would admit a sequence for a token or none
         return tokens
 
     def split(self, share: float) -> PromptBudget:
-        """Move a share of the budget to a new one; nothing of it is guaranteed."""
+        """Move a share of the budget to a new one."""
         part = PromptBudget(
             int(self.tokens * share), self._work * share, self._token_work, self._context_work
         )
-        part._guaranteed = 0
+        part._guaranteed = int(self._guaranteed * share)
+        self._guaranteed -= part._guaranteed
         self.tokens -= part.tokens
         self._work = self._work - part._work if math.isfinite(self._work) else self._work
         return part
@@ -83,6 +84,7 @@ class PromptBudget:
     def merge(self, part: PromptBudget) -> None:
         """Take back what is left of ``part``."""
         self.tokens += part.tokens
+        self._guaranteed += part._guaranteed
         self._work = self._work + part._work if math.isfinite(self._work) else self._work
 
     def _work_of(self, start: int, tokens: int) -> float:

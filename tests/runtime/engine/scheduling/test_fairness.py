@@ -272,3 +272,48 @@ def test_the_choices_of_a_prompt_are_checked_once(monkeypatch):
     for k in range(4):
         engine.submit(Submit(f"a-{k}", prompt, 9, choice=k))
     assert len(checked) == 1
+
+
+def test_a_sequence_gives_up_its_place_only_if_that_makes_enough_space():
+    engine = scheduler(blocks=8, max_step_tokens=64)
+    submit(engine, "holds", 12, max_tokens=15)
+    submit(engine, "batch", 3, priority=1, first=20)
+    run(engine)
+    submit(engine, "big", 24, max_tokens=1, first=20)
+    steps = run(engine, 5)
+    assert [[name for name, _, _ in step] for step in steps] == [["holds*", "batch*"]] * 5
+    assert engine.load.preemptions_total == 0
+
+
+def test_a_short_sequence_that_overtook_one_gives_its_place_to_none_behind_that_one():
+    engine = scheduler(max_concurrent=3, max_step_tokens=8)
+    for n in range(3):
+        submit(engine, f"long-{n}", 40, first=n)
+    submit(engine, "short", 2, first=40)
+    run(engine, 16)
+    assert [sequence.id for sequence in engine.running] == ["long-0", "short", "long-1"]
+    assert engine.load.preemptions_total == 0
+
+
+def test_a_short_prompt_takes_the_last_place_beside_a_long_one():
+    engine = scheduler(max_concurrent=2, max_step_tokens=8)
+    submit(engine, "long", 40)
+    run(engine)
+    submit(engine, "short", 2, first=30)
+    assert run(engine) == [[("long", 8, 6), ("short*", 0, 2)]]
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_prompts_are_not_admitted_for_the_crumbs_of_a_step(is_deterministic):
+    long = [(0.0, request(f"long-{n}", 20_000, 10, seed=n)) for n in range(12)]
+    scheduler = engine(is_deterministic=is_deterministic, max_concurrent=8)
+    outcome = simulate(scheduler, [*long, (1.0, request("stranger", 50, 10, seed=99))])
+    assert outcome.first_s("stranger", 1.0) < 0.3  # before: all places were taken
+
+
+def test_a_short_prompt_goes_on_beside_a_long_one_under_a_target_that_no_step_meets():
+    streams = [(0.0, request(f"stream-{n}", 50, 1000, seed=n)) for n in range(8)]
+    scheduler = engine(target_per_token_s=0.003)
+    later = [(1.0, request("long", 60_000, 5, seed=8)), (2.0, request("stranger", 50, 10, seed=9))]
+    outcome = simulate(scheduler, [*streams, *later], until_s=4)
+    assert outcome.first_s("stranger", 2.0) < 0.1  # before: after the long prompt
