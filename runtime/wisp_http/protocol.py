@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from wisp_http.answer_transport import AnswerTransport
 from wisp_http.limits import ConnectionLimits, Refusal, refusal_bytes
+from wisp_http.upgrade import head_without_upgrade
 from wisp_http.write_watch import WriteWatch
 
 # Answered even over the connection limit, or a flood would look like a dead server.
@@ -33,20 +35,6 @@ KERNEL_BUFFER_BYTES = 128 * 1024  # for each direction; the kernel doubles it an
 
 class _Stopped(Exception):
     """Raised inside a parser's callback, so that it parses no further."""
-
-
-class _AnswerTransport:
-    """The connection as one answer sees it: closing waits until the request's body was read."""
-
-    def __init__(self, protocol: LimitedProtocol) -> None:
-        self._protocol = protocol
-        self.write = protocol.transport.write
-        self.is_closing = protocol.transport.is_closing
-        self.get_extra_info = protocol.transport.get_extra_info
-
-    def close(self) -> None:
-        """Close once what was written is sent and what the client still sends is read."""
-        self._protocol.close_gently()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -98,15 +86,22 @@ class LimitedProtocol(HttpToolsProtocol):
             start += len(part)
             self._raw_bytes += len(part)
             try:
-                self.parser.feed_data(part)
-            except httptools.HttpParserUpgrade:
-                return  # not ours; the request itself was complete
+                self._parse(part)
             except httptools.HttpParserError:
                 self.refuse(Refusal.MALFORMED, "Invalid HTTP request received.")
             else:
                 self._check_raw_bytes()
         if self._timer is None and self._is_in_head and not self._is_answering:
             self._await_head()  # bytes before a request line, which the parser skips
+
+    def _parse(self, part: bytes) -> None:
+        """Feed the parser; a request to change the protocol is parsed anew without that wish."""
+        try:
+            self.parser.feed_data(part)
+        except httptools.HttpParserUpgrade as upgrade:
+            head = head_without_upgrade(self.parser, self.url, self.headers)
+            self.parser = httptools.HttpRequestParser(self)
+            self._parse(head + part[upgrade.args[0] :])
 
     def _slice_bytes(self) -> int:
         if not self._is_in_head:
@@ -145,6 +140,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Pass the request to the application, unless it is one too many."""
+        if self.parser.get_method() == b"CONNECT":
+            self.refuse(Refusal.MALFORMED, "This server is no proxy.")
+            raise _Stopped
+        if self.parser.should_upgrade():
+            return  # parsed anew, see _parse
         if self._is_surplus and self.url not in PROBES:
             bounds = f"{self.limits.max_connections} clients, or {self.limits.max_per_address} of one address"
             self.refuse(Refusal.TOO_MANY_CONNECTIONS, f"{bounds}, are connected.")
@@ -156,7 +156,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._raw_bytes = self._body_bytes = 0
         self._start_timer(self.limits.body_timeout_s, self._body_is_late)
-        self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
+        self.cycle.transport = AnswerTransport(self.transport, self.close_gently)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Count a chunk of the body; one that nobody reads any more is dropped, up to a bound."""
@@ -167,6 +167,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stop the timer of the body; what comes next is a head."""
+        if self.parser.should_upgrade():
+            return
         self._stop_timer()
         self._is_in_head = True
         self._raw_bytes = 0
