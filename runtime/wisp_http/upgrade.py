@@ -1,7 +1,7 @@
 """Heads of requests to change the protocol, written again without that wish, which a server may ignore.
 
-A parser would take such a request's body for bytes of the other protocol, and what comes in a later read for a
-request of its own.
+A parser would take such a request's body for bytes of the other protocol, and what comes in a later read
+for a request of its own.
 """
 
 from __future__ import annotations

@@ -60,13 +60,20 @@ class Answer:
             sink(chunk)
         self._early.clear()
 
+    @property
+    def is_request_sent(self) -> bool:
+        """True unless bytes of the request wait for the pod to read; of an answer that is not complete."""
+        return not self._connection.unsent_bytes
+
     def pause(self) -> None:
-        """Stop reading from the pod: the client is slower."""
-        self._connection.pause()
+        """Stop reading from the pod: the client is slower. A complete answer's connection is another's."""
+        if not self.finished.done():
+            self._connection.pause()
 
     def resume(self) -> None:
         """Read again."""
-        self._connection.resume()
+        if not self.finished.done():
+            self._connection.resume()
 
     def abort(self) -> None:
         """End the exchange: unless the answer is complete, the connection closes, and the pod notices."""
@@ -125,6 +132,11 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """True if it is not known to be closed."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of requests that the pod has not taken."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def request(self, head: bytes, body: bytes) -> Answer:
         """Send one request; return its answer, which fills as bytes arrive."""
@@ -270,11 +282,11 @@ class Connection(asyncio.Protocol):
         self._is_in_head = True
         self._raw_bytes = self._body_bytes = 0
         answer, self._answer = self._answer, None
-        if self._parser.should_keep_alive() and self.is_open:
+        if self._parser.should_keep_alive() and self.is_open and not self.unsent_bytes:
             self.resume()
             self._on_idle(self)
         else:
-            self.close("the pod closes after each answer")
+            self.close("the pod closes after each answer, or has not read the request")
         answer.end()
 
     def _fail(self, why: str) -> None:

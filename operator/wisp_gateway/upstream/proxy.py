@@ -70,7 +70,8 @@ class Proxy:
             slot, answer = await self._open(state, request)
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
         request.body = b""  # no retry from here on
-        client.held.release()
+        if answer.is_request_sent:
+            client.held.release()
         try:
             self._metrics.first_byte.observe(time.monotonic() - request.entered_s, state.model.key)
             await StreamProxy(client, answer, state, self._max_answer_bytes).run(self._metrics)
