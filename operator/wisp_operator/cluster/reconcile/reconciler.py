@@ -27,7 +27,7 @@ from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
-from wisp_operator.cluster.reconcile.refusal import report_refusal
+from wisp_operator.cluster.reconcile.refusal import report_refusal, without_refused
 from wisp_operator.cluster.reconcile.reporting import Reporter
 from wisp_operator.core import autoscale
 from wisp_operator.core.access.tokens import TokenKeys
@@ -247,8 +247,11 @@ class Reconciler:
         """End the pods of a model that is not allowed, if it has any, and report why."""
         self._remove(model.key)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
-        ended = [deployment(model, 0, self._dependencies.config.build) for _ in owned(deployments, model)]
-        await self._applier.apply(model, 0, lambda _: ended)
+        idle = deployment(without_refused(model), 0, self._dependencies.config.build)
+        ended = [idle for _ in owned(deployments, model)]
+        _, blocked = await self._applier.apply(model, 0, lambda _: ended)
+        for child in blocked:
+            log.warning("%s: its pods could not be ended: %s", model.key, child.message)
         written, instance = body.get("status", {}), self._dependencies.config.identity
         await report_refusal(self._dependencies.writer, model, written, refusal, instance)
         return self._applier.retry_s(model.key)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from wisp_operator.api import InferenceModel
+from wisp_operator.api.types import Cache, ModelSource
 from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.reconcile.events import EventNote, event
 from wisp_operator.core import status
@@ -15,6 +17,19 @@ from wisp_operator.core import status
 log = logging.getLogger(__name__)
 
 REASON = "NotAllowed"
+NO_SOURCE = ModelSource("hf://none/none")
+
+
+def without_refused(model: InferenceModel) -> InferenceModel:
+    """Drop from a model all that a policy may refuse, for a Deployment without pods.
+
+    The admission policy of the chart refuses a template with a closed directory, also at zero; and whoever
+    may scale the Deployment would start it.
+    """
+    runtime = replace(model.spec.runtime, env=())
+    return replace(
+        model, spec=replace(model.spec, model=NO_SOURCE, runtime=runtime, cache=Cache(type="None"))
+    )
 
 
 async def report_refusal(
