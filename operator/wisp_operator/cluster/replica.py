@@ -159,13 +159,17 @@ class Replica:
         )
 
     def _enqueue(self, key: str) -> None:
-        if self.leader.is_leader and self.caches.is_filled:
+        if self._may_enqueue:
             self.queue.add(key)
+
+    @property
+    def _may_enqueue(self) -> bool:
+        return self.leader.is_leader and self.caches.is_filled
 
     def _on_demand(self, key: str) -> None:
         """Reconcile a model with demand; a name of no model costs nothing."""
-        if self.caches.model(key) is not None:
-            self._enqueue(key)
+        if self.caches.model(key) is not None and self._may_enqueue:
+            self.queue.add_asked(key)
 
     def _on_started_leading(self) -> None:
         if self._reconciler is not None:
