@@ -6,8 +6,8 @@ Pure: times come in as numbers. The time of a step that computes prompts is fitt
     contexts
 
 by least squares over past steps, older ones weighing less, and with a weak prior, so that it is determined
-from the first step on. A margin covers the scatter: it rises with each step that takes longer than predicted,
-and falls slowly.
+from the first step on. A step that stalls counts for a few times its prediction at most. A margin covers the
+scatter: it rises with each step that takes longer than predicted, and falls slowly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ DECODE_STEP_TOKENS = 8
 _MEMORY, _PRIOR_WEIGHT, _DECODE_WEIGHT = 0.99, 0.02, 0.1
 _SCALES = (1.0, 64.0, 64.0 * 1024, 4096.0)  # typical features
 _MAX_MARGIN, _MARGIN_RISE, _MARGIN_FALL = 0.5, 0.3, 0.99
+_MAX_SURPRISE = 4.0
+"""Longest time that is learned from one step, in predicted ones: a stall is none of the model."""
 
 Features = tuple[float, float, float, float]
 
@@ -61,11 +63,13 @@ class StepTimes:
         else:
             predicted = self._predict(features)
             excess = min(seconds / predicted - 1.0, _MAX_MARGIN) if predicted > 0 else 0.0
+            seconds = min(seconds, _MAX_SURPRISE * predicted) if predicted > 0 else seconds
             if excess > self._margin:
                 self._margin += _MARGIN_RISE * (excess - self._margin)
             else:
                 self._margin *= _MARGIN_FALL
         self._max_tokens = max(self._max_tokens, int(features[1]))
+        self._lower_prior(seconds, seconds / features[1])
         self._fit(features, seconds)
 
     def budget(self, decodes: Plan, tokens: int, target_s: float) -> PromptBudget:
@@ -88,6 +92,12 @@ class StepTimes:
     def _begin(self, fixed_s: float, token_s: float) -> None:
         self._prior = [fixed_s, token_s, token_s * self._limits.context_work, 0.0]
         self._weights = list(self._prior)
+
+    def _lower_prior(self, fixed_s: float, token_s: float) -> None:
+        """Bound the prior by a step's time, and its time per token: the first step may have stalled."""
+        assert self._prior is not None
+        token_s = min(token_s, self._prior[1])
+        self._prior = [min(fixed_s, self._prior[0]), token_s, token_s * self._limits.context_work, 0.0]
 
     def _predict(self, features: Features) -> float:
         return sum(max(0.0, weight) * value for weight, value in zip(self._weights, features, strict=True))

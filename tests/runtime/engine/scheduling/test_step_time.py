@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from simulated_gpu import simulate, step_s
 
 from wisp_plan.memory.cache import one_pool
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.step_time import solve
@@ -80,6 +81,27 @@ def test_one_slow_step_does_not_stop_prompts_for_long():
     calm = simulate(make_scheduler(LIMITS), arrivals(10), until_s=10)
     answered = [sum(bool(times) for times in each.tokens_s.values()) for each in (outcome, calm)]
     assert answered[0] > 0.75 * answered[1]
+
+
+@pytest.mark.parametrize(
+    ("stalled", "stall_s", "longest_s"),
+    [
+        (1, 2.0, 7.5),  # before: 36 s, and prompts never had their share of a step again
+        (12, 2.0, 2.8),  # before: 4.5
+        (50, 2.0, 2.8),  # before: 5.1
+    ],
+)
+def test_a_step_of_prompts_that_stalls_is_not_taken_for_the_usual(stalled, stall_s, longest_s):
+    prefills = []
+
+    def with_a_stall(plan):
+        prefills.extend([plan] if any(chunk.kind is StepKind.PREFILL for chunk in plan) else [])
+        return stall_s if len(prefills) == stalled and prefills[-1] is plan else step_s(plan)
+
+    requests = arrivals(8)
+    outcome = simulate(make_scheduler(LIMITS), requests, until_s=60, step_time=with_a_stall)
+    prompts = [(at_s, request.request_id) for at_s, request in requests if request.max_tokens == 8]
+    assert max(outcome.first_s(name, at_s) for at_s, name in prompts) < longest_s
 
 
 def test_a_linear_system_is_solved():
