@@ -37,12 +37,14 @@ class JsonLimits:
         max_depth: deepest nesting; 1 is an object without containers in it.
         max_containers: objects and lists; a parser takes some 100 bytes and 0.3 µs for each.
         max_values: values of all kinds, containers included.
+        max_fractions: numbers with a fraction or an exponent (and ``true``, ``false``), up to 3 µs each.
         max_fields: names of the top-level object.
     """
 
     max_depth: int = 64
     max_containers: int = 16_384
     max_values: int = 262_144
+    max_fractions: int = 16_384
     max_fields: int = 128
 
 
@@ -83,7 +85,7 @@ class JsonScan:
         self._in_string = False
         self._expects = _Expects.DOCUMENT
         self._values = 1
-        self._containers = self._strings = 0
+        self._containers = self._strings = self._fractions = 0
         self._name = b""
         self._scalar_end = 0
         self._value: tuple[int, int, int] | None = None  # start; strings and containers before it
@@ -126,7 +128,7 @@ class JsonScan:
         outside = b"".join(between[1::2] if self._in_string else between[::2])
         brackets = outside.translate(None, _NOT_BRACKETS)
         containers = brackets.count(b"{") + brackets.count(b"[")
-        self._check_counts(containers, outside.count(b","))
+        self._check_counts(containers, outside)
         depth, lowest = self._follow(brackets)
         if lowest < 2:
             self._find_fields(part)
@@ -137,13 +139,16 @@ class JsonScan:
             self._containers += containers
         self._offset += len(part)
 
-    def _check_counts(self, containers: int, commas: int) -> None:
+    def _check_counts(self, containers: int, outside: bytes) -> None:
         limits = self._limits
         if self._containers + containers > limits.max_containers:
             raise JsonTooComplex(f"it has more than {limits.max_containers} objects and lists")
-        self._values += containers + commas
+        self._values += containers + outside.count(b",")
         if self._values > limits.max_values:
             raise JsonTooComplex(f"it has more than {limits.max_values} values")
+        self._fractions += max(outside.count(b"."), outside.count(b"e") + outside.count(b"E"))
+        if self._fractions > limits.max_fractions:
+            raise JsonTooComplex(f"it has more than {limits.max_fractions} numbers with fractions")
 
     def _follow(self, brackets: bytes) -> tuple[int, int]:
         """Return the depth behind ``brackets``, and the lowest on the way."""
@@ -284,8 +289,7 @@ class JsonScan:
 
 def scan(text: bytes, limits: JsonLimits | None = None) -> dict[str, Field]:
     """Scan a complete text at once; return its top-level fields. Raises as :class:`JsonScan` does."""
-    running = JsonScan(limits)
-    running.feed(text)
+    (running := JsonScan(limits)).feed(text)
     return running.finish()
 
 

@@ -26,6 +26,7 @@ from wisp_runtime.server.restart import can_restart, restart_on_general_path
 from wisp_runtime.server.startup_log import failure_of, follow_phases, report_failure, say
 
 BACKLOG = 2048
+MAX_INTEGER_DIGITS = 640  # Python's lowest limit; the time to read one grows with the square
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ StartEngine = Callable[[ServeConfig], Awaitable[Engine]]
 
 def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> int:
     """Serve until asked to stop or until something breaks; return the process's exit code."""
+    sys.set_int_max_str_digits(MAX_INTEGER_DIGITS)
     logging.basicConfig(
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -13,17 +13,22 @@ def filled(
 def bodies(size: int) -> dict[str, bytes]:
     """Return bodies of ``size`` bytes by their name."""
     prompt = b'{"model":"mine","prompt":"', b'"}'
+    token_ids = b'{"model":"mine","prompt":[', b"1]}"
     return {
         "objects": filled(size, b'{"":{}},'),
         "empty lists": filled(size, b"[],"),
         "numbers": filled(size, b"9999,"),
         "floats": filled(size, b"1.5e-300,"),
+        "subnormal floats": filled(
+            size, b"2.22507385850720113605740979670913197593481954635164564e-308,", *token_ids
+        ),
+        "long integers": filled(size, b"7" * 4300 + b",", *token_ids),
         "strings": filled(size, b'"",'),
         "messages": filled(size, b'{"role":"user"},'),
         "keys": filled(size, b'"k":0,', b'{"model":"mine",', b'"z":0}'),
         "models": filled(size, b'"model":"mine",', b"{", b'"model":"mine"}'),
         "one key": filled(size, b"k", b'{"model":"mine","', b'":0}'),
-        "token ids": filled(size, b"1,", b'{"model":"mine","prompt":[', b"1]}"),
+        "token ids": filled(size, b"1,", *token_ids),
         "lists of token ids": filled(size, b"[1],", b'{"model":"mine","prompt":[', b"[1]]}"),
         "depth of lists": b'{"model":"mine","messages":'
         + b"[" * (size // 2 - 20)
