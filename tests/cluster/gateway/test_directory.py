@@ -317,9 +317,10 @@ def test_a_request_wakes_a_model_through_the_operator_and_is_passed_on_to_its_po
     gateway = start_gateway("--namespace", namespace, "--demand-url", demand)
     until(lambda: gateway.is_ready() and gateway.models().get("chat", {}).get("reason") == "ScaledToZero")
     began = time.monotonic()
+    name = f"{namespace}/chat"  # another test's namespace may keep the bare name while it goes
     with ThreadPoolExecutor() as clients:
-        streamed = clients.submit(gateway.chat, stream=True)
-        status, text = gateway.chat()
+        streamed = clients.submit(gateway.chat, model=name, stream=True)
+        status, text = gateway.chat(model=name)
     took = time.monotonic() - began
     # The fake runtime knows no /v1: its own 404 is the proof that the request reached a pod.
     assert (status, text) == (404, "404 page not found\n")

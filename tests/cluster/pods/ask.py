@@ -1,4 +1,4 @@
-"""One HTTP request from inside the cluster, line by line: `python3 ask.py METHOD URL [JSON]` in a pod.
+"""One HTTP request from inside the cluster, line by line: `python3 ask.py METHOD URL [JSON [KEY]]` in a pod.
 
 Prints JSON lines: first the status and the headers, then each line of the answer with the seconds since the
 request went out.
@@ -11,13 +11,14 @@ import time
 from urllib.parse import urlsplit
 
 
-def ask(method, url, body=None):
+def ask(method, url, body="", key=""):
     """Send it, and print the answer as it comes."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=300)
     headers = {"Content-Type": "application/json"} if body else {}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
     began = time.monotonic()
-    connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""), body, headers)
+    connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""), body or None, headers)
     answer = connection.getresponse()
     say(
         {"status": answer.status, "headers": {key.lower(): value for key, value in answer.getheaders()}},

@@ -77,10 +77,15 @@ def space():
 
 MAY = {
     "operator": [
-        *("list inferencemodels", "patch inferencemodels/status", "create deployments.apps", "patch pods"),
+        *("list inferencemodels", "patch inferencemodels/status", "create deployments.apps"),
         *("delete jobs.batch", "create events.events.k8s.io", "list nodes"),
     ],
-    "gateway": ["watch inferencemodels", "list endpointslices.discovery.k8s.io", "get secrets"],
+    "gateway": ["watch inferencemodels", "list endpointslices.discovery.k8s.io"],
+}
+# Values that open what is closed, and what they open.
+OPENED = {
+    "operator__markIdlePods": ("operator", "patch pods"),
+    "gateway__readModelSecrets": ("gateway", "get secrets"),
 }
 MAY_NOT = {
     "operator": [
@@ -125,6 +130,9 @@ def test_rights_are_those_that_are_needed_and_no_others(space, monkeypatch):
         )
         refused = {question: can(account, question) for question in MAY_NOT[account]}
         assert refused == dict.fromkeys(MAY_NOT[account], False)
+    assert not any(can(*opened) for opened in OPENED.values())
+    helm("upgrade", operator__replicas=0, gateway__replicas=0, **dict.fromkeys(OPENED, "true"))
+    assert all(can(*opened) for opened in OPENED.values())
 
 
 def models(key=""):

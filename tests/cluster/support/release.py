@@ -153,17 +153,17 @@ def client_pod(name, command, **more):
     )
 
 
-def ask(path, body=None):
-    """Ask the gateway from a pod: (status, headers, [(seconds, line)…])."""
-    method = ["POST", GATEWAY + path, json.dumps(body)] if body is not None else ["GET", GATEWAY + path]
-    text = execute(CLIENTS, "ask", "python3", "-u", "/scripts/ask.py", *method)
+def ask(path, body=None, key="", at=GATEWAY, pod=(CLIENTS, "ask")):
+    """Ask the gateway, or another address, from a pod: (status, headers, [(seconds, line)…])."""
+    request = ["POST", at + path, json.dumps(body), key] if body is not None else ["GET", at + path, "", key]
+    text = execute(*pod, "python3", "-u", "-", *request, stdin=(HERE / "pods/ask.py").read_bytes())
     first, *rest = (json.loads(line) for line in text.splitlines())
     return first["status"], first["headers"], [(line["at"], line["line"]) for line in rest]
 
 
-def answer(path, body=None):
+def answer(path, body=None, **more):
     """The same for an answer that is one JSON document: (status, document)."""
-    status, _, lines = ask(path, body)
+    status, _, lines = ask(path, body, **more)
     return status, json.loads("\n".join(line for _, line in lines))
 
 
