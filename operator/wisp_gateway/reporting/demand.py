@@ -8,13 +8,16 @@ that hangs delays no other.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import logging
+import math
 import socket
 from typing import Any
 from urllib.parse import urlsplit
 
 from wisp_gateway.errors import EndpointLost
+from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.tokens import Tokens
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 RESOLVE_S = 2.0
 TIMEOUT_S = 5.0
+MAX_MODELS = 8192  # those with requests are fewer, and a report of as many is one that the operator reads
 
 
 class DemandReporter:
@@ -120,7 +124,10 @@ class OperatorReplica:
 
 
 def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
-    """Return the demand of every model, in the format of docs/contracts.md."""
+    """Return the demand of every model, in the format of docs/contracts.md; of too many, the last asked."""
+    states = registry.states()
+    if len(states) > MAX_MODELS:
+        states = heapq.nsmallest(MAX_MODELS, states, key=_silence_s)
     models = {
         state.model.key: {
             "waiting": len(state.queue),
@@ -128,6 +135,10 @@ def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
             "arrivals": state.arrivals,
             "idleSeconds": None if state.idle_s is None else round(state.idle_s, 3),
         }
-        for state in registry.states()
+        for state in states
     }
     return {"gateway": gateway, "models": models}
+
+
+def _silence_s(state: ModelState) -> float:
+    return math.inf if state.idle_s is None else state.idle_s

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from wisp_gateway.reporting.demand import DemandReporter
+from wisp_gateway.reporting.demand import DemandReporter, report
+from wisp_operator.core.demand import DemandAggregator
 
 
 async def _take(pod, seen, writer):
@@ -60,3 +63,18 @@ def test_a_replica_that_hangs_delays_no_other(world, operators, caplog):
     assert time.monotonic() - began < 1.0
     assert waiting.result(5).status_code == 503
     assert "models at zero stay there" not in caplog.text
+
+
+def state(key, *, waiting=0, running=0, idle_s=None):
+    model = SimpleNamespace(key=key)
+    return SimpleNamespace(model=model, queue=range(waiting), running=running, arrivals=3, idle_s=idle_s)
+
+
+def test_a_tenant_with_models_without_number_keeps_no_other_from_waking():
+    many = [state(f"{'n' * 63}/{n:063}", idle_s=float(n % 60) if n % 2 else None) for n in range(20_001)]
+    asked = [state("prod/llama", waiting=1, idle_s=0.0), state("prod/qwen", idle_s=0.5)]
+    document = report("gw", SimpleNamespace(states=lambda: [*many, *asked]))
+    assert len(json.dumps(document)) < 2 << 20  # as much as the operator reads
+    recorded = DemandAggregator().record(document, 0.0)
+    assert recorded["prod/llama"].waiting == 1
+    assert recorded["prod/qwen"].idle_s == 0.5
