@@ -6,14 +6,16 @@ forwards it to the leader (docs/decisions/0004-every-replica-takes-demand.md).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
+from wisp_operator.cluster.connections import Connections
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 FORWARDED = "X-Wisp-Passed-On"
 FORWARD_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 2 << 20
+MAX_LINE_BYTES = 2048  # of a head
 NOT_A_GATEWAY = (
     "demand is taken from this installation's gateways alone, and this token does not belong to the "
     "gateway's name. Give operator and gateways the same file --pod-token-keys."
@@ -57,35 +60,55 @@ class Endpoints:
         self._tokens = tokens
         self._liveness_problem, self._readiness_problem = liveness_problem, readiness_problem
         self._runner: web.AppRunner | None = None
+        self._connections = Connections()
+        self._listener: asyncio.base_events.Server | None = None
+        self._sweep: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port, once it listens."""
-        if self._runner is None or not self._runner.addresses:
+        if self._listener is None or not self._listener.sockets:
             raise RuntimeError("the endpoints do not listen yet")
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
     async def start(self, host: str, port: int) -> None:
         """Listen."""
         timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
         self._session = aiohttp.ClientSession(timeout=timeout)
-        app = web.Application(client_max_size=MAX_REPORT_BYTES)
+        app = web.Application(client_max_size=MAX_REPORT_BYTES, middlewares=[self._record_request])
         app.router.add_post("/demand", self._receive_demand)
         app.router.add_get("/livez", self._probe(self._liveness_problem))
         app.router.add_get("/readyz", self._probe(self._readiness_problem))
         app.router.add_get("/metrics", self._read_metrics)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(
+            app, access_log=None, max_line_size=MAX_LINE_BYTES, max_field_size=MAX_LINE_BYTES
+        )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        assert self._runner.server is not None
+        self._listener = await self._connections.listen(self._runner.server, host, port)
+        self._sweep = asyncio.create_task(self._connections.sweep(), name="silent connections")
 
     async def close(self) -> None:
         """Stop listening."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
+
+    @web.middleware
+    async def _record_request(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Count a connection as active when its request is answered, not while it sends one."""
+        answer = await handler(request)
+        self._connections.record_request(request.transport)
+        return answer
 
     async def _receive_demand(self, request: web.Request) -> web.Response:
         proof = {name: request.headers.get(name, "") for name in (HEADER, GATEWAY_HEADER)}
