@@ -183,6 +183,7 @@ class App:
             self._metrics.waiting.set(len(state.queue), state.model.key)
             self._metrics.running.set(state.running, state.model.key)
             self._metrics.tokens.set(state.tokens, state.model.key)
+        self._metrics.keep_only({state.model.key for state in self._registry.states()})
         return self._metrics.render()
 
     def _account(self, client: Client) -> None:

@@ -5,7 +5,7 @@ Label values are known models and status codes, never text from a request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -36,6 +36,11 @@ class Family:
     def clear(self) -> None:
         """Drop every series (a gauge that is written anew at each scrape)."""
         self._values.clear()
+
+    def keep_only(self, first_values: Container[str]) -> None:
+        """Drop the series whose first label has none of these values."""
+        for values in [values for values in self._values if values[0] not in first_values]:
+            del self._values[values]
 
     def lines(self) -> Iterator[str]:
         """Yield this family in Prometheus' text format."""
@@ -68,6 +73,11 @@ class Histogram(Family):
                 series[index] += 1
         series[-2] += 1
         series[-1] += seconds
+
+    def keep_only(self, first_values: Container[str]) -> None:
+        """Drop the series whose first label has none of these values."""
+        for values in [values for values in self._series if values[0] not in first_values]:
+            del self._series[values]
 
     def lines(self) -> Iterator[str]:
         """Yield buckets, sum and count of every series."""
@@ -106,10 +116,17 @@ class Metrics:
         self.sent = Family("wisp_gateway_sent_bytes_total", "Bytes of answers from pods.", "model")
         self.tokens = Family("wisp_gateway_tokens_total", "Streamed events and counted tokens.", "model")
 
+    def keep_only(self, models: set[str]) -> None:
+        """Drop the series of all other models, which were deleted."""
+        for family in self._families():
+            family.keep_only(models | {""})
+
     def render(self) -> bytes:
         """Write all families in Prometheus' text format, version 0.0.4."""
-        families = [family for family in vars(self).values() if isinstance(family, Family)]
-        return "".join(f"{line}\n" for family in families for line in family.lines()).encode()
+        return "".join(f"{line}\n" for family in self._families() for line in family.lines()).encode()
+
+    def _families(self) -> list[Family]:
+        return [family for family in vars(self).values() if isinstance(family, Family)]
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:

@@ -77,6 +77,8 @@ class ModelRegistry:
                 continue
             claims[key] = _claim(model)
             state.replace(model)
+        if None in claims.values():
+            self._metrics.keep_only(set(self._states))
         self._names.apply(claims, time.monotonic())
 
     def find(self, name: str) -> ModelState | None:
