@@ -36,6 +36,20 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"host",
     b"x-api-key",
 }
+# What a pod must not say for the address that all models share: to every request of this client, or of all.
+_OF_THE_ADDRESS = {
+    b"alt-svc",
+    b"clear-site-data",
+    b"location",
+    b"nel",
+    b"public-key-pins",
+    b"refresh",
+    b"report-to",
+    b"reporting-endpoints",
+    b"service-worker-allowed",
+    b"set-cookie",
+    b"strict-transport-security",
+}
 
 
 class Pool:
@@ -158,7 +172,7 @@ def request_head(
 
 def answer_headers(headers: Headers) -> Headers:
     """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
-    left_out = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+    left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | {b"content-length", b"date", b"server", b"x-request-id"}
     return [header for header in headers if header[0] not in left_out]
 
 

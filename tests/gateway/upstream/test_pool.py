@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from wisp_gateway.upstream.pool import answer_headers, request_head
 
 
@@ -26,3 +28,11 @@ def test_headers_that_pods_trust_come_from_the_gateway_alone():
 def test_the_client_gets_the_pods_headers_without_framing_and_identity():
     headers = [(b"content-type", b"x"), (b"content-length", b"3"), (b"server", b"u"), (b"x-tokens", b"9")]
     assert answer_headers(headers) == [(b"content-type", b"x"), (b"x-tokens", b"9")]
+
+
+@pytest.mark.parametrize(
+    "name", [b"set-cookie", b"alt-svc", b"strict-transport-security", b"clear-site-data", b"location", b"nel"]
+)
+def test_a_pod_speaks_for_its_answer_and_not_for_the_address_that_all_models_share(name):
+    """A tenant's cookie, or its redirect, would go with the client's requests to other models."""
+    assert answer_headers([(name, b"x"), (b"retry-after", b"1")]) == [(b"retry-after", b"1")]
