@@ -92,7 +92,7 @@ class RequestBody:
         field = self.fields.get("prompt")
         if field is None or self.raw[field.start] != _OPENING_LIST:
             return 1
-        return max(field.containers - 1, field.strings, 1)
+        return max(field.containers - 1 + field.strings, 1)
 
     def _compact(self, field: Field) -> bytes:
         part = self.raw[field.start : min(field.end, field.start + 4 * PREFIX_BYTES)]

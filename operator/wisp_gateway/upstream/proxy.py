@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 MAX_DEATHS = 1
 # A pod that drains answers 503 and does not die; another may take the request.
 MAX_REFUSALS = 2
+# Of one model: its owner sets the interval, and a gateway has one processor for all.
+MAX_BEATS_PER_S = 100
 
 
 @dataclass
@@ -178,9 +180,16 @@ async def _heartbeats(client: Client, state: ModelState, request: Request) -> As
         await asyncio.wait([beating])
 
 
+def beat_interval_s(heartbeat_s: float, requests: int) -> float:
+    """Return the time between the heartbeats of one of a model's requests: all together have a bound."""
+    return max(heartbeat_s, requests / MAX_BEATS_PER_S)
+
+
 async def _beat(client: Client, state: ModelState) -> None:
     while True:
-        await asyncio.sleep(state.model.cold_start.heartbeat_s)
+        await asyncio.sleep(
+            beat_interval_s(state.model.cold_start.heartbeat_s, len(state.queue) + state.running)
+        )
         await client.begin_stream(sse.HEADERS)
         phase = f", {state.model.phase}" if state.model.phase else ""
         await client.write(sse.comment(f"{state.model.key}: {state.effective_state}{phase}"))

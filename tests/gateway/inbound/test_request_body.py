@@ -41,6 +41,7 @@ def test_a_body_that_has_the_served_name_is_not_touched():
         ({"prompt": ["a", "b", "c"]}, 3),
         ({"prompt": [1, 2, 3]}, 1),  # token ids of one prompt
         ({"prompt": [[1, 2], [3], [4]], "n": 2}, 6),
+        ({"prompt": ["a", [1, 2], "b", [3]]}, 4),
         ({"prompt": []}, 1),
         ({"prompt": None, "n": None}, 1),
         ({"n": 0}, 1),

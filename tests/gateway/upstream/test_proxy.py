@@ -11,6 +11,8 @@ import httpx
 import openai
 import pytest
 
+from wisp_gateway.upstream.proxy import beat_interval_s
+
 
 def test_a_pod_that_dies_before_the_first_byte_is_replaced_by_another(world):
     dying, healthy = world.pod(world.does.write(then="die")), world.pod()
@@ -203,3 +205,12 @@ def test_a_pod_that_does_not_speak_http_harms_only_its_own_request(world):
     world.start()
     assert httpx.post(f"{world.url}/default/odd/v1/completions", json={}, timeout=10).status_code == 502
     assert world.post().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_s", "requests", "interval_s"),
+    [(10, 128, 10), (0.3, 1, 0.3), (0.001, 1, 0.01), (0.001, 2000, 20)],
+)
+def test_heartbeats_of_one_model_leave_time_for_others(heartbeat_s, requests, interval_s):
+    """Two thousand held streams with a heartbeat of a millisecond would be all that a gateway does."""
+    assert beat_interval_s(heartbeat_s, requests) == interval_s
