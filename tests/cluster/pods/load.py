@@ -38,6 +38,7 @@ class Load:
         self.url, self.model = url, model
         self.counts = dict.fromkeys(("sent", "streams", "answered", "retried", "refused", "lost"), 0)
         self.seconds, self.troubles, self.texts = [], [], {}
+        self.first_token_s = []
 
     async def run(self):
         """Send requests at the rate in the file, until the file says stop and every request has ended."""
@@ -94,6 +95,7 @@ class Load:
             "temperature": 0,
             "stream": is_stream,
         }
+        began = time.monotonic()
         try:
             answer = await session.post(f"{self.url}/v1/chat/completions", json=body)
         except TimeoutError as error:
@@ -102,11 +104,11 @@ class Load:
             raise CutBeforeAnswer(f"{type(error).__name__}: {error}") from error
         async with answer:
             try:
-                return await self.verify(answer, prompt, is_stream)
+                return await self.verify(answer, prompt, is_stream, began)
             except (TimeoutError, aiohttp.ClientError, ValueError) as error:
                 raise Lost(f"broken off after {answer.status}: {type(error).__name__}: {error}") from error
 
-    async def verify(self, answer, prompt, is_stream):
+    async def verify(self, answer, prompt, is_stream, began):
         """Read an answer to its end, and check that it is complete."""
         if answer.status in (429, 503) and "Retry-After" in answer.headers:
             refusal = json.loads(await answer.read())["error"]
@@ -114,19 +116,28 @@ class Load:
             return "refused"
         if answer.status != 200:
             raise Lost(f"{answer.status} {(await answer.text())[:300]}")
-        text = await (streamed if is_stream else plain)(answer)
+        if is_stream:
+            text, first = await streamed(answer)
+            self.first_token_s.append(first - began)
+        else:
+            text = await plain(answer)
         if text != self.texts.setdefault(prompt, text):
             raise Lost(f"another text than before: {text!r}, not {self.texts[prompt]!r}")
         return "answered"
 
     def report(self):
         """Counts, waiting times, and errors in words."""
-        ordered = sorted(self.seconds) or [0.0]
-        at = {name: round(ordered[int(share * (len(ordered) - 1))], 3) for name, share in QUANTILES.items()}
-        return {**self.counts, "seconds": at, "troubles": self.troubles[:40]}
+        times = {"seconds": quantiles(self.seconds), "firstToken": quantiles(self.first_token_s)}
+        return {**self.counts, **times, "troubles": self.troubles[:40]}
 
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
+
+
+def quantiles(values):
+    """Median, 99th percentile and maximum of some seconds."""
+    ordered = sorted(values) or [0.0]
+    return {name: round(ordered[int(share * (len(ordered) - 1))], 3) for name, share in QUANTILES.items()}
 
 
 async def plain(answer):
@@ -138,8 +149,8 @@ async def plain(answer):
 
 
 async def streamed(answer):
-    """The text of a stream, which must end as it should."""
-    text, ended, done = "", False, False
+    """The text of a stream, which must end as it should, and the time of its first token."""
+    text, ended, done, first = "", False, False, 0.0
     async for line in answer.content:
         if not line.startswith(b"data: "):
             continue
@@ -151,10 +162,11 @@ async def streamed(answer):
             raise Lost(f"an error in the stream: {event['error']}")
         for choice in event["choices"]:
             text += choice["delta"].get("content") or ""
+            first = first or (time.monotonic() if text else 0.0)
             ended = ended or choice["finish_reason"] == "length"
     if not (ended and done):
         raise Lost(f"a stream without its end, after {len(text)} characters")
-    return text
+    return text, first or time.monotonic()
 
 
 if __name__ == "__main__":
