@@ -1,6 +1,6 @@
 """A steady load on one model from inside the cluster, every request accounted for.
 
-    python3 load.py URL MODEL RATE
+    python3 load.py URL MODEL RATE [TOKENS]
 
 Streaming and plain requests in turn, sent when they are due whether or not earlier ones were answered. The
 rate is read again and again from /tmp/rate (requests a second, or "stop"); then a JSON report is printed.
@@ -34,8 +34,8 @@ class CutBeforeAnswer(Exception):
 class Load:
     """All requests so far, and their outcomes."""
 
-    def __init__(self, url, model):
-        self.url, self.model = url, model
+    def __init__(self, url, model, tokens=TOKENS):
+        self.url, self.model, self.tokens = url, model, tokens
         self.counts = dict.fromkeys(("sent", "streams", "answered", "retried", "refused", "lost"), 0)
         self.seconds, self.troubles, self.texts = [], [], {}
         self.first_token_s = []
@@ -91,7 +91,7 @@ class Load:
         body = {
             "model": self.model,
             "messages": messages,
-            "max_tokens": TOKENS,
+            "max_tokens": self.tokens,
             "temperature": 0,
             "stream": is_stream,
         }
@@ -120,7 +120,7 @@ class Load:
             text, first = await streamed(answer)
             self.first_token_s.append(first - began)
         else:
-            text = await plain(answer)
+            text = await plain(answer, self.tokens)
         if text != self.texts.setdefault(prompt, text):
             raise Lost(f"another text than before: {text!r}, not {self.texts[prompt]!r}")
         return "answered"
@@ -140,11 +140,11 @@ def quantiles(values):
     return {name: round(ordered[int(share * (len(ordered) - 1))], 3) for name, share in QUANTILES.items()}
 
 
-async def plain(answer):
+async def plain(answer, tokens):
     """The text of an answer that is not streamed."""
     found = json.loads(await answer.read())
-    if found["usage"]["completion_tokens"] != TOKENS:
-        raise Lost(f"{found['usage']} instead of {TOKENS} tokens")
+    if found["usage"]["completion_tokens"] != tokens:
+        raise Lost(f"{found['usage']} instead of {tokens} tokens")
     return found["choices"][0]["message"]["content"]
 
 
@@ -171,6 +171,6 @@ async def streamed(answer):
 
 if __name__ == "__main__":
     RATE.write_text(sys.argv[3])
-    load = Load(*sys.argv[1:3])
+    load = Load(*sys.argv[1:3], *map(int, sys.argv[4:5]))
     asyncio.run(load.run())
     print(json.dumps(load.report()), flush=True)

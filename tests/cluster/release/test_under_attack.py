@@ -3,6 +3,7 @@
 ``WISP_ATTACK_EVERY_S=60`` is the run of the record: ten minutes, one attack each, a third of the time under
 attack. Without it the same attacks come every 12 s. No request of the honest clients is lost, and the 99th
 percentile of their time to the first token is at most three times that of the minute before the first attack.
+``WISP_ATTACK_RECORD=FILE`` keeps what was counted.
 """
 
 import json
@@ -10,12 +11,13 @@ import os
 import time
 from pathlib import Path
 
+from counts import commit, processor
 from kube import apply, kubectl, model, status, until
 from namespaces import execute, make_namespace, put_weights, run_pod
 from release import CLIENTS, GATEWAY, client_pod
 from tiny import write_tiny
 
-RATE = 30
+RATE, TOKENS = 30, 8
 EVERY_S = float(os.environ.get("WISP_ATTACK_EVERY_S", "12"))
 SHARE = 1 / 3
 NAMESPACE, ATTACKER = "wisp-load", "wisp-attacker"
@@ -33,7 +35,7 @@ def names():
 
 def load_for(pod, seconds, meanwhile=lambda: None):
     """Run the honest clients for this long, in a pod of this name; their report."""
-    command = ["python3", "/scripts/load.py", GATEWAY, f"{NAMESPACE}/honest", str(RATE)]
+    command = ["python3", "/scripts/load.py", GATEWAY, f"{NAMESPACE}/honest", str(RATE), str(TOKENS)]
     kubectl("delete", "pod", pod, "-n", CLIENTS, "--ignore-not-found", "--timeout=50s")
     run_pod(CLIENTS, client_pod(pod, command))
     deadline = time.monotonic() + seconds
@@ -48,6 +50,16 @@ def load_for(pod, seconds, meanwhile=lambda: None):
         seconds=120,
     )
     return json.loads(kubectl("logs", pod, "-n", CLIENTS).splitlines()[-1])
+
+
+def write_record(found):
+    """Print what was counted, and keep it if asked."""
+    machine = f"{os.cpu_count()} CPUs, {processor()}, load {os.getloadavg()[0]:.1f} after"
+    about = {"name": "under_attack", "commit": commit(), "machine": machine, "rate": RATE, "tokens": TOKENS}
+    text = json.dumps({**about, **found}, indent=1) + "\n"
+    print(text)
+    if path := os.environ.get("WISP_ATTACK_RECORD"):
+        Path(path).write_text(text)
 
 
 def test_no_request_is_lost_beside_an_attack_a_minute(clients, record, tmp_path):
@@ -75,8 +87,8 @@ def test_no_request_is_lost_beside_an_attack_a_minute(clients, record, tmp_path)
     attacked = load_for("attacked", EVERY_S * len(names()), attacks)
     record("load", row="undisturbed", rate=RATE, **quiet)
     record("load", row=f"an attack every {EVERY_S:g} s", rate=RATE, **attacked)
-    record("attacks", every_s=EVERY_S, seconds_each=EVERY_S * SHARE, seen=seen)
-    print(json.dumps({"quiet": quiet, "attacked": attacked, "seen": seen}, indent=1))
+    found = {"undisturbed": quiet, "attacked": attacked, "every_s": EVERY_S, "seconds_each": EVERY_S * SHARE}
+    write_record({**found, "attacks": [name for _, name, _, _ in seen]})
     kubectl("delete", "imodel", "thief", "-n", ATTACKER, "--wait=false")
     kubectl("delete", "imodel", "honest", "-n", NAMESPACE, "--wait=false")
     assert attacked["lost"] == 0, "\n".join(attacked["troubles"])

@@ -43,17 +43,22 @@ def write_if_asked(**outcomes):
     """Write the record of this run; ``outcomes`` are its numbers of tests."""
     if os.environ.get("RECORD", "") in ("", "0"):
         return
-    git = ["git", "rev-parse", "--short", "HEAD"]
     load = os.getloadavg()[0]
     found = {
         "name": "cluster",
-        "commit": subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+        "commit": commit(),
         "machine": f"{os.cpu_count()} CPUs, {processor()}, Linux {platform.release()}, load {load:.1f} after",
         "command": "make test-cluster RECORD=1",
         "tests": outcomes,
         "rows": ROWS,
     }
     RECORD.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def commit():
+    """Commit of the tree."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def processor():
