@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
-from wisp_operator.cluster.observation.caches import Caches, address
+from wisp_operator.cluster.observation.caches import Caches, address, of_model
 from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
 from wisp_operator.core.access.policy import Policy
@@ -109,9 +109,16 @@ class World:
         self.version += 1
         live = copy.deepcopy(manifest)
         live["metadata"]["resourceVersion"] = str(self.version)
-        kind, namespace, name = address(manifest)
+        self.writes.append(manifest["kind"])
+        return self.put(live)
+
+    def put(self, live):
+        """Store an object as the indexes have it: by its name, and where that is needed by its model."""
+        kind, namespace, name = address(live)
         self.indexes[kind][f"{namespace}/{name}"] = [live]
-        self.writes.append(kind)
+        if KINDS[kind].is_pruned:
+            children = self.indexes[kind].setdefault(of_model("a/chat"), [])
+            children[:] = [child for child in children if child["metadata"]["name"] != name] + [live]
         return live
 
     async def write_status(self, name, namespace, status):
@@ -127,6 +134,8 @@ class World:
     async def delete(self, document):
         kind, namespace, name = address(document)
         del self.indexes[kind][f"{namespace}/{name}"]
+        children = self.indexes[kind][of_model("a/chat")]
+        children[:] = [child for child in children if child["metadata"]["name"] != name]
         self.writes.append(f"-{kind}")
 
     async def warnings_about(self, namespace, pod):

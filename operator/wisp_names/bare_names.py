@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 # Longer than a recreation by hand, or by a GitOps tool's next sync (minutes by default).
 RESERVED_S = 600.0
@@ -61,7 +62,7 @@ class BareNames:
         self._claims: dict[str, Claim] = {}
         self._by_name: dict[str, dict[str, Claim]] = {}
         self._holdings: dict[str, _Holding] = {}
-        self._reserved: set[str] = set()
+        self._reserved: dict[str, float] = {}  # since when; the first to expire first
 
     def holder(self, name: str) -> str | None:
         """Return the key of the model that holds ``name``; None: no model does."""
@@ -79,18 +80,24 @@ class BareNames:
         self.apply({key: wanted.get(key) for key in keys if self._claims.get(key) != wanted.get(key)}, now_s)
 
     def apply(self, changed: Mapping[str, Claim | None], now_s: float) -> None:
-        """Decide the names that the changed claims (None: the model is gone) concern, and reserved ones."""
-        names = set(self._reserved)
+        """Decide the names of the changed claims (None: the model is gone), and those no longer reserved."""
+        names = self._expired(now_s)
         for key, claim in changed.items():
             names |= self._replace(key, claim)
         for name in names:
             claims = list(self._by_name.get(name, {}).values())
             holding = _decide(name, claims, self._holdings.pop(name, None), now_s)
-            self._reserved.discard(name)
             if holding is not None:
                 self._holdings[name] = holding
-                if holding.gone_s is not None:
-                    self._reserved.add(name)
+            if holding is not None and holding.gone_s is not None:
+                self._reserved.setdefault(name, holding.gone_s)
+            else:
+                self._reserved.pop(name, None)
+
+    def _expired(self, now_s: float) -> set[str]:
+        """Return the names whose reservation is over: a tenant may have any number of them reserved."""
+        over = takewhile(lambda entry: now_s - entry[1] >= RESERVED_S, self._reserved.items())
+        return {name for name, _ in over}
 
     def _replace(self, key: str, claim: Claim | None) -> set[str]:
         """Replace the claim of a model; return the names that the old or the new one asks for."""

@@ -7,6 +7,7 @@ import pytest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing import registry
+from wisp_names import bare_names
 from wisp_names.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 
@@ -92,3 +93,27 @@ def test_one_changed_model_of_thousands_costs_no_look_at_the_others(monkeypatch)
     registry_of_all.update({**models, "ns/m7": changed})
     assert claimed == ["ns/m7"]
     assert registry_of_all.find("seven").model is changed
+
+
+def test_names_that_come_and_go_without_number_cost_the_decisions_of_others_nothing(monkeypatch):
+    names = BareNames()
+    for number in range(3000):
+        names.apply({f"churn/m{number}": Claim(f"churn/m{number}", 1.0, frozenset({f"m{number}"}))}, 1.0)
+        names.apply({f"churn/m{number}": None}, 2.0)
+    decided = []
+
+    def decide(name, *rest):
+        decided.append(name)
+        return original(name, *rest)
+
+    original = bare_names._decide
+    monkeypatch.setattr(bare_names, "_decide", decide)
+    names.apply({"prod/llama": Claim("prod/llama", 1.0, frozenset({"llama"}))}, 3.0)
+    assert decided == ["llama"]
+    names.apply({"b/x": Claim("b/x", 1.0, frozenset({"m7"}))}, 4.0)
+    assert names.holder("m7") is None  # reserved
+    names.apply({}, 2.0 + bare_names.RESERVED_S)
+    assert names.holder("m7") == "b/x"
+    decided.clear()
+    names.apply({}, 3.0 + bare_names.RESERVED_S)
+    assert decided == []  # and forgotten

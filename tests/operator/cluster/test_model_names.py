@@ -138,3 +138,21 @@ def test_many_models_are_decided_without_reading_all_for_each(cluster):
     for number in range(100):
         cluster.decide(f"team/m{number}")
     assert len(reads) - before <= 100
+
+
+def test_a_tenant_who_renames_models_has_not_those_of_everybody_decided_anew(cluster):
+    for number in range(50):
+        cluster.put(f"many/m{number}")
+    cluster.put("prod/llama")
+    cluster.names.update = lambda: pytest.fail("decides every name")
+    cluster.bodies["many/m1"]["spec"]["model"]["servedName"] = "new"
+    assert cluster.decide("many/m1").names == ("m1", "new")
+    assert cluster.put("many/one-more").names == ("one-more",)
+    cluster.drop("many/m2")
+    assert cluster.put("many/m2").names == ("m2",)
+
+
+def test_a_refused_model_that_still_exists_keeps_its_name(cluster):
+    cluster.put("prod/llama")
+    cluster.names.forget("prod/llama")  # its policy refuses it
+    assert cluster.put("other/x", "llama", "2026-02-01T00:00:00Z").names == ("x",)

@@ -265,3 +265,31 @@ def test_pods_of_a_model_that_is_no_longer_allowed_end_and_come_back_when_it_is(
     world.reconcile()
     assert world.replicas == 1
     assert world.status["state"] == "Waking"
+
+
+def test_objects_of_other_models_cost_a_reconcile_nothing():
+    world = World(optional=("PodMonitor", "InferencePool"))
+
+    class Index(dict):
+        def values(self):
+            pytest.fail("looks at every object of the cluster")
+
+    for kind in ("Job", "PodDisruptionBudget", "PodMonitor", "InferencePool"):
+        world.indexes[kind] = Index(world.indexes[kind])
+    world.reconcile()
+
+
+def test_forged_children_without_number_are_deleted_some_at_a_time():
+    world = World()
+    world.reconcile()
+    budget = copy.deepcopy(world.indexes["Deployment"]["a/chat"][0])
+    for number in range(100):
+        forged = copy.deepcopy(budget) | {"kind": "PodDisruptionBudget"}
+        forged["metadata"]["name"] = f"forged-{number}"
+        world.put(forged)
+    world.writes.clear()
+    world.reconcile()
+    assert 0 < world.writes.count("-PodDisruptionBudget") <= 32
+    for _ in range(8):
+        world.reconcile()
+    assert world.writes.count("-PodDisruptionBudget") == 100

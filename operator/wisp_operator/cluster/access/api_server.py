@@ -20,6 +20,7 @@ from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
 
 TIMEOUT_S = 10.0
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 RETRIED = (429, 500, 502, 503, 504)
 BACKOFF_S = (0.1, 0.5)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wisp_operator.api import API_VERSION, KIND
-from wisp_operator.cluster.access.api_server import TIMEOUT_S, Api, ApiError, Json
+from wisp_operator.cluster.access.api_server import METADATA_ONLY, TIMEOUT_S, Api, ApiError, Json
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
@@ -35,18 +35,19 @@ class ClusterWriter:
         self._api, self._metrics, self._leadership_s = api, metrics, leadership_s
 
     async def find(self, manifest: Mapping[str, Any]) -> Json | None:
-        """Find the object of this kind and name, whatever its labels; None if there is none.
+        """Find the metadata of the object of this kind and name, whatever its labels; None if there is none.
 
-        A list of one name instead of a get, since the operator needs the right to list anyway.
+        A list of one name instead of a get, since the operator needs the right to list anyway; a stranger's
+        object may be large, and its metadata says whose it is.
 
         Raises:
             ApiError: the server refused.
         """
         folder, _, name = path_of(manifest).rpartition("/")
         query = {"fieldSelector": f"metadata.name={name}"}
-        items = (await self._api.request("GET", folder, verb="find", query=query)).get("items") or ()
+        listing = await self._api.request("GET", folder, verb="find", query=query, accept=METADATA_ONLY)
         identity = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"]}
-        return next((identity | item for item in items), None)
+        return next((item | identity for item in listing.get("items") or ()), None)
 
     async def apply(self, manifest: Mapping[str, Any], over: Mapping[str, Any] | None) -> Json:
         """Apply ``manifest`` server-side.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wisp_operator.api import KIND
-from wisp_operator.desired.labels import MODEL_LABEL
 
 Json = Mapping[str, Any]
 Index = Mapping[Any, Any]
@@ -72,12 +71,8 @@ class Caches:
         return self._latest(("Deployment", namespace, name), self.get("Deployment", f"{namespace}/{name}"))
 
     def children(self, kind: str, key: str) -> Iterator[Json]:
-        """Objects of a kind that belong to a model."""
-        for store in self._indexes.get(kind, {}).values():
-            for document in store:
-                labels = document["metadata"].get("labels", {})
-                if f"{document['metadata']['namespace']}/{labels.get(MODEL_LABEL)}" == key:
-                    yield document
+        """Objects of a kind that is pruned (:mod:`.kinds`) with the label of a model."""
+        return iter(self._indexes.get(kind, {}).get(of_model(key), ()))
 
     def record_write(self, written: Json) -> None:
         """Remember the answer to our own write."""
@@ -96,6 +91,11 @@ class Caches:
             return own.document
         del self._own_writes[where]
         return indexed
+
+
+def of_model(key: str) -> str:
+    """Key of an index under which objects lie by their model, beside their own."""
+    return f"of {key}"
 
 
 def address(document: Json) -> Address:

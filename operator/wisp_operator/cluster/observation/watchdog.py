@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from wisp_operator.api import API_VERSION, KIND, PLURAL
-from wisp_operator.cluster.access.api_server import Api, ApiError
+from wisp_operator.cluster.access.api_server import METADATA_ONLY, Api, ApiError
 from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.cluster.workqueue import WorkQueue
 from wisp_operator.desired.labels import MODEL_LABEL
@@ -24,7 +24,6 @@ SETTLE_S = 5.0
 PAGE_OBJECTS = 100
 STUCK_S = 120.0
 FILL_S = 60.0
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 Versions = dict[str, str]
 

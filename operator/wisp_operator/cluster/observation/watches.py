@@ -13,7 +13,7 @@ import kopf
 
 from wisp_operator.api import KIND
 from wisp_operator.cluster.access.kinds import KINDS
-from wisp_operator.cluster.observation.caches import Caches
+from wisp_operator.cluster.observation.caches import Caches, of_model
 from wisp_operator.cluster.observation.trimming import trimmed
 from wisp_operator.desired.labels import MODEL_LABEL
 
@@ -76,8 +76,11 @@ def _index(handlers: kopf.OperatorRegistry, kind: str) -> None:
         document.setdefault("apiVersion", KINDS[kind].version)
         metadata = document["metadata"]
         own = f"{metadata.get('namespace', '')}/{metadata['name']}"
-        # Pods are indexed by model, everything else by its own name.
-        return {model_key(kind, document) if kind == "Pod" else own: trimmed(document)}
+        # Pods are indexed by model, everything else by its own name; what is pruned by both.
+        model, kept = model_key(kind, document), trimmed(document)
+        if KINDS[kind].is_pruned:
+            return {own: kept, of_model(model): kept}
+        return {model if kind == "Pod" else own: kept}
 
     kopf.index(*KINDS[kind].selector, id=kind, registry=handlers)(index)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from wisp_operator.api import InferenceModel
@@ -23,6 +24,7 @@ from wisp_operator.core.observation import BlockedChild
 
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
+MAX_PRUNED = 32  # of a reconcile, so that objects with a forged owner keep no worker busy
 # An answer about the server or this replica, not about the object.
 UNAVAILABLE = (0, 401, 429, 503, 504)
 
@@ -92,11 +94,14 @@ class Applier:
         self._blockages.pop(key, None)
 
     async def _prune(self, model: InferenceModel, wanted: Iterable[Manifest]) -> None:
+        """Delete some of what is no longer desired; the event of each deletion leads here again."""
         kept = {address(manifest) for manifest in wanted}
-        for kind in (kind.name for kind in KINDS.values() if kind.is_pruned):
-            for child in list(owned(self._caches.children(kind, model.key), model)):
-                if address(child) not in kept and not child["metadata"].get("deletionTimestamp"):
-                    await self._writer.delete(child)
+        kinds = (kind.name for kind in KINDS.values() if kind.is_pruned)
+        children = chain.from_iterable(self._caches.children(kind, model.key) for kind in kinds)
+        surplus = (child for child in owned(children, model) if address(child) not in kept)
+        leaving = (child for child in surplus if not child["metadata"].get("deletionTimestamp"))
+        for child in list(islice(leaving, MAX_PRUNED)):
+            await self._writer.delete(child)
 
     async def _apply(self, model: InferenceModel, desired: Manifest) -> BlockedChild | None:
         manifest = drift.with_digest(desired)

@@ -15,9 +15,7 @@ from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.core.naming.grants import Grant, grant
 from wisp_operator.core.times import seconds_of
 
-# Longest time until a deletion is noticed; another model's own changes are at once.
-MAX_AGE_S = 5.0
-MIN_AGE_S = 0.5
+MAX_AGE_S = 5.0  # of decisions over all models; each model's own changes are decided at once
 
 
 class ModelNames:
@@ -32,29 +30,36 @@ class ModelNames:
     def grant(self, model: InferenceModel, body: Mapping[str, Any]) -> Grant:
         """Decide on the names of one model."""
         claim = _claim(model.key, body)
-        known = self._claims.get(model.key)
-        is_known = known is not None and (known.names, known.created) == (claim.names, claim.created)
-        if not is_known or time.monotonic() - self._updated_s >= MAX_AGE_S:
+        if time.monotonic() - self._updated_s >= MAX_AGE_S:
             self.update()
+        known = self._claims.get(model.key)
+        if known is None or (known.names, known.created) != (claim.names, claim.created):
+            self._add(claim)
         return grant(self._names, self._claims.get(model.key, claim), model.served_name)
 
     def forget(self, key: str) -> None:
-        """Notice at once that a model is gone; of many at once at the latest with the next decision."""
-        if key in self._claims:
-            age_s = time.monotonic() - self._updated_s
-            self._updated_s = -MAX_AGE_S
-            if age_s >= MIN_AGE_S:
-                self.update()
+        """Notice at once that a model is gone; one that is merely refused keeps its names."""
+        if key in self._claims and not self._exists(key):
+            del self._claims[key]
+            self._names.apply({key: None}, time.monotonic())
+
+    def _add(self, claim: Claim) -> None:
+        """Decide what one model asks for anew, among all that are new: the oldest of those comes first."""
+        unknown = [key for key in self._caches.models() if key not in self._claims and self._exists(key)]
+        added = {key: _claim(key, body) for key in unknown if (body := self._caches.model(key)) is not None}
+        added[claim.key] = claim
+        self._claims |= added
+        self._names.apply(added, time.monotonic())
+
+    def _exists(self, key: str) -> bool:
+        body = self._caches.model(key)
+        return body is not None and not body["metadata"].get("deletionTimestamp")
 
     def update(self) -> None:
         """Decide every name anew."""
         self._updated_s = time.monotonic()
-        bodies = {key: self._caches.model(key) for key in self._caches.models()}
-        self._claims = {
-            key: _claim(key, body)
-            for key, body in bodies.items()
-            if body is not None and not body["metadata"].get("deletionTimestamp")
-        }
+        bodies = {key: self._caches.model(key) for key in self._caches.models() if self._exists(key)}
+        self._claims = {key: _claim(key, body) for key, body in bodies.items() if body is not None}
         self._names.update(self._claims.values(), self._updated_s)
 
 
