@@ -101,7 +101,8 @@ class App:
         token = _token(client)
         self._access.check_before_body(token)
         request_body.check_media_type(client.header(b"content-type"))
-        client.held.move_to(self._access.account(token, client.host))
+        account = self._access.account(token, client.host)
+        client.held.move_to(account)
         body = await client.read_body(self._config.max_body_bytes)
         grant = self._access.model(token, route.model, body.model(is_named_by_path=route.model is not None))
         state = grant.state
@@ -117,6 +118,7 @@ class App:
             is_stream=body.is_stream,
             entered_s=client.entered_s,
             priority=grant.priority,
+            account=account,
             sequences=body.sequences,
         )
         del body  # not held beside the one that is sent

@@ -108,6 +108,7 @@ class ModelRegistry:
         is_retry: bool = False,
         sequences: int = 1,
         priority: str = NORMAL,
+        account: str = "",
     ) -> Slot:
         """Wait for a slot at one of the model's pods.
 
@@ -117,6 +118,7 @@ class ModelRegistry:
             is_retry: True after its pod died; it goes to the front of the queue.
             sequences: answers that the request asks for.
             priority: priority of its key.
+            account: its key, or its client's address; many requests of one do not keep others waiting.
 
         Raises:
             GatewayError: the request may not wait, or has waited too long.
@@ -131,6 +133,7 @@ class ModelRegistry:
             lambda result: _resolve_slot(state, outcome, result, sequences),
             sequences,
             priority,
+            account,
         )
         try:
             (state.requeue_front if is_retry else state.admit)(request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,8 +28,10 @@ MAX_RETRY_AFTER_S = 60
 UNKNOWN_COLD_START_S = 10.0
 # A request waits as one that came this much later: bounded, so that each is served in the end.
 PRIORITY_DELAY_S = {"high": -30.0, "low": 30.0}
+# For each further answer, and for each request of the same account before it.
 SEQUENCE_DELAY_S = 0.25
-MAX_SEQUENCES_DELAY_S = 30.0
+MAX_DELAY_S = 30.0
+MIN_KEPT_TURNS = 64
 
 
 @dataclass(eq=False)
@@ -41,7 +44,9 @@ class QueuedRequest:
         resolve: callback, called once with the endpoint's id or the refusal.
         sequences: answers that it asks for.
         priority: ``high``, ``normal`` or ``low``.
+        account: its key, or its client's address.
         is_retry: True after its pod died; then it goes before all others.
+        turn_s: time at which its account's requests before it have had their turn; set by the queue.
     """
 
     key: bytes | None
@@ -50,12 +55,15 @@ class QueuedRequest:
     resolve: Callable[[str | GatewayError], None]
     sequences: int = 1
     priority: str = "normal"
+    account: str = ""
     is_retry: bool = False
+    turn_s: float = 0.0
 
     @property
     def order(self) -> tuple[bool, float]:
         """Sort key of the queue."""
-        delay_s = min(SEQUENCE_DELAY_S * (self.sequences - 1), MAX_SEQUENCES_DELAY_S)
+        ahead_s = max(0.0, self.turn_s - self.entered_s)
+        delay_s = min(ahead_s + SEQUENCE_DELAY_S * (self.sequences - 1), MAX_DELAY_S)
         return not self.is_retry, self.entered_s + delay_s + PRIORITY_DELAY_S.get(self.priority, 0.0)
 
 
@@ -63,10 +71,11 @@ SelectEndpoint = Callable[[QueuedRequest], str | None]
 
 
 class RequestQueue:
-    """Bounded queue of one model: first come first served, but for priority and the number of answers."""
+    """Bounded queue of one model: first come first served, but for priority and what an account asks for."""
 
     def __init__(self) -> None:
         self._queue: list[QueuedRequest] = []
+        self._turns_s: dict[str, float] = {}  # of each account's next request
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -89,14 +98,20 @@ class RequestQueue:
         endpoint_id = None if self._queue else select(request)
         if endpoint_id is not None:
             request.resolve(endpoint_id)
-        elif len(self._queue) < model.cold_start.queue_limit:
-            self._insert(request)
-        else:
-            raise QueueFull(
+            return
+        if len(self._queue) >= model.cold_start.queue_limit:
+            full = QueueFull(
                 f"{len(self._queue)} requests already wait for model {model.key} "
                 f"(coldStart.queueLimit {model.cold_start.queue_limit}). Retry later, or raise the limit.",
                 retry_after_s=retry_after_s,
             )
+            displaced = self._displaced_by(request)
+            if displaced is None:
+                raise full
+            self._queue.remove(displaced)
+            displaced.resolve(full)
+        self._take_turn(request)
+        self._insert(request)
 
     def requeue_front(self, request: QueuedRequest) -> None:
         """Put a request whose pod died at the front; it was admitted before, so the limit does not apply."""
@@ -138,6 +153,25 @@ class RequestQueue:
                     retry_after_s=retry_after_s,
                 )
             )
+
+    def _displaced_by(self, request: QueuedRequest) -> QueuedRequest | None:
+        """Return the last request of the account with most places, if that of ``request`` has fewer."""
+        waiting = [queued for queued in self._queue if not queued.is_retry]
+        counts = Counter(queued.account for queued in waiting)
+        largest, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        if count <= counts[request.account] + 1:
+            return None
+        return next(queued for queued in reversed(waiting) if queued.account == largest)
+
+    def _take_turn(self, request: QueuedRequest) -> None:
+        """Count ``request`` for its account, so that many of one let a stranger's few pass."""
+        now_s = request.entered_s
+        if not self._queue:
+            self._turns_s.clear()
+        elif len(self._turns_s) > 2 * len(self._queue) + MIN_KEPT_TURNS:
+            self._turns_s = {account: turn for account, turn in self._turns_s.items() if turn > now_s}
+        request.turn_s = max(now_s, self._turns_s.get(request.account, 0.0))
+        self._turns_s[request.account] = min(request.turn_s, now_s + MAX_DELAY_S) + SEQUENCE_DELAY_S
 
     def _insert(self, request: QueuedRequest) -> None:
         insort(self._queue, request, key=lambda queued: queued.order)

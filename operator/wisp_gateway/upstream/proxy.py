@@ -43,6 +43,7 @@ class Request:
     is_stream: bool
     entered_s: float
     priority: str = NORMAL
+    account: str = ""
     sequences: int = 1
     deaths: int = 0
     refusals: int = 0
@@ -117,6 +118,7 @@ class Proxy:
             is_retry=is_retry,
             sequences=request.sequences,
             priority=request.priority,
+            account=request.account,
         )
         if request.held_s is None:
             request.held_s = time.monotonic() - request.entered_s

@@ -77,6 +77,47 @@ def test_the_queue_ranks_by_arrival_priority_and_number_of_answers(arrivals, ser
     assert "".join(name for name, _ in outcomes) == served
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "served"),
+    [
+        # name, arrival in seconds, account
+        ([("a", 0, "one"), ("b", 0, "one"), ("c", 0, "one")], "abc"),
+        ([("a", 0, "one"), ("b", 0, "one"), ("c", 0.1, "two")], "acb"),  # not behind all of another's
+        ([("a", 0, "one"), ("b", 0.3, "one"), ("c", 1.0, "two")], "abc"),  # nor before who came first
+        ([*((name, 0, "one") for name in "abcd"), ("e", 0.2, "two"), ("f", 0.2, "two")], "aebfcd"),
+        ([*(("a", 0, "one") for _ in range(200)), ("b", 31, "two")], "a" * 200 + "b"),  # for 30 s at most
+    ],
+)
+def test_many_requests_of_one_account_let_others_pass(arrivals, served):
+    queue, outcomes = RequestQueue(), []
+    for name, entered_s, account in arrivals:
+        queued = request(name, outcomes, entered_s)
+        queued.account = account
+        queue.admit(queued, model(queue_limit=999), lambda _: None, ready=0, retry_after_s=1)
+    queue.dispatch(lambda _: "pod")
+    assert "".join(name for name, _ in outcomes) == served
+
+
+def test_an_account_that_fills_the_queue_gives_up_its_last_places_to_others():
+    queue, outcomes = RequestQueue(), []
+
+    def admit(name, account, entered_s):
+        queued = request(name, outcomes, entered_s)
+        queued.account = account
+        queue.admit(queued, model(queue_limit=4), lambda _: None, ready=1, retry_after_s=7)
+
+    for name in "abcd":
+        admit(name, "one", 0.0)
+    for name in "xy":
+        admit(name, "two", 1.0)
+    assert [(name, type(result)) for name, result in outcomes] == [("d", QueueFull), ("c", QueueFull)]
+    for account in ("one", "two", "one"):  # as many as the other: its own places, not more
+        with pytest.raises(QueueFull):
+            admit("z", account, 2.0)
+    queue.dispatch(lambda _: "pod")
+    assert [name for name, _ in outcomes[2:]] == ["a", "b", "x", "y"]
+
+
 def test_first_come_first_served_until_every_slot_is_taken():
     queue, outcomes, endpoints = RequestQueue(), [], ["a", "b"]
     for name in "xyz":
