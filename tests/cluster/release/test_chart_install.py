@@ -188,4 +188,5 @@ def test_the_node_cache_belongs_to_the_user_of_the_models(space, tmp_path):
     helm("install", "--wait", "--timeout", "60s", operator__replicas=0, gateway__replicas=0, **prepared)
     if not NODE_RUN.exists():
         pytest.skip("the directory is on a node that is not this machine")
-    assert (folder.stat().st_uid, folder.stat().st_gid) == (4242, 4242)
+    # Helm waits for all pods of a DaemonSet but one.
+    until(lambda: (folder.stat().st_uid, folder.stat().st_gid) == (4242, 4242))
