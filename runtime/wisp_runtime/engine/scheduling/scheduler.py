@@ -30,7 +30,7 @@ A plan may be made while the step before runs: its tokens are awaited. Then:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.admission import max_length, prompt_refusal, refusal
@@ -38,7 +38,13 @@ from wisp_runtime.engine.scheduling.pacing import Pace
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status
 from wisp_runtime.engine.scheduling.sequence_set import SequenceSet
-from wisp_runtime.engine.scheduling.step_budget import SHORT_PROMPT_SHARE, Prefill, PromptBudget, share_out
+from wisp_runtime.engine.scheduling.step_budget import (
+    SHORT_PROMPT_RATIO,
+    SHORT_PROMPT_SHARE,
+    Prefill,
+    PromptBudget,
+    share_out,
+)
 from wisp_runtime.engine.scheduling.waiting_queue import PRIORITY_BOOST
 from wisp_runtime.engine.transport.messages import FinishReason, Load, Submit, TokenEvent
 
@@ -158,8 +164,8 @@ class Scheduler(SequenceSet):
         """Return whether the first prompt in line has spent much of the time to its first token."""
         if self.limits.target_first_token_s is None:
             return False
-        prefills = (sequence for sequence in self.running if not sequence.generated_tokens)
-        first = next(prefills, self.waiting[0] if self.waiting else None)
+        in_line = chain(self.running, islice(self.waiting, 1))
+        first = next((sequence for sequence in in_line if not sequence.generated_tokens), None)
         return first is not None and self._pace.is_late(self._now_s - first.arrived_s)
 
     def _prompt_chunks(self, budget: PromptBudget) -> list[Chunk]:
@@ -200,15 +206,15 @@ class Scheduler(SequenceSet):
     def _admit_short(self, prefills: list[Sequence], budget: PromptBudget) -> list[Sequence]:
         """Admit and return short sequences that wait behind a long prompt, running or first in the queue."""
         admitted = list[Sequence]()
-        if not self.waiting or not budget.is_open:
+        if not self.waiting or not budget.is_open or not self._has_place():
             return admitted
         longest = self._pending(prefills[0]) if prefills else self.waiting[0].length
+        first = islice(self.waiting, _MAX_SCANNED)
+        short = [sequence for sequence in first if sequence.length * SHORT_PROMPT_RATIO <= longest]
         left = budget.tokens * SHORT_PROMPT_SHARE
-        for sequence in list(islice(self.waiting, _MAX_SCANNED)):
+        for sequence in short:
             if left < 1 or not self._may_overtake(sequence):
                 break
-            if not Prefill(0, sequence.length).is_short_beside(Prefill(0, longest)):
-                continue
             if not self._admit(sequence):
                 break
             if sequence is not self.waiting[0]:

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from simulated_gpu import simulate
-from test_scheduler import LIMITS, limits_of, run, scheduler, submit
+from test_scheduler import LIMITS, limits_of, run, scheduler, shape, submit
 
 from wisp_plan.memory.cache import one_pool
 from wisp_plan.presets import shape_spec
@@ -317,3 +317,14 @@ def test_a_short_prompt_goes_on_beside_a_long_one_under_a_target_that_no_step_me
     later = [(1.0, request("long", 60_000, 5, seed=8)), (2.0, request("stranger", 50, 10, seed=9))]
     outcome = simulate(scheduler, [*streams, *later], until_s=4)
     assert outcome.first_s("stranger", 2.0) < 0.1  # before: after the long prompt
+
+
+def test_a_preempted_sequence_has_its_first_token_and_is_not_late():
+    limits = {"max_concurrent": 2, "max_step_tokens": 32, "mixed_step_tokens": 8, "target_first_token_s": 1.0}
+    engine = make_scheduler(limits_of(**(LIMITS | limits)))
+    engine.submit(Submit("stream", (1, 2, 3), 20, priority=-1), 0.0)
+    engine.submit(Submit("batch", tuple(range(20)), 20, priority=1, use_prefix_cache=False), 0.0)
+    run(engine)
+    engine.submit(Submit("urgent", (4, 5), 1, priority=-1), 9.0)
+    run(engine)
+    assert shape(engine.plan(9.0)) == [("stream*", 4, 1), ("batch", 0, 7)]
