@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 import wisp_plan.fit.verdict as plan
-from wisp_gateway.discovery import snapshot
+from wisp_gateway.discovery import key_digests, snapshot
 from wisp_gateway.discovery.snapshot import MODES, POLICIES, STATES
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.inbound import request_body
@@ -38,6 +38,7 @@ from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.listing import rows
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
+from wisp_runtime.server.parsing import sampling
 from wisp_runtime.server.parsing.body import parse_json
 from wisp_runtime.server.startup_log import termination_message
 from wisp_runtime.setting_parsers import parse_digests
@@ -232,3 +233,11 @@ def test_a_second_key_is_accepted_before_the_gateway_uses_it(tmp_path, monkeypat
     keys.write_text("")  # not a file of keys: the last good ones stay
     assert answer_of_a_pod(digests, gateway.for_pods("team/chat")) == 200
     assert set(operator.digests("team/chat")) <= set(digests)
+
+
+def test_the_runtime_ranks_every_priority_that_the_gateway_sends():
+    assert set(sampling.PRIORITIES) == set(key_digests.PRIORITIES)
+    ranks = [sampling.priority_of({sampling.PRIORITY_HEADER: name}) for name in key_digests.PRIORITIES]
+    assert ranks == sorted(ranks, reverse=True), "lower runs first"
+    sends = (ROOT / "operator/wisp_gateway/upstream/proxy.py").read_text()
+    assert f'b"{sampling.PRIORITY_HEADER}"' in sends

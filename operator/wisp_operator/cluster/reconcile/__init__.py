@@ -1,1 +1,1 @@
-"""One model's reconciliation: fit, drift, status writes, events."""
+"""One model's reconciliation: fit, names, refusals, ownership, drift, applies, status writes, events."""

@@ -1,4 +1,4 @@
-"""Bare names of a cluster's models, decided over all of them (:mod:`wisp_operator.core.naming`).
+"""Bare names of a cluster's models, decided over all of them (:mod:`wisp_names.bare_names`).
 
 What was granted is in each status, so a new leader continues from there.
 """

@@ -1,1 +1,1 @@
-"""Bare names of models: the rule, and its outcome for one model."""
+"""Bare names of models: what the rule of wisp_names grants one model, and its condition."""
