@@ -8,6 +8,8 @@ import pytest
 from recording_cluster import TOO_LARGE, World
 
 from wisp_operator.api import parse
+from wisp_operator.cluster.access.api_server import ApiError
+from wisp_operator.cluster.reconcile import applying
 from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, UNNAMED_REQUEUE_S, Reconciler
 from wisp_operator.core.access.policy import Policy
@@ -250,6 +252,26 @@ def test_a_model_that_is_not_allowed_has_no_children_and_says_why():
     assert world.events == ["NotAllowed"]
     world.reconcile()
     assert (len(world.statuses), len(world.events)) == (1, 1)
+
+
+def test_a_refused_model_whose_pods_cannot_be_ended_is_tried_ever_less_often_and_says_so_once(
+    monkeypatch, caplog
+):
+    world = World(spec={"replicas": 1})
+    world.reconcile()
+    closed = replace(world.dependencies.config, policy=Policy())
+    world.reconciler = Reconciler(replace(world.dependencies, config=closed))
+    world.refused = {"Deployment": ApiError("PATCH", 403, "Forbidden", "a webhook says no")}
+    retries, now_s = [], [time.monotonic()]
+    monkeypatch.setattr(applying.time, "monotonic", lambda: now_s[0])
+    for tries in range(1, 4):
+        retries += [world.reconcile() for _ in range(5)]  # other events
+        assert world.writes.count("?Deployment") == tries
+        now_s[0] += 60
+    assert [retries[0], retries[5], retries[10]] == pytest.approx([1, 2, 4])
+    assert "could not be ended" in world.status["conditions"][0]["message"]
+    assert (len(world.statuses), world.events.count("NotAllowed")) == (2, 1)
+    assert len(caplog.records) <= 2
 
 
 def test_pods_of_a_model_that_is_no_longer_allowed_end_and_come_back_when_it_is():

@@ -27,7 +27,7 @@ from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
-from wisp_operator.cluster.reconcile.refusal import report_refusal, without_refused
+from wisp_operator.cluster.reconcile.refusal import without_refused
 from wisp_operator.cluster.reconcile.reporting import Reporter
 from wisp_operator.core import autoscale
 from wisp_operator.core.access.tokens import TokenKeys
@@ -125,7 +125,7 @@ class Reconciler:
             return None
         history.fit = verdict.report
         await self._record_mounts(history, pods, now)
-        deployments = [self._dependencies.caches.get("Deployment", model.key)]
+        deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
         history.record_refusal(replica_failure(next(owned(deployments, model), None), now))
         observation = self._observe(history, model, pods, now)
         observation = replace(observation, grant=self._names.grant(model, body))
@@ -245,21 +245,22 @@ class Reconciler:
 
     async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> float | None:
         """End the pods of a model that is not allowed, if it has any, and report why."""
-        self._remove(model.key)
+        self._end_observation(model.key)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
         idle = deployment(without_refused(model), 0, self._dependencies.config.build)
         ended = [idle for _ in owned(deployments, model)]
         _, blocked = await self._applier.apply(model, 0, lambda _: ended)
-        for child in blocked:
-            log.warning("%s: its pods could not be ended: %s", model.key, child.message)
-        written, instance = body.get("status", {}), self._dependencies.config.identity
-        await report_refusal(self._dependencies.writer, model, written, refusal, instance)
+        kept = [f"Its pods could not be ended: {child.message}" for child in blocked]
+        await self._reporter.report_refusal(model, body.get("status", {}), " ".join([refusal, *kept]))
         return self._applier.retry_s(model.key)
 
     def _remove(self, key: str) -> None:
-        self._histories.pop(key, None)
+        self._end_observation(key)
         self._applier.forget(key)
         self._names.forget(key)
+
+    def _end_observation(self, key: str) -> None:
+        self._histories.pop(key, None)
         self._dependencies.fit_checker.forget(key)
         self._dependencies.poller.set_pods(key, {})
 

@@ -1,22 +1,12 @@
-"""Refusal of models that the installation's policy does not allow: their pods end, their status says why."""
+"""Form of a model that the installation's policy does not allow: a Deployment that nobody can start."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.api.types import Cache, ModelSource
-from wisp_operator.cluster.access.writer import ClusterWriter
-from wisp_operator.cluster.reconcile.events import EventNote, event
-from wisp_operator.core import status
 
-log = logging.getLogger(__name__)
-
-REASON = "NotAllowed"
 NO_SOURCE = ModelSource("hf://none/none")
 
 
@@ -30,24 +20,3 @@ def without_refused(model: InferenceModel) -> InferenceModel:
     return replace(
         model, spec=replace(model.spec, model=NO_SOURCE, runtime=runtime, cache=Cache(type="None"))
     )
-
-
-async def report_refusal(
-    writer: ClusterWriter, model: InferenceModel, written: Mapping[str, Any], sentence: str, instance: str
-) -> None:
-    """Write the status and an Event of a refused model, unless its status says so already.
-
-    Args:
-        written: status in the cluster.
-        sentence: limit that the model exceeds, and the remedy.
-        instance: name of this replica.
-    """
-    known = {entry.get("type"): entry for entry in written.get("conditions", ())}.get("Accepted", {})
-    before = (known.get("reason"), known.get("message"), known.get("observedGeneration"))
-    if before == (REASON, sentence, model.generation):
-        return
-    now = time.time()
-    refused = status.refused_status(REASON, sentence, model.generation, now)
-    await writer.write_status(model.name, model.namespace, refused.to_dict())
-    log.warning("%s: %s: %s", model.key, REASON, sentence)
-    await writer.emit(event(model, EventNote("Warning", REASON, sentence), now, instance))

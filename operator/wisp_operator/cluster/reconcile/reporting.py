@@ -10,7 +10,7 @@ from typing import Any
 from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.observation.history import ClusterHistory
-from wisp_operator.cluster.reconcile.events import event, transitions
+from wisp_operator.cluster.reconcile.events import EventNote, event, transitions
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import status
 from wisp_operator.core.autoscale import Decision
@@ -18,6 +18,8 @@ from wisp_operator.core.observation import Observation
 from wisp_operator.errors import InvalidModel
 
 log = logging.getLogger(__name__)
+
+REFUSED = "NotAllowed"
 
 
 class Reporter:
@@ -34,6 +36,7 @@ class Reporter:
         decision: Decision,
         now: float,
     ) -> None:
+        """Write the status if it is due, and an Event for each condition that changed; update ``history``."""
         summary = status.summarise(model, observation, decision, now, history.conditions)
         document = merged(summary.to_dict(), history.written)
         if is_due(document, history.written, now - history.written_at):
@@ -56,6 +59,23 @@ class Reporter:
             return
         invalid = status.invalid_status(error.problems, metadata["generation"], time.time())
         await self._writer.write_status(metadata["name"], metadata["namespace"], invalid.to_dict())
+
+    async def report_refusal(self, model: InferenceModel, written: Mapping[str, Any], sentence: str) -> None:
+        """Report once that the installation's policy does not allow a model.
+
+        Args:
+            written: status in the cluster.
+            sentence: limits that the model exceeds, and the remedies.
+        """
+        known = {entry.get("type"): entry for entry in written.get("conditions", ())}.get("Accepted", {})
+        before = (known.get("reason"), known.get("message"), known.get("observedGeneration"))
+        if before == (REFUSED, sentence, model.generation):
+            return
+        now = time.time()
+        refused = status.refused_status(REFUSED, sentence, model.generation, now)
+        await self._writer.write_status(model.name, model.namespace, refused.to_dict())
+        log.warning("%s: %s: %s", model.key, REFUSED, sentence)
+        await self._writer.emit(event(model, EventNote("Warning", REFUSED, sentence), now, self._identity))
 
     async def report_failure(
         self, body: Mapping[str, Any], history: ClusterHistory | None, error: Exception
