@@ -1,10 +1,12 @@
 """Bare names over all InferenceModels of a cluster: grants, refusals in words, and a new leader's memory."""
 
 import pytest
+from recording_cluster import ANY_FILE
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile import model_names
 from wisp_operator.cluster.reconcile.model_names import ModelNames
+from wisp_operator.core.access.policy import Policy
 
 
 class Cluster:
@@ -12,7 +14,7 @@ class Cluster:
 
     def __init__(self):
         self.bodies, self.now = {}, 1000.0
-        self.names = ModelNames(self)
+        self.names = ModelNames(self, ANY_FILE)
 
     def models(self):
         return list(self.bodies)
@@ -67,7 +69,7 @@ def test_an_older_model_takes_no_name_by_renaming_itself_even_from_a_new_leader(
     cluster.put("tenant-b/x", created="2025-01-01T00:00:00Z")
     cluster.put("prod/llama")
     cluster.bodies["tenant-b/x"]["spec"]["model"]["servedName"] = "llama"  # while no operator runs
-    cluster.names = ModelNames(cluster)
+    cluster.names = ModelNames(cluster, ANY_FILE)
     assert "another namespace" in cluster.decide("tenant-b/x").refusal
     assert cluster.decide("prod/llama").names == ("llama",)
 
@@ -91,10 +93,31 @@ def test_a_new_leader_keeps_a_refused_stranger_waiting(cluster):
     cluster.put("prod/llama")
     cluster.put("tenant-b/x", "llama", "2026-02-01T00:00:00Z")
     del cluster.bodies["prod/llama"]
-    cluster.names = ModelNames(cluster)
+    cluster.names = ModelNames(cluster, ANY_FILE)
     assert cluster.decide("tenant-b/x").refusal
     cluster.now += 601
     assert cluster.decide("tenant-b/x").names == ("llama", "x")
+
+
+def test_a_model_that_policy_refuses_holds_no_name_though_it_is_the_oldest(cluster):
+    cluster.put("tenant-b/gpt", created="2025-01-01T00:00:00Z")
+    cluster.bodies["tenant-b/gpt"]["status"] = {}  # as the refusal leaves it
+    cluster.put("prod/x")
+    cluster.bodies["prod/x"]["spec"]["model"] = {"uri": "hf://org/name", "servedName": "gpt"}
+    cluster.names = ModelNames(cluster, Policy())
+    assert cluster.decide("prod/x").names == ("gpt", "x")
+
+
+def test_a_model_that_policy_refuses_from_now_on_gives_its_name_up_as_a_deleted_one_does(cluster):
+    cluster.put("tenant-b/gpt")
+    cluster.names = ModelNames(cluster, Policy(file_directories=("/srv",)))
+    cluster.decide("tenant-b/gpt")
+    cluster.bodies["tenant-b/gpt"]["spec"]["model"]["uri"] = "file:///etc"
+    cluster.bodies["tenant-b/gpt"]["status"] = {}
+    cluster.now += 30
+    assert "is gone" in cluster.put("prod/x", "gpt").refusal
+    cluster.now += 601
+    assert cluster.decide("prod/x").names == ("gpt", "x")
 
 
 @pytest.mark.parametrize(

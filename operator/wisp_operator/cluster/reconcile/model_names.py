@@ -1,30 +1,44 @@
 """Bare names of a cluster's models, decided over all of them (:mod:`wisp_names.bare_names`).
 
-What was granted is in each status, so a new leader continues from there.
+What was granted is in each status, so a new leader continues from there. Models that the installation's
+policy refuses serve nobody, and hold no names.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from wisp_names.bare_names import BareNames, Claim
-from wisp_operator.api import InferenceModel
+from wisp_operator.api import InferenceModel, parse
 from wisp_operator.cluster.observation.caches import Caches
+from wisp_operator.core.access.policy import Policy
 from wisp_operator.core.naming.grants import Grant, grant
 from wisp_operator.core.times import seconds_of
+from wisp_operator.errors import InvalidModel
 
 MAX_AGE_S = 5.0  # of decisions over all models; each model's own changes are decided at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The policy's decision on one version of a model's spec, so that it is parsed once."""
+
+    uid: str | None
+    generation: int | None
+    is_refused: bool
 
 
 class ModelNames:
     """Holders of all bare names, updated when a model asks for others."""
 
-    def __init__(self, caches: Caches) -> None:
-        self._caches = caches
+    def __init__(self, caches: Caches, policy: Policy) -> None:
+        self._caches, self._policy = caches, policy
         self._names = BareNames()
         self._claims: dict[str, Claim] = {}
+        self._refusals: dict[str, _Refusal] = {}
         self._updated_s = -MAX_AGE_S
 
     def grant(self, model: InferenceModel, body: Mapping[str, Any]) -> Grant:
@@ -38,29 +52,46 @@ class ModelNames:
         return grant(self._names, self._claims.get(model.key, claim), model.served_name)
 
     def forget(self, key: str) -> None:
-        """Notice at once that a model is gone; one that is merely refused keeps its names."""
-        if key in self._claims and not self._exists(key):
+        """Notice at once that a model is gone, or refused."""
+        if key in self._claims and not self._claimants([key]):
             del self._claims[key]
             self._names.apply({key: None}, time.monotonic())
 
     def _add(self, claim: Claim) -> None:
         """Decide what one model asks for anew, among all that are new: the oldest of those comes first."""
-        unknown = [key for key in self._caches.models() if key not in self._claims and self._exists(key)]
-        added = {key: _claim(key, body) for key in unknown if (body := self._caches.model(key)) is not None}
-        added[claim.key] = claim
+        unknown = self._claimants(key for key in self._caches.models() if key not in self._claims)
+        added = {key: _claim(key, body) for key, body in unknown.items()} | {claim.key: claim}
         self._claims |= added
         self._names.apply(added, time.monotonic())
 
-    def _exists(self, key: str) -> bool:
-        body = self._caches.model(key)
-        return body is not None and not body["metadata"].get("deletionTimestamp")
+    def _claimants(self, keys: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return the models that may hold names: neither ending nor refused."""
+        bodies = ((key, self._caches.model(key)) for key in keys)
+        return {key: body for key, body in bodies if body is not None and self._may_claim(key, body)}
 
     def update(self) -> None:
         """Decide every name anew."""
         self._updated_s = time.monotonic()
-        bodies = {key: self._caches.model(key) for key in self._caches.models() if self._exists(key)}
-        self._claims = {key: _claim(key, body) for key, body in bodies.items() if body is not None}
+        bodies = self._claimants(self._caches.models())
+        self._refusals = {key: self._refusals[key] for key in self._caches.models() if key in self._refusals}
+        self._claims = {key: _claim(key, body) for key, body in bodies.items()}
         self._names.update(self._claims.values(), self._updated_s)
+
+    def _may_claim(self, key: str, body: Mapping[str, Any]) -> bool:
+        metadata = body["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return False
+        uid, generation = metadata.get("uid"), metadata.get("generation")
+        known = self._refusals.get(key)
+        if known is None or not uid or (known.uid, known.generation) != (uid, generation):
+            known = self._refusals[key] = _Refusal(uid, generation, self._is_refused(body))
+        return not known.is_refused
+
+    def _is_refused(self, body: Mapping[str, Any]) -> bool:
+        try:
+            return bool(self._policy.refusal(parse(body)))
+        except InvalidModel:  # its children are kept, so it may serve
+            return False
 
 
 def _claim(key: str, body: Mapping[str, Any]) -> Claim:

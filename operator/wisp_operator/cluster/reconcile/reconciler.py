@@ -77,12 +77,12 @@ class Reconciler:
         self._applier = Applier(dependencies.caches, dependencies.writer)
         self._reporter = Reporter(dependencies.writer, dependencies.config.identity)
         self._histories: dict[str, ClusterHistory] = {}
-        self._names = ModelNames(dependencies.caches)
+        self._names = ModelNames(dependencies.caches, dependencies.config.policy)
 
     def reset(self) -> None:
         """Begin anew from the statuses in the cluster, as a new leader must."""
         self._histories.clear()
-        self._names = ModelNames(self._dependencies.caches)
+        self._names = ModelNames(self._dependencies.caches, self._dependencies.config.policy)
 
     async def reconcile(self, key: str) -> float | None:
         """Bring one model to the state that its manifest and its demand ask for.
@@ -246,6 +246,7 @@ class Reconciler:
     async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> float | None:
         """End the pods of a model that is not allowed, if it has any, and report why."""
         self._end_observation(model.key)
+        self._names.forget(model.key)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
         idle = deployment(without_refused(model), 0, self._dependencies.config.build)
         ended = [idle for _ in owned(deployments, model)]
