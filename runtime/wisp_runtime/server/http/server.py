@@ -19,7 +19,7 @@ from wisp_http.protocol import LimitedProtocol
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
-from wisp_runtime.errors import ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
+from wisp_runtime.errors import ConfigError, ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
 from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
@@ -154,9 +154,15 @@ async def _start_templates(template: ChatTemplate | None, path: Path) -> Templat
         return None
     try:
         return await TemplateRenderer.start(template)
-    except (TemplateFailed, RendererBusy) as error:
+    except TemplateFailed as error:
         raise TokenizerUnreadable(
             f"{path}: the model's chat template cannot be used: {error}. Correct or remove the template."
+        ) from error
+    except (RendererBusy, OSError) as error:
+        raise ConfigError(
+            f"No process can be started that renders the model's chat template: {error}. What it wrote is in "
+            "the log; the template is not at fault. Raise the limits of this process (ulimit -a, the "
+            "container's memory and pids)."
         ) from error
 
 

@@ -32,7 +32,7 @@ from wisp_runtime.server.text.template_messages import (
     TemplateFailed,
 )
 
-OOM_SCORE = "1000"  # of a container's processes, the kernel ends this one first
+OOM_SCORE = "1000"  # the highest: the kernel ends this process before the container's others
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +66,7 @@ def _limit_process() -> None:
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (value, value))
+        _limit(kind, value)
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -76,7 +76,18 @@ def _limit_process() -> None:
 def _limit_cpu() -> None:
     """Have the kernel end this process after ``CPU_S`` further seconds of processor time (SIGXCPU)."""
     until_s = math.ceil(time.process_time()) + CPU_S
-    resource.setrlimit(resource.RLIMIT_CPU, (until_s, resource.RLIM_INFINITY))
+    hard_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (_at_most(until_s, hard_s), hard_s))
+
+
+def _limit(kind: int, value: int) -> None:
+    """Set a limit for good, or keep the lower one that this process was started with."""
+    value = _at_most(value, resource.getrlimit(kind)[1])
+    resource.setrlimit(kind, (value, value))
+
+
+def _at_most(value: int, hard: int) -> int:
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -3,9 +3,14 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.server.http.server import _start_templates
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import PROCESSES, TemplateRenderer
 
@@ -50,6 +55,12 @@ def test_a_template_that_cannot_be_compiled_is_refused_at_start(source, says):
         run(source, lambda renderer: renderer.render(USER))
 
 
+def test_a_process_that_cannot_start_is_no_fault_of_the_template(monkeypatch):
+    monkeypatch.setattr("wisp_runtime.server.text.template_renderer.ENTRY", "wisp_runtime.absent")
+    with pytest.raises(ConfigError, match="not at fault"):
+        asyncio.run(_start_templates(ChatTemplate("fine", {}), Path("/srv")))
+
+
 def test_a_process_that_is_killed_from_outside_costs_no_conversation():
     async def kill_and_render(renderer):
         texts = []
@@ -72,6 +83,19 @@ def test_the_processes_end_with_the_renderer():
     for pid in run("fine", pids):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_lower_hard_limit_that_the_server_was_started_with_is_kept():
+    source = "import sys; from test_template_renderer import USER, run; sys.stdout.write("
+    source += "run('fine', lambda renderer: renderer.render(USER)))"
+    result = subprocess.run(
+        ["sh", "-c", 'ulimit -t 3600 && ulimit -v 400000 && exec "$0" -c "$1"', sys.executable, source],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.stdout, result.returncode) == ("fine", 0), result.stderr
 
 
 def test_a_template_reaches_no_file_and_no_further_process():
