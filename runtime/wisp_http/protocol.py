@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from wisp_http.answer_transport import AnswerTransport
 from wisp_http.limits import ConnectionLimits, Refusal, refusal_bytes
+from wisp_http.pipeline_flow import PipelineFlow
 from wisp_http.upgrade import head_without_upgrade
 from wisp_http.write_watch import WriteWatch
 
@@ -30,7 +31,7 @@ SLICE_BYTES = 16 * 1024
 BYTES_PER_FRAMING = 4
 # Of a body that nobody reads, so that a short one costs its client no connection.
 MAX_PARSED_DRAIN_BYTES = 256 * 1024
-KERNEL_BUFFER_BYTES = 128 * 1024  # for each direction; the kernel doubles it and charges it to the container
+KERNEL_BUFFER_BYTES = 32 * 1024  # for each direction; the kernel doubles it and charges it to the container
 
 
 class _Stopped(Exception):
@@ -61,6 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first request's head; note if this connection is over the limit."""
         super().connection_made(transport)
+        self.flow = PipelineFlow(transport, self.pipeline)
         connection = transport.get_extra_info("socket")
         if connection is not None:
             for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):

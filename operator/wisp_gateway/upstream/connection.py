@@ -25,8 +25,8 @@ MAX_HEADERS = 128
 MAX_STATUS = 599
 # A read as long as this is of a pod that sends faster than tokens come.
 YIELD_BYTES = 64 * 1024
-# The kernel doubles it, and charges it to the gateway's container: by default it is up to 6 MiB a connection.
-KERNEL_BUFFER_BYTES = 128 * 1024
+# The kernel doubles it, and charges it to the container. A read is as long, and no budget counts it.
+KERNEL_BUFFER_BYTES = 32 * 1024
 # Bytes of a body for each byte of chunk headers and trailers; the event of a token has over a hundred.
 BYTES_PER_FRAMING = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from raw_client import HEAD, connect, read_all
+from raw_client import HEAD, connect, read_all, request
 
 
 def test_a_body_that_does_not_arrive_is_given_up(world):
@@ -70,3 +70,16 @@ def test_one_address_cannot_take_every_connection(world):
         connection.close()
     world.until(lambda: world.post().status_code == 200)
     world.until(lambda: len(world.gateway.server._protocol.addresses) <= 1)
+
+
+def test_long_requests_sent_before_the_first_answer_are_all_answered(world):
+    """Nothing is read while one waits behind another, and everything is in the end."""
+    world.model("m", world.pod(world.does.talk(1, gap_s=0.1)))
+    world.start()
+    body = {"model": "m", "prompt": "x" * 200_000}
+    with connect(world, timeout_s=10) as connection:
+        sending = world.background(lambda: connection.sendall(request(**body) * 5))
+        received = b""
+        while received.count(b"HTTP/1.1 200 ") < 5 or not received.endswith(b"}"):
+            received += connection.recv(65536)
+        sending.result(1)
