@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from wisp_gateway.discovery.key_digests import digest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import GatewayError, KeysUnread, ModelNotFound, Unauthorized
-from wisp_gateway.inbound.auth import Keyring
+from wisp_gateway.inbound.auth import Keyring, ModelKeys
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 
@@ -39,6 +39,8 @@ class Access:
         self._registry = registry
         self._keys = keys
         self._is_loopback_trusted = is_loopback_trusted
+        self._gathered = ModelKeys.of([])
+        self._revision = 0
 
     def check_before_body(self, token: str) -> None:
         """Refuse a key that opens nothing before the request's body is read.
@@ -46,15 +48,15 @@ class Access:
         Raises:
             Unauthorized: it is missing or unknown, and every model needs one.
         """
-        models = self._models()
-        if any(self._keys.is_open(model) or not model.are_keys_read for model in models):
+        keys = self._model_keys()
+        if not keys.are_read or (keys.has_open and not self._keys.has_own):
             return
-        if self._needs_keys(models) and not self._keys.is_known(token, models):
+        if self._is_unknown(token):
             raise _unauthorized(token)
 
     def account(self, token: str, host: str) -> str:
         """Return the account for the bytes of a request: a known key, else the client's address."""
-        if token and self._keys.is_known(token, self._models()):
+        if token and self._keys.is_known(token, self._model_keys()):
             return f"key:{digest(token).hex()}"
         return f"host:{host}"
 
@@ -84,8 +86,7 @@ class Access:
             return [self.model(token, by_path, None).state]
         states = self._registry.states()
         opened = [state for state in states if self._keys.priority(token, state.model) is not None]
-        models = self._models()
-        if opened or self._keys.is_known(token, models) or not self._needs_keys(models):
+        if opened or not self._is_unknown(token):
             return opened
         raise _unauthorized(token)
 
@@ -105,9 +106,8 @@ class Access:
         )
 
     def _opens_everything(self, token: str) -> bool:
-        models = self._models()
-        return self._keys.is_known(token, models) and all(
-            self._keys.priority(token, model) is not None for model in models
+        return self._keys.is_known(token, self._model_keys()) and all(
+            self._keys.priority(token, state.model) is not None for state in self._registry.states()
         )
 
     def _refusal(self, token: str, name: str, model: Model | None) -> GatewayError:
@@ -117,19 +117,24 @@ class Access:
                 "gateway's log says why.",
                 retry_after_s=RETRY_KEYS_S,
             )
-        models = self._models()
-        if self._needs_keys(models) and not self._keys.is_known(token, models):
+        if self._is_unknown(token):
             return _unauthorized(token)
         return ModelNotFound(
             f"Model {name[:200]!r} does not exist, or not for this key. GET /v1/models lists those that do.",
             param="model",
         )
 
-    def _needs_keys(self, models: list[Model]) -> bool:
-        return self._keys.has_own or any(not self._keys.is_open(model) for model in models)
+    def _is_unknown(self, token: str) -> bool:
+        """Return True if something here needs a key, and ``token`` is none."""
+        keys = self._model_keys()
+        return (self._keys.has_own or keys.has_closed) and not self._keys.is_known(token, keys)
 
-    def _models(self) -> list[Model]:
-        return [state.model for state in self._registry.states()]
+    def _model_keys(self) -> ModelKeys:
+        """Return the keys of all models, gathered anew once the registry has changed."""
+        if self._revision != self._registry.revision:
+            self._gathered = ModelKeys.of([state.model for state in self._registry.states()])
+            self._revision = self._registry.revision
+        return self._gathered
 
 
 def _is_called(model: Model, name: str) -> bool:

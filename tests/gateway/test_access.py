@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -91,6 +92,23 @@ def test_a_key_gives_a_priority_or_a_refusal(models, token, name, expect):
 )
 def test_a_key_that_opens_nothing_is_refused_before_its_body(models, token, is_refused):
     assert (refusal(access(*models).check_before_body, token) is not None) == is_refused
+
+
+def test_a_key_is_known_as_long_as_a_snapshot_has_it_and_no_request_walks_the_models():
+    decides = access(CLOSED, OTHER)
+    registry, walks = decides._registry, []
+    registry.states = lambda: walks.append(1) or ModelRegistry.states(registry)
+    for _ in range(100):
+        assert refusal(decides.check_before_body, "wrong") is not None
+        assert refusal(decides.model, "wrong", None, "absent") is not None
+        assert decides.account("wrong", "10.0.0.9") == "host:10.0.0.9"
+    assert len(walks) == 1
+    changed = replace(CLOSED, keys={digest("sk-next"): "normal"})
+    registry.update({changed.key: changed, OTHER.key: OTHER})
+    assert refusal(decides.check_before_body, "sk-next") is None
+    assert refusal(decides.check_before_body, "sk-team") is not None
+    registry.update({OTHER.key: OTHER})
+    assert refusal(decides.check_before_body, "sk-next") is not None
 
 
 @pytest.mark.parametrize(

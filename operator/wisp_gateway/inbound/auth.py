@@ -8,7 +8,8 @@ stay valid, and no others. A Secret that was never read is not known to lack a k
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from wisp_gateway.discovery.key_digests import NORMAL, Keys, digest, parse_keys
@@ -42,6 +43,37 @@ class KeyFile:
         return self._keys
 
 
+@dataclass(frozen=True, slots=True)
+class ModelKeys:
+    """Keys of all models of a snapshot: a look-up takes the same time however many models there are.
+
+    Attributes:
+        digests: keys in the models' Secrets.
+        files: paths of the models' key files.
+        has_open: True if a model has no keys of its own.
+        has_closed: True if a model has keys of its own.
+        are_read: False if a model's Secret was not read yet.
+    """
+
+    digests: frozenset[bytes]
+    files: frozenset[str]
+    has_open: bool
+    has_closed: bool
+    are_read: bool
+
+    @classmethod
+    def of(cls, models: Collection[Model]) -> ModelKeys:
+        """Gather the keys of ``models``."""
+        is_closed = [model.api_keys_file is not None or model.keys is not None for model in models]
+        return cls(
+            digests=frozenset(given for model in models for given in model.keys or ()),
+            files=frozenset(model.api_keys_file for model in models if model.api_keys_file is not None),
+            has_open=not all(is_closed),
+            has_closed=any(is_closed),
+            are_read=all(model.are_keys_read for model in models),
+        )
+
+
 class Keyring:
     """Keys of the gateway and of every model."""
 
@@ -69,15 +101,14 @@ class Keyring:
         given = digest(token)
         return next((keys[given] for keys in self._guards(model) if given in keys), None)
 
-    def is_known(self, token: str, models: Iterable[Model]) -> bool:
-        """Return True if ``token`` is a key of the gateway or of one of ``models``."""
+    def is_known(self, token: str, keys: ModelKeys) -> bool:
+        """Return True if ``token`` is a key of the gateway or of a model."""
         given = digest(token)
-        if self.opens_gateway(token):
-            return True
-        files = {model.api_keys_file for model in models if model.api_keys_file is not None}
-        if any(given in self._file(path).read() for path in files):
-            return True
-        return any(given in model.keys for model in models if model.keys is not None)
+        return (
+            given in keys.digests
+            or self.opens_gateway(token)
+            or any(given in self._file(path).read() for path in keys.files)
+        )
 
     def _guards(self, model: Model) -> Iterator[Keys]:
         if self._global is not None:

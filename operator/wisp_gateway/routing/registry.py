@@ -51,9 +51,13 @@ class ModelRegistry:
     Args:
         on_wait: callback with the model's state, whenever a request is queued or refused, or a pod has broken
             a connection.
+
+    Attributes:
+        revision: number of updates that changed a model.
     """
 
     def __init__(self, metrics: Metrics, on_wait: Callable[[ModelState], None]) -> None:
+        self.revision = 0
         self._states: dict[str, ModelState] = {}
         self._names = BareNames()
         self._metrics = metrics
@@ -77,6 +81,7 @@ class ModelRegistry:
                 continue
             claims[key] = _claim(model)
             state.replace(model)
+        self.revision += bool(claims)
         if None in claims.values():
             self._metrics.keep_only(set(self._states))
         self._names.apply(claims, time.monotonic())
