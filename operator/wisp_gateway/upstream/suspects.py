@@ -55,9 +55,11 @@ class _Turn:
         self._timer: asyncio.TimerHandle | None = None
 
     def started(self) -> None:
+        """Begin the time that the request has alone: it was sent."""
         self._timer = asyncio.get_running_loop().call_later(ALONE_S, self.end)
 
     def end(self) -> None:
+        """Release the lock, if it is still held."""
         lock, self._lock = self._lock, None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
 """Child process of a fit check: a job on stdin, its reports on stdout, within limits that it sets itself.
 
-Started by :mod:`.fit_process`, as ``python -m wisp_operator.core.fit.worker``.
+Started by :mod:`.process`, as ``python -m wisp_operator.core.fit.worker``.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class Scheduler(SequenceSet):
             sequence = running[index]
             start, length = sequence.computed_tokens, sequence.length
             if start + 1 == length < sequence.max_length and self._grow(sequence, length):
-                chunks.append(self._with_copies(Chunk(sequence, start, 1, StepKind.DECODE, 1, 1)))
+                chunks.append(self._with_copies(Chunk.decode(sequence, start)))
             index += 1
         return chunks
 

@@ -53,8 +53,8 @@ class StepTimes:
 
     def observe(self, plan: Plan, seconds: float) -> None:
         """Learn from a step of ``plan`` that took ``seconds``."""
-        prefills = any(chunk.kind is not StepKind.DECODE for chunk in plan)
-        if not prefills:
+        has_prefill = any(chunk.kind is not StepKind.DECODE for chunk in plan)
+        if not has_prefill:
             self.decode_s += (_DECODE_WEIGHT if self.decode_s else 1.0) * (seconds - self.decode_s)
             return
         features = features_of(plan)

@@ -163,6 +163,7 @@ class _Process:
 
     @classmethod
     async def start(cls) -> _Process:
+        """Start a process, which compiles the template of its first request."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
