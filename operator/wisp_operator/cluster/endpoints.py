@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 FORWARDED = "X-Wisp-Passed-On"
 FORWARD_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 2 << 20
-MAX_LINE_BYTES = 2048  # of a head
+MAX_LINE_BYTES = 2048  # one line of a head
 NOT_A_GATEWAY = (
     "demand is taken from this installation's gateways alone, and this token does not belong to the "
     "gateway's name. Give operator and gateways the same file --pod-token-keys."

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 60.0
-MAX_ASKED_RETRY_S = 5.0  # of a failing model that requests wait for
+MAX_ASKED_RETRY_S = 5.0  # interval of a failing model that requests wait for
 MAX_RECONCILE_S = 60.0  # half of the time after which the watchdog ends this process
-NAMESPACE_SHARE = 0.5  # of the workers
+NAMESPACE_SHARE = 0.5  # part of the workers
 
 Reconcile = Callable[[str], Awaitable[float | None]]
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
-RECHECK_PERIOD_S = 2.0  # of a folder that could not be read
+RECHECK_PERIOD_S = 2.0  # interval of a folder that could not be read
 RECHECK_SHARE = 4  # pause before the next check, in durations of the last one
 
 CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]

@@ -75,7 +75,7 @@ def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-            listener.listen(BACKLOG)  # of two that bind before either listens, the second fails here
+            listener.listen(BACKLOG)  # the second of two that bind before either listens fails here
         except OSError as error:
             raise _cannot_listen(error, host, port) from error
         listener.setblocking(False)

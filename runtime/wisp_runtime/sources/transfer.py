@@ -23,7 +23,7 @@ RANGE_BYTES = 32 << 20
 _THREADS = 8
 _ATTEMPTS = 5  # attempts in a row without a byte
 _PAUSE_S = 0.5
-_MIN_BYTES_PER_S = 1024  # of a request; a slower one is broken off, and counts as one without a byte
+_MIN_BYTES_PER_S = 1024  # rate of a request; a slower one is broken off, and counts as one without a byte
 _RATE_WINDOW_S = 60.0
 
 OnBytes = Callable[[int], None]

@@ -28,7 +28,7 @@ MAX_PRUNED = 32  # of a reconcile, so that objects with a forged owner keep no w
 # An answer about the server or this replica, not about the object.
 UNAVAILABLE = (0, 401, 429, 503, 504)
 
-PREREQUISITES = ("PersistentVolumeClaim", "NetworkPolicy", "Service")  # of pods
+PREREQUISITES = ("PersistentVolumeClaim", "NetworkPolicy", "Service")  # kinds that pods need
 OTHERS = tuple(kind for kind in KINDS if kind not in PREREQUISITES)
 
 Manifest = Mapping[str, Any]

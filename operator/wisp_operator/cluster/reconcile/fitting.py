@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_CONCURRENT = 2  # children at a time: with Limits.memory_bytes of each, within the memory of the pod
 ANSWER_TIMEOUT_S = 30.0
 RETRY_UNKNOWN_S = 300.0
-MAX_RETRY_DOUBLINGS = 4  # of a check that was ended at its limits: 80 minutes at last
+MAX_RETRY_DOUBLINGS = 4  # doublings for a check ended at its limits: 80 minutes at last
 
 
 @dataclass(frozen=True, slots=True)

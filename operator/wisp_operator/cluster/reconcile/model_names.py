@@ -19,7 +19,7 @@ from wisp_operator.core.naming.grants import Grant, grant
 from wisp_operator.core.times import seconds_of
 from wisp_operator.errors import InvalidModel
 
-MAX_AGE_S = 5.0  # of decisions over all models; each model's own changes are decided at once
+MAX_AGE_S = 5.0  # age of decisions over all models; each model's own changes are decided at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from wisp_operator.local.processes.pods import Pod
 log = logging.getLogger(__name__)
 
 FIRST_SIGNAL = 128
-MAX_MESSAGE_CHARS = 300  # of the failure's message
+MAX_MESSAGE_CHARS = 300  # length of the failure's message
 
 
 class ExitLog:

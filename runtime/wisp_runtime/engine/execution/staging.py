@@ -43,7 +43,7 @@ from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
 from wisp_runtime.ops.protocol.stream import Stream
 
 _RESULTS = ("tokens", "is_sound", "logprobs", "top_ids", "top_logprobs")
-_RESULT_BYTES = 12 + 8 * MAX_ALTERNATIVES  # of a row
+_RESULT_BYTES = 12 + 8 * MAX_ALTERNATIVES  # result of a row
 _ALIGNMENT_BYTES = 16
 
 

@@ -22,7 +22,7 @@ from wisp_runtime.server.http.sse import DONE, EventStream, event, text_event, u
 from wisp_runtime.server.parsing.requests import GenerationRequest
 from wisp_runtime.server.text.deltas import TextDelta
 
-MAX_KEPT_CHARS = 32 << 20  # of an answer that is not streamed: 16,000 tokens with 20 alternatives
+MAX_KEPT_CHARS = 32 << 20  # characters of an answer that is not streamed: 16,000 tokens with 20 alternatives
 
 
 class ResponseFormatter(Protocol):

@@ -20,10 +20,10 @@ from wisp_runtime.server.http.sse import ClientLeft
 
 MAX_LENGTH_DIGITS = 18
 MAX_BODY_BYTES = 8 << 20  # at most: less where the context is short, see body_limit
-OTHER_FIELDS_BYTES = 1 << 20  # of a body, besides its text
-ESCAPED_CHAR_BYTES = 6  # of a character written as \uXXXX
+OTHER_FIELDS_BYTES = 1 << 20  # fields of a body besides its text
+ESCAPED_CHAR_BYTES = 6  # a character written as \uXXXX
 LONG_BODY_BYTES = 1 << 18  # longer bodies are parsed in a thread: the event loop sends other requests' tokens
-EXPLAINED_BYTES = 1 << 16  # of invalid JSON so short, the parser finds the position
+EXPLAINED_BYTES = 1 << 16  # invalid JSON so short is parsed again, for the position
 LIMITS = JsonLimits()  # lists of token ids have many numbers, but nothing has many strings
 MAX_STRINGS = 32_768  # names of fields included; a parser takes ten times as long for one as for a number
 

@@ -15,7 +15,7 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own
 PRIORITIES = {"high": -1, "normal": 0, "low": 1}  # lower runs first
-SAMPLE_TOKEN_CHARS = 8  # of text, a token has four or five on average
+SAMPLE_TOKEN_CHARS = 8  # a token of text has four or five on average
 SAMPLE_MARGIN_TOKENS = 64  # by which the last word of a beginning may differ from the same in the text
 SEED_BITS = 63
 MAX_ID_DIGITS = 18

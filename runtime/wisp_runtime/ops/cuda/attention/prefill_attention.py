@@ -23,7 +23,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 
 _NO_WINDOW = 1 << 30
-_VEC_BYTES = 16  # of an access: rows begin at multiples of it
+_VEC_BYTES = 16  # width of an access: rows begin at multiples of it
 _PANEL = 64  # columns of a box of the copy engine
 
 

@@ -17,9 +17,9 @@ _STEP_NS, _STEP_NS_A_TOKEN = 60.0, 2.31
 _STEP_OF_192_ROWS_NS, _STEP_OF_192_ROWS_NS_A_TOKEN = 30.0, 3.7
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 5.0
 _COMBINE_NS, _COMBINE_NS_A_TOKEN = 1000.0, 28.0
-_EVEN_GAIN_NS = 2000.0  # of small-N tiles split into as many ranges each: no block's range spans two tiles
+_EVEN_GAIN_NS = 2000.0  # gain of equal ranges for each small-N tile: no block's range spans two tiles
 _SWAP_NS, _SWAP_NS_A_TOKEN = 0.0, 3.0  # between the blocks of a CTA pair
-_LONG_STEPS = 32  # of a K that is worth splitting
+_LONG_STEPS = 32  # length of a K that is worth splitting
 _ALIGNED_BYTES_A_NS = 95.0  # to a block whose neighbours read the same tokens or weights at the same time
 # To a block whose ranges begin at another k than its neighbours': L2 hands out every byte anew.
 _UNALIGNED_BYTES_A_NS, _UNALIGNED_AND_LARGE_BYTES_A_NS = 66.0, 35.0

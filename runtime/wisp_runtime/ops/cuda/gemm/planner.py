@@ -17,12 +17,12 @@ from wisp_runtime.ops.cuda.gemm.tiling import (
     GemmShape,
 )
 
-_MIN_BLOCK_N_OF_SEVERAL = 96  # of several n-tiles: below, shared memory is the limit
+_MIN_BLOCK_N_OF_SEVERAL = 96  # width of several n-tiles: below, shared memory is the limit
 _MAX_TOKENS_OF_ONE = 128  # that one n-tile holds best
 _MIN_BLOCK_N_OF_PAIR = constants("hopper")["gemm_min_pair_tokens"]
 _GROUP = 8  # n-tiles that read the same weights at the same time: makes about a square of the output
 _MULTICAST_WAVES = 4  # full tiles a block from which on sharing copies pays; it saves power, more than time
-_MIN_STEPS = 4  # of a K-range: shorter ones spend their time on starting and combining
+_MIN_STEPS = 4  # length of a K-range: shorter ones spend their time on starting and combining
 _TOKENS_OF_A_PLAN = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
 _TOLERANCE, _SMALL_N_TOLERANCE = 1.02, 1.003  # estimates this close are equal; few tokens are modelled well
 

@@ -22,8 +22,8 @@ BLOCK_N = (8, 16, 32, 64, 128)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 
 _THREADS = constants()["mma_gemm_threads"]
-_STEP_BYTES = 128  # of a row, along K
-_MIN_STEPS = 4  # of a split of K: shorter ones spend their time on starting and combining
+_STEP_BYTES = 128  # part of a row, along K
+_MIN_STEPS = 4  # length of a split of K: shorter ones spend their time on starting and combining
 
 
 @dataclass(frozen=True, slots=True)

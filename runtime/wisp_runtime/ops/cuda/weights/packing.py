@@ -20,7 +20,7 @@ from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation, interleaved_head_size
 
 _THREADS = constants()["pack_threads"]
-_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # of a thread block
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # share of a thread block
 _SOURCES = {BF16: "pack_bf16", np.dtype(np.float16): "pack_f16", np.dtype(np.float32): "pack_f32"}
 _PLAIN, _GATE, _UP = 0, 1, 2
 
