@@ -100,7 +100,7 @@ class Scheduler(SequenceSet):
             arrived_s=now_s,
         )
         self._sequences[sequence.id] = sequence
-        surplus = self.waiting.add(sequence)
+        surplus = self.waiting.add(sequence, max(0, self.limits.max_running - len(self.running)))
         return self._give_up(surplus, "overloaded") if surplus else None
 
     def expire(self, now_s: float) -> list[TokenEvent]:

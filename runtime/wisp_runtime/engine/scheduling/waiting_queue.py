@@ -52,21 +52,23 @@ class WaitingQueue:
         self._submitted += 1
         return self._requests + PRIORITY_BOOST * (request.priority + request.choice), self._submitted
 
-    def add(self, sequence: Sequence) -> Sequence | None:
+    def add(self, sequence: Sequence, free_places: int = 0) -> Sequence | None:
         """Add a sequence that arrives; if too much waits, return the one that is to be refused.
 
         That is the last in line; but if its prompt does not make enough space, it is ``sequence`` itself.
+        As many as there are ``free_places`` will start at once, and do not count.
         """
+        most = self._max_waiting + free_places
         self.put_back(sequence)
         if self._max_wait_s is not None and sequence.request.choice == 0:
             self._arrived[sequence] = None
         excess = self._prompts.tokens - MAX_WAITING_TOKENS
-        if len(self._sequences) <= self._max_waiting and excess <= 0:
+        if len(self._sequences) <= most and excess <= 0:
             return None
         fresh = [waiting for waiting in self._sequences if waiting.status is Status.WAITING]
         if excess > 0 and len(fresh) > 1:
             return fresh[-1] if self._prompts.tokens_of(fresh[-1]) >= excess else sequence
-        return fresh[-1] if len(fresh) > self._max_waiting else None
+        return fresh[-1] if len(fresh) > most else None
 
     def put_back(self, sequence: Sequence) -> None:
         """Add a sequence that was preempted."""

@@ -328,3 +328,9 @@ def test_a_preempted_sequence_has_its_first_token_and_is_not_late():
     engine.submit(Submit("urgent", (4, 5), 1, priority=-1), 9.0)
     run(engine)
     assert shape(engine.plan(9.0)) == [("stream*", 4, 1), ("batch", 0, 7)]
+
+
+def test_choices_that_start_at_once_do_not_wait():
+    idle = engine(max_concurrent=2, max_waiting=2)
+    refused = [idle.submit(choice) is not None for choice in choices("r", 5, 20, 8)]
+    assert refused == [False, False, False, False, True], "two run, two wait"
