@@ -287,12 +287,6 @@ class JsonScan:
         return JsonRefused(f"byte {at} is not expected there")
 
 
-def scan(text: bytes, limits: JsonLimits | None = None) -> dict[str, Field]:
-    """Scan a complete text at once; return its top-level fields. Raises as :class:`JsonScan` does."""
-    (running := JsonScan(limits)).feed(text)
-    return running.finish()
-
-
 def _decoded(name: bytes) -> str:
     try:
         return str(json.loads(b'"' + name + b'"')) if b"\\" in name else name.decode()

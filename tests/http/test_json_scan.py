@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComplex, scan
+from wisp_http.json_scan import Field, JsonLimits, JsonRefused, JsonScan, JsonTooComplex
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -17,6 +17,12 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 MIB = 1 << 20
+
+
+def scan(text: bytes, limits: JsonLimits | None = None) -> dict[str, Field]:
+    """Scan a complete text at once; return its top-level fields."""
+    (running := JsonScan(limits)).feed(text)
+    return running.finish()
 
 
 @given(
