@@ -32,7 +32,7 @@ def test_a_hundred_bodies_announced_and_half_sent(gateway):
     assert all(client.is_closed(0.5) for client in clients), "the body's time of 4 s is over"
 
 
-@attack("U8")
+@attack("use 8")
 def test_a_client_that_writes_everything_before_it_reads_is_answered_413(gateway):
     with gateway.connect() as client:
         assert client.send(post(CHAT_PATH, b" " * (9 * MIB))).answer().status == 413

@@ -57,7 +57,7 @@ def test_a_pod_that_answers_its_probe_without_an_end(gateway):
     assert gateway.ask("probed", 8).status in (0, 502, 503)
 
 
-@attack("C-poison")
+@attack("C poison requests")
 def test_a_request_under_which_a_pod_dies_takes_one_more_at_most(gateway):
     deaths = 0
 

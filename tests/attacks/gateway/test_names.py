@@ -25,7 +25,7 @@ def test_a_served_name_that_another_model_has_already(gateway, name):
     assert b"evil" not in answer.body
 
 
-@attack("U7")
+@attack("use 7")
 def test_a_served_name_of_another_model_in_the_same_namespace(gateway):
     gateway.pod_of(
         "thief", lambda connection, _: connection.sendall(EVIL), servedName="other", created=2_000_000_000
@@ -49,7 +49,7 @@ def test_a_hundred_models_that_claim_one_name(gateway):
     gateway.until_seen()
 
 
-@attack("C-log")
+@attack("C log forging")
 def test_a_path_with_a_line_feed_forges_no_line_of_the_log(gateway):
     with gateway.connect() as client:
         forged = "/v1/nope%0A2026-01-01%2000:00:00,000%20INFO%20forged"

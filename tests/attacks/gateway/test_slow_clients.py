@@ -55,7 +55,7 @@ def test_a_hundred_streams_cut_by_their_clients(gateway):
             client.send(post(CHAT_PATH, chat("mine", stream=True, max_tokens=50)))
 
 
-@attack("C-pipelining")
+@attack("C pipelined garbage")
 def test_garbage_behind_a_streaming_request_never_gets_into_its_answer(gateway):
     with gateway.connect() as client:
         client.send(post(CHAT_PATH, chat("mine", stream=True, max_tokens=20)))
@@ -64,7 +64,7 @@ def test_garbage_behind_a_streaming_request_never_gets_into_its_answer(gateway):
         assert client.answer().body.count(b"HTTP/1.1") == 0
 
 
-@attack("C-pipelining")
+@attack("C pipelined garbage")
 def test_a_late_body_behind_a_streaming_request_never_gets_into_its_answer(gateway):
     with gateway.connect() as client:
         client.send(post(CHAT_PATH, chat("mine", stream=True, max_tokens=300)))
@@ -72,7 +72,7 @@ def test_a_late_body_behind_a_streaming_request_never_gets_into_its_answer(gatew
         assert b"HTTP/1.1" not in client.answer().body
 
 
-@attack("C-pipelining")
+@attack("C pipelined garbage")
 def test_a_thousand_pipelined_requests(gateway):
     with gateway.connect() as client:
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)

@@ -70,7 +70,7 @@ def test_objects_of_every_kind_that_carry_a_models_label(target):
     time.sleep(1)
 
 
-@attack("U7")
+@attack("use 7")
 def test_fifty_models_that_claim_the_neighbours_name(target):
     manifests = [
         target.manifest(f"claim{number}", model={"uri": "pvc://weights/m", "servedName": "good"})

@@ -80,7 +80,7 @@ def test_five_hundred_connections_that_say_nothing(runtime):
         client.close()
 
 
-@attack("C-pipelining")
+@attack("C pipelined garbage")
 def test_a_thousand_pipelined_requests(runtime):
     with runtime.connect() as client:
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)

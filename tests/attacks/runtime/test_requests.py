@@ -45,7 +45,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
-@attack("B2", "C-limits")
+@attack("B2")
 def test_a_request_that_asks_for_too_much(runtime, fields):
     answer = runtime.ask(COMPLETIONS_PATH, **fields)
     assert answer.status in (400, 404, 413)
@@ -106,7 +106,7 @@ def test_a_prompt_as_long_as_the_context(runtime):
     assert answer.code == "context_length_exceeded"
 
 
-@attack("C-seeds")
+@attack("C seeds")
 def test_seeds_of_neighbours_share_no_choices(runtime):
     """Choice k of seed s was choice 0 of seed s + k."""
 

@@ -31,7 +31,8 @@ def attack(*findings: str) -> Callable[[Attack], Attack]:
     """Make a test of an attack on the fixture that is a :class:`.Target`.
 
     Args:
-        findings: entries of the review that the attack repeats, such as ``A4``; ``new`` for one of our own.
+        findings: findings that the attack repeats, as findings.md begins their rows (``A4``, ``use 7``);
+            ``E`` for an attack of the review that failed, ``new`` for one of our own.
     """
 
     def decorate(function: Attack) -> Attack:
@@ -48,9 +49,11 @@ def attack(*findings: str) -> Callable[[Attack], Attack]:
                     return
                 if not all(line.is_gap for line in harm) or attempt == ATTEMPTS - 1:
                     break
-            raise AssertionError("the neighbours were hurt:\n" + "\n".join(f"  {line}" for line in harm))
+            raise AssertionError(
+                f"{', '.join(findings)}: the neighbours were hurt:\n"
+                + "\n".join(f"  {line}" for line in harm)
+            )
 
-        run.findings = findings  # type: ignore[attr-defined]
         return run
 
     return decorate
