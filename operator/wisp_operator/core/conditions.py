@@ -8,6 +8,8 @@ from typing import Literal
 
 from wisp_operator.core.times import timestamp
 
+MAX_MESSAGE_CHARS = 4096  # the CRD allows 32,768
+
 Truth = Literal["True", "False", "Unknown"]
 Kind = Literal[
     "Accepted", "Fits", "ArtifactsReady", "Scheduled", "Ready", "Active", "Progressing", "Degraded", "Named"
@@ -93,7 +95,12 @@ def condition(kind: Kind, status: Truth, reason: str, message: str = "") -> Cond
     Raises:
         KeyError: the reason is not in :data:`REASONS`.
     """
-    return Condition(kind, status, reason, message or REASONS[reason])
+    return Condition(kind, status, reason, shortened(message) or REASONS[reason])
+
+
+def shortened(message: str) -> str:
+    """Cut a message that quotes others, so that the status can be written."""
+    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
 
 
 def with_times(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from wisp_operator.api import InferenceModel
 from wisp_operator.api.schema_parser import api_name
 from wisp_operator.core.autoscale import Decision
-from wisp_operator.core.conditions import Condition, condition, with_times
+from wisp_operator.core.conditions import Condition, condition, shortened, with_times
 from wisp_operator.core.fit.verdict import FitReport, measured
 from wisp_operator.core.observation import Failure, Observation, ObservedPod
 from wisp_operator.core.runtime_state import PhaseReport
@@ -256,7 +256,8 @@ def _percent(part: float, whole: float) -> int:
 def _last_failure(failure: Failure | None, crashes: int) -> LastFailure | None:
     if failure is None:
         return None
-    return LastFailure(failure.reason, failure.message, timestamp(failure.at), failure.exit_code, crashes)
+    message = shortened(failure.message)
+    return LastFailure(failure.reason, message, timestamp(failure.at), failure.exit_code, crashes)
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,7 @@ from wisp_operator.desired.volumes import FETCHED, cache_dir
 
 FETCH_LABEL = "wisp.dev/fetch"
 MAX_NODES = 32
+MAX_NAME_CHARS = 48  # of a model's, so that the Job's is a label too
 
 
 def cache_jobs(model: InferenceModel, nodes: Sequence[str], settings: BuildSettings) -> list[dict[str, Any]]:
@@ -41,8 +42,9 @@ def cache_jobs(model: InferenceModel, nodes: Sequence[str], settings: BuildSetti
 def _job(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str, Any]:
     pod = _pod(model, node, settings)
     # A Job's template cannot change: another template is another Job.
-    digest = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:8]
-    job_metadata = metadata(model, f"{model.name[:48]}-fetch-{digest}")
+    identity = pod if len(model.name) <= MAX_NAME_CHARS else [pod, model.name]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    job_metadata = metadata(model, f"{model.name[:MAX_NAME_CHARS]}-fetch-{digest}")
     job_metadata["labels"] = {**job_metadata["labels"], FETCH_LABEL: model.name}
     return {
         "apiVersion": "batch/v1",

@@ -23,9 +23,12 @@ def model_path(model: InferenceModel) -> str:
 
 
 def cache_dir(model: InferenceModel) -> str:
-    """Folder of downloads in the pod; of a node's directory, which its pods share, the namespace's."""
-    is_shared = model.spec.model.scheme in FETCHED and model.spec.cache.type == "NodeLocal"
-    return f"{CACHE_DIR}/namespaces/{model.namespace}" if is_shared else CACHE_DIR
+    """Folder of downloads in the pod; on a node's disk, which is not the model's alone, the namespace's.
+
+    In such a folder the runtime leaves a part of the disk to the node.
+    """
+    is_of_node = model.spec.model.scheme in FETCHED and model.spec.cache.type != "PVC"
+    return f"{CACHE_DIR}/namespaces/{model.namespace}" if is_of_node else CACHE_DIR
 
 
 def volumes(model: InferenceModel, settings: BuildSettings) -> list[dict[str, Any]]:

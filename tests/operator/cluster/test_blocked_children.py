@@ -23,6 +23,8 @@ def condition_of(world, kind):
         ),
         ({}, {"Service": SERVICE_RANGE_FULL}, "ChildRefused", "range is full"),
         ({}, {"NetworkPolicy": ApiError("PATCH", 403, "Forbidden", "quota")}, "ChildRefused", "quota"),
+        # The server quotes the tenant's values; the CRD refuses a status with a longer sentence.
+        ({}, {"Service": ApiError("PATCH", 422, "Invalid", "x" * 100_000)}, "ChildRefused", "xxx"),
     ],
 )
 def test_a_child_that_cannot_be_made_is_shown_and_the_others_are_made(strangers, refused, reason, words):
@@ -33,6 +35,7 @@ def test_a_child_that_cannot_be_made_is_shown_and_the_others_are_made(strangers,
     assert world.status["state"] == "Failed"
     assert condition_of(world, "Ready")["reason"] == reason
     assert words in condition_of(world, "Ready")["message"]
+    assert max(len(entry["message"]) for entry in world.status["conditions"]) < 32768
     assert world.events.count(reason) == 1
     world.strangers, world.refused = {}, {}
     world.reconciler._applier.forget("a/chat")  # the time until the next try

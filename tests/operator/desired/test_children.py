@@ -1,11 +1,14 @@
 """Children of a model on a cluster, and the devices of its nodes."""
 
+from dataclasses import replace
+
 import pytest
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.observation.nodes import devices, eligible, pin_to_products
 from wisp_operator.cluster.reconcile.fitting import conclude, unmeasured
 from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.desired.arguments import arguments
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.network_policy import network_policy
@@ -206,3 +209,23 @@ def test_a_node_whose_memory_cannot_be_read_is_left_out(memory):
     allocatable = {} if memory is None else {"memory": memory}
     node = {"metadata": {"name": "n1", "labels": {}}, "status": {"allocatable": allocatable}}
     assert devices(model(gpu={"count": 0}).spec.gpu, [node]) == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "folder"),
+    [
+        ({"type": "NodeLocal"}, "/cache/namespaces/a"),
+        ({"type": "None"}, "/cache/namespaces/a"),  # the node's disk too: a tenth of it stays free
+        ({"type": "PVC"}, "/cache"),  # the model's own disk
+    ],
+)
+def test_a_download_on_the_disk_of_a_node_goes_to_a_namespaces_folder(cache, folder):
+    argv = arguments(model(cache=cache))
+    assert argv[argv.index("--cache-dir") + 1] == folder
+
+
+def test_prefetch_jobs_of_two_models_with_long_names_are_not_one():
+    found = model(cache={"prefetch": True})
+    jobs = [cache_jobs(replace(found, name="m" * 60 + end), ["n1"], SETTINGS)[0] for end in ("a", "b")]
+    assert jobs[0]["metadata"]["name"] != jobs[1]["metadata"]["name"]
+    assert max(len(job["metadata"]["name"]) for job in jobs) <= 63

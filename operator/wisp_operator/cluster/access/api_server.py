@@ -20,6 +20,7 @@ from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.errors import WispError
 
 TIMEOUT_S = 10.0
+MAX_MESSAGE_CHARS = 2048  # of a refusal, which quotes the tenant's values
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 RETRIED = (429, 500, 502, 503, 504)
 BACKOFF_S = (0.1, 0.5)
@@ -31,6 +32,7 @@ class ApiError(WispError):
     """The API server refused a request, or could not be reached (``code`` 0)."""
 
     def __init__(self, what: str, code: int, reason: str, message: str) -> None:
+        message = message[:MAX_MESSAGE_CHARS]
         self.code, self.reason, self.message = code, reason, message
         super().__init__(f"{what}: {code} {reason}: {message}" if code else f"{what}: {message}")
 
