@@ -26,6 +26,29 @@ def test_of_a_node_labels_and_allocatable_are_kept():
     assert "spec" not in kept
 
 
+def owned(kind, container=None, **fields):
+    """An object whose controller is a model, as anybody may say of theirs."""
+    owner = {"kind": "InferenceModel", "name": "chat", "uid": "u", "controller": True}
+    pod = {"containers": [container or {"name": "runtime"}]}
+    return document(kind, {"ownerReferences": [owner]}, spec={"template": {"spec": pod}}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_kept"),
+    [
+        (owned("Deployment"), True),
+        (owned("Deployment", {"env": [{"name": f"E{n}", "value": "x" * 4096} for n in range(64)]}), True),
+        (owned("Deployment", {"env": [{"name": f"E{n}"} for n in range(50_000)]}), False),
+        (owned("Deployment", status={"x": [[[]]] * 20_000}), False),
+        (owned("Job", {"args": ["x"] * 50_000}), False),
+    ],
+)
+def test_of_an_object_with_more_values_than_a_child_has_the_identity_is_kept(found, is_kept):
+    kept = trimmed(found)
+    assert ("spec" in kept) == is_kept
+    assert kept["metadata"]["ownerReferences"] == found["metadata"]["ownerReferences"]
+
+
 def test_annotations_and_labels_of_ours_are_kept():
     metadata = {
         "managedFields": [1],

@@ -18,6 +18,7 @@ METADATA = (
 )
 LABELS = (MODEL_LABEL, "pod-template-hash")
 ANNOTATIONS = ("wisp.dev/", "controller.kubernetes.io/")
+MAX_VALUES = 10_000  # of an object; our own have some hundred, and 100,000 short ones take 25 MiB
 CONTAINER = ("name", "image", "resources", "startupProbe", "volumeMounts")
 VOLUME = ("name", "image", "persistentVolumeClaim")
 
@@ -33,10 +34,21 @@ def trimmed(body: Body) -> dict[str, Any]:
         return {**kept, "status": {"allocatable": dict(body.get("status", {}).get("allocatable", {}))}}
     if kind != KIND and not any(ref.get("controller") for ref in kept["metadata"].get("ownerReferences", ())):
         return kept  # a stranger's: its name and version are enough
-    kept |= {key: body[key] for key in ("spec", "status") if key in body}
-    if kind == "Pod" and "spec" in kept:
-        kept["spec"] = _pod_spec(kept["spec"])
-    return kept
+    content = {key: body[key] for key in ("spec", "status") if key in body}
+    if kind == "Pod" and "spec" in content:
+        content["spec"] = _pod_spec(content["spec"])
+    return {**kept, **content} if _has_at_most(content, MAX_VALUES) else kept
+
+
+def _has_at_most(content: Body, limit: int) -> bool:
+    """Whether all maps and lists of ``content`` together hold at most ``limit`` values."""
+    count, rest = 0, [content]
+    while rest and count <= limit:
+        part = rest.pop()
+        count += len(part)
+        inner = part.values() if isinstance(part, Mapping) else part
+        rest += [value for value in inner if isinstance(value, Mapping | list)]
+    return count <= limit
 
 
 def _metadata(metadata: Body, *, has_all_labels: bool) -> dict[str, Any]:

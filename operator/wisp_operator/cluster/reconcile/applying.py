@@ -82,7 +82,7 @@ class Applier:
     def replicas(self, model: InferenceModel) -> int:
         """Number of pods that the model's own Deployment requests now; 0 without one."""
         deployments = [self._caches.deployment(model.namespace, model.name)]
-        return next((int(live["spec"].get("replicas", 0)) for live in owned(deployments, model)), 0)
+        return next((int(live.get("spec", {}).get("replicas", 0)) for live in owned(deployments, model)), 0)
 
     def retry_s(self, key: str) -> float | None:
         """Seconds until a blocked child of a model is tried again; None if none is blocked."""
