@@ -42,7 +42,8 @@ def trimmed(body: Body) -> dict[str, Any]:
 
 def _has_at_most(content: Body, limit: int) -> bool:
     """Whether all maps and lists of ``content`` together hold at most ``limit`` values."""
-    count, rest = 0, [content]
+    count = 0
+    rest: list[Mapping[str, Any] | list[Any]] = [content]
     while rest and count <= limit:
         part = rest.pop()
         count += len(part)

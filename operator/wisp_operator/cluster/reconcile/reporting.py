@@ -14,6 +14,7 @@ from wisp_operator.cluster.reconcile.events import EventNote, event, transitions
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import status
 from wisp_operator.core.autoscale import Decision
+from wisp_operator.core.conditions import shortened
 from wisp_operator.core.observation import Observation
 from wisp_operator.errors import InvalidModel
 
@@ -67,6 +68,7 @@ class Reporter:
             written: status in the cluster.
             sentence: limits that the model exceeds, and the remedies.
         """
+        sentence = shortened(sentence)
         known = {entry.get("type"): entry for entry in written.get("conditions", ())}.get("Accepted", {})
         before = (known.get("reason"), known.get("message"), known.get("observedGeneration"))
         if before == (REFUSED, sentence, model.generation):
