@@ -3,14 +3,17 @@
 import gzip
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from fake_engine import MAX_CONTEXT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.parsing.body import body_limit
 from wisp_runtime.server.parsing.requests import ChatRequest, CompletionRequest
+from wisp_runtime.server.parsing.sampling import encode_prompt
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
@@ -164,6 +167,15 @@ def test_a_text_far_longer_than_the_context_is_refused_untokenized(api, server, 
     error = error_of(response)
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
     assert "4608 characters at the very most" in error["message"]  # 512 times "<|start|>"
+
+
+def test_a_prompt_of_which_only_the_beginning_is_tokenized_is_given_no_exact_length():
+    words = SimpleNamespace(longest_token_chars=100, encode=lambda text, adds_special: text.split())
+    with pytest.raises(ApiError) as refused:
+        encode_prompt(words, "ab " * 4000, 512, "prompt", adds_special=True)
+    message = str(refused.value)
+    assert "the prompt has more than 1366: only its beginning was counted" in message
+    assert "by at least" not in message
 
 
 @pytest.mark.parametrize(

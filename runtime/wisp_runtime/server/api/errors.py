@@ -87,6 +87,22 @@ def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: in
     )
 
 
+def beginning_too_long(tokens: int, max_context: int, param: str) -> ApiError:
+    """The beginning of the prompt alone exceeds the context; the rest was not tokenized.
+
+    Args:
+        tokens: tokens of the beginning.
+        max_context: context length in tokens.
+        param: field of the request with the prompt.
+    """
+    return bad_request(
+        f"This model's maximum context length is {max_context} tokens, and the prompt has more than "
+        f"{tokens}: only its beginning was counted. Shorten the prompt.",
+        param,
+        "context_length_exceeded",
+    )
+
+
 def text_too_long(chars: int, max_chars: int, max_context: int, param: str) -> ApiError:
     """The text exceeds the context whatever its tokens are."""
     return bad_request(

@@ -9,7 +9,12 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
-from wisp_runtime.server.api.errors import bad_request, context_exceeded, text_too_long
+from wisp_runtime.server.api.errors import (
+    bad_request,
+    beginning_too_long,
+    context_exceeded,
+    text_too_long,
+)
 from wisp_runtime.server.parsing.requests import GenerationRequest
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -149,7 +154,7 @@ def encode_prompt(
     if len(text) > 2 * sample_chars:
         tokens = len(tokenizer.encode(text[:sample_chars], adds_special=False))
         if tokens > max_context + SAMPLE_MARGIN_TOKENS:
-            raise context_exceeded(tokens, None, max_context, param)
+            raise beginning_too_long(tokens, max_context, param)
     return tokenizer.encode(text, adds_special=adds_special)
 
 
