@@ -101,6 +101,7 @@ class App:
         token = _token(client)
         self._access.check_before_body(token)
         request_body.check_media_type(client.header(b"content-type"))
+        request_body.check_encoding(client.header(b"content-encoding"))
         account = self._access.account(token, client.host)
         client.held.move_to(account)
         body = await client.read_body(self._config.max_body_bytes)

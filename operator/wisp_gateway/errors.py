@@ -10,6 +10,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── RequestTimeout       408    the body did not arrive within --body-timeout-s
 ├── BodyTooLarge         413    over --max-body-bytes
 ├── UnsupportedMedia     415    the content type is not JSON
+├── UnsupportedEncoding  415    the body is compressed
 ├── QueueFull            429    coldStart.queueLimit requests already wait
 ├── TooMuchHeld          429    over --max-held-bytes, or this client's or model's share of it
 ├── HeadersTooLarge      431    over --max-header-bytes
@@ -136,6 +137,12 @@ class UnsupportedMedia(GatewayError):
     """The content type is not JSON."""
 
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
+class UnsupportedEncoding(GatewayError):
+    """The body is compressed."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
 
 
 class QueueFull(GatewayError):

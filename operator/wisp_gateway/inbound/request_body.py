@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from wisp_gateway.errors import BadRequest, NotJson, UnsupportedMedia
+from wisp_gateway.errors import BadRequest, NotJson, UnsupportedEncoding, UnsupportedMedia
 from wisp_http.json_scan import Field, JsonLimits, JsonRefused, JsonScan
 
 # Parsing this much takes 10 ms at worst.
@@ -148,6 +148,18 @@ def check_media_type(content_type: str) -> None:
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise UnsupportedMedia(f"Content-Type {media_type[:100]!r} is not served; send application/json.")
+
+
+def check_encoding(content_encoding: str) -> None:
+    """Check that the body is sent as it is.
+
+    Raises:
+        UnsupportedEncoding: it is compressed.
+    """
+    if content_encoding.strip().lower() not in ("", "identity"):
+        raise UnsupportedEncoding(
+            f"Content-Encoding {content_encoding[:100]!r} is not served; send the body uncompressed."
+        )
 
 
 def parse(raw: bytes) -> RequestBody:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 
@@ -21,6 +22,7 @@ def raw(world, data, timeout_s=5.0):
 
 
 JSON = {"content-type": "application/json"}
+GZIP = {**JSON, "content-encoding": "gzip"}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,7 @@ JSON = {"content-type": "application/json"}
         ("POST", "/default/m/v1/completions", b'{"model": "other"}', JSON, 404, "model_not_found"),
         ("POST", "/v1/completions", b"x" * 2001, JSON, 413, "request_too_large"),
         ("POST", "/v1/completions", b"{}", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        ("POST", "/v1/completions", gzip.compress(b"{}"), GZIP, 415, "unsupported_content_encoding"),
         ("POST", "/v1/completions", b"{", JSON, 400, "invalid_json"),
         ("POST", "/v1/completions", b"", JSON, 400, "invalid_json"),
         ("POST", "/v1/completions", b"\xff\xfe{", JSON, 400, "invalid_json"),
