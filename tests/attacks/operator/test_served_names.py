@@ -74,5 +74,5 @@ def test_a_name_stays_with_its_first_holder_through_renames_deletion_and_a_new_g
 
 def test_a_served_name_like_another_models_key_is_none(server, operator, namespace, stranger):
     asks = {"uri": "file:///srv", "servedName": f"{namespace}/absent"}
-    server.apply(model("thief", model=asks), namespace=stranger)
-    until(lambda: named(server, "thief", stranger) == ("False", "ServedNameTaken", ["thief"]))
+    server.apply(model("impostor", model=asks), namespace=stranger)
+    until(lambda: named(server, "impostor", stranger) == ("False", "ServedNameTaken", ["impostor"]))
