@@ -116,6 +116,18 @@ def test_several_models_fit_only_if_each_does(folder, tmp_path):
     assert "Each model is checked alone" in done.output
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_one_model_that_cannot_be_read_hides_no_other(folder, tmp_path, flags):
+    file = tmp_path / "models.yaml"
+    lost = {**manifest(tmp_path / "lost"), "metadata": {"name": "lost"}}
+    last = {**manifest(folder), "metadata": {"name": "last"}}
+    file.write_text("\n---\n".join(map(json.dumps, [manifest(folder), lost, last])))
+    done = wisp("fit", file, "--gpu", "h100", *flags)
+    assert done.exit_code == 2
+    assert all(name in done.stdout for name in ("eight", "last"))
+    assert "wisp fit: lost: " in done.stderr
+
+
 def test_a_total_that_is_more_than_the_need_says_why(folder):
     said = "needs: the least that serves, one sequence of"
     assert said in wisp("fit", folder, "--gpu", "h100").output

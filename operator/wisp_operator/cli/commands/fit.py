@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from wisp_plan.fit.verdict import Fit
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import find_card
 
+UNKNOWN = 2  # exit code
 EXAMPLES = """\b
 Examples:
   wisp fit model.yaml                       on what the manifest asks for, else on this machine
@@ -61,10 +63,11 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     """
     chosen = {key: value for key, value in runtime.items() if value is not None}
     try:
-        answers = [(model, _plan(model, gpu, device)) for model in _models(target, chosen)]
+        models = _models(target, chosen)
     except (PlanError, SourceError, InvalidModel) as error:
         click.echo(f"wisp fit: {error}", err=True)
-        raise click.exceptions.Exit(2) from error
+        raise click.exceptions.Exit(UNKNOWN) from error
+    answers = _answers(models, gpu, device)
     cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
         documents = [_document(model, answer, cards[answer.device_name]) for model, answer in answers]
@@ -76,8 +79,24 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
             click.echo(_caution(card), nl=False)
         if len(answers) > 1:
             click.echo("Each model is checked alone, as if the others were asleep.")
+    if len(answers) < len(models):
+        raise click.exceptions.Exit(UNKNOWN)
     refused = any(card and card.support == "refused" for card in cards.values())
     raise click.exceptions.Exit(0 if all(answer.fits for _, answer in answers) and not refused else 1)
+
+
+def _answers(
+    models: Sequence[InferenceModel], gpu: str | None, device: Choice
+) -> list[tuple[InferenceModel, Fit]]:
+    """Plan each model alone; one that cannot be planned is reported on stderr and left out."""
+    answers = []
+    for model in models:
+        try:
+            answers.append((model, _plan(model, gpu, device)))
+        except (PlanError, SourceError, InvalidModel) as error:
+            named = f"{model.name}: " if len(models) > 1 else ""
+            click.echo(f"wisp fit: {named}{error}", err=True)
+    return answers
 
 
 def _card(answer: Fit) -> Card | None:
