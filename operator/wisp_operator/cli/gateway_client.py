@@ -5,6 +5,7 @@ Standard library only, so that ``wisp get`` and ``wisp chat`` start at once.
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,9 +106,16 @@ class GatewayClient:
                 f"no gateway answers at {self.url} ({_cause(error)}). "
                 "Start one with: wisp up model.yaml, or name another with --url."
             ) from error
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
+            raise RequestRefused(self._key_remedy(), "invalid_api_key")
         if answer.status >= 400:
             raise _refused(answer.read(), f"the gateway answered HTTP {answer.status}.")
         return answer
+
+    def _key_remedy(self) -> str:
+        if self._key:
+            return f"the gateway at {self.url} does not know the key in WISP_API_KEY. Set a valid one."
+        return f"the gateway at {self.url} wants an API key. Set WISP_API_KEY to one."
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection

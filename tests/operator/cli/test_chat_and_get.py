@@ -126,6 +126,21 @@ def test_where_the_context_leaves_less_than_the_bound_the_context_is_the_bound(g
     assert ["max_tokens" in body for body, _ in gateway.asked] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("key", "says"), [("", "wants an API key. Set WISP_API_KEY"), ("k", "does not know the key")]
+)
+def test_a_gateway_that_wants_a_key_is_given_it_by_the_environment(gateway, key, says):
+    gateway.status = 401
+    gateway.answer = (
+        b'{"error": {"message": "Send it as \'Authorization: Bearer KEY\'.", "code": "invalid_api_key"}}'
+    )
+    done = wisp(
+        "chat", "tiny", "--url", gateway.url, "--once", "hi", environment={**os.environ, "WISP_API_KEY": key}
+    )
+    stderr = " ".join(done.stderr.split())
+    assert (done.returncode, says in stderr, "Authorization" in stderr) == (1, True, False), stderr
+
+
 def test_an_unknown_model_is_reported_with_the_nearest_name(gateway):
     gateway.status = 404
     gateway.answer = json.dumps({"error": {"message": "no", "code": "model_not_found"}}).encode()

@@ -49,6 +49,7 @@ def command(model: str, url: str, system: str | None, once: str | None, **sampli
     """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves.
 
     The first message wakes a model at zero; meanwhile its progress is shown. What is piped in is one message.
+    WISP_API_KEY in the environment is sent to a gateway that wants a key.
     """
     chat = Chat(GatewayClient(url), model, system, sampling)
     if once is not None:
