@@ -101,7 +101,7 @@ class Controller:
 
         Raises:
             NotLocal: one of them needs what only a cluster has; then nothing changes.
-            KeysMissing: one of them asks callers for a key, and there is no file of keys.
+            KeysMissing: one of them asks callers for a key, and there is no file of keys, or none in it.
         """
         for model in models:
             self._require_local(model)
@@ -234,10 +234,17 @@ class Controller:
 
     def _require_local(self, model: InferenceModel) -> None:
         pod_template.read(self._deployment(model, 0))
-        if model.spec.access.api_key_secret_ref and self._api_keys is None:
+        if not model.spec.access.api_key_secret_ref:
+            return
+        if self._api_keys is None:
             raise KeysMissing(
                 f"{model.key} lets in only callers with a key (spec.access.apiKeySecretRef), and "
                 "a machine has no Secrets. Give a file with one key a line: --api-keys FILE."
+            )
+        if not _holds_keys(self._api_keys):
+            raise KeysMissing(
+                f"{self._api_keys} holds no API key that can be read, and {model.key} lets in only callers "
+                "with one (spec.access.apiKeySecretRef). Write one key a line into it, as plain text."
             )
 
     def _log_transition(self, model: InferenceModel, new: status.Status) -> None:
@@ -250,6 +257,16 @@ class Controller:
         named = new.condition("Named")
         if named.status == "False" and (before is None or before.condition("Named").status != "False"):
             log.warning("%s: %s: %s", model.key, named.reason, named.message)
+
+
+def _holds_keys(file: Path) -> bool:
+    """Return True if a file can be read and has a key, as the gateway will read it."""
+    try:
+        lines = [line.strip() for line in file.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return False
+    keys = [line.partition(":")[2] if ":" in line else line for line in lines if not line.startswith("#")]
+    return any(key.strip() for key in keys)
 
 
 def _on_this_machine(model: InferenceModel) -> InferenceModel:

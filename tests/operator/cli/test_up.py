@@ -249,6 +249,15 @@ def test_models_that_cannot_be_served_are_refused_before_anything_starts(tmp_pat
     assert (found, said in stderr, "Traceback" in stderr) == (code, True, False), stderr
 
 
+@pytest.mark.parametrize("content", [b"", b"# none yet\nname:\n", b"\xff\xfe\x00"])
+def test_a_file_without_a_readable_key_is_refused_for_a_model_that_wants_one(tmp_path, content):
+    keys = tmp_path / "keys"
+    keys.write_bytes(content)
+    document = manifest(access={"apiKeySecretRef": {"name": "keys"}})
+    code, stderr = refusal(tmp_path, document, "--port", "0", "--api-keys", str(keys))
+    assert (code, "holds no API key that can be read" in " ".join(stderr.split())) == (1, True), stderr
+
+
 def test_a_port_in_use_is_one_sentence_with_the_remedy(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
