@@ -69,7 +69,7 @@ class Pace:
         if decodes_wait and limits.target_per_token_s is not None and times is not None:
             return times.budget((), tokens, limits.target_per_token_s - times.decode_s)
         if decodes_wait:
-            return self._by_work(limits.mixed_step_tokens or tokens)
+            return self._by_work(min(tokens, limits.mixed_step_tokens or tokens))
         if limits.target_first_token_s is not None and times is not None:
             return times.budget((), tokens, limits.target_first_token_s / FIRST_TOKEN_STEPS)
         return self._by_work(tokens)
