@@ -189,4 +189,4 @@ def test_the_node_cache_belongs_to_the_user_of_the_models(space, tmp_path):
     if not NODE_RUN.exists():
         pytest.skip("the directory is on a node that is not this machine")
     # Helm waits for all pods of a DaemonSet but one.
-    until(lambda: (folder.stat().st_uid, folder.stat().st_gid) == (4242, 4242))
+    until(lambda: folder.exists() and (folder.stat().st_uid, folder.stat().st_gid) == (4242, 4242))
