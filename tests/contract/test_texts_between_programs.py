@@ -25,7 +25,7 @@ from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import measured
 from wisp_operator.core.status import Progress, State, Status
-from wisp_operator.desired.environment import environment
+from wisp_operator.desired.pod.environment import environment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.gateway.directory import DirectoryFile, entry
 from wisp_operator.local.machine.hardware import device_for

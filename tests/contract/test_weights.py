@@ -16,7 +16,7 @@ from wisp_operator.core.fit.sources import files_of
 from wisp_operator.core.status_rules import FETCH_FAILURES
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.deployment import deployment
-from wisp_operator.desired.environment import OPTIONAL_KEYS, SECRET_KEYS
+from wisp_operator.desired.pod.environment import OPTIONAL_KEYS, SECRET_KEYS
 from wisp_operator.desired.settings import BuildSettings
 from wisp_runtime import errors
 from wisp_runtime.cli.pull import command as pull

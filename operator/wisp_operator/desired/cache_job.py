@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.desired.arguments import COMMAND, TERMINATION_LOG
 from wisp_operator.desired.deployment import deployment
-from wisp_operator.desired.environment import literal
 from wisp_operator.desired.labels import labels, metadata
-from wisp_operator.desired.placement import HOST_LABEL
+from wisp_operator.desired.pod.arguments import COMMAND, TERMINATION_LOG
+from wisp_operator.desired.pod.environment import literal
+from wisp_operator.desired.pod.placement import HOST_LABEL
+from wisp_operator.desired.pod.volumes import FETCHED, cache_dir
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.desired.volumes import FETCHED, cache_dir
 
 FETCH_LABEL = "wisp.dev/fetch"
 MAX_NODES = 32

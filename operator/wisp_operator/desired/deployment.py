@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.desired.arguments import COMMAND, TERMINATION_LOG, arguments
-from wisp_operator.desired.environment import environment, literal
 from wisp_operator.desired.labels import PORT_NAME, RUNTIME_PORT, labels, metadata, selector
-from wisp_operator.desired.placement import placement, resources
+from wisp_operator.desired.pod.arguments import COMMAND, TERMINATION_LOG, arguments
+from wisp_operator.desired.pod.environment import environment, literal
+from wisp_operator.desired.pod.placement import placement, resources
+from wisp_operator.desired.pod.volumes import mounts, volumes
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.desired.volumes import mounts, volumes
 
 STOP_MARGIN_S = 10
 

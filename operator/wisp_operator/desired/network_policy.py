@@ -10,7 +10,7 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import PORT_NAME, metadata, selector
-from wisp_operator.desired.volumes import FETCHED
+from wisp_operator.desired.pod.volumes import FETCHED
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import cache_claim, metadata
+from wisp_operator.desired.pod.volumes import FETCHED
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.desired.volumes import FETCHED
 
 
 def needs_claim(model: InferenceModel) -> bool:

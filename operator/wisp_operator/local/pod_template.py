@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wisp_operator.desired.volumes import CACHE_DIR
+from wisp_operator.desired.pod.volumes import CACHE_DIR
 from wisp_operator.errors import WispError
 
 LOOPBACK = "127.0.0.1"

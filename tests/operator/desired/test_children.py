@@ -8,10 +8,10 @@ from wisp_operator.api import parse
 from wisp_operator.cluster.observation.nodes import devices, eligible, pin_to_products
 from wisp_operator.cluster.reconcile.fitting import conclude, unmeasured
 from wisp_operator.core.fit.verdict import FitReport
-from wisp_operator.desired.arguments import arguments
 from wisp_operator.desired.cache_job import cache_jobs
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.network_policy import network_policy
+from wisp_operator.desired.pod.arguments import arguments
 from wisp_operator.desired.settings import BuildSettings
 
 SETTINGS = BuildSettings()

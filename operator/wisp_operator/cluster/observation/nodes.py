@@ -13,7 +13,7 @@ from typing import Any
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.api.quantities import bytes_of
 from wisp_operator.core.fit.verdict import Device, of_card
-from wisp_operator.desired.placement import HOST_LABEL, MEMORY_LABEL, PRODUCT_LABEL
+from wisp_operator.desired.pod.placement import HOST_LABEL, MEMORY_LABEL, PRODUCT_LABEL
 from wisp_plan.errors import UnknownCard
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, card_of_labels
 

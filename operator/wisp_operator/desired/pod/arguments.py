@@ -5,7 +5,7 @@ from __future__ import annotations
 from wisp_operator.api import InferenceModel
 from wisp_operator.api.types import Scheduling
 from wisp_operator.desired.labels import RUNTIME_PORT
-from wisp_operator.desired.volumes import cache_dir, model_path
+from wisp_operator.desired.pod.volumes import cache_dir, model_path
 
 COMMAND = ("wisp-runtime",)
 TERMINATION_LOG = "/dev/termination-log"

@@ -1,0 +1,1 @@
+"""Parts of a runtime pod: its command line, environment, volumes, resources and placement."""
