@@ -114,7 +114,7 @@ class App:
         request = Request(
             path=route.path,
             headers=client.headers_with_id(),
-            body=body.with_model(state.model.served_name),
+            body=body.addressable(),
             key=prefix_key(body.prompt_prefix()) if state.model.routing == "PrefixAware" else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,

@@ -22,6 +22,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
     ├── ModelSuspended          spec.suspend
     ├── ModelFailed             it cannot be started now
     ├── WaitedTooLong           held for coldStart.maxWait
+    ├── PodsRefused             pods that answer, and take none of its requests
     ├── TooManyConnections      over --max-connections
     └── Stopping                the gateway is stopping
 StartError                      the gateway cannot start (exit 1)
@@ -209,6 +210,12 @@ class WaitedTooLong(Unavailable):
     """Held for ``coldStart.maxWait``."""
 
     code = "wait_expired"
+
+
+class PodsRefused(Unavailable):
+    """The model's pods answer, but take no request of this gateway: other tokens, or another model there."""
+
+    code = "pods_refused"
 
 
 class TooManyConnections(Unavailable):

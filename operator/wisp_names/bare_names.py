@@ -29,6 +29,8 @@ class Claim:
         created: creation time, Unix seconds.
         names: names that it asks for.
         granted, refused: names on which the operator has decided.
+        leaving: those of ``names`` that its spec no longer asks for, while pods of it still have them. It
+            holds them on, unless another model of its namespace asks.
     """
 
     key: str
@@ -36,6 +38,7 @@ class Claim:
     names: frozenset[str]
     granted: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
+    leaving: frozenset[str] = frozenset()
 
     @property
     def namespace(self) -> str:
@@ -131,7 +134,7 @@ def _decide(name: str, claims: list[Claim], last: _Holding | None, now_s: float)
             claim.key,
         )
 
-    best = min(claims, key=rank, default=None)
+    best = min(_without_leaving(name, claims), key=rank, default=None)
     if best is not None and name in best.granted:
         return _Holding(best.key)
     if last is None and best is not None and name in best.refused:
@@ -143,3 +146,9 @@ def _decide(name: str, claims: list[Claim], last: _Holding | None, now_s: float)
         if now_s - gone_s < RESERVED_S:
             return _Holding(last.key, gone_s)
     return None if best is None else _Holding(best.key)
+
+
+def _without_leaving(name: str, claims: list[Claim]) -> list[Claim]:
+    """Leave out models that still have ``name`` where another of their namespace asks for it."""
+    asking = {claim.namespace for claim in claims if name not in claim.leaving}
+    return [claim for claim in claims if name not in claim.leaving or claim.namespace not in asking]

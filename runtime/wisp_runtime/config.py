@@ -72,6 +72,9 @@ class ServeConfig:
     served_name: str | None = _option(
         None, parse_text, "NAME", "The id in /v1/models (default: last part of MODEL)."
     )
+    alias: str | None = _option(
+        None, parse_text, "NAME", "A further id that requests may name; answers have the first one."
+    )
     revision: str | None = _option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
     host: str = _option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
     port: int = _option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
@@ -203,6 +206,11 @@ class ServeConfig:
         scheme, _, path = self.model.rpartition("://")
         path = path.partition("@")[0] if scheme == "hf" else path  # hf://ORG/NAME@REVISION
         return Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids by which a request may name the model; the one in answers first."""
+        return (self.name,) if self.alias in (None, self.name) else (self.name, self.alias)
 
 
 def options() -> tuple[Field[Any], ...]:

@@ -68,7 +68,9 @@ def served(found: api.InferenceModel) -> ServeConfig:
     [
         (model(), {"model": "hf://Qwen/Qwen3-0.6B", "served_name": "chat", "device": "cuda", "port": 8000}),
         (model(source={"revision": "main"}), {"revision": "main"}),
-        (model(source={"servedName": "Qwen/Qwen3"}), {"served_name": "Qwen/Qwen3"}),
+        (model(source={"servedName": "Qwen/Qwen3"}), {"served_name": "Qwen/Qwen3", "alias": "chat"}),
+        (model(source={"servedName": "Qwen/Qwen3"}), {"names": ("Qwen/Qwen3", "chat")}),
+        (model(), {"names": ("chat",)}),
         (model("file:///srv/m"), {"model": "/models/chat"}),
         (model("pvc://models/qwen"), {"model": "/models/chat"}),
         (model("oci://ghcr.io/acme/q:1"), {"model": "/models/chat"}),
@@ -105,7 +107,8 @@ def test_the_runtime_reads_what_the_operator_wrote(found, expect):
 def test_every_flag_the_operator_writes_is_on_the_contracts_page():
     documented = set(re.findall(r"--[a-z-]+", CONTRACTS.read_text()))
     scheduling = {"targetFirstToken": "1s", "targetPerToken": "20ms", "maxWaiting": 9, "maxQueueWait": "9s"}
-    everything = model(source={"revision": "main"}, runtime={"deterministic": True}, scheduling=scheduling)
+    source = {"revision": "main", "servedName": "Qwen/Qwen3"}
+    everything = model(source=source, runtime={"deterministic": True}, scheduling=scheduling)
     arguments = deployment(everything, 1, BuildSettings())["spec"]["template"]["spec"]
     written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
     assert written <= documented

@@ -11,8 +11,9 @@ from wisp_names import bare_names
 from wisp_names.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
 
-def asks(key, *names, created=1, granted=(), refused=()):
-    return Claim(key, created, frozenset(names or ("llama",)), frozenset(granted), frozenset(refused))
+def asks(key, *names, created=1, granted=(), refused=(), leaving=()):
+    asked = frozenset(names or ("llama",)) | frozenset(leaving)
+    return Claim(key, created, asked, frozenset(granted), frozenset(refused), frozenset(leaving))
 
 
 PROD = asks("prod/llama", created=5)
@@ -22,6 +23,7 @@ OLDER = asks("tenant-b/x", created=2)
 NEWER = asks("tenant-b/x", created=7)
 REFUSED = asks("tenant-b/x", created=2, refused=("llama",))
 GRANTED = asks("tenant-b/x", created=7, granted=("llama",))
+RENAMED = asks("prod/llama", "new", created=5, granted=("llama",), leaving=("llama",))
 SECOND = asks("tenant-b/y", created=8, granted=("llama",))
 
 
@@ -43,6 +45,10 @@ SECOND = asks("tenant-b/y", created=8, granted=("llama",))
         ([(0, [PROD]), (1, []), (2, [NEWER])], None),  # nor may it be taken anew meanwhile
         ([(0, [PROD]), (1, []), (1 + RESERVED_S, []), (2 + RESERVED_S, [NEWER])], "tenant-b/x"),
         ([(0, [PROD]), (1, [asks("prod/llama", "llama-2")]), (2, [NEWER])], None),  # renamed, not deleted
+        ([(0, [PROD]), (1, [RENAMED])], "prod/llama"),  # pods of it still have the name
+        ([(0, [RENAMED])], "prod/llama"),  # so decided before this process began
+        ([(0, [PROD]), (1, [RENAMED, OLDER])], "prod/llama"),
+        ([(0, [PROD]), (1, [RENAMED, BESIDE])], "prod/other"),  # two models of a namespace change places
         ([(0, [REFUSED])], None),  # refused before this process began: it waits the full time from now
         ([(0, [REFUSED]), (RESERVED_S, [REFUSED])], "tenant-b/x"),
         ([(0, [PROD]), (1, [GRANTED])], "tenant-b/x"),  # the operator has waited already

@@ -27,6 +27,7 @@ def parsed(monkeypatch):
 # Flag, what is written, what is read. One row for each field at least: checked below.
 VALUES = [
     ("--served-name", "my-model", "my-model"),
+    ("--alias", "chat", "chat"),
     ("--revision", "main", "main"),
     ("--host", "::1", "::1"),
     ("--port", "0", 0),

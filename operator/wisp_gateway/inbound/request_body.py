@@ -61,17 +61,15 @@ class RequestBody:
             )
         return name
 
-    def with_model(self, served_name: str) -> bytes:
-        """Return the body with ``model`` as the pod serves it; the received bytes if it already is."""
-        name = json.dumps(served_name).encode()
+    def addressable(self) -> AddressableBody:
+        """Return the body as one whose ``model`` can be changed."""
         field = self.fields.get("model")
         if field is not None:
-            if _text(self._value("model")) == served_name:
-                return self.raw
-            return self.raw[: field.start] + name + self.raw[field.end :]
+            return AddressableBody(self.raw, field.start, field.end)
         start = self.object_start + 1
-        comma = b", " if self.fields else b""
-        return self.raw[:start] + b'"model": ' + name + comma + self.raw[start:]
+        label, comma = b'"model": ', b", " if self.fields else b""
+        raw = self.raw[:start] + label + comma + self.raw[start:]
+        return AddressableBody(raw, start + len(label), start + len(label))
 
     def prompt_prefix(self) -> bytes:
         """Return the first bytes of tools, then of messages or prompt; empty if there is no prompt.
@@ -97,6 +95,31 @@ class RequestBody:
     def _compact(self, field: Field) -> bytes:
         part = self.raw[field.start : min(field.end, field.start + 4 * PREFIX_BYTES)]
         return b"".join(_TOKEN.findall(part))[:PREFIX_BYTES]
+
+
+class AddressableBody:
+    """A body on its way to a pod, of which one copy is kept: pods of one model may know it by several names.
+
+    Args:
+        raw: complete body.
+        start, end: position of the value of ``model``.
+    """
+
+    def __init__(self, raw: bytes, start: int, end: int) -> None:
+        self.raw = raw
+        self._start, self._end = start, end
+
+    def named(self, name: str) -> bytes:
+        """Return the body with ``model`` as a pod knows it; the same bytes if it already is."""
+        if _text(self.raw[self._start : self._end]) != name:
+            value = json.dumps(name).encode()
+            self.raw = self.raw[: self._start] + value + self.raw[self._end :]
+            self._end = self._start + len(value)
+        return self.raw
+
+    def drop(self) -> None:
+        """Forget the bytes: the request is not sent again."""
+        self.raw, self._start, self._end = b"", 0, 0
 
 
 class BodyScan:

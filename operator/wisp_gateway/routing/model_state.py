@@ -30,6 +30,7 @@ class Pod:
         self.slots_used = 0
         self.sequences = 0
         self.observed_ready: bool | None = None  # None: as in the snapshot
+        self._unknown_names: set[str] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -43,6 +44,24 @@ class Pod:
         old, self.endpoint = self.endpoint, endpoint
         if (old.address, old.ready) != (endpoint.address, endpoint.ready):
             self.observed_ready = None
+            self.forget_names()
+
+    def names_of(self, model: Model) -> list[str]:
+        """Return the names by which to ask this pod: ``metadata.name`` first, which never changes.
+
+        A runtime of an earlier release knows its served name alone, which may be the one before a change:
+        the operator lists it among the model's names until no pod has it.
+        """
+        names = dict.fromkeys((model.name, model.served_name, *sorted(model.names)))
+        return [name for name in names if name not in self._unknown_names] or list(names)
+
+    def record_unknown(self, name: str) -> None:
+        """Record that the pod answered that it does not know a name."""
+        self._unknown_names.add(name)
+
+    def forget_names(self) -> None:
+        """Forget what the pod does not know: its address may be another's now."""
+        self._unknown_names.clear()
 
 
 class ModelState:

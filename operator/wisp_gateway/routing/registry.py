@@ -170,5 +170,6 @@ def _resolve_slot(
 
 
 def _claim(model: Model) -> Claim:
-    names = frozenset({model.name, model.served_name}) - model.refused_names
-    return Claim(model.key, model.created, names, granted=model.names)
+    asked = frozenset({model.name, model.served_name})
+    names = (asked | model.names) - model.refused_names
+    return Claim(model.key, model.created, names, granted=model.names, leaving=model.names - asked)

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import NORMAL
-from wisp_gateway.errors import EndpointLost, EndpointRefused, Headers, UpstreamFailed
+from wisp_gateway.errors import EndpointLost, EndpointRefused, Headers, PodsRefused, UpstreamFailed
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
+from wisp_gateway.inbound.request_body import AddressableBody
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry, Slot
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 MAX_DEATHS = 1
 # A pod that drains answers 503 and does not die; another may take the request.
 MAX_REFUSALS = 2
+MIN_REFUSED_RETRY_S = 2
 # Of one model: its owner sets the interval, and a gateway has one processor for all.
 MAX_BEATS_PER_S = 100
 
@@ -38,7 +40,7 @@ class Request:
 
     path: str
     headers: Headers
-    body: bytes
+    body: AddressableBody
     key: bytes | None
     is_stream: bool
     entered_s: float
@@ -72,7 +74,7 @@ class Proxy:
         async with _heartbeats(client, state, request):
             slot, answer = await self._open(state, request)
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
-        request.body = b""  # no retry from here on
+        request.body.drop()  # no retry from here on
         if answer.is_request_sent:
             client.held.release()
         try:
@@ -126,17 +128,21 @@ class Proxy:
         return slot
 
     async def _send(self, state: ModelState, slot: Slot, request: Request) -> Answer:
+        """Ask a pod by a name that it knows: after a change of ``servedName`` pods of both run."""
+        for name in slot.pod.names_of(state.model):
+            answer = await self._ask(state, slot, request, request.body.named(name))
+            if answer.status != 404:
+                return answer
+            answer.abort()
+            slot.pod.record_unknown(name)
+        slot.pod.forget_names()
+        raise EndpointRefused(f"{slot.endpoint.address}: it does not serve this model")
+
+    async def _ask(self, state: ModelState, slot: Slot, request: Request, body: bytes) -> Answer:
         address = slot.endpoint.address
         own = [*self._tokens.for_pods(state.model.key), (b"x-wisp-priority", request.priority.encode())]
-        head = request_head(
-            "POST",
-            request.path,
-            address,
-            request.headers,
-            body_bytes=len(request.body),
-            own=own,
-        )
-        answer = await self._pool.exchange(address, head, request.body)
+        head = request_head("POST", request.path, address, request.headers, body_bytes=len(body), own=own)
+        answer = await self._pool.exchange(address, head, body)
         if answer.status == 401:  # a pod asks for nothing but the gateway's own token
             answer.abort()
             raise EndpointRefused(f"{address}: it does not accept this gateway's token")
@@ -158,8 +164,10 @@ class Proxy:
                 "while they worked on this request; it is not tried again."
             )
         if request.refusals > MAX_REFUSALS:
-            raise UpstreamFailed(
-                f"{request.refusals} pods of model {state.model.key} did not take this request. Retry later."
+            raise PodsRefused(
+                f"{request.refusals} times a pod of model {state.model.key} did not take this request, as "
+                "while tokens or addresses change. Retry; if it stays so, the gateway's log says why.",
+                retry_after_s=max(MIN_REFUSED_RETRY_S, state.retry_after_s),
             )
         if time.monotonic() - request.entered_s > state.model.cold_start.max_wait_s and failure.was_sent:
             raise UpstreamFailed(

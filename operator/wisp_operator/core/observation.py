@@ -137,6 +137,11 @@ class Observation:
         return tuple(pod for pod in self.pods if pod.phase != "Draining")
 
     @property
+    def served_names(self) -> tuple[str | None, ...]:
+        """Served name of each pod that does not drain; None: it has not reported one yet."""
+        return tuple(pod.runtime.model if pod.runtime else None for pod in self.live)
+
+    @property
     def ready(self) -> tuple[ObservedPod, ...]:
         """The pods that take requests."""
         return tuple(pod for pod in self.pods if pod.phase == "Ready")

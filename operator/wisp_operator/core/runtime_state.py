@@ -62,6 +62,7 @@ class Ledger:
 class RuntimeState:
     """The part of a ``/state`` that the operator uses."""
 
+    model: str = ""
     status: str = ""
     device: str = ""
     phases: tuple[PhaseReport, ...] = ()
@@ -101,6 +102,7 @@ def parse(document: object) -> RuntimeState:
         raise ValueError(f"phases must be a list of at most {MAX_PHASES}")
     ledger = fields.get("ledger")
     return RuntimeState(
+        model=_text(fields, "model", MAX_NAME_CHARS),
         status=_text(fields, "status", MAX_NAME_CHARS),
         device=_text(fields, "device", MAX_NAME_CHARS),
         phases=tuple(_phase(_object(phase, "a phase")) for phase in phases),

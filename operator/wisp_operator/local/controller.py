@@ -22,7 +22,7 @@ from wisp_operator.core import autoscale, status
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitResult
-from wisp_operator.core.naming.grants import grant
+from wisp_operator.core.naming.grants import grant, leaving_names
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
@@ -176,10 +176,20 @@ class Controller:
         )
 
     def _claim(self, model: InferenceModel) -> Claim:
-        names = frozenset({model.name, model.served_name})
+        asked = frozenset({model.name, model.served_name})
         before = self.statuses.get(model.key)
-        decided = (frozenset(before.names), frozenset(before.refused_names)) if before else ()
-        return Claim(model.key, self._histories[model.key].created, names, *decided)
+        granted, refused = (before.names, before.refused_names) if before else ((), ())
+        pods = [pod for pod in self._cluster.pods(model.key) if not pod.is_draining]
+        reported = [pod.runtime.model if pod.runtime else None for pod in pods]
+        leaving = leaving_names(asked, granted, model.served_name, reported)
+        return Claim(
+            model.key,
+            self._histories[model.key].created,
+            asked | leaving,
+            frozenset(granted),
+            frozenset(refused),
+            leaving,
+        )
 
     def _decide(
         self, model: InferenceModel, observation: Observation, now: float

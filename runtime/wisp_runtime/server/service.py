@@ -13,7 +13,7 @@ from typing import Any, Literal
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
-from wisp_runtime.server.api.errors import ApiError, unavailable
+from wisp_runtime.server.api.errors import ApiError, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Generator
 from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
@@ -88,6 +88,15 @@ class Service:
         """Abort every running sequence; its response ends with ``server_stopping``."""
         if self._text is not None:
             self._text.generator.abort_all()
+
+    def check_name(self, name: str) -> None:
+        """Check that a request means this model.
+
+        Raises:
+            ApiError: 404; it names another one.
+        """
+        if name not in self.config.names:
+            raise unknown_model(name, self.config.names)
 
     @property
     def text(self) -> TextCodec:

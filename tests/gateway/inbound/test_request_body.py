@@ -24,13 +24,14 @@ def body_of(indent: int | None = None, **fields):
 def test_a_spliced_body_is_the_same_but_for_its_model(name, served, others):
     others = {key: value for key, value in others.items() if key != "model"}
     for fields in ({"model": name, **others}, {**others, "model": name}, others):
-        spliced = parse(json.dumps(fields).encode()).with_model(served)
-        assert json.loads(spliced) == {**fields, "model": served}
+        body = parse(json.dumps(fields).encode()).addressable()
+        for known_as in (served, f"{name}!", served):
+            assert json.loads(body.named(known_as)) == {**fields, "model": known_as}
 
 
-def test_a_body_that_has_the_served_name_is_not_touched():
+def test_a_body_that_has_the_pods_name_is_not_touched():
     raw = b'{"model" : "m\\u00e4",  "seed": 1.50}'
-    assert parse(raw).with_model("mä") is raw
+    assert parse(raw).addressable().named("mä") is raw
 
 
 @pytest.mark.parametrize(

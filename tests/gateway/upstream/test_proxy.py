@@ -47,7 +47,10 @@ def test_a_pod_that_refuses_the_token_is_replaced_by_another(world):
     world.start()
     assert [world.chat().choices[0].message.content for _ in range(3)] == ["complete"] * 3
     world.model("m", refusing)
-    assert world.post().status_code == 502
+    answer = world.post()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "pods_refused")
+    assert int(answer.headers["retry-after"]) >= 2
+    assert "x-should-retry" not in answer.headers  # the SDKs try again, maybe at another gateway
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

@@ -39,9 +39,9 @@ class Cluster:
         del self.bodies[key]
         self.names.forget(key)
 
-    def decide(self, key):
+    def decide(self, key, *pod_names):
         body = self.bodies[key]
-        decision = self.names.grant(parse(body), body)
+        decision = self.names.grant(parse(body), body, pod_names)
         body["status"] = {"names": list(decision.names), "refusedNames": list(decision.refused)}
         return decision
 
@@ -179,3 +179,42 @@ def test_a_refused_model_that_still_exists_keeps_its_name(cluster):
     cluster.put("prod/llama")
     cluster.names.forget("prod/llama")  # its policy refuses it
     assert cluster.put("other/x", "llama", "2026-02-01T00:00:00Z").names == ("x",)
+
+
+def renamed(cluster, key, served):
+    cluster.bodies[key]["spec"]["model"]["servedName"] = served
+
+
+def test_a_changed_name_is_kept_until_every_pod_has_the_new_one(cluster):
+    cluster.put("prod/llama", "alpha")
+    renamed(cluster, "prod/llama", "beta")
+    assert cluster.decide("prod/llama", "alpha", None).names == ("alpha", "beta", "llama")
+    assert cluster.decide("prod/llama", "alpha", "beta").refused == ()
+    assert cluster.decide("prod/llama", "beta").names == ("beta", "llama")
+    assert "is gone; it is kept" in cluster.put("tenant-b/x", "alpha", "2026-02-01T00:00:00Z").refusal
+
+
+def test_a_sleeping_model_has_its_new_name_at_once(cluster):
+    cluster.put("prod/llama", "alpha")
+    renamed(cluster, "prod/llama", "beta")
+    assert cluster.decide("prod/llama").names == ("beta", "llama")
+
+
+def test_a_new_leader_keeps_a_changed_name_until_it_has_seen_the_pods(cluster):
+    cluster.put("prod/llama", "alpha")
+    cluster.put("prod/other")
+    renamed(cluster, "prod/llama", "beta")
+    cluster.names = ModelNames(cluster, ANY_FILE)
+    cluster.decide("prod/other")
+    assert cluster.decide("prod/llama", "alpha").names == ("alpha", "beta", "llama")
+
+
+def test_a_model_whose_pods_still_have_a_name_gives_it_to_a_neighbour_that_asks(cluster):
+    """Blue and green change places while the rollout of either may be stuck."""
+    cluster.put("prod/blue", "chat")
+    cluster.put("prod/green", "next")
+    renamed(cluster, "prod/blue", "old")
+    assert "chat" in cluster.decide("prod/blue", "chat", None).names
+    renamed(cluster, "prod/green", "chat")
+    assert "chat" in cluster.decide("prod/green", "next").names
+    assert cluster.decide("prod/blue", "chat", None).names == ("blue", "old")

@@ -19,6 +19,7 @@ def test_a_runtimes_answer_is_read():
         "error": None,
     }
     assert read(json.dumps(document).encode()) == RuntimeState(
+        model="m",
         status="ready",
         device="cpu",
         phases=(PhaseReport("weights", is_done=True, seconds=0.4, bytes=5, total_bytes=5),),

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from wisp_operator import api
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.core.observation import Failure, Observation
+from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.processes.exit_log import ExitLog
@@ -44,6 +46,10 @@ def model(name):
     )
 
 
+def called(found, served):
+    return replace(found, spec=replace(found.spec, model=replace(found.spec.model, served_name=served)))
+
+
 async def not_asked(_):
     return FitResult(FitReport("Unknown", "not asked"))
 
@@ -74,10 +80,7 @@ def test_two_models_of_one_served_name_the_first_keeps_it_and_the_log_says_so(ca
     async def run():
         published = []
         loop = controller(published)
-        second = model("two")
-        second = replace(
-            second, spec=replace(second.spec, model=replace(second.spec.model, served_name="one"))
-        )
+        second = called(model("two"), "one")
         await loop.set_models([model("one")])
         loop.reconcile_now()
         await loop.set_models([model("one"), second])
@@ -91,6 +94,23 @@ def test_two_models_of_one_served_name_the_first_keeps_it_and_the_log_says_so(ca
     logged = [message for message in caplog.messages if "ServedNameTaken" in message]
     assert len(logged) == 1
     assert "'one' is the name of default/one." in logged[0]
+
+
+def test_a_changed_served_name_answers_beside_the_new_one_until_the_pods_have_it():
+    async def run():
+        published = []
+        loop = controller(published)
+        pod = SimpleNamespace(is_draining=False, runtime=RuntimeState(model="alpha"))
+        loop._cluster.pods = lambda key: [pod]
+        for served, reported in [("alpha", "alpha"), ("beta", "alpha"), ("beta", "beta")]:
+            await loop.set_models([called(model("one"), served)])
+            pod.runtime = RuntimeState(model=reported)
+            names = loop._claim(loop.models[0]).names
+            loop.statuses["default/one"] = SimpleNamespace(names=tuple(names), refused_names=())
+            published.append(sorted(names))
+        return published
+
+    assert asyncio.run(run()) == [["alpha", "one"], ["alpha", "beta", "one"], ["beta", "one"]]
 
 
 @pytest.mark.parametrize("after", [["b"], ["b", "c"], []])

@@ -15,7 +15,7 @@ from wisp_names.bare_names import BareNames, Claim
 from wisp_operator.api import InferenceModel, parse
 from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.core.access.policy import Policy
-from wisp_operator.core.naming.grants import Grant, grant
+from wisp_operator.core.naming.grants import Grant, grant, leaving_names
 from wisp_operator.core.times import seconds_of
 from wisp_operator.errors import InvalidModel
 
@@ -39,20 +39,29 @@ class ModelNames:
         self._names = BareNames()
         self._claims: dict[str, Claim] = {}
         self._refusals: dict[str, _Refusal] = {}
+        self._pod_names: dict[str, tuple[str | None, ...]] = {}
         self._updated_s = -MAX_AGE_S
 
-    def grant(self, model: InferenceModel, body: Mapping[str, Any]) -> Grant:
-        """Decide on the names of one model."""
-        claim = _claim(model.key, body)
+    def grant(
+        self, model: InferenceModel, body: Mapping[str, Any], pod_names: tuple[str | None, ...] = ()
+    ) -> Grant:
+        """Decide on the names of one model.
+
+        Args:
+            pod_names: served name of each of its pods; None: it has not reported one yet.
+        """
+        self._pod_names[model.key] = pod_names
+        claim = self._claim(model.key, body)
         if time.monotonic() - self._updated_s >= MAX_AGE_S:
             self.update()
         known = self._claims.get(model.key)
-        if known is None or (known.names, known.created) != (claim.names, claim.created):
+        if known is None or _asked(known) != _asked(claim):
             self._add(claim)
         return grant(self._names, self._claims.get(model.key, claim), model.served_name)
 
     def forget(self, key: str) -> None:
         """Notice at once that a model is gone, or refused."""
+        self._pod_names.pop(key, None)
         if key in self._claims and not self._claimants([key]):
             del self._claims[key]
             self._names.apply({key: None}, time.monotonic())
@@ -60,7 +69,7 @@ class ModelNames:
     def _add(self, claim: Claim) -> None:
         """Decide what one model asks for anew, among all that are new: the oldest of those comes first."""
         unknown = self._claimants(key for key in self._caches.models() if key not in self._claims)
-        added = {key: _claim(key, body) for key, body in unknown.items()} | {claim.key: claim}
+        added = {key: self._claim(key, body) for key, body in unknown.items()} | {claim.key: claim}
         self._claims |= added
         self._names.apply(added, time.monotonic())
 
@@ -74,7 +83,7 @@ class ModelNames:
         self._updated_s = time.monotonic()
         bodies = self._claimants(self._caches.models())
         self._refusals = {key: self._refusals[key] for key in self._caches.models() if key in self._refusals}
-        self._claims = {key: _claim(key, body) for key, body in bodies.items()}
+        self._claims = {key: self._claim(key, body) for key, body in bodies.items()}
         self._names.update(self._claims.values(), self._updated_s)
 
     def _may_claim(self, key: str, body: Mapping[str, Any]) -> bool:
@@ -87,6 +96,22 @@ class ModelNames:
             known = self._refusals[key] = _Refusal(uid, generation, self._is_refused(body))
         return not known.is_refused
 
+    def _claim(self, key: str, body: Mapping[str, Any]) -> Claim:
+        metadata, status = body["metadata"], _part(body, "status")
+        named = _part(_part(body, "spec"), "model").get("servedName")
+        served_name = named if isinstance(named, str) else metadata["name"]
+        asked, granted = frozenset({metadata["name"], served_name}), _texts(status.get("names"))
+        # A model that this leader has not reconciled yet may have pods of any name.
+        leaving = leaving_names(asked, granted, served_name, self._pod_names.get(key, (None,)))
+        return Claim(
+            key,
+            seconds_of(metadata.get("creationTimestamp")) or 0.0,
+            asked | leaving,
+            granted,
+            _texts(status.get("refusedNames")),
+            leaving,
+        )
+
     def _is_refused(self, body: Mapping[str, Any]) -> bool:
         try:
             return bool(self._policy.refusal(parse(body)))
@@ -94,18 +119,8 @@ class ModelNames:
             return False
 
 
-def _claim(key: str, body: Mapping[str, Any]) -> Claim:
-    metadata = body["metadata"]
-    served_name = _part(_part(body, "spec"), "model").get("servedName")
-    status = _part(body, "status")
-    names = [metadata["name"], served_name] if isinstance(served_name, str) else [metadata["name"]]
-    return Claim(
-        key,
-        seconds_of(metadata.get("creationTimestamp")) or 0.0,
-        frozenset(names),
-        _texts(status.get("names")),
-        _texts(status.get("refusedNames")),
-    )
+def _asked(claim: Claim) -> tuple[frozenset[str], frozenset[str], float]:
+    return claim.names, claim.leaving, claim.created
 
 
 def _texts(value: Any) -> frozenset[str]:

@@ -128,7 +128,7 @@ class Reconciler:
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
         history.record_refusal(replica_failure(next(owned(deployments, model), None), now))
         observation = self._observe(history, model, pods, now)
-        observation = replace(observation, grant=self._names.grant(model, body))
+        observation = replace(observation, grant=self._names.grant(model, body, observation.served_names))
         decision = self._decide(model, observation, now)
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
 

@@ -5,10 +5,13 @@ Pure. A sentence names another model only within the namespace: whoever reads it
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from wisp_names.bare_names import RESERVED_S, BareNames, Claim, is_qualified
 
+MAX_LEAVING = 6
+"""Names that a model keeps beside those of its spec: each is a change of ``servedName`` in one rollout."""
 _REMEDY = "It is reached as {key}; for a bare name choose another spec.model.servedName."
 
 
@@ -27,10 +30,27 @@ class Grant:
     refusal: str = ""
 
 
+def leaving_names(
+    asked: Collection[str], granted: Collection[str], served_name: str, pod_names: Iterable[str | None]
+) -> frozenset[str]:
+    """Return the names that a model keeps though its spec no longer asks for them.
+
+    They are those granted before, until every pod has the new served name: so a client of the old one is
+    answered as long as a rollout takes.
+
+    Args:
+        asked, granted: names that the spec asks for, and those granted before.
+        pod_names: served name of each pod that does not drain; None: it has not reported one yet.
+    """
+    if all(name == served_name for name in pod_names):
+        return frozenset()
+    return frozenset(sorted(set(granted) - set(asked))[:MAX_LEAVING])
+
+
 def grant(names: BareNames, claim: Claim, served_name: str) -> Grant:
     """Return the decision on the model of ``claim``, which is among those that ``names`` has decided."""
     held = tuple(sorted(name for name in claim.names if names.holder(name) == claim.key))
-    refused = tuple(sorted(claim.names - set(held)))
+    refused = tuple(sorted(claim.names - claim.leaving - set(held)))
     if served_name in held or served_name == claim.key:
         return Grant(held, refused)
     return Grant(held, refused, f"{_reason(names, claim, served_name)} {_REMEDY.format(key=claim.key)}")

@@ -15,6 +15,8 @@ def arguments(model: InferenceModel) -> list[str]:
     """Build the command line; what the API leaves open stays with the runtime's defaults."""
     source, runtime = model.spec.model, model.spec.runtime
     argv = ["serve", model_path(model), "--served-name", model.served_name]
+    if model.served_name != model.name:
+        argv += ["--alias", model.name]  # by which the gateway asks, whatever the served name is or was
     if source.revision:
         argv += ["--revision", source.revision]
     argv += ["--host", "0.0.0.0", "--port", str(RUNTIME_PORT)]

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
-from wisp_runtime.server.api.errors import ApiError, internal_error, unknown_model
+from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.http.health import error_response, health_endpoints
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.service import Service
@@ -55,21 +55,14 @@ def _without_request(respond: Callable[[], Response]) -> Endpoint:
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    model = {
-        "id": service.config.name,
-        "object": "model",
-        "created": service.created_s,
-        "owned_by": "wisp",
-    }
-
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_described(model, service)]})
+        data = [_described(name, service) for name in service.config.names]
+        return JSONResponse({"object": "list", "data": data})
 
     async def one_model(request: Request) -> Response:
         name = request.path_params["name"]
-        if name != service.config.name:
-            raise unknown_model(name, service.config.name)
-        return JSONResponse(_described(model, service))
+        service.check_name(name)
+        return JSONResponse(_described(name, service))
 
     async def chat(request: Request) -> Response:
         return await chat_completions(service, request)
@@ -83,8 +76,14 @@ def _add_api(app: FastAPI, service: Service) -> None:
     app.add_route("/v1/completions", complete, methods=["POST"])
 
 
-def _described(model: dict[str, Any], service: Service) -> dict[str, Any]:
-    return {**model, "max_model_len": service.info.max_context}
+def _described(name: str, service: Service) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created_s,
+        "owned_by": "wisp",
+        "max_model_len": service.info.max_context,
+    }
 
 
 async def _on_api_error(_: Request, error: Exception) -> Response:

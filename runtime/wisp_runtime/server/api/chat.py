@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
-from wisp_runtime.server.api.errors import bad_request, unavailable, unknown_model
+from wisp_runtime.server.api.errors import bad_request, unavailable
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import TokenNames, chat_entry, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
@@ -38,8 +38,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     tokenizer, info = service.text.tokenizer, service.info
     max_bytes = body_limit(info.max_context, tokenizer.longest_token_chars)
     request = await read_body(http_request, ChatRequest, max_bytes)
-    if request.model != service.config.name:
-        raise unknown_model(request.model, service.config.name)
+    service.check_name(request.model)
     refuse_unsupported(request)
     logprobs = _alternatives(request)
     text = await render_chat(service.text.templates, request)
@@ -53,6 +52,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     stops = StopStrings(request.stop or ())
     job = GenerationJob(
         request=request,
+        model=service.config.name,
         choices=[Choice(submit, stops) for submit in submits],
         prefix="chatcmpl",
         kind="chat.completion",

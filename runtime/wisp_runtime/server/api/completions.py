@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
-from wisp_runtime.server.api.errors import bad_request, unknown_model, unsupported
+from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
@@ -32,8 +32,7 @@ DEFAULT_MAX_TOKENS = 16  # the API's own
 async def completions(service: Service, http_request: Request) -> Response:
     """Respond to one request."""
     request = await read_body(http_request, CompletionRequest)
-    if request.model != service.config.name:
-        raise unknown_model(request.model, service.config.name)
+    service.check_name(request.model)
     _refuse(request)
     tokenizer = service.text.tokenizer
     chars = sum(map(len, request.prompt))
@@ -41,6 +40,7 @@ async def completions(service: Service, http_request: Request) -> Response:
     echoes = await service.threads.run(chars, _echoes, tokenizer, request)
     job = GenerationJob(
         request=request,
+        model=service.config.name,
         choices=_choices(prompts, request, service, priority_of(http_request.headers)),
         prefix="cmpl",
         kind="text_completion",

@@ -5,7 +5,7 @@ One exception, and one constructor for each kind of refusal that several endpoin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -64,10 +64,10 @@ def unsupported(param: str, instead: str) -> ApiError:
     return bad_request(f"{param} is not supported here. {instead}", param, "unsupported_parameter")
 
 
-def unknown_model(requested: str, served: str) -> ApiError:
-    """The request names another model than the one served."""
-    requested = _shortened(requested, MAX_PARAM_CHARS)
-    message = f"The model {requested!r} does not exist here; this server serves {served!r}."
+def unknown_model(requested: str, served: Sequence[str]) -> ApiError:
+    """The request names another model than the one served, which has the names ``served``."""
+    requested, names = _shortened(requested, MAX_PARAM_CHARS), ", also called ".join(map(repr, served))
+    message = f"The model {requested!r} does not exist here; this server serves {names}."
     return ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
 

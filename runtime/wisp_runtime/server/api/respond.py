@@ -47,6 +47,7 @@ class GenerationJob:
 
     Attributes:
         request: the parsed body.
+        model: name of the model in the response, whichever the request used.
         choices: one per prompt and ``n``, prompt after prompt.
         prefix: request-id prefix (``chatcmpl``).
         kind, chunk_kind: values of ``object``.
@@ -54,6 +55,7 @@ class GenerationJob:
     """
 
     request: GenerationRequest
+    model: str
     choices: list[Choice]
     prefix: str
     kind: str
@@ -64,7 +66,7 @@ class GenerationJob:
 async def respond(generator: Generator, job: GenerationJob, http_request: Request) -> Response:
     """Run ``job`` and return its response; abort its sequences if the client disconnects."""
     identity = f"{job.prefix}-{uuid.uuid4().hex}"
-    envelope = {"id": identity, "object": job.kind, "created": int(time.time()), "model": job.request.model}
+    envelope = {"id": identity, "object": job.kind, "created": int(time.time()), "model": job.model}
     headers = {"X-Request-Id": identity}
     if job.request.stream:
         return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}), headers)
