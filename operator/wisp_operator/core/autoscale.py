@@ -168,12 +168,12 @@ def _within(replicas: int, scaling: Scaling) -> int:
 
 
 def _with_limits_on_failure(wanted: Decision, spec: Spec, observation: Observation, now: float) -> Decision:
-    """Keep a model up that was never ready, and add no pod after crashes until it is due."""
+    """Keep a model up that was never ready, and if none is ready add no pod after crashes until it is due."""
     current = len(observation.live)
     if wanted.replicas < current and _still_wakes(wanted, observation):
         most = spec.autoscaling.max if spec.autoscaling else current
         return Decision(max(wanted.replicas, min(current, most)), "WaitingForFirstReady")
-    if observation.last_failure is None or wanted.replicas <= current:
+    if observation.last_failure is None or wanted.replicas <= current or observation.ready:
         return wanted
     due = observation.last_failure.at + backoff_s(observation.crashes)
     return Decision(current, "CrashBackOff", retry_at=due) if now < due else wanted

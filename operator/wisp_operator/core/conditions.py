@@ -52,7 +52,7 @@ REASONS: dict[str, str] = {
     "InPlace": "The weights are mounted, nothing is fetched.",
     "Fetched": "The weights are on the node.",
     "Fetching": "The weights are being fetched.",
-    "FetchFailed": "The weights could not be fetched or read.",
+    "FetchFailed": "The weights could not be fetched or read, or the image could not be pulled.",
     "NotFetched": "The weights are fetched when the model is first asked for.",
     "Placed": "Every pod has a node.",
     "Unschedulable": "No node has what the pod asks for.",
@@ -60,12 +60,14 @@ REASONS: dict[str, str] = {
     "Serving": "The model answers requests.",
     "ScaledToZero": "Nobody asks; the next request wakes the model.",
     "Waking": "A pod is on its way.",
+    "Restarting": "A pod ended after it had been ready, and is started again.",
     "Unready": "Pods run, but their readiness probe fails.",
     "CrashBackOff": "Pods end before they are ready; the next try waits.",
     "Suspended": "spec.suspend is true.",
     "ReplicasZero": "spec.replicas is 0; requests cannot wake the model.",
     "PodsExist": "The model holds a GPU or a process.",
     "Scaling": "Pods are being added or drained.",
+    "RollingOut": "Pods of the current spec replace those of an earlier one.",
     "Settled": "The pods are as many as decided.",
     "PodsFailing": "Pods ended with an error.",
     "ReconcileFailed": "The operator failed to process the model, and goes on with the others.",
@@ -73,7 +75,7 @@ REASONS: dict[str, str] = {
     "ChildRefused": "The API server refused an object that the model needs.",
     "NameHeld": "Requests for the served name reach this model.",
     "ServedNameTaken": "Requests for the served name do not reach this model.",
-    "AsExpected": "No pod has failed since one was last ready.",
+    "AsExpected": "No pod fails.",
 }
 
 

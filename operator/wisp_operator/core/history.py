@@ -25,8 +25,8 @@ class ModelHistory:
     Attributes:
         fit: last report; None until there is one.
         demand_samples: requests in the gateway over time.
-        crashes: failures in a row without a pod having become ready in between.
-        last_failure: last failure; None once a pod is ready again.
+        crashes: failures in a row that are not forgiven (:meth:`record_ready`).
+        last_failure: the last of them; None once they are forgiven.
         cold_start_s: seconds from leaving zero until a pod was ready, the latest last.
         woken_at: time at which the model last left zero, Unix seconds; None once a pod was ready.
         conditions: conditions of the last status.
@@ -41,6 +41,9 @@ class ModelHistory:
     conditions: tuple[Condition, ...] = ()
     _failures: dict[str, int] = field(default_factory=dict)
     _ready_since: dict[str, float] = field(default_factory=dict)
+    _failing: dict[str, int] = field(default_factory=dict)  # failures of a pod since it was last ready
+    _ready: frozenset[str] = frozenset()  # pods that were ready at the last observation
+    _is_refused: bool = False  # whether pods cannot be created now
 
     def record_wake(self, is_live: bool, replicas: int, now: float) -> bool:
         """Record a decision; return whether the model leaves zero with it.
@@ -62,14 +65,29 @@ class ModelHistory:
         known = self._failures.get(pod, 0)
         self._failures[pod] = max(so_far, known)
         if failure is not None and so_far > known:
+            self._failing[pod] = self._failing.get(pod, 0) + so_far - known
             self.crashes += so_far - known
             self.last_failure = failure
 
-    def record_ready(self, pods: Sequence[ObservedPod], now: float) -> None:
-        """Forgive failures once a pod is ready; the first one after a wake ends the cold start."""
-        if not any(pod.phase == "Ready" for pod in pods):
+    def record_ready(self, pods: Sequence[ObservedPod], now: float, wanted: int | None = None) -> None:
+        """Forgive failures, and end the cold start with the first pod that is ready after a wake.
+
+        Failures are forgiven once no pod that failed is without readiness still, and a pod became ready, or
+        all are. A pod that was ready all along proves nothing: it may be of an earlier template.
+
+        Args:
+            wanted: pods that should exist; None if those that exist are as many.
+        """
+        live = {pod.name for pod in pods if pod.phase != "Draining"}
+        ready = frozenset(pod.name for pod in pods if pod.phase == "Ready")
+        became_ready = bool(ready - self._ready or ready & self._failing.keys())
+        self._ready = ready
+        self._failing = {name: count for name, count in self._failing.items() if name in live - ready}
+        is_settled = live == ready and len(ready) >= (wanted or 0)
+        if not ready:
             return
-        self.crashes, self.last_failure = 0, None
+        if not self._failing and not self._is_refused and (became_ready or is_settled):
+            self.crashes, self.last_failure = 0, None
         for pod in pods:
             if pod.ready_since is None or pod.name in self._ready_since:
                 continue

@@ -14,7 +14,7 @@ from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.core.naming.grants import Grant
 from wisp_operator.core.runtime_state import RuntimeState
 
-Phase = Literal["Pending", "Starting", "Ready", "Unready", "BackingOff", "Draining"]
+Phase = Literal["Pending", "Starting", "Ready", "Unready", "Restarting", "BackingOff", "Draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,15 @@ class ObservedPod:
 
     Attributes:
         name: name of the pod, or of the local process.
-        phase: Pending (no node yet), Starting, Ready, Unready (was ready, its probe fails now), BackingOff
-            (ended, will be started again) or Draining (finishes what it runs, takes nothing new).
+        phase: Pending (no node yet), Starting, Ready, Unready (was ready, its probe fails now), Restarting
+            (ended after it was ready, and is started again at once), BackingOff (ended, will be started again
+            later) or Draining (finishes what it runs, takes nothing new).
         created: time of creation, Unix seconds.
         ready_since: time at which it first became ready; None if it never was.
         restarts: number of restarts of its process.
         runtime: last ``/state``; None before the first.
         pending_message: the scheduler's message about a pod without a node.
+        is_outdated: true if its template is not the one that its Deployment has now.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ObservedPod:
     restarts: int = 0
     runtime: RuntimeState | None = None
     pending_message: str = ""
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

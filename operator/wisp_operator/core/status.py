@@ -89,6 +89,7 @@ class Status:
     replicas: int = 0
     ready_replicas: int = 0
     desired_replicas: int = 0
+    pods: str = ""
     fit: FitReport | None = None
     cold_start: ColdStarts = field(default_factory=ColdStarts)
     performance: Performance = field(default_factory=Performance)
@@ -142,6 +143,7 @@ def summarise(
         replicas=len(observation.pods),
         ready_replicas=len(observation.ready),
         desired_replicas=decision.replicas,
+        pods=f"{len(observation.ready)}/{max(len(observation.live), decision.replicas)}",
         fit=_fit(observation),
         cold_start=_cold_starts(observation),
         performance=_performance(observation.ready),
@@ -198,7 +200,7 @@ class Progress:
 
 def progress(observation: Observation) -> Progress | None:
     """Report the progress of the foremost starting pod; None if none is starting."""
-    starting = [pod for pod in observation.live if pod.phase in ("Pending", "Starting")]
+    starting = [pod for pod in observation.live if pod.phase in ("Pending", "Starting", "Restarting")]
     if not starting:
         return None
     pod = max(starting, key=lambda pod: len(_done(pod)))

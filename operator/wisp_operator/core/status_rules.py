@@ -10,12 +10,12 @@ from typing import Literal
 from wisp_operator.api import InferenceModel
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import FAILURES, REASONS, Condition, Kind, condition
-from wisp_operator.core.observation import BlockedChild, Observation, ObservedPod
+from wisp_operator.core.observation import BlockedChild, Failure, Observation, ObservedPod
 from wisp_operator.core.times import timestamp
 
 FETCH_FAILURES = (
     *("ModelNotFound", "ModelUnsupported", "WeightsUnreadable", "TokenizerUnreadable"),
-    *("SourceUnreachable", "AccessDenied", "CacheUnusable", "DiskFull"),
+    *("SourceUnreachable", "AccessDenied", "CacheUnusable", "DiskFull", "ImagePullFailed", "VolumeFailed"),
 )
 REQUIRED_CHILDREN = ("Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim")
 STATE_OF_REASON: dict[str, Literal["Asleep", "Waking", "Ready", "Failed", "Suspended"]] = {
@@ -26,6 +26,7 @@ STATE_OF_REASON: dict[str, Literal["Asleep", "Waking", "Ready", "Failed", "Suspe
     "ChildRefused": "Failed",
     **dict.fromkeys(FAILURES, "Failed"),
     "Serving": "Ready",
+    "Restarting": "Waking",
     "Unready": "Waking",
     "Unschedulable": "Waking",
     "Waking": "Waking",
@@ -63,20 +64,40 @@ def _ready(model: InferenceModel, observation: Observation, decision: Decision) 
     if missing := _missing_child(observation):
         return condition("Ready", "False", missing.reason, missing.message)
     if observation.ready:
-        return condition("Ready", "True", "Serving")
-    if decision.why == "CrashBackOff" or (
-        observation.live and all(pod.phase == "BackingOff" for pod in observation.live)
-    ):
+        return condition("Ready", "True", "Serving", _serving_message(observation))
+    if _waits_after_crash(observation, decision):
         return condition("Ready", "False", _crash_reason(observation), _crash_message(observation, decision))
     if model.spec.replicas == 0:
         return condition("Ready", "False", "ReplicasZero")
     if not observation.live and decision.replicas == 0:
         return condition("Ready", "True", "ScaledToZero")
+    return _waking(observation)
+
+
+def _waking(observation: Observation) -> Condition:
     if stuck := _unplaced(observation):
         return condition("Ready", "False", "Unschedulable", stuck)
+    if observation.last_failure and any(pod.phase == "Restarting" for pod in observation.live):
+        return condition("Ready", "False", "Restarting", _restart_message(observation.last_failure))
     if any(pod.phase == "Unready" for pod in observation.live):
         return condition("Ready", "False", "Unready")
     return condition("Ready", "False", "Waking")
+
+
+def _waits_after_crash(observation: Observation, decision: Decision) -> bool:
+    """Whether no pod is starting, since those before it failed."""
+    if observation.live:
+        return all(pod.phase == "BackingOff" for pod in observation.live)
+    return decision.why == "CrashBackOff"
+
+
+def _serving_message(observation: Observation) -> str:
+    failure = observation.last_failure
+    return f"{REASONS['Serving']} But a pod fails: {failure.reason}: {failure.message}" if failure else ""
+
+
+def _restart_message(failure: Failure) -> str:
+    return f"{REASONS['Restarting']} {failure.reason}: {failure.message}"
 
 
 def _missing_child(observation: Observation) -> BlockedChild | None:
@@ -104,15 +125,17 @@ def _fits(observation: Observation) -> Condition:
 
 def _artifacts(model: InferenceModel, observation: Observation) -> Condition:
     failure = observation.last_failure
-    if failure is not None and failure.reason in FETCH_FAILURES and not observation.ready:
+    if failure is not None and failure.reason in FETCH_FAILURES:
         return condition("ArtifactsReady", "False", "FetchFailed", failure.message)
-    if observation.prefetch == "Done" or any(pod.ready_since or _has_pulled(pod) for pod in observation.live):
+    current = [pod for pod in observation.live if not pod.is_outdated]
+    if observation.prefetch == "Done" or any(pod.ready_since or _has_pulled(pod) for pod in current):
         return condition("ArtifactsReady", "True", "Fetched")
     if observation.prefetch == "Failed":
         return condition("ArtifactsReady", "False", "FetchFailed", "The Job that fetches the weights failed.")
     if model.spec.model.scheme in ("file", "pvc"):
         return condition("ArtifactsReady", "True", "InPlace")
-    if observation.prefetch == "Running" or any(pod.phase == "Starting" for pod in observation.live):
+    is_replaced = bool(observation.live) and not current
+    if observation.prefetch == "Running" or is_replaced or any(pod.phase == "Starting" for pod in current):
         return condition("ArtifactsReady", "False", "Fetching")
     return condition("ArtifactsReady", "Unknown", "NotFetched")
 
@@ -148,10 +171,13 @@ def _active(model: InferenceModel, observation: Observation) -> Condition:
 
 def _progressing(observation: Observation, decision: Decision) -> Condition:
     kind: Kind = "Progressing"
-    if decision.why == "CrashBackOff":
+    if _waits_after_crash(observation, decision):
         return condition(kind, "False", "CrashBackOff", _crash_message(observation, decision))
     if observation.live and not observation.ready:
         return condition(kind, "True", "Waking")
+    if outdated := [pod for pod in observation.live if pod.is_outdated]:
+        counts = f"{len(outdated)} of {len(observation.live)} pods run an earlier spec."
+        return condition(kind, "True", "RollingOut", counts)
     if len(observation.pods) != decision.replicas or len(observation.ready) != len(observation.live):
         return condition(
             kind, "True", "Scaling", f"{len(observation.pods)} pods, {decision.replicas} decided."
@@ -160,17 +186,12 @@ def _progressing(observation: Observation, decision: Decision) -> Condition:
 
 
 def _degraded(observation: Observation) -> Condition:
-    failure = observation.last_failure
-    if failure is None or observation.crashes == 0:
-        return _blocked(observation)
-    return condition("Degraded", "True", "PodsFailing", f"{failure.reason}: {failure.message}")
-
-
-def _blocked(observation: Observation) -> Condition:
-    if not observation.blocked:
+    failure = observation.last_failure if observation.crashes else None
+    problems = [("PodsFailing", f"{failure.reason}: {failure.message}")] if failure else []
+    problems += [(child.reason, child.message) for child in observation.blocked]
+    if not problems:
         return condition("Degraded", "False", "AsExpected")
-    messages = " ".join(child.message for child in observation.blocked)
-    return condition("Degraded", "True", observation.blocked[0].reason, messages)
+    return condition("Degraded", "True", problems[0][0], " ".join(message for _, message in problems))
 
 
 def _named(observation: Observation) -> list[Condition]:

@@ -7,12 +7,14 @@ Pure: a model, the number of pods and the installation's settings in, a manifest
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.desired.labels import PORT_NAME, RUNTIME_PORT, labels, metadata, selector
+from wisp_operator.desired.labels import PORT_NAME, RUNTIME_PORT, TEMPLATE_DIGEST, labels, metadata, selector
 from wisp_operator.desired.pod.arguments import COMMAND, TERMINATION_LOG, arguments
 from wisp_operator.desired.pod.environment import environment, literal
 from wisp_operator.desired.pod.placement import placement, resources
@@ -44,9 +46,18 @@ def deployment(
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
-            "template": {"metadata": {"labels": labels(model)}, "spec": _pod(model, settings, token_digests)},
+            "template": _with_digest(
+                {"metadata": {"labels": labels(model)}, "spec": _pod(model, settings, token_digests)}
+            ),
         },
     }
+
+
+def _with_digest(template: dict[str, Any]) -> dict[str, Any]:
+    """Annotate a pod template with its digest, which tells pods of earlier templates from its own."""
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
+    annotations = {**template["metadata"].get("annotations", {}), TEMPLATE_DIGEST: digest}
+    return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
 
 def _pod(model: InferenceModel, settings: BuildSettings, token_digests: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 from wisp_operator.api import API_VERSION, KIND, InferenceModel
 
 MODEL_LABEL = "wisp.dev/model"
+TEMPLATE_DIGEST = "wisp.dev/template"
+"""Annotation of pods: digest of the template that they were made from."""
 PORT_NAME = "http"
 RUNTIME_PORT = 8000
 

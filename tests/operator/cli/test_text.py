@@ -122,7 +122,7 @@ def test_get_prints_columns_as_kubectl_does_and_wide_adds_where_and_why():
     ]
     narrow = columns(rows.read({"models": models}), wide=False).splitlines()
     assert narrow[0].split() == [
-        *("NAMESPACE", "NAME", "READY", "STATE", "REASON"),
+        *("NAMESPACE", "NAME", "REPLICAS", "STATE", "REASON"),
         *("WAITING", "RUNNING", "TOK/S", "COLD", "IDLE"),
     ]
     # in the order of the manifests, which is the gateway's

@@ -126,15 +126,15 @@ QUIET = load((60, 5), running=5)
         (WARM, Observation(demand=FULL, fit=FitReport("Unsupported", "")), (0, "ModelUnsupported")),
         (ZERO, Observation(demand=HELD, fit=FIT), (1, "Wake")),
         (ZERO, Observation(demand=HELD, fit=FitReport("Unknown", "")), (1, "Wake")),
-        # Crashes: no new pod until it is due, but those there stay.
+        # Crashes: no new pod until it is due, but those there stay. Beside pods that serve it may be made.
         (ZERO, Observation(demand=HELD, crashes=1, last_failure=crashed(4.9)), (0, "CrashBackOff")),
         (ZERO, Observation(demand=HELD, crashes=1, last_failure=crashed(5.0)), (1, "Wake")),
         (ZERO, Observation(demand=HELD, crashes=4, last_failure=crashed(39)), (0, "CrashBackOff")),
-        (ZERO, Observation(pods(ready=1), FULL, crashes=4, last_failure=crashed(1)), (1, "CrashBackOff")),
+        (ZERO, Observation(pods(ready=1), FULL, crashes=4, last_failure=crashed(1)), (3, "Demand")),
         (
             {"replicas": 2},
             Observation(pods(ready=1), crashes=2, last_failure=crashed(1)),
-            (1, "CrashBackOff"),
+            (2, "Manual"),
         ),
         (ZERO, Observation(pods(backing_off=1), HELD, crashes=2, last_failure=crashed(1)), (1, "Demand")),
         # A pod that only crashes without demand may go.

@@ -94,3 +94,24 @@ def test_a_machine_times_the_wake_and_not_every_pod():
     assert history.observe(MODEL, [pod], demand, 102.5).cold_start_s == (2.5,)
     late = SimpleNamespace(**vars(pod) | {"name": "chat-2", "created": 110.0, "ready_since": 150.0})
     assert history.observe(MODEL, [pod, late], demand, 150.0).cold_start_s == (2.5,)
+
+
+def test_a_pod_that_was_ready_all_along_forgives_no_other_ones_failure():
+    history, good = ModelHistory(), ready("good", 1.0)
+    history.record_ready([good], 1.0)
+    history.record_failures("bad", 1, KILLED)
+    for phase in ("BackingOff", "Starting"):
+        history.record_ready([good, ObservedPod("bad", phase)], 2.0)
+        assert (history.crashes, history.last_failure) == (1, KILLED)
+    history.record_ready([good, ready("bad", 3.0)], 3.0)
+    assert (history.crashes, history.last_failure) == (0, None)
+
+
+def test_a_failing_pod_that_goes_is_forgiven_once_as_many_are_ready_as_wanted():
+    history, good = ModelHistory(), ready("good", 1.0)
+    history.record_ready([good], 1.0)
+    history.record_failures("bad", 1, KILLED)
+    history.record_ready([good, ObservedPod("bad", "Draining")], 2.0, wanted=2)
+    assert history.crashes == 1
+    history.record_ready([good], 3.0, wanted=1)
+    assert history.crashes == 0

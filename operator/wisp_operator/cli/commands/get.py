@@ -56,7 +56,8 @@ def _text(gateway: GatewayClient, output: str) -> str:
 
 def columns(rows: Sequence[Row], *, wide: bool) -> str:
     """The rows as kubectl prints them: upper-case heads, columns three spaces apart."""
-    heads = ["NAMESPACE", "NAME", "READY", "STATE", "REASON", "WAITING", "RUNNING", "TOK/S", "COLD", "IDLE"]
+    heads = ["NAMESPACE", "NAME", "REPLICAS", "STATE", "REASON", "WAITING", "RUNNING"]
+    heads += ["TOK/S", "COLD", "IDLE"]
     table = [heads + (["URL", "MESSAGE"] if wide else []), *(_cells(row, wide) for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     padded = (

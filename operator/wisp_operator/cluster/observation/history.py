@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.cluster.observation.failures import failure_of, times_failed
-from wisp_operator.cluster.observation.pods import exists, observed_pod
+from wisp_operator.cluster.observation.failures import failure_of, replica_failure, times_failed
+from wisp_operator.cluster.observation.pods import Template, exists, observed_pod
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import Report
 from wisp_operator.core.fit.verdict import FitReport, measured
@@ -65,7 +65,8 @@ class ClusterHistory(ModelHistory):
         if failure := status.get("lastFailure"):
             history.last_failure = _failure(failure)
             history.crashes = int(failure.get("count", 0))
-            history._failures = {pod["metadata"]["name"]: times_failed(pod) for pod in pods}
+            history._failures = {_name(pod): times_failed(pod) for pod in pods}
+            history._failing = {name: count for name, count in history._failures.items() if count}
         return history
 
     def reset_if_changed(self, model: InferenceModel) -> None:
@@ -75,27 +76,35 @@ class ClusterHistory(ModelHistory):
             self.measured = None
 
     def observe(
-        self, model: InferenceModel, pods: Sequence[Pod], states: States, demand: Report, now: float
+        self,
+        model: InferenceModel,
+        pods: Sequence[Pod],
+        states: States,
+        demand: Report,
+        now: float,
+        deployment: Mapping[str, Any] | None = None,
     ) -> Observation:
         """Record changes, and return the observation at ``now`` (Unix seconds).
 
         Args:
             pods: pods as the API server returns them.
             states: last ``/state`` of each pod, by its name.
+            deployment: the model's own Deployment; None if it has none.
         """
         for pod in pods:
             self._record_failure(pod, now)
+        self._record_refusal(replica_failure(deployment, now))
+        template = Template.of(deployment)
         observed = tuple(
-            observed_pod(pod, states.get(_name(pod)), self._ready_since.get(_name(pod)))
+            self._with_history(observed_pod(pod, states.get(_name(pod)), self._ready_since.get(_name(pod))))
             for pod in pods
             if exists(pod)
         )
-        observed = tuple(replace(pod, phase="BackingOff") if self._is_stuck(pod) else pod for pod in observed)
         self._record_measured(observed)
-        self.record_ready(observed, now)
+        self.record_ready(observed, now, template.replicas)
         self._retain_only(pods)
         return Observation(
-            pods=observed,
+            pods=template.compared(observed, pods),
             demand=self._demand(model, observed, demand, now),
             crashes=self.crashes,
             last_failure=self.last_failure,
@@ -116,15 +125,16 @@ class ClusterHistory(ModelHistory):
             self._mounts_failed.discard(pod)
             return
         self.crashes += pod not in self._mounts_failed
+        self._failing.setdefault(pod, 1)
         self._mounts_failed.add(pod)
         self.last_failure = failure
 
-    def record_refusal(self, failure: Failure | None) -> None:
+    def _record_refusal(self, failure: Failure | None) -> None:
         """Record a refusal to create pods; the same refusal counts once."""
         if failure is not None and failure != self._refusal:
             self.crashes += 1
             self.last_failure = failure
-        self._refusal = failure or self._refusal
+        self._refusal, self._is_refused = failure or self._refusal, failure is not None
 
     def _fit(self) -> FitReport | None:
         """Choose the computed report, or where none could be computed the measured one."""
@@ -165,8 +175,16 @@ class ClusterHistory(ModelHistory):
         self._mounts_checked_at = {n: at for n, at in self._mounts_checked_at.items() if n in names}
         self._mounts_failed &= names
 
-    def _is_stuck(self, pod: ObservedPod) -> bool:
-        return pod.name in self._mounts_failed and pod.phase == "Starting" and not pod.runtime
+    def _with_history(self, pod: ObservedPod) -> ObservedPod:
+        """Correct the phase of a pod by what was recorded of it."""
+        if pod.name in self._mounts_failed and pod.phase == "Starting" and not pod.runtime:
+            return replace(pod, phase="BackingOff")
+        is_first_failure = self._failing.get(pod.name) == 1  # since it was ready
+        if pod.phase == "Unready" and is_first_failure:
+            return replace(pod, phase="Restarting")
+        if pod.phase == "Restarting" and not is_first_failure:
+            return replace(pod, phase="BackingOff")
+        return pod
 
 
 def _name(pod: Pod) -> str:

@@ -6,15 +6,49 @@ Pure: the pod as the API server returns it and its runtime's last ``/state`` in,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from wisp_operator.cluster.observation.failures import container_status, is_backing_off
 from wisp_operator.core.observation import ObservedPod, Phase
 from wisp_operator.core.runtime_state import PhaseReport, RuntimeState
 from wisp_operator.core.times import seconds_of
+from wisp_operator.desired.labels import TEMPLATE_DIGEST
 
 Pod = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A Deployment's number of pods, and their template; without a Deployment none.
+
+    Attributes:
+        digest: digest of the template, which each of its pods carries; empty if unknown.
+    """
+
+    replicas: int = 0
+    digest: str = ""
+
+    @classmethod
+    def of(cls, deployment: Mapping[str, Any] | None) -> Template:
+        """Read a Deployment."""
+        if deployment is None:
+            return cls()
+        spec = deployment.get("spec", {})
+        return cls(int(spec.get("replicas", 0)), _digest(spec.get("template", {})))
+
+    def compared(self, observed: Iterable[ObservedPod], pods: Iterable[Pod]) -> tuple[ObservedPod, ...]:
+        """Mark the pods that were made from another template.
+
+        Args:
+            pods: the same pods, and perhaps others, as the API server returns them.
+        """
+        of_others = {pod["metadata"]["name"] for pod in pods if self.digest and _digest(pod) != self.digest}
+        return tuple(replace(pod, is_outdated=pod.name in of_others) for pod in observed)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return str(document.get("metadata", {}).get("annotations", {}).get(TEMPLATE_DIGEST, ""))
 
 
 def exists(pod: Pod) -> bool:
@@ -48,8 +82,8 @@ def phase_of(pod: Pod, *, was_ready: bool) -> Phase:
         return "Draining"
     if ready_at(pod) is not None:
         return "Ready"
-    if is_backing_off(pod):
-        return "BackingOff"
+    if is_backing_off(pod):  # the kubelet starts a container again at once, before it waits
+        return "Restarting" if was_ready and "terminated" in container_status(pod)["state"] else "BackingOff"
     if not pod.get("spec", {}).get("nodeName"):
         return "Pending"
     return "Unready" if was_ready else "Starting"

@@ -18,10 +18,10 @@ from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches
-from wisp_operator.cluster.observation.failures import container_status, replica_failure, volume_failure
+from wisp_operator.cluster.observation.failures import container_status, volume_failure
 from wisp_operator.cluster.observation.history import ClusterHistory
 from wisp_operator.cluster.observation.nodes import devices, eligible, host_names, pin_to_products
-from wisp_operator.cluster.observation.pods import address_of, created_at, prefetch_of, ready_at
+from wisp_operator.cluster.observation.pods import Template, address_of, created_at, prefetch_of, ready_at
 from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.fitting import FitChecker
@@ -33,7 +33,7 @@ from wisp_operator.core import autoscale
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.observation import Observation
+from wisp_operator.core.observation import BlockedChild, Observation
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import RUNTIME_PORT
@@ -126,8 +126,7 @@ class Reconciler:
         history.fit = verdict.report
         await self._record_mounts(history, pods, now)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
-        history.record_refusal(replica_failure(next(owned(deployments, model), None), now))
-        observation = self._observe(history, model, pods, now)
+        observation = self._observe(history, model, pods, next(owned(deployments, model), None), now)
         observation = replace(observation, grant=self._names.grant(model, body, observation.served_names))
         decision = self._decide(model, observation, now)
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
@@ -140,7 +139,7 @@ class Reconciler:
         replicas, blocked = await self._applier.apply(model, decision.replicas, build)
         decision = replace(decision, replicas=replicas)
         self._record_wake(history, model, observation, decision, now)
-        observation = replace(observation, blocked=blocked)
+        observation = self._with_applied(observation, model, pods, blocked)
         await self._reporter.report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas
         if is_active:
@@ -158,7 +157,12 @@ class Reconciler:
         return history
 
     def _observe(
-        self, history: ClusterHistory, model: InferenceModel, pods: Sequence[Pod], now: float
+        self,
+        history: ClusterHistory,
+        model: InferenceModel,
+        pods: Sequence[Pod],
+        deployment: Mapping[str, Any] | None,
+        now: float,
     ) -> Observation:
         running = {
             pod["metadata"]["name"]: (address_of(pod, RUNTIME_PORT), ready_at(pod) is not None)
@@ -166,11 +170,24 @@ class Reconciler:
         }
         self._dependencies.poller.set_pods(model.key, running)
         demand = self._dependencies.demand.total(model.key, now)
-        observation = history.observe(model, pods, self._dependencies.poller.states(model.key), demand, now)
+        states = self._dependencies.poller.states(model.key)
+        observation = history.observe(model, pods, states, demand, now, deployment)
         base = self._dependencies.config.gateway_url.rstrip("/") or "http://"
         url = f"{base}/{model.key}/v1" if self._dependencies.config.gateway_url else _service_url(model)
         jobs = owned(self._dependencies.caches.children("Job", model.key), model)
         return replace(observation, url=url, prefetch=prefetch_of(jobs))
+
+    def _with_applied(
+        self,
+        observation: Observation,
+        model: InferenceModel,
+        pods: Sequence[Pod],
+        blocked: tuple[BlockedChild, ...],
+    ) -> Observation:
+        """Add the outcome of an apply: pods that ran what was desired before it are outdated from now on."""
+        deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
+        template = Template.of(next(owned(deployments, model), None))
+        return replace(observation, blocked=blocked, pods=template.compared(observation.pods, pods))
 
     def _decide(self, model: InferenceModel, observation: Observation, now: float) -> Decision:
         """Decide, but let a new leader, which has no demand reports yet, remove no pods.
