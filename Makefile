@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench cluster cluster-down test-cluster clean
+.PHONY: help demo test check format bench cluster cluster-down test-cluster lock clean
 
 help:      ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,8 @@ cluster-down:  ## end that cluster, and remove every trace of it
 test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one of KUBECONFIG, or one of its own
 	@tests/cluster/run.sh $(PYTEST_ARGS)
 
-check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, clang-format, helm lint
+check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, the lock, clang-format, helm lint
+	$(BIN)/python release/lock.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -46,11 +47,14 @@ bench: $(VENV)/dev  ## measure the gateway and the CPU engine; records go to tes
 	$(BIN)/python tests/bench/bench_gateway.py
 	$(BIN)/python tests/bench/bench_cpu_engine.py
 
+lock: $(VENV)/release  ## pin every dependency in requirements/ again (UPGRADE=1: the newest of everything)
+	$(VENV)/release/bin/python release/lock.py $(if $(UPGRADE),--upgrade)
+
 clean:     ## remove the virtual environment and every cache of the tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # What `make demo` needs, and what `make test` needs on top of it.
-$(VENV)/run: pyproject.toml
+$(VENV)/run: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "wisp needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=python3.12, say." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
@@ -59,10 +63,17 @@ $(VENV)/run: pyproject.toml
 	  echo "Install it by hand: sudo apt-get install python3-venv" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing wisp into $(VENV) (first time: about a minute)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[operator,runtime]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/dev: $(VENV)/run
+$(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@echo "installing the development tools into $(VENV)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[operator,runtime,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# The tools of a release have an environment of their own: nothing of them is beside what is tested.
+$(VENV)/release: $(VENV)/run requirements/release.txt
+	@$(PYTHON) -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.txt
 	@touch $@

@@ -16,7 +16,7 @@ from pathlib import Path
 PLANES = {
     "operator": (
         ("wisp_operator", "wisp_gateway", "wisp_plan", "wisp_http"),
-        ("wisp_runtime", "numpy", "cupy", "fastapi"),
+        ("wisp_runtime", "numpy", "cupy", "starlette"),
     ),
     "runtime": (
         ("wisp_runtime", "wisp_plan", "wisp_http"),

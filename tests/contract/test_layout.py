@@ -18,12 +18,13 @@ PACKAGES = (
 )
 TOP_LEVEL = {
     *("pyproject.toml", "operator", "runtime", "kernels", "charts", "crds", "tests", "Dockerfile"),
+    *("requirements", "release"),
     *("README.md", "SECURITY.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }
 TEST_FOLDERS = {
     *("contract", "plan", "http", "names", "operator", "gateway", "runtime", "emulator"),
-    *("gpu", "cluster", "bench", "attacks"),
+    *("gpu", "cluster", "bench", "attacks", "release"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
 MAX_FOLDER_FILES = 15

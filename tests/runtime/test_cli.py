@@ -24,7 +24,7 @@ from wisp_runtime.server.startup_log import (
     termination_message,
 )
 
-HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
+HEAVY = ("numpy", "starlette", "pydantic", "uvicorn", "tokenizers", "jinja2", "gguf", "huggingface_hub")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"]])

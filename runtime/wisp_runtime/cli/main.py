@@ -1,6 +1,6 @@
 """``wisp-runtime``: commands of a runtime pod.
 
-Commands are imported when they are called, so that ``--help`` prints before NumPy or FastAPI load.
+Commands are imported when they are called, so that ``--help`` prints before NumPy or Starlette load.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def error_response(error: ApiError) -> Response:
 
 
 class BootstrapApp:
-    """The application until FastAPI is imported, which takes most of the server's start.
+    """The application until pydantic is imported, which takes most of the server's start.
 
     Attributes:
         app: the API's application, once it has been imported.

@@ -138,7 +138,7 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
 
 
 def _import_app(service: Service) -> ASGIApp:
-    from wisp_runtime.server.api.app import create_app  # FastAPI: half of this process's start-up
+    from wisp_runtime.server.api.app import create_app  # pydantic's models: half of this process's start-up
 
     return create_app(service)
 

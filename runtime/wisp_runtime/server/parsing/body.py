@@ -9,10 +9,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComplex
 from wisp_runtime.server.api.errors import ApiError, bad_request
