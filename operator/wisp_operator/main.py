@@ -16,7 +16,7 @@ import click
 
 from wisp_operator.cluster.config import OperatorConfig, own_address, own_identity, own_namespace
 from wisp_operator.cluster.replica import Replica
-from wisp_operator.core.access.policy import ENVIRONMENT, Policy
+from wisp_operator.core.access.policy import ENVIRONMENT, POD_ANNOTATIONS, POD_LABELS, Policy
 from wisp_operator.core.exit_reasons import one_line
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
@@ -71,6 +71,24 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     show_default=True,
     help="Let spec.runtime.env take values from Secrets.",
 )
+@click.option(
+    "--allow-pod-labels",
+    default=",".join(POD_LABELS),
+    metavar="KEY,…",
+    help="Labels that spec.podTemplate may set.",
+)
+@click.option(
+    "--allow-pod-annotations",
+    default=",".join(POD_ANNOTATIONS),
+    metavar="KEY,…",
+    help="Annotations likewise.",
+)
+@click.option(
+    "--allow-priority-classes",
+    default="",
+    metavar="NAME,…",
+    help="PriorityClasses that models may name.",
+)
 @click.option("--runtime-image", default=BUILD["image"], show_default=True, help="Image of the models' pods.")
 @click.option(
     "--runtime-pull-policy",
@@ -86,6 +104,12 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     "--runtime-cpu", default=BUILD["cpu_request"], show_default=True, help="CPU that a pod requests."
 )
 @click.option("--runtime-memory", default=BUILD["memory_request"], show_default=True, help="Memory likewise.")
+@click.option(
+    "--runtime-ephemeral-storage",
+    default=BUILD["ephemeral_storage_request"],
+    show_default=True,
+    help="Disk of the node likewise.",
+)
 @click.option(
     "--node-cache-dir", default=BUILD["node_cache_dir"], show_default=True, help="Downloads on a node."
 )
@@ -114,12 +138,16 @@ def main(log_level: str, **flags: Any) -> None:
 def _config(flags: dict[str, Any]) -> OperatorConfig:
     names = {"image": "runtime_image", "pull_policy": "runtime_pull_policy", "user_id": "runtime_user_id"}
     names |= {"cpu_request": "runtime_cpu", "memory_request": "runtime_memory"}
+    names |= {"ephemeral_storage_request": "runtime_ephemeral_storage"}
     given = {name: flags.pop(names.get(name, name)) for name in BUILD if names.get(name, name) in flags}
     policy = Policy(
         file_directories=_listed(flags.pop("allow_file_below")),
         allows_oci=flags.pop("allow_oci"),
         environment=_listed(flags.pop("allow_env")),
         allows_env_secrets=flags.pop("allow_env_secrets"),
+        pod_labels=_listed(flags.pop("allow_pod_labels")),
+        pod_annotations=_listed(flags.pop("allow_pod_annotations")),
+        priority_classes=_listed(flags.pop("allow_priority_classes")),
     )
     flags["namespace"] = flags["namespace"] or own_namespace()
     flags["identity"] = flags["identity"] or own_identity()

@@ -80,10 +80,13 @@ def test_the_schema_knows_every_value_and_every_value_has_a_default():
         ("policy.fileDirectories={srv}", "fileDirectories"),
         ("gateway.modelSecrets.team=keys", "modelSecrets"),
         ("policy.env={A B}", "env"),
+        ("policy.podLabels={a b}", "podLabels"),
+        ("policy.priorityClasses=gold", "priorityClasses"),
         ("priorityClass.value=2000000000", "value"),  # the cluster's own
         ("gateway.logFormat=xml", "logFormat"),
         ("gateway.resources.request.cpu=1", "request"),
         ("runtime.memory=lots", "memory"),
+        ("runtime.ephemeralStorage=lots", "ephemeralStorage"),
     ],
 )
 def test_an_invalid_value_is_refused_by_name(setting, message):

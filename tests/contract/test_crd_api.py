@@ -13,7 +13,14 @@ import pytest
 import yaml
 
 from wisp_operator import api
-from wisp_operator.api.quantities import DURATION_PATTERN, QUANTITY_PATTERN, Duration, Quantity
+from wisp_operator.api.quantities import (
+    CORES_PATTERN,
+    DURATION_PATTERN,
+    QUANTITY_PATTERN,
+    Cores,
+    Duration,
+    Quantity,
+)
 from wisp_operator.api.schema_parser import Items, Range, Text, api_name
 from wisp_operator.core import status
 
@@ -87,7 +94,7 @@ def test_the_same_fields_are_required(cls, schema):
 def schema_type(hint: Any) -> str:
     """The JSON type that a Python type is written as."""
     origin = typing.get_origin(hint)
-    if origin in (Union, types.UnionType):
+    if origin in (Union, types.UnionType) or hint is Cores:
         return "int-or-string"
     if dataclasses.is_dataclass(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return "object"
@@ -145,6 +152,8 @@ def limits_in_python(hint: Any) -> dict[str, Any]:
         return {"maxLength": 21, "pattern": DURATION_PATTERN}
     if bare is Quantity:
         return {"maxLength": 8, "pattern": QUANTITY_PATTERN}
+    if bare is Cores:
+        return {"minimum": 1, "maximum": 9999, "maxLength": 7, "pattern": CORES_PATTERN}
     found: dict[str, Any] = {}
     for limit in limits:
         match limit:
@@ -155,7 +164,7 @@ def limits_in_python(hint: Any) -> dict[str, Any]:
                 found |= {"pattern": pattern} if pattern else {}
             case Items(max_items, unique, min_items):
                 found |= {"maxProperties" if schema_type(bare) == "object" else "maxItems": max_items}
-                found |= {"x-kubernetes-list-map-keys": [unique]} if unique else {}
+                found |= {"x-kubernetes-list-map-keys": [api_name(unique)]} if unique else {}
                 found |= {"minItems": min_items} if min_items else {}
     return found
 
@@ -175,6 +184,7 @@ def test_a_field_has_the_same_limits(cls, field, schema):
 def test_the_longest_texts_that_the_patterns_allow_are_as_long_as_the_crd_says():
     assert len(Duration("99999ms99999ms99999ms")) == 21
     assert len(Quantity("999999Mi")) == 8
+    assert len(Cores("999999m")) == 7
 
 
 @pytest.mark.parametrize("missing", ["model", "gpu", "scaling"])

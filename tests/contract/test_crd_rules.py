@@ -1,21 +1,16 @@
 """Agreement of the API server and ``wisp``: both accept the same manifests and refuse with the same words.
 
-The API server is played by its three steps: defaults from the schema, the structural schema (jsonschema),
-and the CEL rules (cel-python). ``tests/cluster`` applies the CRD to a real one.
+The API server is played by :mod:`crd_server`.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import celpy
-import jsonschema
 import pytest
 import yaml
+from crd_server import ROOT, SCHEMA, Found, broken_rules, fill_in, holds, manifest, nodes, validator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,81 +19,7 @@ from wisp_operator.api.manifests import read_files
 from wisp_operator.api.rules import RULES
 from wisp_operator.errors import InvalidModel
 
-ROOT = Path(__file__).parents[2]
-CRD = yaml.safe_load((ROOT / "crds" / "inferencemodels.yaml").read_text())
-SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
-Found = list[tuple[str, str]]
-
-
-def strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as the API server applies it with ``fieldValidation=Strict``: unknown fields are errors."""
-    found = dict(schema)
-    if "properties" in found:
-        found["properties"] = {key: strict(below) for key, below in found["properties"].items()}
-        found["additionalProperties"] = False
-    if "items" in found:
-        found["items"] = strict(found["items"])
-    return found
-
-
-def validator() -> jsonschema.Draft202012Validator:
-    schema = strict(SCHEMA)
-    schema["properties"]["metadata"] = {"type": "object"}
-    return jsonschema.Draft202012Validator(schema)
-
-
-def fill_in(schema: Mapping[str, Any], value: Any) -> Any:
-    """Fill in defaults as the API server does: only what is absent, parents first."""
-    if isinstance(value, dict):
-        for key, below in schema.get("properties", {}).items():
-            if key not in value and "default" in below:
-                value[key] = copy.deepcopy(below["default"])
-            if key in value:
-                fill_in(below, value[key])
-    if isinstance(value, list):
-        for item in value:
-            fill_in(schema.get("items", {}), item)
-    return value
-
-
-@functools.cache
-def program(rule: str) -> Any:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(rule))
-
-
-def holds(rule: str, value: Any) -> bool:
-    return bool(program(rule).evaluate({"self": celpy.json_to_cel(value)}))
-
-
-def nodes(
-    schema: Mapping[str, Any], value: Any, path: str = ""
-) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """Every object of a manifest beside its schema."""
-    yield path, schema, value
-    for key, below in schema.get("properties", {}).items():
-        if isinstance(value, dict) and key in value:
-            yield from nodes(below, value[key], f"{path}.{key}".lstrip("."))
-
-
-def broken_rules(manifest: Mapping[str, Any]) -> Found:
-    full = fill_in(SCHEMA, copy.deepcopy(manifest))
-    return [
-        (path, rule["message"])
-        for path, schema, value in nodes(SCHEMA, full)
-        for rule in schema.get("x-kubernetes-validations", ())
-        if not holds(rule["rule"], value)
-    ]
-
-
-def manifest(spec: Mapping[str, Any], name: str = "chat") -> dict[str, Any]:
-    return {
-        "apiVersion": "wisp.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": {"model": {"uri": "hf://Qwen/Qwen3-0.6B"}, **spec},
-    }
 
 
 def problems(document: Mapping[str, Any]) -> Found:
@@ -113,6 +34,7 @@ def uri(text: str, **more: Any) -> dict[str, Any]:
     return {"model": {"uri": text, **more}}
 
 
+SPREAD = "spec.podTemplate.topologySpreadConstraints"
 NO_SHAPE = [
     # (spec, path of the problem): refused by the schema alone
     ({"scalling": {}}, "spec.scalling"),
@@ -144,6 +66,14 @@ NO_SHAPE = [
     ({"runtime": {"env": [{"name": "A", "value": 1}]}}, "spec.runtime.env[0].value"),
     ({"runtime": {"env": [{"value": "x"}]}}, "spec.runtime.env[0].name"),
     ({"gpu": {"count": 9}}, "spec.gpu.count"),
+    *(
+        ({"resources": {"limits": {"cpu": cpu}}}, "spec.resources.limits.cpu")
+        for cpu in (0, "0.0", "2 cores")
+    ),
+    ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "spec.resources.requests.nvidia.com/gpu"),
+    ({"podTemplate": {"hostNetwork": True}}, "spec.podTemplate.hostNetwork"),
+    ({"podTemplate": {"affinity": {"podAffinity": []}}}, "spec.podTemplate.affinity.podAffinity"),
+    ({"podTemplate": {"topologySpreadConstraints": [{}]}}, f"{SPREAD}[0].topologyKey"),
     ({"gpu": {"memory": "24GB"}}, "spec.gpu.memory"),
     ({"gpu": {"product": "NVIDIA-L4"}}, "spec.gpu.product"),
     ({"gpu": {"product": []}}, "spec.gpu.product"),
@@ -207,6 +137,22 @@ BROKEN = [
         {"runtime": {"env": [{"name": "A", "value": "1", "secretRef": {"name": "s", "key": "k"}}]}},
         ["spec.runtime.env: give each"],
     ),
+    *(
+        (
+            {"resources": {"requests": {key: more}, "limits": {key: less}}},
+            ["spec.resources: a request is above"],
+        )
+        for key, more, less in (
+            ("cpu", 2, "1500m"),
+            ("memory", "1Gi", "1G"),
+            ("ephemeralStorage", "2Gi", "1Gi"),
+        )
+    ),
+    *(
+        ({"podTemplate": {"labels": {key: "x"}}}, ["spec.podTemplate.labels must not"])
+        for key in ("wisp.dev/model", "app.kubernetes.io/name", "pod-template-hash")
+    ),
+    ({"podTemplate": {"annotations": {"wisp.dev/x": ""}}}, ["spec.podTemplate.annotations must not"]),
     # Several at once are all said.
     (
         {"scaling": {"min": 9}, "rollout": {"maxSurge": 0}},
@@ -226,6 +172,8 @@ GOOD = [
     {"gpu": {"product": ["NVIDIA-L4"], "memory": "22Gi", "nodeSelector": {"pool": ""}}},
     {"gpu": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}]}},
     {"runtime": {"maxContext": 8192, "env": [{"name": "A", "value": ""}]}},
+    {"resources": {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1024Mi"}}},
+    {"podTemplate": {"labels": {"team": "x"}, "annotations": {"a.b/c": ""}, "affinity": {"podAffinity": {}}}},
     {"runtime": {"env": [{"name": "A", "secretRef": {"name": "s", "key": "k"}}]}},
     {"runtime": {"deterministic": True, "decodePath": "auto"}},
     {"gpu": {"count": 0}, "runtime": {"deterministic": False, "decodePath": "general"}},

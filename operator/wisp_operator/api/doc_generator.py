@@ -17,6 +17,7 @@ import yaml
 
 Schema = Mapping[str, Any]
 PAGE_COLUMNS = 120
+OF_KUBERNETES = ("spec.podTemplate.affinity",)  # sections whose fields every user of Kubernetes knows
 
 INTRODUCTION = """\
 # InferenceModel
@@ -61,6 +62,8 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
     for key, field in schema.get("properties", {}).items():
         name = f"{path}.{key}"
         yield name, field, key in schema.get("required", ())
+        if name in OF_KUBERNETES:
+            continue
         yield from _fields(field, name)
         yield from _fields(field.get("items", {}), f"{name}[]")
 
@@ -69,11 +72,13 @@ def _type(field: Schema) -> str:
     if "enum" in field:
         return " \\| ".join(f"`{word}`" for word in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
-        return f"{_range(field)} or `auto`"
+        return f"{_range(field)} or `auto`" if field["pattern"] == "^auto$" else "cores"
     if field["type"] == "integer" and "minimum" in field:
         return _range(field)
     if field.get("pattern", "").endswith("(ms|s|m|h)){1,3}$"):
         return "duration"
+    if field.get("pattern", "").endswith("(Mi|Gi|Ti|M|G|T)$"):
+        return "size"
     if field["type"] == "array":
         return f"list of {field['items']['type']}s"
     if "additionalProperties" in field:

@@ -19,3 +19,12 @@ LabelValue = Annotated[
 GpuProduct = Annotated[
     str, Text(63, r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "a GPU as the node label names it")
 ]
+LabelKey = Annotated[
+    str,
+    Text(
+        317,
+        r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        "the key of a Kubernetes label",
+    ),
+]
+Annotation = Annotated[str, Text(4096, min_length=0)]

@@ -1,7 +1,7 @@
-"""Durations (``90s``, ``1h30m``) and sizes (``24Gi``) as the API writes them.
+"""Durations (``90s``, ``1h30m``), sizes (``24Gi``) and cores (``500m``) as the API writes them.
 
-Both stay the text the user wrote, so that what is parsed can be shown and compared with the CRD,
-and carry their value: ``Duration("90s").seconds``, ``Quantity("24Gi").bytes``.
+Each stays the text the user wrote, so that what is parsed can be shown and compared with the CRD,
+and carries its value: ``Duration("90s").seconds``, ``Quantity("24Gi").bytes``, ``Cores("500m").millicores``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 
 DURATION_PATTERN = r"^([1-9][0-9]{0,4}(ms|s|m|h)){1,3}$"
 QUANTITY_PATTERN = r"^[1-9][0-9]{0,5}(Mi|Gi|Ti|M|G|T)$"
+
+CORES_PATTERN = r"^([1-9][0-9]{0,5}m|[1-9][0-9]{0,3}([.][1-9])?|0[.][1-9])$"
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES = {
@@ -58,6 +60,26 @@ class Quantity(str):
     def bytes(self) -> int:
         """The size in bytes."""
         return bytes_of(self)
+
+
+class Cores(str):
+    """A number of CPU cores: whole or with one decimal, or thousandths with ``m``; a number in YAML will do.
+
+    Raises:
+        ValueError: the text does not match :data:`CORES_PATTERN`.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str | int) -> Cores:
+        if not re.fullmatch(CORES_PATTERN, str(text)):
+            raise ValueError(f"{text!r} is not a number of cores; write e.g. 500m, 2 or 1.5")
+        return super().__new__(cls, text)
+
+    @property
+    def millicores(self) -> int:
+        """The number in thousandths of a core."""
+        return int(self[:-1]) if self.endswith("m") else round(float(self) * 1000)
 
 
 def bytes_of(text: str) -> int:

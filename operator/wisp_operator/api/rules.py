@@ -8,27 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from wisp_operator.api.pod_rules import POD_RULES
+from wisp_operator.api.rule import Rule
 from wisp_operator.api.types import InferenceModel, Spec
 from wisp_operator.errors import Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One sentence that must hold.
-
-    Attributes:
-        path: path of the object that carries the rule in the CRD; empty for the whole resource.
-        sentence: the problem and its remedy, as the API server prints them.
-        reads: paths of the fields it reads; a rule is skipped if one of them could not be read.
-        holds: predicate, true if a model keeps the rule.
-    """
-
-    path: str
-    sentence: str
-    reads: tuple[str, ...]
-    holds: Callable[[InferenceModel], bool]
 
 
 def violations(model: InferenceModel, unreadable: Sequence[str] = ()) -> list[Problem]:
@@ -285,6 +269,7 @@ RULES: tuple[Rule, ...] = (
         ("spec.runtime.env",),
         lambda m: all((v.value is None) != (v.secret_ref is None) for v in m.spec.runtime.env),
     ),
+    *POD_RULES,
 )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, Union
 
-from wisp_operator.api.quantities import Duration, Quantity
+from wisp_operator.api.quantities import Cores, Duration, Quantity
 from wisp_operator.errors import Problem
 
 
@@ -71,7 +71,7 @@ class Items:
             return f"has {len(value)} entries; at most {self.max_items} are allowed"
         seen = [getattr(item, self.unique) for item in value] if self.unique else []
         twice = sorted({name for name in seen if seen.count(name) > 1})
-        return f"{twice[0]!r} appears twice; each {self.unique} may appear once" if twice else None
+        return f"{twice[0]!r} appears twice; each {api_name(self.unique)} may appear once" if twice else None
 
 
 def api_name(name: str) -> str:
@@ -212,12 +212,13 @@ _KINDS: dict[type, str] = {
     str: "a text (put it in quotes)",
     Duration: "a duration; write a number and ms, s, m or h, e.g. 90s or 1h30m",
     Quantity: "a size; write a whole number and Mi, Gi or Ti, e.g. 24Gi",
+    Cores: "a number of cores; write e.g. 500m, 2 or 1.5 (in quotes)",
 }
 
 
 def _read_scalar(kind: type[Any], value: Any, path: str, problems: list[Problem]) -> Any:
-    plain = str if issubclass(kind, str) else kind
-    if type(value) is not plain:
+    plain: tuple[type, ...] = (str,) if issubclass(kind, str) else (kind,)
+    if type(value) not in (*plain, *((int,) if kind is Cores else ())):
         problems.append(Problem(path, f"{show(value)} is not {_KINDS[kind]}"))
         return None
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from wisp_operator.api.field_types import Count, EnvName, GpuProduct, LabelValue, ObjectName, SecretKeyName
+from wisp_operator.api.pod_template import PodTemplate, Resources
 from wisp_operator.api.quantities import Duration, Quantity
 from wisp_operator.api.schema_parser import Items, Range, Text
 
@@ -188,6 +189,8 @@ class Spec:
     runtime: Runtime = field(default_factory=Runtime)
     scheduling: Scheduling = field(default_factory=Scheduling)
     gpu: Gpu = field(default_factory=Gpu)
+    resources: Resources = field(default_factory=Resources)
+    pod_template: PodTemplate = field(default_factory=PodTemplate)
     replicas: Count | None = None
     scaling: Scaling | None = None
     cold_start: ColdStart = field(default_factory=ColdStart)

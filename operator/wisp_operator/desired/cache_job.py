@@ -13,7 +13,7 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.deployment import deployment
-from wisp_operator.desired.labels import labels, metadata
+from wisp_operator.desired.labels import labels, metadata, pod_metadata
 from wisp_operator.desired.pod.arguments import COMMAND, TERMINATION_LOG
 from wisp_operator.desired.pod.environment import literal
 from wisp_operator.desired.pod.placement import HOST_LABEL
@@ -41,8 +41,11 @@ def cache_jobs(model: InferenceModel, nodes: Sequence[str], settings: BuildSetti
 
 def _job(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str, Any]:
     pod = _pod(model, node, settings)
+    pod_labels = pod_metadata(model, _labels(model))
     # A Job's template cannot change: another template is another Job.
-    identity = pod if len(model.name) <= MAX_NAME_CHARS else [pod, model.name]
+    given = {key: value for key, value in pod_metadata(model, {}).items() if value}
+    more = [*([given] if given else []), *([model.name] if len(model.name) > MAX_NAME_CHARS else [])]
+    identity = [pod, *more] if more else pod
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     job_metadata = metadata(model, f"{model.name[:MAX_NAME_CHARS]}-fetch-{digest}")
     job_metadata["labels"] = {**job_metadata["labels"], FETCH_LABEL: model.name}
@@ -52,7 +55,7 @@ def _job(model: InferenceModel, node: str, settings: BuildSettings) -> dict[str,
         "metadata": job_metadata,
         "spec": {
             "backoffLimit": 6,
-            "template": {"metadata": {"labels": _labels(model)}, "spec": pod},
+            "template": {"metadata": pod_labels, "spec": pod},
         },
     }
 

@@ -14,10 +14,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from wisp_operator.api import InferenceModel
-from wisp_operator.desired.labels import PORT_NAME, RUNTIME_PORT, TEMPLATE_DIGEST, labels, metadata, selector
+from wisp_operator.desired.labels import (
+    PORT_NAME,
+    RUNTIME_PORT,
+    TEMPLATE_DIGEST,
+    labels,
+    metadata,
+    pod_metadata,
+    selector,
+)
 from wisp_operator.desired.pod.arguments import COMMAND, TERMINATION_LOG, arguments
 from wisp_operator.desired.pod.environment import environment, literal
-from wisp_operator.desired.pod.placement import placement, resources
+from wisp_operator.desired.pod.placement import placement
+from wisp_operator.desired.pod.resources import resources
 from wisp_operator.desired.pod.volumes import mounts, volumes
 from wisp_operator.desired.settings import BuildSettings
 
@@ -47,7 +56,10 @@ def deployment(
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
             "template": _with_digest(
-                {"metadata": {"labels": labels(model)}, "spec": _pod(model, settings, token_digests)}
+                {
+                    "metadata": pod_metadata(model, labels(model)),
+                    "spec": _pod(model, settings, token_digests),
+                }
             ),
         },
     }
@@ -74,7 +86,7 @@ def _pod(model: InferenceModel, settings: BuildSettings, token_digests: Sequence
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        **placement(model.spec.gpu),
+        **placement(model),
         "containers": [_container(model, settings, token_digests)],
         "volumes": volumes(model, settings),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from wisp_operator.api import API_VERSION, KIND, InferenceModel
@@ -32,6 +33,15 @@ def labels(model: InferenceModel) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "wisp",
         **selector(model),
     }
+
+
+def pod_metadata(model: InferenceModel, own: Mapping[str, str]) -> dict[str, Any]:
+    """Metadata of a pod template: the model's labels and annotations; ``own`` labels outrank the former."""
+    template = model.spec.pod_template
+    document: dict[str, Any] = {"labels": {**template.labels, **own}}
+    if template.annotations:
+        document["annotations"] = dict(template.annotations)
+    return document
 
 
 def metadata(model: InferenceModel, name: str = "") -> dict[str, Any]:

@@ -17,7 +17,8 @@ class BuildSettings:
             writable for ``user_id``.
         hub_endpoint: base URL of a mirror of huggingface.co; empty for the hub itself.
         user_id: user and group that the pods run as; never 0.
-        cpu_request, memory_request: resources that a pod requests besides the GPU.
+        cpu_request, memory_request, ephemeral_storage_request: resources that a pod requests besides the GPU,
+            unless its model says otherwise.
         claim_size, claim_access_mode, claim_storage_class: properties of the claims for ``cache.type: PVC``;
             an empty class is the cluster's default.
         endpoint_grace_s: seconds a pod keeps accepting after its deletion, until no proxy sends more.
@@ -30,6 +31,7 @@ class BuildSettings:
     user_id: int = 65532
     cpu_request: str = "1"
     memory_request: str = "4Gi"
+    ephemeral_storage_request: str = "256Mi"
     claim_size: str = "100Gi"
     claim_access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     claim_storage_class: str = ""

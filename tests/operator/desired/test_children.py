@@ -162,16 +162,16 @@ NODES = [T4, L4, UNLABELLED, CPU]
     ],
 )
 def test_a_node_is_eligible_if_its_labels_and_resources_are(gpu, names):
-    assert [found["metadata"]["name"] for found in eligible(model(gpu=gpu).spec.gpu, NODES)] == names
+    assert [found["metadata"]["name"] for found in eligible(model(gpu=gpu).spec, NODES)] == names
 
 
 def test_devices_are_what_the_labels_describe_and_a_silent_node_is_left_out():
-    found = devices(model(gpu={"count": 1}).spec.gpu, NODES[:3])
+    found = devices(model(gpu={"count": 1}).spec, NODES[:3])
     assert {product: device.name for product, device in found.items()} == {
         "Tesla-T4": "T4",
         "NVIDIA-L4": "L4",
     }
-    cpu = devices(model(gpu={"count": 0}).spec.gpu, [CPU])[""]
+    cpu = devices(model(gpu={"count": 0}).spec, [CPU])[""]
     assert (cpu.kind, cpu.available_bytes) == ("cpu", int(24568812 * 1024 * 0.9))
 
 
@@ -181,7 +181,7 @@ def test_a_model_that_fits_some_gpus_is_sent_to_those():
         return FitReport("Fits" if fits else "DoesNotFit", device.name, headroom_bytes=1 if fits else -1)
 
     def reports(nodes):
-        return {product: check(device) for product, device in devices(model().spec.gpu, nodes).items()}
+        return {product: check(device) for product, device in devices(model().spec, nodes).items()}
 
     verdict = conclude(model(gpu={"count": 1}), reports(NODES[:3]))
     assert (verdict.report.verdict, verdict.products) == ("Fits", ("NVIDIA-L4",))
@@ -208,7 +208,7 @@ def test_what_cannot_be_known_before_a_pod_says_why(spec, says):
 def test_a_node_whose_memory_cannot_be_read_is_left_out(memory):
     allocatable = {} if memory is None else {"memory": memory}
     node = {"metadata": {"name": "n1", "labels": {}}, "status": {"allocatable": allocatable}}
-    assert devices(model(gpu={"count": 0}).spec.gpu, [node]) == {}
+    assert devices(model(gpu={"count": 0}).spec, [node]) == {}
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ class FakeCluster:
         self.deleted.append(key)
 
 
-def model(name):
+def model(name, **spec):
     return api.parse(
         {
             "apiVersion": api.API_VERSION,
             "kind": api.KIND,
             "metadata": {"name": name},
-            "spec": {"model": {"uri": "hf://org/name"}, "gpu": {"count": 0}},
+            "spec": {"model": {"uri": "hf://org/name"}, "gpu": {"count": 0}, **spec},
         }
     )
 
@@ -214,3 +214,17 @@ def test_one_check_of_a_model_runs_at_a_time_and_ends_with_the_model():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("wisp_operator.local.controller.FIT_WAIT_S", 0.05)
         asyncio.run(run())
+
+
+def test_fields_that_only_a_cluster_follows_are_named_once(caplog):
+    podded = model("chat", resources={"limits": {"memory": "8Gi"}}, podTemplate={"labels": {"team": "a"}})
+
+    async def run():
+        loop = controller([])
+        for _ in range(2):
+            await loop.set_models([podded, model("plain")])
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    (named,) = [message for message in caplog.messages if "only a cluster" in message]
+    assert named == "default/chat: only a cluster follows spec.resources, spec.podTemplate; ignored here"

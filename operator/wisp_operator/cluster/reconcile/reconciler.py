@@ -119,8 +119,8 @@ class Reconciler:
     async def _reconcile(self, model: InferenceModel, body: Mapping[str, Any], now: float) -> float | None:
         pods = [pod for pod in self._dependencies.caches.pods(model.key) if is_pod_of(pod, model)]
         history = self._history(model, body, pods, now)
-        nodes = eligible(model.spec.gpu, self._dependencies.caches.nodes())
-        verdict = self._dependencies.fit_checker.verdict(model, devices(model.spec.gpu, nodes))
+        nodes = eligible(model.spec, self._dependencies.caches.nodes())
+        verdict = self._dependencies.fit_checker.verdict(model, devices(model.spec, nodes))
         if verdict is None:
             return None
         history.fit = verdict.report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wisp_operator.api import InferenceModel
+from wisp_operator.api.pod_template import PodTemplate
 from wisp_operator.api.types import Cache, ModelSource
 
 NO_SOURCE = ModelSource("hf://none/none")
@@ -16,7 +17,11 @@ def without_refused(model: InferenceModel) -> InferenceModel:
     The admission policy of the chart refuses a template with a closed directory, also at zero; and whoever
     may scale the Deployment would start it.
     """
-    runtime = replace(model.spec.runtime, env=())
-    return replace(
-        model, spec=replace(model.spec, model=NO_SOURCE, runtime=runtime, cache=Cache(type="None"))
+    spec = replace(
+        model.spec,
+        model=NO_SOURCE,
+        runtime=replace(model.spec.runtime, env=()),
+        cache=Cache(type="None"),
+        pod_template=PodTemplate(),
     )
+    return replace(model, spec=spec)

@@ -21,6 +21,14 @@ ENVIRONMENT = (*PROXIES, *HUB, *BUCKET, *THREADS, "TZ")
 """Variables that change neither a pod's code nor the place where it sends a Secret."""
 
 
+GRANT = "have other controllers give the pods rights, networks or containers"
+POD_LABELS = ("team", "owner", "environment", "cost-center")
+POD_ANNOTATIONS = (
+    *("prometheus.io/*", "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"),
+)
+"""Metadata by which no controller or webhook gives a pod rights, networks, containers or others' requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One installation's limits.
@@ -30,16 +38,24 @@ class Policy:
         allows_oci: whether ``oci://`` models may be run.
         environment: names that ``spec.runtime.env`` may set; one that ends in ``*`` is a prefix.
         allows_env_secrets: whether ``spec.runtime.env`` may take values from Secrets.
+        pod_labels, pod_annotations: keys that ``spec.podTemplate`` may set; ``*`` as in ``environment``.
+        priority_classes: PriorityClasses that models may name; ``*`` likewise.
     """
 
     file_directories: tuple[str, ...] = ()
     allows_oci: bool = True
     environment: tuple[str, ...] = ENVIRONMENT
     allows_env_secrets: bool = False
+    pod_labels: tuple[str, ...] = POD_LABELS
+    pod_annotations: tuple[str, ...] = POD_ANNOTATIONS
+    priority_classes: tuple[str, ...] = ()
 
     def refusal(self, model: InferenceModel) -> str:
         """Return every limit that ``model`` exceeds, with the remedy; empty if it exceeds none."""
-        checks = (self._file_refusal(model), self._oci_refusal(model), *self._env_refusals(model))
+        checks = (
+            *(self._file_refusal(model), self._oci_refusal(model)),
+            *(*self._env_refusals(model), *self._metadata_refusals(model), self._priority_refusal(model)),
+        )
         return " ".join(sentence for sentence in checks if sentence)
 
     def _file_refusal(self, model: InferenceModel) -> str:
@@ -80,6 +96,31 @@ class Policy:
                 "policy.envSecretRefs of Wisp's chart set."
             )
         return by_name, by_secret
+
+    def _metadata_refusals(self, model: InferenceModel) -> list[str]:
+        template = model.spec.pod_template
+        rows = (
+            ("labels", template.labels, self.pod_labels, "podLabels", "make the pods part of other Services"),
+            *(("annotations", template.annotations, self.pod_annotations, "podAnnotations", GRANT),),
+        )
+        sentences = []
+        for field, given, allowed, value, harm in rows:
+            refused = sorted(key for key in given if not _matches(key, allowed))
+            if refused:
+                sentences.append(
+                    f"spec.podTemplate.{field}: {_named(refused)} may {harm}: remove it, or have it added to "
+                    f"policy.{value} of Wisp's chart."
+                )
+        return sentences
+
+    def _priority_refusal(self, model: InferenceModel) -> str:
+        name = model.spec.pod_template.priority_class_name
+        if name is None or _matches(name, self.priority_classes):
+            return ""
+        return (
+            f"spec.podTemplate.priorityClassName: {name} may end pods of others to make room: remove it, or "
+            "have it added to policy.priorityClasses of Wisp's chart."
+        )
 
 
 def _named(names: Sequence[str]) -> str:

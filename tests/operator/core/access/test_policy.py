@@ -6,10 +6,10 @@ from wisp_operator import api
 from wisp_operator.core.access.policy import Policy
 
 
-def model(uri="hf://org/name", *names, secret=""):
+def model(uri="hf://org/name", *names, secret="", **more):
     env = [{"name": name, "value": "x"} for name in names]
     env += [{"name": secret, "secretRef": {"name": "database", "key": "password"}}] if secret else []
-    spec = {"model": {"uri": uri}, "runtime": {"env": env}}
+    spec = {"model": {"uri": uri}, "runtime": {"env": env}, **more}
     metadata = {"name": "chat", "namespace": "team"}
     return api.parse({"apiVersion": api.API_VERSION, "kind": api.KIND, "metadata": metadata, "spec": spec})
 
@@ -65,3 +65,26 @@ def test_an_installation_refuses_what_it_has_not_opened_and_names_the_remedy(pol
 def test_every_limit_is_named_at_once():
     refusal = DEFAULT.refusal(model("file:///etc", "PYTHONPATH", secret="HTTPS_PROXY"))
     assert [word in refusal for word in ("fileDirectories", "policy.env ", "envSecretRefs")] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ({"labels": {"app": "checkout"}}, "policy.podLabels"),  # another Service's pod
+        ({"annotations": {"iam.amazonaws.com/role": "admin"}}, "policy.podAnnotations"),
+        ({"annotations": {"k8s.v1.cni.cncf.io/networks": "storage"}}, "policy.podAnnotations"),
+        ({"priorityClassName": "system-node-critical"}, "policy.priorityClasses"),
+        ({"labels": {"team": "a"}, "annotations": {"prometheus.io/port": "8000"}}, ""),
+        ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, ""),
+    ],
+)
+def test_a_pod_template_gives_nothing_that_was_not_opened(template, value):
+    refusal = Policy().refusal(model(podTemplate=template))
+    assert value in refusal
+    assert bool(refusal) == bool(value)
+
+
+def test_metadata_and_priorities_are_opened_by_key_or_by_prefix():
+    template = {"labels": {"acme.io/a": ""}, "annotations": {"b": ""}, "priorityClassName": "gold"}
+    policy = Policy(pod_labels=("acme.io/*",), pod_annotations=("b",), priority_classes=("gold",))
+    assert policy.refusal(model(podTemplate=template)) == ""
