@@ -85,9 +85,12 @@ class SamplingBatch:
         seeds: ``[R]`` uint64, key of the random numbers.
         steps: ``[R]`` int64, position in the sequence of the sampled token: the counter of the random
             numbers, so that a request's tokens depend neither on the batch nor on preemption.
+        repetition_penalty: ``[R]`` float32, 1 leaves logits as they are.
         presence_penalty, frequency_penalty: ``[R]`` float32.
         count_starts, count_ids, counts: ``[R + 1]``, ``[C]``, ``[C]`` int32, generated tokens and how often.
         bias_starts, bias_ids, biases: ``[R + 1]``, ``[C']`` int32, ``[C']`` float32.
+        seen: ``[R, ceil(V / 32)]`` uint32, bit set = token of prompt or answer, which repetition penalties
+            count; None where no row has one.
         bitmask: ``[R, ceil(V / 32)]`` uint32, bit set = token allowed; None allows all.
         logprobs: alternatives to report per row; -1 computes no log-probabilities at all.
     """
@@ -98,6 +101,7 @@ class SamplingBatch:
     min_p: Array
     seeds: Array
     steps: Array
+    repetition_penalty: Array
     presence_penalty: Array
     frequency_penalty: Array
     count_starts: Array
@@ -106,6 +110,7 @@ class SamplingBatch:
     bias_starts: Array
     bias_ids: Array
     biases: Array
+    seen: Array | None = None
     bitmask: Array | None = None
     logprobs: int = -1
 

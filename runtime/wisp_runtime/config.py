@@ -38,6 +38,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
 KVCacheDtype = Literal["auto", "bf16", "fp8"]
 DecodePath = Literal["auto", "general"]
+GenerationDefaults = Literal["auto", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
@@ -104,6 +105,12 @@ class ServeConfig:
         "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, a model "
         f"with a persistent decode kernel, --max-concurrent up to {STEP_SEQUENCES}, and "
         f"--block-tokens a multiple of {STEP_BLOCK_TOKENS}.",
+    )
+    generation_config: GenerationDefaults = _choice(
+        ("auto", "none"),
+        "auto",
+        "Sampling of requests that name no temperature, top_p, top_k, min_p or repetition_penalty; auto: as "
+        "the model's generation_config.json says; none: as the API does. Its end tokens count in both.",
     )
     prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
     block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")

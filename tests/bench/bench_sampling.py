@@ -43,6 +43,7 @@ MODES: dict[str, tuple[dict[str, Any], int, bool]] = {  # rules, alternatives, k
     "min-p 0.05": ({"min_p": 0.05}, -1, False),
     "one sampled row": ({}, -1, False),
     "greedy, masked": (GREEDY, -1, False),
+    "greedy, repetition penalty": (GREEDY | {"repetition_penalty": 1.1}, -1, False),
     "greedy, 20 alternatives": (GREEDY, 20, False),
 }
 
@@ -65,6 +66,8 @@ def sampling_of(mode: str, rows: int, vocab: int) -> SamplingBatch:
         rules |= {"temperature": np.eye(1, rows, dtype=np.float32)[0], "top_p": 0.9}
     if mode == "greedy, masked":
         rules["bitmask"] = np.full((rows, -(-vocab // 32)), 0x5555FFFF, np.uint32)
+    if "repetition_penalty" in rules:
+        rules["seen"] = np.full((rows, -(-vocab // 32)), 0x01010101, np.uint32)
     return batch(rows, **rules)
 
 

@@ -40,6 +40,7 @@ VALUES = [
     ("--kv-cache-dtype", "fp8", "fp8"),
     ("--decode-path", "general", "general"),
     ("--deterministic", "true", True),
+    ("--generation-config", "none", "none"),
     ("--prefix-cache", "false", False),
     ("--block-tokens", "32", 32),
     ("--max-step-tokens", "auto", None),

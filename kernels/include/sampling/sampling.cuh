@@ -25,7 +25,7 @@ struct Row {
   float presence, frequency;
   int count_start, count_stop, bias_start, bias_stop;  // in the arena's entries
   int mask_row;                                        // in the arena's masks; -1 allows all
-  int reserved;
+  float repetition;                                    // penalty of tokens seen; 1: none
 };
 
 struct Entry {
@@ -37,6 +37,7 @@ struct Entry {
 struct Arena {
   const Entry* entries;       // penalties and biases of all rows
   const uint32_t* masks;      // [max_rows, ceil(V / 32)], bit set = token allowed
+  const uint32_t* seen;       // [max_rows, ceil(V / 32)], bit set = token that the row's repetition penalty counts
   float* adjusted;            // [max_rows, V]: rows with penalties, bias or a mask, after those
   u64* argmax;                // [T] rank of the best logit
   u64* partials;              // [blocks] result of each block of a row
@@ -64,7 +65,10 @@ struct Task {
   __device__ bool is_penalised() const {
     return row.count_start < row.count_stop && (row.presence != 0 || row.frequency != 0);
   }
-  __device__ bool is_adjusted() const { return is_penalised() || row.bias_start < row.bias_stop || row.mask_row >= 0; }
+  __device__ bool has_repetition() const { return row.repetition != 1; }
+  __device__ bool is_adjusted() const {
+    return is_penalised() || has_repetition() || row.bias_start < row.bias_stop || row.mask_row >= 0;
+  }
   __device__ const float* source(const Arena& arena) const {
     return is_adjusted() ? arena.adjusted + int64_t(index) * vocab : logits;
   }
@@ -96,7 +100,7 @@ __device__ __forceinline__ bool read_task(Task& task, u64& best, const Arena& ar
   for (int i = 0; i < sizeof(Row) / 16; i++) words[i] = __ldcg(from + i);
   best = __ldcg(arena.argmax + task.task);
   task.row = row;
-  if (task.is_report) task.row = {1, min(report, arena.vocab), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 0};
+  if (task.is_report) task.row = {1, min(report, arena.vocab), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 1};
   return task.index < live;
 }
 

@@ -9,11 +9,16 @@
 //   check: tests/gpu/sampling/test_sampling.py against ops/reference/sampling.py, equal
 #include "sampling/sampling.cuh"
 
-// Write this block's slice of the row with penalties, bias and mask applied, in that order.
+// Write this block's slice of the row with penalties (repetition first), bias and mask applied, in that order.
 __device__ __forceinline__ void adjust(const Arena& arena, const Task& task, Slice slice) {
   float* adjusted = arena.adjusted + int64_t(task.index) * task.vocab;
   const int begin = 4 * slice.begin, end = min(4 * slice.end, task.vocab);
-  for (int token = begin + threadIdx.x; token < end; token += kThreads) adjusted[token] = __ldcg(task.logits + token);
+  const uint32_t* seen = arena.seen + int64_t(task.index) * ((task.vocab + 31) / 32);
+  for (int token = begin + threadIdx.x; token < end; token += kThreads) {
+    const float x = __ldcg(task.logits + token);
+    const bool is_repeated = task.has_repetition() && (__ldcg(seen + token / 32) >> token % 32 & 1);
+    adjusted[token] = !is_repeated ? x : x > 0 ? __fdiv_rn(x, task.row.repetition) : x * task.row.repetition;
+  }
   __syncthreads();
   if (task.is_penalised())
     for (int e = task.row.count_start + threadIdx.x; e < task.row.count_stop; e += kThreads) {

@@ -1,4 +1,4 @@
-"""Read a model's folder on this machine: its ``config.json`` and its safetensors headers, but no weights."""
+"""Read a model's folder on this machine: its configs and its safetensors headers, but no weights."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ from wisp_plan.checkpoint.index import (
 )
 from wisp_plan.errors import CheckpointMissing, ConfigMissing
 from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
+from wisp_plan.families.generation import (
+    GENERATION_FILE,
+    MAX_GENERATION_BYTES,
+    GenerationConfig,
+    parse_generation_text,
+)
 from wisp_plan.spec.model import ModelSpec
 
 
@@ -37,6 +43,27 @@ def read_config(folder: Path) -> ModelSpec:
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
     return parse_config_text(text, str(folder))
+
+
+def read_generation_config(folder: Path, *, has_sampling: bool = True) -> GenerationConfig:
+    """Parse ``folder/generation_config.json``; a model without one has no defaults of its own.
+
+    Args:
+        folder: folder of the model.
+        has_sampling: whether defaults of sampling are read; if not, end tokens alone.
+
+    Raises:
+        ConfigMissing: it cannot be opened.
+        ConfigInvalid: it is not JSON, or a value is none that a model can mean.
+    """
+    path = folder / GENERATION_FILE
+    try:
+        text = _read(path, 0, MAX_GENERATION_BYTES + 1)
+    except FileNotFoundError:
+        return GenerationConfig()
+    except OSError as error:
+        raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
+    return parse_generation_text(text, str(folder), has_sampling=has_sampling)
 
 
 def read_file(path: Path) -> TensorIndex:

@@ -1,6 +1,6 @@
 """Read typed keys out of a ``config.json``, naming key, value and remedy when one is wrong.
 
-Checks JSON types and ranges; :mod:`.config` gives the keys their meaning.
+Checks JSON types and ranges; :mod:`.config` and :mod:`.generation` give the keys their meaning.
 """
 
 from __future__ import annotations
@@ -40,11 +40,20 @@ class ConfigReader:
     Args:
         values: the JSON object.
         path: prefix of keys in error messages, e.g. ``rope_scaling.``.
+        file, remedy: name of the file, and last sentence of error messages.
     """
 
-    def __init__(self, values: Mapping[str, object], path: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        path: str = "",
+        *,
+        file: str = "config.json",
+        remedy: str = REMEDY,
+    ) -> None:
         self.values = values
         self.path = path
+        self._file, self._remedy = file, remedy
 
     def has(self, key: str) -> bool:
         """Return whether ``key`` is there, null or not."""
@@ -54,10 +63,13 @@ class ConfigReader:
         """Make the error for a value other than ``wanted``."""
         name = self.path + key
         if self.values.get(key, _MISSING) is _MISSING:
-            return ConfigInvalid(f"config.json: {name} is missing; expected {wanted}. {REMEDY}", key=name)
+            return self._error(name, f"is missing; expected {wanted}")
         value = self.values[key]
         shown = shorten(repr(value) if isinstance(value, str) else value)
-        return ConfigInvalid(f"config.json: {name} is {shown}; expected {wanted}. {REMEDY}", key=name)
+        return self._error(name, f"is {shown}; expected {wanted}")
+
+    def _error(self, name: str, wrong: str) -> ConfigInvalid:
+        return ConfigInvalid(f"{self._file}: {name} {wrong}. {self._remedy}", key=name)
 
     def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
         """Read a whole number that is at least ``minimum``, and at most the key's of ``MAX_VALUES``."""
@@ -89,6 +101,16 @@ class ConfigReader:
             raise self.bad(key, "a number above zero")
         return result
 
+    def number_within(self, key: str, minimum: float, maximum: float) -> float | None:
+        """Read a number from ``minimum`` to ``maximum``; None where it is absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not minimum <= (result := _as_float(value)) <= maximum:
+            raise self.bad(key, f"a number from {minimum:g} to {maximum:g}")
+        return result
+
     def flag(self, key: str, default: bool) -> bool:
         """Read true or false."""
         value = self.values.get(key)
@@ -114,7 +136,7 @@ class ConfigReader:
             return None
         if not isinstance(value, Mapping):
             raise self.bad(key, "an object")
-        return ConfigReader(value, f"{self.path}{key}.")
+        return ConfigReader(value, f"{self.path}{key}.", file=self._file, remedy=self._remedy)
 
     def token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Read one token id or a list of them; null is none, duplicates are dropped."""

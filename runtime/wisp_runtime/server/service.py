@@ -18,6 +18,7 @@ from wisp_runtime.server.api.generation import Generator
 from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
+from wisp_runtime.server.parsing.defaults import AnswerDefaults
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.text_threads import TextThreads
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -35,6 +36,7 @@ class TextCodec:
     Attributes:
         names: names of the tokens, for log-probabilities.
         templates: renderer of the chat template; None for a base model.
+        defaults: the model's own end tokens and sampling parameters.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class TextCodec:
     templates: TemplateRenderer | None
     generator: Generator
     names: TokenNames
+    defaults: AnswerDefaults
 
 
 class Service:
@@ -69,10 +72,16 @@ class Service:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    def open(self, path: Path, tokenizer: ModelTokenizer, templates: TemplateRenderer | None) -> None:
+    def open(
+        self,
+        path: Path,
+        tokenizer: ModelTokenizer,
+        templates: TemplateRenderer | None,
+        defaults: AnswerDefaults,
+    ) -> None:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
-        self._text = TextCodec(path, tokenizer, templates, generator, TokenNames(tokenizer))
+        self._text = TextCodec(path, tokenizer, templates, generator, TokenNames(tokenizer), defaults)
 
     async def close(self) -> None:
         """End the threads and processes that work on texts."""

@@ -93,6 +93,8 @@ def mixed(random, rows: int, vocab: int, has_masks: bool) -> SamplingBatch:
     bits = random.integers(0, 2, (rows, -(-vocab // 32) * 32))
     bits[random.random(rows) < 0.3] = 1
     bits[random.random(rows) < 0.1, 5:] = 0
+    seen = random.integers(0, 2, bits.shape)
+    seen[random.random(rows) < 0.3, 3:] = 0
     return batch(
         rows,
         temperature=random.choice([0, 1e-3, 0.3, 0.7, 1, 1, 1, 1.5, 1e3], rows).astype(np.float32),
@@ -101,6 +103,8 @@ def mixed(random, rows: int, vocab: int, has_masks: bool) -> SamplingBatch:
         min_p=random.choice([0, 0, 0, 0.05, 0.5, 1], rows).astype(np.float32),
         seeds=random.integers(0, 1 << 64, rows, np.uint64),
         steps=random.integers(0, 1 << 40, rows),
+        repetition_penalty=random.choice([1, 1, 1.05, 1.3, 0.8, 100], rows).astype(np.float32),
+        seen=np.packbits(seen, axis=1, bitorder="little").view(np.uint32),
         presence_penalty=random.choice([0, 0.5, -1], rows).astype(np.float32),
         frequency_penalty=random.choice([0, 0.1, -0.3], rows).astype(np.float32),
         count_starts=count_starts,

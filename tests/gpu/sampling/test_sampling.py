@@ -125,6 +125,24 @@ def test_a_mask_with_one_token_or_none_decides_alone(device, random):
         assert is_sound.tolist() == [1, 1, 1]  # as the engine asks: is the raw logit of that token a number
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("vocab", [33, 1001, 128256])
+def test_a_repetition_penalty_changes_rows_that_have_one_and_their_seen_tokens_alone(
+    device, random, vocab, temperature
+):
+    logits = random.standard_normal((4, vocab), np.float32) * np.float32(4)
+    seen = random.integers(0, 1 << 32, (4, -(-vocab // 32)), np.uint32)
+    penalties = np.array([1, 1.3, 0.7, 1], np.float32)
+    bench = Bench(device, vocab, 4)
+    repeating = batch(4, temperature=temperature, repetition_penalty=penalties, seen=seen)
+    assert compare(bench, logits, repeating) == 0
+    tokens, *_ = bench.sample(logits, repeating)
+    plain, *_ = bench.sample(logits, batch(4, temperature=temperature))  # the tokens seen are not sent again
+    assert tokens[[0, 3]].tolist() == plain[[0, 3]].tolist()
+    every = np.full_like(seen, 0xFFFFFFFF)
+    assert compare(bench, logits, replace(repeating, repetition_penalty=penalties + 9, seen=every)) == 0
+
+
 def test_a_row_samples_the_same_bits_alone_batched_and_again(device, random):
     logits = logits_of(random, 64, 32000)
     together = Bench(device, 32000, 80)
@@ -142,7 +160,7 @@ def test_a_row_samples_the_same_bits_alone_batched_and_again(device, random):
 
 ROW_NAMES = (
     *("temperature", "top_k", "top_p", "min_p", "seeds", "steps"),
-    *("presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
 )
 
 
@@ -157,6 +175,7 @@ def lists_of(sampling: SamplingBatch, row: int) -> dict[str, np.ndarray]:
         "bias_starts": np.array([0, biased.stop - biased.start], np.int32),
         "bias_ids": sampling.bias_ids[biased],
         "biases": sampling.biases[biased],
+        "seen": sampling.seen[row : row + 1],
     }
 
 

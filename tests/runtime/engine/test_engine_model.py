@@ -83,7 +83,11 @@ def mixed_requests():
     for n in range(16):
         tail = tuple(random.integers(0, 96, 1 + 3 * n).tolist())
         sampling = SamplingParams(
-            temperature=0.8 * (n % 2), seed=n, top_p=0.95, frequency_penalty=0.1 * (n % 3)
+            temperature=0.8 * (n % 2),
+            seed=n,
+            top_p=0.95,
+            frequency_penalty=0.1 * (n % 3),
+            repetition_penalty=1 + 0.2 * (n % 4 == 1),
         )
         requests.append(Submit(f"r{n}", shared[: 10 * (n % 4)] + tail, 12 + n, sampling))
     return requests

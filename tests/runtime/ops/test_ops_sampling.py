@@ -8,6 +8,7 @@ from sampling_rows import batch
 
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.reference.sampling import _adjust
 
 OPS = CpuOps(threads=1)
 
@@ -116,6 +117,20 @@ PENALTY = {
 }
 
 
+SEEN = {"seen": np.array([[0b000], [0b011]], np.uint32)}
+
+
+def test_a_repetition_penalty_pushes_logits_of_either_sign_down():
+    logits = np.array([[-2.0, -1.9, 3.0, 2.9, 0.0] + [-9.0] * 95], np.float32)
+    seen = np.zeros((1, 4), np.uint32)
+    seen[0, 0], seen[0, 3] = 0b10101, 1 << 99 % 32
+    adjusted = _adjust(logits[0], batch(1, repetition_penalty=1.5, seen=seen), 0)
+    expect = logits[0].copy()
+    expect[[0, 2, 4, 99]] = [-3.0, 2.0, 0.0, -13.5]
+    np.testing.assert_array_equal(adjusted, expect)
+    assert adjusted.dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("given", "expect"),
     [
@@ -136,6 +151,12 @@ PENALTY = {
             [2, 1],
         ),
         ({"bitmask": np.array([[0b110], [0b100]], np.uint32)}, [1, 2]),
+        # the second row becomes 1.6 1.52 1.5, then 1.0 0.95 1.5; in the first nothing is seen
+        (SEEN | {"repetition_penalty": 1.25}, [0, 0]),
+        (SEEN | {"repetition_penalty": 2.0}, [0, 2]),
+        (SEEN | {"repetition_penalty": 1.0}, [0, 0]),
+        # repetition comes before presence and frequency: 2 / 1.25 - 0.2 is below 1.5
+        (PENALTY | SEEN | {"repetition_penalty": 1.25, "presence_penalty": 0.2}, [0, 2]),
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1e-4])
@@ -181,6 +202,8 @@ def test_one_rows_nan_leaves_the_other_rows_log_probabilities_alone():
     [
         {"temperature": np.ones(3, np.float32)},
         {"bitmask": np.ones((2, 2), np.uint32)},
+        {"seen": np.ones((2, 2), np.uint32)},
+        {"repetition_penalty": 1.5},  # without the tokens that it counts
         {"bias_starts": np.array([0, 0, 1], np.int32)},
         {
             "bias_starts": np.array([0, 0, 1], np.int32),

@@ -155,6 +155,7 @@ def test_echo_repeats_the_prompt_before_the_completion(api, prompt):
             {"presence_penalty": -2, "frequency_penalty": 1},
             {"presence_penalty": -2.0, "frequency_penalty": 1.0},
         ),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"logit_bias": {"65": -100, "66": 1.5}}, {"logit_bias": ((65, -100.0), (66, 1.5))}),
         ({"logprobs": True}, {"logprobs": 0}),
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": 2}),

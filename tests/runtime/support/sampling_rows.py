@@ -16,6 +16,7 @@ def batch(rows: int, **given) -> SamplingBatch:
         "min_p": np.zeros(rows, np.float32),
         "seeds": np.arange(rows, dtype=np.uint64) + np.uint64(1 << 40),
         "steps": np.arange(rows, dtype=np.int64),
+        "repetition_penalty": np.ones(rows, np.float32),
         "presence_penalty": np.zeros(rows, np.float32),
         "frequency_penalty": np.zeros(rows, np.float32),
         "count_starts": np.zeros(rows + 1, np.int32),

@@ -67,6 +67,8 @@ def answer(request: Submit, max_context: int, sizes: CacheSizes = ONE_POOL) -> l
             token += stir(sampling.seed, len(tokens))
         if sampling.presence_penalty:
             token += sum(count**2 for count in Counter(tokens[len(request.prompt) :]).values())
+        if sampling.repetition_penalty != 1:
+            token += sum(set(tokens))
         tokens.append(token % VOCAB)
         if tokens[-1] in stops:
             break
@@ -154,6 +156,9 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
     for row in range(len(tokens)):
         counts = sampling.counts[slice(*sampling.count_starts[row : row + 2])]
         tokens[row] += sum(count**2 for count in counts.tolist()) if sampling.presence_penalty[row] else 0
+        if sampling.repetition_penalty[row] != 1:
+            bits = np.unpackbits(sampling.seen[row].view(np.uint8), bitorder="little")
+            tokens[row] += np.flatnonzero(bits).sum()
         tokens[row] += stir(sampling.seeds[row], sampling.steps[row]) if sampling.temperature[row] else 0
     return Sampled((tokens % VOCAB).astype(np.int32))
 

@@ -56,4 +56,5 @@ def sampling_rows(vocab: int, rows: int, entries: int, sm_count: int) -> tuple[B
         Buffer("sampling.top_logprobs", (rows, MAX_ALTERNATIVES), "float32"),
         Buffer("sampling.entries", (entries * ENTRY_BYTES,), "uint8"),
         Buffer("sampling.masks", (rows * -(-vocab // 32) * 4,), "uint8"),
+        Buffer("sampling.seen", (rows * -(-vocab // 32) * 4,), "uint8"),
     )

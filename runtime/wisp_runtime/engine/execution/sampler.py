@@ -32,9 +32,11 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         min_p=np.array([param.min_p for param in params], dtype=np.float32),
         seeds=np.array([param.seed & _SEED_MASK for param in params], dtype=np.uint64),
         steps=_steps(sampling),
+        repetition_penalty=np.array([param.repetition_penalty for param in params], dtype=np.float32),
         presence_penalty=np.array([param.presence_penalty for param in params], dtype=np.float32),
         frequency_penalty=np.array([param.frequency_penalty for param in params], dtype=np.float32),
         **_counts([chunk.sequence for chunk in sampling]),
+        seen=_seen([chunk.sequence for chunk in sampling]),
         bias_starts=_starts([ids for ids, _ in biases]),
         bias_ids=_concatenated([ids for ids, _ in biases], np.int32),
         biases=_concatenated([values for _, values in biases], np.float32),
@@ -52,6 +54,16 @@ def _counts(sequences: list[Sequence]) -> dict[str, Array]:
     }
 
 
+def _seen(sequences: list[Sequence]) -> Array | None:
+    """Return the tokens that repetition penalties count, ``[R, ceil(V / 32)]``; None where no row has one."""
+    rows = [sequence.seen().words if sequence.has_repetition else None for sequence in sequences]
+    first = next((row for row in rows if row is not None), None)
+    if first is None:
+        return None
+    none = np.zeros_like(first)
+    return np.stack([none if row is None else row for row in rows])
+
+
 def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
     """Copy rows into one ``[sum of lengths]``; an array cannot grow while NumPy views it."""
     filled = [np.frombuffer(row, dtype) for row in rows if row]
@@ -60,7 +72,7 @@ def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
 
 def has_pending_counts(plan: Plan) -> bool:
     """Return whether sampling parameters of ``plan`` count tokens that the step before has yet to give."""
-    counting = [chunk for chunk in plan if chunk.sequence.counts is not None]
+    counting = [chunk for chunk in plan if chunk.sequence.counts_tokens]
     return any(chunk.samples and chunk.sequence.pending_sample_row >= 0 for chunk in counting)
 
 
@@ -81,11 +93,11 @@ class SamplingRows:
         sequences = [chunk.sequence for chunk in sampling]
         if self._batch is None or sequences != self._sequences:
             self._batch, self._sequences = sampling_batch(plan), sequences
-            self._has_penalties = any(sequence.counts is not None for sequence in sequences)
+            self._has_penalties = any(sequence.counts_tokens for sequence in sequences)
             return self._batch
         changed = {"steps": _steps(sampling)}
         if self._has_penalties:
-            changed |= _counts(sequences)
+            changed |= _counts(sequences) | {"seen": _seen(sequences)}
         self._batch = replace(self._batch, **changed)
         return self._batch
 

@@ -98,6 +98,7 @@ class Scheduler(SequenceSet):
             max_length=max_length(request, self.limits),
             eos=self.limits.eos,
             arrived_s=now_s,
+            vocab=self.limits.vocab,
         )
         self._sequences[sequence.id] = sequence
         surplus = self.waiting.add(sequence, max(0, self.limits.max_running - len(self.running)))

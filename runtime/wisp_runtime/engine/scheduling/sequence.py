@@ -9,6 +9,7 @@ from array import array
 from enum import Enum
 
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.scheduling.seen_tokens import SeenTokens
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
 PriorityKey = tuple[int, int]
@@ -68,7 +69,8 @@ class Sequence:
             known; -1 when all its tokens are known.
         cache: blocks and state slots; empty unless it runs.
         cached_tokens: prompt tokens found in the prefix cache.
-        counts: number of times each token was generated; None without penalties.
+        counts: number of times each token was generated; None without presence and frequency penalty.
+        has_repetition: whether it has a repetition penalty, which counts :meth:`seen`.
         biases: tokens whose logits are biased, and by how much; of a token named twice, the last.
         arrived_s: time at which the request came.
         refused_at: state of the cache in which it was refused admission last.
@@ -76,12 +78,15 @@ class Sequence:
     """
 
     __slots__ = (
+        "_seen",
+        "_vocab",
         "arrived_s",
         "biases",
         "cache",
         "cached_tokens",
         "computed_tokens",
         "counts",
+        "has_repetition",
         "max_length",
         "overtaken",
         "pending_sample_row",
@@ -102,6 +107,7 @@ class Sequence:
         max_length: int,
         eos: frozenset[int],
         arrived_s: float = 0.0,
+        vocab: int = 0,
     ) -> None:
         self.request = request
         self.priority_key = priority_key
@@ -119,6 +125,9 @@ class Sequence:
         self.biases = array("i", biases), array("f", biases.values())
         has_penalty = sampling.presence_penalty or sampling.frequency_penalty
         self.counts = TokenCounts() if has_penalty else None
+        self.has_repetition = sampling.repetition_penalty != 1
+        self._vocab = vocab
+        self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
         self.arrived_s, self.overtaken = arrived_s, 0
         self.refused_at: object = None
 
@@ -147,6 +156,17 @@ class Sequence:
         """Tokens after the prompt."""
         return len(self.tokens) - self.prompt_tokens
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether sampling its next token depends on all its tokens before."""
+        return self.counts is not None or self.has_repetition
+
+    def seen(self) -> SeenTokens:
+        """Return the tokens of its prompt and its answer so far."""
+        if self._seen is None:
+            self._seen = SeenTokens(self._vocab, self.tokens)
+        return self._seen
+
     def overtake(self, first: Sequence) -> None:
         """Rank directly behind ``first``, the first in line: none that waits behind that displaces it."""
         first.overtaken += 1
@@ -161,6 +181,8 @@ class Sequence:
         self.tokens.append(token)
         if self.counts is not None:
             self.counts.add(token)
+        if self._seen is not None:
+            self._seen.add(token)
         if token in self.stop_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.max_length else None

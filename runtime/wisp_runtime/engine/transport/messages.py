@@ -24,6 +24,7 @@ class SamplingParams:
         top_p: mass of the likeliest tokens that are kept; 1.0 keeps all.
         min_p: share of the best token's probability below which a token is dropped; 0 keeps all.
         seed: key of the random numbers; the same seed gives the same tokens in every batch.
+        repetition_penalty: divisor of positive logits of tokens of prompt and answer, factor of negative.
         presence_penalty, frequency_penalty: amounts subtracted from the logits of tokens already generated.
         logit_bias: (token id, bias) pairs added to the logits.
         logprobs: number of alternatives to report; None reports nothing.
@@ -34,6 +35,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()

@@ -9,7 +9,7 @@ from wisp_runtime.errors import ShapeError
 
 _PER_ROW = (
     *("temperature", "top_k", "top_p", "min_p"),
-    *("seeds", "steps", "presence_penalty", "frequency_penalty"),
+    *("seeds", "steps", "repetition_penalty", "presence_penalty", "frequency_penalty"),
 )
 
 
@@ -87,8 +87,11 @@ def sampling(logits: Array, batch: SamplingBatch) -> None:
         same_shape(name, getattr(batch, name), (rows,))
     _ragged("count_ids", batch.count_starts, batch.count_ids, batch.counts, (rows, vocab))
     _ragged("bias_ids", batch.bias_starts, batch.bias_ids, batch.biases, (rows, vocab))
-    if batch.bitmask is not None:
-        same_shape("bitmask", batch.bitmask, (rows, -(-vocab // 32)))
+    for name in ("seen", "bitmask"):
+        if (bits := getattr(batch, name)) is not None:
+            same_shape(name, bits, (rows, -(-vocab // 32)))
+    if batch.seen is None and (batch.repetition_penalty != 1).any():
+        raise ShapeError("seen is None, and a row has a repetition penalty")
 
 
 def _ragged(name: str, starts: Any, ids: Array, values: Array, size: tuple[int, int]) -> None:

@@ -1,6 +1,7 @@
 """Choose the next token of each row of logits, in NumPy.
 
-In this order: grammar bitmask, logit bias and penalties on the logits; temperature; top-k; top-p among
+In this order: penalties (repetition, then presence and frequency), logit bias and grammar bitmask on the
+logits; temperature; top-k; top-p among
 those; min-p; then one token by Gumbel-max sampling, as an exponential race. A row's random numbers depend on
 its seed and step alone.
 """
@@ -41,22 +42,36 @@ def sample(logits: Array, sampling: SamplingBatch) -> Sampled:
 
 
 def _adjust(raw: Array, sampling: SamplingBatch, row: int) -> Array:
-    """Apply bitmask, bias and penalties; return ``raw`` itself where there is nothing to apply."""
+    """Apply penalties, bias and bitmask; return ``raw`` itself where there is nothing to apply.
+
+    A repetition penalty divides positive logits of tokens seen, and multiplies negative ones.
+
+    Source of the repetition penalty: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1, for logits of
+    either sign as in transformers and vLLM.
+    """
     biased = slice(*sampling.bias_starts[row : row + 2])
     counted = slice(*sampling.count_starts[row : row + 2])
     presence, frequency = sampling.presence_penalty[row], sampling.frequency_penalty[row]
     is_penalised = counted.start < counted.stop and (presence != 0 or frequency != 0)
-    if sampling.bitmask is None and biased.start == biased.stop and not is_penalised:
+    repetition = np.float32(sampling.repetition_penalty[row])
+    if sampling.bitmask is None and biased.start == biased.stop and not is_penalised and repetition == 1:
         return raw
     logits = raw.copy()
+    if repetition != 1 and sampling.seen is not None:  # ops/protocol/checks.py requires it
+        seen = _bits(sampling.seen[row], len(logits))
+        logits[seen] = np.where(raw[seen] > 0, raw[seen] / repetition, raw[seen] * repetition)
     if is_penalised:
         counts = sampling.counts[counted]
         logits[sampling.count_ids[counted]] -= presence * (counts > 0) + frequency * counts
     np.add.at(logits, sampling.bias_ids[biased], sampling.biases[biased])
     if sampling.bitmask is not None:
-        bits = np.unpackbits(sampling.bitmask[row].view(np.uint8), bitorder="little")
-        logits[bits[: len(logits)] == 0] = -np.inf
+        logits[~_bits(sampling.bitmask[row], len(logits))] = -np.inf
     return logits
+
+
+def _bits(words: Array, count: int) -> Array:
+    """Return the first ``count`` bits of ``words`` uint32 as booleans."""
+    return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").astype(bool)
 
 
 def _sample_row(logits: Array, sampling: SamplingBatch, row: int) -> int:

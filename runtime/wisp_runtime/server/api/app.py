@@ -84,6 +84,7 @@ def _described(name: str, service: Service) -> dict[str, Any]:
         "created": service.created_s,
         "owned_by": "wisp",
         "max_model_len": service.info.max_context,
+        **service.text.defaults.to_dict(service.info.eos_token_ids),
     }
 
 

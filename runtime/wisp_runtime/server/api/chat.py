@@ -44,8 +44,8 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     text = await render_chat(service.text.templates, request)
     prompt = await service.threads.run(len(text), _encode, tokenizer, text, info)
     max_tokens = resolve_max_tokens(len(prompt), _wanted_tokens(request), info.max_context, "messages")
-    sampling = sampling_of(request, logprobs, info)
-    stop_tokens = stop_tokens_of(request, tokenizer, info.vocab_size)
+    sampling = sampling_of(request, logprobs, info, service.text.defaults)
+    stop_tokens = stop_tokens_of(request, tokenizer, info.vocab_size, service.text.defaults)
     submits = submits_of(
         prompt, request, sampling, max_tokens, stop_tokens, priority_of(http_request.headers)
     )

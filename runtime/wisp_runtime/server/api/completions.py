@@ -89,14 +89,15 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
 def _choices(
     prompts: list[list[int]], request: CompletionRequest, service: Service, priority: int
 ) -> list[Choice]:
-    sampling = sampling_of(request, request.logprobs, service.info)
-    stop_tokens = stop_tokens_of(request, service.text.tokenizer, service.info.vocab_size)
+    text, info = service.text, service.info
+    sampling = sampling_of(request, request.logprobs, info, text.defaults)
+    stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
     stops = StopStrings(request.stop or ())
     choices = []
     for prompt in prompts:
-        left = service.info.max_context - len(prompt)
+        left = info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
-        max_tokens = resolve_max_tokens(len(prompt), requested, service.info.max_context, "prompt")
+        max_tokens = resolve_max_tokens(len(prompt), requested, info.max_context, "prompt")
         submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens, priority)
         choices += [Choice(submit, stops) for submit in submits]
     return choices

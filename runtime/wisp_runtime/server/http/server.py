@@ -23,6 +23,7 @@ from wisp_runtime.errors import ConfigError, ErrorBudgetSpent, RuntimeFailure, T
 from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
+from wisp_runtime.server.parsing.defaults import notes_of, read_defaults
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of, say
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
@@ -126,15 +127,13 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
     compiling = asyncio.create_task(_start_templates(template, path))
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, path)
-        service.open(path, tokenizer, await compiling)
+        defaults = await asyncio.to_thread(read_defaults, path, tokenizer, config.generation_config)
+        service.open(path, tokenizer, await compiling, defaults)
     finally:
         compiling.cancel()
     await engine.ready.wait()
-    if tokenizer.largest_id >= service.info.vocab_size:
-        say(
-            f"the tokenizer knows token ids up to {tokenizer.largest_id}, the model only those below "
-            f"{service.info.vocab_size}; a prompt that contains one of the others is refused"
-        )
+    for line in notes_of(tokenizer, defaults, service.info.vocab_size):
+        say(line)
 
 
 def _import_app(service: Service) -> ASGIApp:

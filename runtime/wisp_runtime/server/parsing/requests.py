@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.api.errors import unsupported
 
@@ -70,6 +71,7 @@ class GenerationRequest(_Strict):
     # Extensions, named as vLLM names them.
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Share | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=MAX_REPETITION)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
         None

@@ -15,6 +15,7 @@ from wisp_runtime.server.api.errors import (
     context_exceeded,
     text_too_long,
 )
+from wisp_runtime.server.parsing.defaults import FIELDS, AnswerDefaults
 from wisp_runtime.server.parsing.requests import GenerationRequest
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -27,17 +28,26 @@ MAX_ID_DIGITS = 18
 MIN_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine requires a positive share
 
 
-def sampling_of(request: GenerationRequest, logprobs: int | None, info: Ready) -> SamplingParams:
+def sampling_of(
+    request: GenerationRequest, logprobs: int | None, info: Ready, defaults: AnswerDefaults
+) -> SamplingParams:
     """Return the sampling parameters of ``request``, except the seed (see :func:`submits_of`).
+
+    Args:
+        request: fields of the body.
+        logprobs: alternatives to report; None reports nothing.
+        info: capabilities of the engine.
+        defaults: the model's own values of fields that the request leaves out.
 
     Raises:
         ApiError: a logit bias names no token of the model.
     """
-    return SamplingParams(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=min(max(request.top_k or 0, 0), info.vocab_size),  # the engine counts in 32 bits
-        top_p=1.0 if request.top_p is None else max(request.top_p, MIN_TOP_P),
-        min_p=request.min_p or 0.0,
+    named = {name: getattr(request, name) for name in FIELDS if getattr(request, name) is not None}
+    sampling = replace(defaults.sampling, **named)
+    return replace(
+        sampling,
+        top_k=min(max(sampling.top_k, 0), info.vocab_size),  # the engine counts in 32 bits
+        top_p=max(sampling.top_p, MIN_TOP_P),
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_biases(request.logit_bias or {}, info.vocab_size),
@@ -114,8 +124,13 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
-def stop_tokens_of(request: GenerationRequest, tokenizer: ModelTokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Return the token ids that end a choice: ``stop_token_ids``, and stop strings that are special tokens.
+def stop_tokens_of(
+    request: GenerationRequest, tokenizer: ModelTokenizer, vocab_size: int, defaults: AnswerDefaults
+) -> tuple[int, ...]:
+    """Return the token ids that end a choice.
+
+    They are ``stop_token_ids``, stop strings that are special tokens, and the model's own end tokens unless
+    the request ignores them.
 
     Raises:
         ApiError: an id is not one of the model's.
@@ -123,7 +138,8 @@ def stop_tokens_of(request: GenerationRequest, tokenizer: ModelTokenizer, vocab_
     ids = request.stop_token_ids or ()
     check_token_ids(ids, vocab_size, "stop_token_ids")
     special = tokenizer.special_tokens_among(request.stop or ())
-    return tuple(sorted({*ids, *(token for token in special if token < vocab_size)}))
+    ends = () if request.ignore_eos else defaults.end_tokens
+    return tuple(sorted({*ids, *(token for token in (*special, *ends) if token < vocab_size)}))
 
 
 def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: int, param: str) -> int:

@@ -14,8 +14,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from wisp_plan.units import format_size
 from wisp_runtime.errors import TokenizerUnreadable
 from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS, ChatTemplate
+from wisp_runtime.sources.listing import MAX_TEXT_BYTES
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -28,6 +30,9 @@ class ModelTokenizer:
         special_ids: tokens that are never emitted as text.
         longest_token_chars: maximum of characters that one token stands for.
         largest_id: largest token id; beyond the model's own where tokens were added to the tokenizer alone.
+        end_id: the token that ends a text by ``tokenizer_config.json``; None if it names none.
+        renumbered: added tokens whose id in ``tokenizer.json`` the package did not keep: text, id in the
+            file, id in use.
     """
 
     tokenizer: Tokenizer
@@ -35,6 +40,8 @@ class ModelTokenizer:
     is_byte_level: bool
     longest_token_chars: int
     largest_id: int
+    end_id: int | None = None
+    renumbered: tuple[tuple[str, int, int], ...] = ()
 
     def encode(self, text: str, *, adds_special: bool) -> list[int]:
         """Return the tokens of ``text``; ``adds_special`` puts the model's own around them."""
@@ -74,21 +81,33 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise TokenizerUnreadable(f"{path} is missing; Wisp needs the model's tokenizer in this format.")
+    text = _read_bytes(path)
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(text)
     except Exception as error:  # the package raises plain Exception
         raise TokenizerUnreadable(f"{path} cannot be read: {error}. Download or convert it again.") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    content = json.loads(text)
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder()
+    end = _special_tokens(_read_json(directory / "tokenizer_config.json")).get("eos_token")
     return ModelTokenizer(
         tokenizer=tokenizer,
         special_ids=frozenset(token for token, content in added.items() if content.special),
-        is_byte_level='"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder")),
+        is_byte_level='"ByteLevel"' in json.dumps(content.get("decoder")),
         longest_token_chars=max(map(len, vocabulary), default=1),
         largest_id=max(vocabulary.values(), default=0),
+        end_id=vocabulary.get(end) if end is not None else None,
+        renumbered=_renumbered(content.get("added_tokens") or [], vocabulary),
     )
+
+
+def _renumbered(added: list[dict[str, Any]], vocabulary: dict[str, int]) -> tuple[tuple[str, int, int], ...]:
+    """Return the added tokens whose ids the package replaced: it numbers those beyond the vocabulary anew."""
+    pairs = ((token["content"], token["id"]) for token in added)
+    known = ((text, token, vocabulary.get(text, token)) for text, token in pairs)
+    return tuple(entry for entry in known if entry[1] != entry[2])
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -96,7 +115,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(_read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerUnreadable(f"{path} is no JSON: {error}. Download or convert it again.") from error
     if not isinstance(content, dict):
         raise TokenizerUnreadable(f"{path} must hold a JSON object. Download or convert it again.")
@@ -105,15 +124,29 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return _read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise TokenizerUnreadable(
             f"{path} is no UTF-8 (byte {error.start}). Download or convert it again."
         ) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Read a file of at most ``MAX_TEXT_BYTES``, wherever the folder comes from."""
+    limit_bytes = MAX_TEXT_BYTES[path.name]
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
     except OSError as error:
         raise TokenizerUnreadable(
             f"{path} cannot be read: {error.strerror or error}. Check its permissions and the disk."
         ) from error
+    if len(content) > limit_bytes:
+        raise TokenizerUnreadable(
+            f"{path} has more than {format_size(limit_bytes)}, unlike any model's. "
+            "Download or convert it again."
+        )
+    return content
 
 
 def read_template(directory: Path) -> ChatTemplate | None:

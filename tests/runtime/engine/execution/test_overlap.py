@@ -101,6 +101,7 @@ def test_the_next_forward_pass_is_queued_before_the_tokens_of_a_step_are_waited_
             temperature=st.sampled_from([0.0, 1.0]),
             seed=st.integers(0, 3),
             presence_penalty=st.sampled_from([0.0, 1.0]),
+            repetition_penalty=st.sampled_from([1.0, 1.1]),
             logprobs=st.sampled_from([None, 2]),
         ),
         min_size=1,

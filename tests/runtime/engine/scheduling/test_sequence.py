@@ -7,7 +7,8 @@ EOS = 9
 
 
 def sequence(max_length=100, eos=frozenset({EOS}), **fields):
-    return Sequence(Submit("r", (1, 2, 3), 50, **fields), priority_key=(1, 1), max_length=max_length, eos=eos)
+    request = Submit("r", (1, 2, 3), 50, **fields)
+    return Sequence(request, priority_key=(1, 1), max_length=max_length, eos=eos, vocab=40)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,17 @@ def test_generated_tokens_are_counted_only_for_a_penalty():
         penalised.append(token)
     assert plain.counts is None
     assert dict(zip(penalised.counts.ids, penalised.counts.counts, strict=True)) == {4: 2, 5: 1}
+
+
+def test_a_repetition_penalty_counts_the_prompt_too_and_survives_a_preemption():
+    plain = sequence()
+    repeats = sequence(sampling=SamplingParams(repetition_penalty=1.2))
+    repeats.append(9)  # before its first look: nothing waits with a bitmask
+    words = repeats.seen().words
+    repeats.append(33)
+    repeats.forget_computed()
+    assert repeats.seen().words.tolist() == words.tolist() == [0b1000001110, 0b10]
+    assert (plain.counts_tokens, repeats.counts_tokens, repeats.counts) == (False, True, None)
 
 
 def test_starting_over_keeps_what_was_generated_and_said_to_the_client():

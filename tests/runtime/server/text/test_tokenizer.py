@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from wisp_runtime.errors import TokenizerUnreadable
 from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS
 from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
+from wisp_runtime.sources.listing import MAX_TEXT_BYTES
 
 
 def configure(model, **config):
@@ -46,6 +47,28 @@ def test_a_broken_file_is_named(model, file, content, says):
 
 
 @pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("tokenizer.json", "256.0 MiB"),
+        ("tokenizer_config.json", "16.0 MiB"),
+        ("chat_template.jinja", "4.0 MiB"),
+    ],
+)
+def test_a_file_of_a_folder_is_bounded_as_a_download_is(model, name, limit):
+    with (model / name).open("wb") as file:
+        file.truncate(MAX_TEXT_BYTES[name] + 1)  # a hole: no disk is used
+    with pytest.raises(TokenizerUnreadable, match=f"{name} has more than {limit}"):
+        load_tokenizer(model), read_template(model)
+
+
+def test_an_added_token_that_the_package_renumbers_is_named(model):
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 300, "content": "<|far|>"})
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    assert load_tokenizer(model).renumbered == (("<|far|>", 300, 258),)
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         ("one", "one"),
@@ -76,7 +99,7 @@ def test_a_file_that_may_not_be_read_is_named(model, monkeypatch):
     def refuse(*_):  # root, as which tests may run, reads what is forbidden
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(TokenizerUnreadable, match=r"tokenizer_config.json cannot be read: Permission denied"):
         read_template(model)
 

@@ -1,9 +1,9 @@
 """Choose the next token of each row of logits on the GPU, without waiting for the host.
 
 The kernels' memory has fixed addresses and sizes, so that a step can be captured as a graph. A step's
-parameters are one small buffer (:meth:`Sampler.fill`); penalties, biases and masks, which few steps have, are
-copied to arrays of the sampler by ``fill`` itself. The reference implementation is
-:mod:`wisp_runtime.ops.reference.sampling`.
+parameters are one small buffer (:meth:`Sampler.fill`); penalties, biases, masks and the tokens that
+repetition penalties count, which few steps have, are copied to arrays of the sampler by ``fill`` itself. The
+reference implementation is :mod:`wisp_runtime.ops.reference.sampling`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _ROW = np.dtype(
         *(("temperature", "f4"), ("top_k", "i4"), ("top_p", "f4"), ("min_p", "f4")),
         *(("seeds", "u8"), ("steps", "i8"), ("presence_penalty", "f4"), ("frequency_penalty", "f4")),
         *(("count_start", "i4"), ("count_stop", "i4"), ("bias_start", "i4"), ("bias_stop", "i4")),
-        *(("mask_row", "i4"), ("reserved", "i4")),
+        *(("mask_row", "i4"), ("repetition_penalty", "f4")),
     ]
 )
 assert _ROW.itemsize == ROW_BYTES, "a row of parameters is as long as the ledger counts"
-_PLAIN = _ROW.names[:8] if _ROW.names else ()  # fields of SamplingBatch under the same names
+_PLAIN = (*(_ROW.names or ())[:8], "repetition_penalty")  # fields of SamplingBatch under the same names
 
 
 class _Arena(ctypes.Structure):
@@ -51,7 +51,7 @@ class _Arena(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_uint64)
-            for name in ("entries", "masks", "adjusted", "argmax", "partials", "masses")
+            for name in ("entries", "masks", "seen", "adjusted", "argmax", "partials", "masses")
         ),
         *(
             (name, ctypes.c_uint64)
@@ -160,6 +160,7 @@ class Sampler:
         self._buffers = {buffer.name.removeprefix("sampling."): buffer for buffer in buffers}
         self._entries = _DoubleBuffer(device, self._buffers["entries"])
         self._masks = _DoubleBuffer(device, self._buffers["masks"])
+        self._seen = _DoubleBuffer(device, self._buffers["seen"])
         self._argmax, self._histogram, self._token, self._logprobs = (
             device.kernels.get(f"sample_{name}") for name in ("argmax", "histogram", "token", "logprobs")
         )
@@ -180,7 +181,7 @@ class Sampler:
         return HostParameters(memory[:4].view(np.int32), {name: rows[name] for name in _ROW.names or ()})
 
     def fill(self, view: HostParameters, sampling: SamplingBatch) -> None:
-        """Write ``sampling`` into a view of :meth:`host_view`; enqueue the copies of lists and masks.
+        """Write ``sampling`` into a view of :meth:`host_view`; enqueue the copies of lists and bitmasks.
 
         The view must be uploaded before the launch that it is for, and no other ``fill`` comes in between.
 
@@ -202,10 +203,11 @@ class Sampler:
         columns["mask_row"][:rows] = -1 if sampling.bitmask is None else np.arange(rows, dtype=np.int32)
         if counted or len(sampling.bias_ids):
             self._send_entries(sampling)
-        if sampling.bitmask is not None:
-            size = 4 * rows * self._mask_words
-            self._masks.host(size).view(np.uint32)[:] = sampling.bitmask.ravel()
-            self._masks.send(size)
+        for bits, buffer in ((sampling.bitmask, self._masks), (sampling.seen, self._seen)):
+            if bits is not None:
+                size = 4 * rows * self._mask_words
+                buffer.host(size).view(np.uint32)[:] = bits.ravel()
+                buffer.send(size)
 
     def launch(
         self, logits: Array, rows: int, parameters: Array, *, logprobs: int, greedy: bool = False
