@@ -53,10 +53,16 @@ void fiber_main() {
 
 }  // namespace
 
+// Every kernel's library has a machine of its own: what stays in each would add up.
+void Machine::free_grid() {
+  blocks_.clear(), copies_.clear(), copiers_.clear(), stores_.clear(), stacks_.reset();
+  shared_ = {};
+}
+
 void Machine::make_grid() {
-  blocks_.clear(), copies_.clear(), copiers_.clear(), stores_.clear();
   const int count = int(grid.x * grid.y * grid.z), threads = int(block_shape.x * block_shape.y * block_shape.z);
   shared_.assign(size_t(count + 1) * kSharedBytes, std::byte{0xff});
+  stacks_ = std::make_unique_for_overwrite<std::byte[]>(size_t(count) * threads * kStackBytes);
   const size_t skew = 1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024;
   for (int b = 0; b < count; b++) {
     auto block = std::make_unique<Block>();
@@ -69,8 +75,8 @@ void Machine::make_grid() {
       fiber->thread = {t % block_shape.x, t / block_shape.x % block_shape.y, t / block_shape.x / block_shape.y};
       fiber->block = block.get(), fiber->lane = t % 32, fiber->warp = t / 32;
       fiber->wgmmas.emplace_back();
-      fiber->stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
-      uintptr_t top = (reinterpret_cast<uintptr_t>(fiber->stack.get()) + kStackBytes) / 16 * 16 - 64;
+      const auto stack_end = stacks_.get() + size_t(b * threads + t + 1) * kStackBytes;
+      uintptr_t top = reinterpret_cast<uintptr_t>(stack_end) / 16 * 16 - 64;
       void** frame = reinterpret_cast<void**>(top);
       frame[6] = reinterpret_cast<void*>(&fiber_main);
       fiber->stack_pointer = frame;
@@ -104,6 +110,7 @@ std::string Machine::run(const std::function<void()>& kernel) {
   }
   while (fault_.empty() && !(copies_.empty() && copiers_.empty() && stores_.empty())) land_some();
   current = nullptr;
+  free_grid();
   return fault_;
 }
 

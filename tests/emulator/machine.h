@@ -30,7 +30,6 @@ struct Fiber {
   Block* block;
   int lane, warp;
   void* stack_pointer = nullptr;
-  std::unique_ptr<std::byte[]> stack;
   bool is_done = false;
   const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for
   unsigned waits_for = 0;
@@ -101,6 +100,7 @@ class Machine {
 
  private:
   void make_grid();
+  void free_grid();
   bool turn(Block& block, int warp);
   void land_some();
   void show(size_t index);
@@ -110,6 +110,7 @@ class Machine {
   unsigned lateness_ = 1;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::byte> shared_;
+  std::unique_ptr<std::byte[]> stacks_;
   std::vector<std::function<void()>> copies_;
   std::vector<Fiber*> copiers_;
   std::vector<Store> stores_;

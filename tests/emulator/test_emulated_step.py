@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ CONTEXTS = {
 }
 
 
-@cache
+@lru_cache(maxsize=4)
 def step_of(name: str, window: int | None = None, source: Path = SOURCE, inner: int = 400) -> EmulatedStep:
     shape, sizes, blocks = MODELS[name]
     spec = changed(small(shape, **sizes | {"inner": inner}), window=window)

@@ -73,33 +73,44 @@ inline void land_box_later(std::byte* shared, uint32_t to, const void* map, int 
   });
 }
 
-inline float half_at(uint32_t address) {
-  return __bfloat162float(machine.at<__nv_bfloat16>(address));
+// A row of an operand of a warpgroup's MMA, sixteen elements along K.
+using OperandRow = std::array<float, 16>;
+
+inline OperandRow to_floats(const std::array<__nv_bfloat16, 16>& halves) {
+  OperandRow row;
+  for (int k = 0; k < 16; k++) row[k] = __bfloat162float(halves[k]);
+  return row;
 }
 
-// Element (r, k) of an operand of a warpgroup's MMA, K contiguous.
-inline float operand(uint64_t descriptor, int r, int k) {
+// Row r of an operand in shared memory, K contiguous: the swizzle moves sixteen bytes at a time.
+inline OperandRow operand_row(uint64_t descriptor, int r) {
   const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
-  return half_at(swizzled(start + r / 8 * stride + r % 8 * 128 + k * 2));
+  const uint32_t row = start + r / 8 * stride + r % 8 * 128;
+  std::array<__nv_bfloat16, 16> halves;
+  std::memcpy(&halves[0], machine.resolve(swizzled(row)), 16);
+  std::memcpy(&halves[8], machine.resolve(swizzled(row + 16)), 16);
+  return to_floats(halves);
 }
 
-// Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two, k) times B.
+// Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two) times B.
 template <int N, class Rows>
 void wgmma_later(float* sums, Rows a, uint64_t b) {
   machine.current->wgmmas.back().push_back([=] {
-    for (int i = 0; i < N / 2; i++) {
-      float sum = 0.f;
-      for (int k = 0; k < 16; k++) {
-        sum += a(i / 2 % 2, k) * operand(b, i / 4 * 8 + machine.current->lane % 4 * 2 + i % 2, k);
+    const OperandRow rows[] = {a(0), a(1)};
+    for (int i = 0; i < N / 4; i++) {
+      const OperandRow column = operand_row(b, i / 2 * 8 + machine.current->lane % 4 * 2 + i % 2);
+      for (int half = 0; half < 2; half++) {
+        float sum = 0.f;
+        for (int k = 0; k < 16; k++) sum += rows[half][k] * column[k];
+        sums[i / 2 * 4 + half * 2 + i % 2] += sum;
       }
-      sums[i] += sum;
     }
   });
 }
 template <int N>
 void wgmma_later(float* sums, uint64_t a, uint64_t b) {
   const int first = machine.current->warp % 4 * 16 + machine.current->lane / 4;
-  wgmma_later<N>(sums, [=](int half, int k) { return operand(a, first + half * 8, k); }, b);
+  wgmma_later<N>(sums, [=](int half) { return operand_row(a, first + half * 8); }, b);
 }
 // A in registers: columns 2 (l % 4) and the next of both rows, then the same two 8 columns on.
 template <int N>
@@ -111,7 +122,7 @@ void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b) {
       std::memcpy(&rows[i % 2][i / 2 * 8 + other * 2], &pair, 4);
     }
   }
-  wgmma_later<N>(sums, [=](int half, int k) { return __bfloat162float(rows[half][k]); }, b);
+  wgmma_later<N>(sums, [=](int half) { return to_floats(rows[half]); }, b);
 }
 
 }  // namespace emulator
