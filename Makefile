@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST_ARGS ?=
+# Processes of `make test`: many tests wait for another process, so two a core.
+JOBS   ?= $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench cluster cluster-down test-cluster lock clean
@@ -14,7 +16,9 @@ demo: $(VENV)/run  ## serve the example model, ask it a question, watch it go ba
 	@$(BIN)/wisp demo
 
 test: $(VENV)/dev  ## every test that needs no GPU and no cluster
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@command -v helm >/dev/null || tests/cluster/node/build.sh helm >/dev/null || \
+	  { [ -z "$${CI:-}" ] && echo "the chart's tests will be skipped: no helm here" >&2; }
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 cluster:   ## a real one-node Kubernetes on this machine, with Wisp's images on it (root and Go; first time: 12 minutes)
 	@tests/cluster/node/build.sh >/dev/null

@@ -10,11 +10,44 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # spec_changes, decode_batch
+import expected_skips
+import scheduling
+
+IS_CI = bool(os.environ.get("CI"))
 
 # A busy machine is no defect. In CI the examples are the same each time; elsewhere they wander and find more.
 settings.register_profile("wisp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("wisp"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "wisp")
+settings.load_profile("ci" if IS_CI else "wisp")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    scheduling.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return scheduling.make_scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> object:
+    """Fail a run in CI that skipped a test which it should have run."""
+    result = yield
+    if _hidden(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if lines := _hidden(config):
+        terminalreporter.section("skipped, though CI must run it (tests/expected_skips.py)", red=True)
+        terminalreporter.write_line("\n".join(lines))
+
+
+def _hidden(config: pytest.Config) -> list[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return expected_skips.unexpected(reporter.stats.get("skipped", ())) if IS_CI and reporter else []
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Targets of the attacks: real processes, started once a session, with neighbours that watch them."""
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,29 @@ from gateway_target import GatewayTarget
 from neighbour import Reused
 from runtime_target import NAME, RuntimeTarget
 
+TARGETS: list[Reused] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End the targets after the last test of their folder: as long as they run, their neighbours compute."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        for reused in TARGETS:
+            reused.end()
+
+
+@contextmanager
+def kept(make):
+    """A target for many attacks."""
+    with Reused(make) as reused:
+        TARGETS.append(reused)
+        yield reused
+        TARGETS.remove(reused)
+
 
 @pytest.fixture(scope="session")
 def gateway_session(tmp_path_factory):
-    with Reused(lambda: GatewayTarget(tmp_path_factory.mktemp("gateway"))) as reused:
+    with kept(lambda: GatewayTarget(tmp_path_factory.mktemp("gateway"))) as reused:
         yield reused
 
 
@@ -35,7 +55,7 @@ def attacked_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def runtime_session(tmp_path_factory, attacked_model):
-    with Reused(lambda: RuntimeTarget(tmp_path_factory.mktemp("runtime"), attacked_model)) as reused:
+    with kept(lambda: RuntimeTarget(tmp_path_factory.mktemp("runtime"), attacked_model)) as reused:
         yield reused
 
 

@@ -150,13 +150,17 @@ class Reused:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the target, if there is one; :meth:`get` makes another."""
         if self._target is not None:
             self._target.close()
+            self._target = None
 
     def get(self) -> Any:
         """Return the target, alive and with memory to spare."""
         if self._target is not None and not self._target.is_well:
-            self._target.close()
-            self._target = None
+            self.end()
         self._target = self._target or self._make()
         return self._target
