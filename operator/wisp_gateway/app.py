@@ -121,6 +121,7 @@ class App:
             priority=grant.priority,
             account=account,
             sequences=body.sequences,
+            find_again=lambda: self._access.model(token, grant.state.model.key, None).state,
         )
         del body  # not held beside the one that is sent
         await self._until_gone(client, self._proxy.serve(client, state, request))

@@ -29,6 +29,7 @@ StartError                      the gateway cannot start (exit 1)
 DiscoveryError                  a snapshot or object that cannot be read; the last good one stays
 EndpointLost                    between the gateway and a pod; becomes a retry or an UpstreamFailed
 └── EndpointRefused             the pod answered that it does not take the request
+    └── EndpointFull            as many as it takes wait there already
 """
 
 from __future__ import annotations
@@ -251,3 +252,7 @@ class EndpointRefused(EndpointLost):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, was_sent=True)
+
+
+class EndpointFull(EndpointRefused):
+    """A pod answered that as many requests as it takes wait there already."""

@@ -49,6 +49,7 @@ class Gateway:
             self._demand = DemandReporter(
                 config.demand_url, config.name, self.registry, self._pool, self._tokens
             )
+            self.registry.is_operator_away = lambda: self._demand is not None and self._demand.is_away
         proxy = Proxy(self.registry, self._pool, self.metrics, self._tokens, config.max_answer_bytes)
         self.app = App(config, self.registry, proxy, self.metrics, lambda: self._discovery.is_synced)
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)

@@ -43,12 +43,18 @@ class DemandReporter:
         self._pool = pool
         self._tokens = tokens
         self._replicas: dict[str, OperatorReplica] = {}
-        self._is_away = False
+        self._was_away = False
 
     @property
     def addresses(self) -> set[str]:
         """Addresses of the operator's replicas, ``host:port``."""
         return set(self._replicas)
+
+    @property
+    def is_away(self) -> bool:
+        """True if no replica of the operator took the last report: nothing wakes meanwhile."""
+        problems = [replica.problem for replica in self._replicas.values()]
+        return not problems or (None not in problems and all(problems))
 
     def post_now(self) -> None:
         """Post at once instead of at the next second."""
@@ -94,15 +100,15 @@ class DemandReporter:
 
     def _log_transitions(self) -> None:
         """Log once when no replica takes demand any more, and once when one does again."""
-        problems = [replica.problem for replica in self._replicas.values()]
-        is_away = bool(problems) and None not in problems and all(problems)
-        if not problems:
-            problems, is_away = [f"{self._host} has no address"], True
-        if is_away and not self._is_away:
+        problems = [replica.problem for replica in self._replicas.values()] or [
+            f"{self._host} has no address"
+        ]
+        is_away = self.is_away
+        if is_away and not self._was_away:
             log.warning("demand %s: %s; models at zero stay there until it answers", self._url, problems[0])
-        elif not is_away and self._is_away:
+        elif not is_away and self._was_away:
             log.info("demand %s: answers again", self._url)
-        self._is_away = is_away
+        self._was_away = is_away
 
 
 class OperatorReplica:

@@ -7,6 +7,7 @@ ready.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -31,11 +32,12 @@ class Pod:
         self.sequences = 0
         self.observed_ready: bool | None = None  # None: as in the snapshot
         self._unknown_names: set[str] = set()
+        self._paused_until_s = 0.0
 
     @property
     def is_ready(self) -> bool:
         """True if it may get new requests."""
-        if self.endpoint.draining:
+        if self.endpoint.draining or self.is_paused:
             return False
         return self.endpoint.ready if self.observed_ready is None else self.observed_ready
 
@@ -45,6 +47,15 @@ class Pod:
         if (old.address, old.ready) != (endpoint.address, endpoint.ready):
             self.observed_ready = None
             self.forget_names()
+
+    def pause(self, duration_s: float) -> None:
+        """Give it no request for a while, though it answers probes."""
+        self._paused_until_s = time.monotonic() + duration_s
+
+    @property
+    def is_paused(self) -> bool:
+        """True while it gets no request for a time, and no probe."""
+        return time.monotonic() < self._paused_until_s
 
     def names_of(self, model: Model) -> list[str]:
         """Return the names by which to ask this pod: ``metadata.name`` first, which never changes.
@@ -175,9 +186,9 @@ class ModelState:
         self._refusal = refusal
         self.queue.refuse_all(refusal)
 
-    def expire(self) -> None:
-        """Refuse the queued requests past their deadline."""
-        self.queue.expire(self._clock(), self.model.key, self.retry_after_s)
+    def expire(self, why: str = "") -> None:
+        """Refuse the queued requests past their deadline; ``why``: the reason that no pod came, if known."""
+        self.queue.expire(self._clock(), self.model.key, self.retry_after_s, why)
 
     def acquire(self, pod: Pod, sequences: int) -> int:
         """Count a request that begins at ``pod``; return its number of slots there."""

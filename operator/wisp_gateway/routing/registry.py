@@ -18,6 +18,8 @@ from wisp_gateway.routing.model_state import ModelState, Pod
 from wisp_gateway.routing.request_queue import QueuedRequest
 from wisp_names.bare_names import BareNames, Claim
 
+NO_OPERATOR = ", and no operator takes this gateway's reports, so that nothing wakes it (the log says why)"
+
 
 class Slot:
     """A request's slots at a pod; leaving the ``with`` block releases them."""
@@ -54,10 +56,12 @@ class ModelRegistry:
 
     Attributes:
         revision: number of updates that changed a model.
+        is_operator_away: reader of whether nobody takes the gateway's reports of demand.
     """
 
     def __init__(self, metrics: Metrics, on_wait: Callable[[ModelState], None]) -> None:
         self.revision = 0
+        self.is_operator_away: Callable[[], bool] = lambda: False
         self._states: dict[str, ModelState] = {}
         self._names = BareNames()
         self._metrics = metrics
@@ -104,6 +108,10 @@ class ModelRegistry:
         slot.release()
         self._on_wait(state)
 
+    def _expire(self, state: ModelState) -> None:
+        is_nobody_there = not state.ready and self.is_operator_away()
+        state.expire(NO_OPERATOR if is_nobody_there else "")
+
     async def acquire_slot(
         self,
         state: ModelState,
@@ -145,7 +153,7 @@ class ModelRegistry:
         finally:
             if not outcome.done():
                 self._on_wait(state)
-        timer = loop.call_later(max(0.0, wait_s) + 0.001, state.expire)
+        timer = loop.call_later(max(0.0, wait_s) + 0.001, self._expire, state)
         try:
             return await outcome
         except asyncio.CancelledError:

@@ -141,15 +141,15 @@ class RequestQueue:
         while self._queue:
             self._queue.pop(0).resolve(refusal)
 
-    def expire(self, now_s: float, model_key: str, retry_after_s: int) -> None:
-        """Refuse the requests past their deadline."""
+    def expire(self, now_s: float, model_key: str, retry_after_s: int, why: str = "") -> None:
+        """Refuse the requests past their deadline; ``why``: the reason that no pod came, if one is known."""
         late = [request for request in self._queue if request.deadline_s <= now_s]
         for request in late:
             self._queue.remove(request)
             waited = f"{now_s - request.entered_s:.3g} s"
             request.resolve(
                 WaitedTooLong(
-                    f"Model {model_key} had no free pod for {waited} (coldStart.maxWait). Retry later.",
+                    f"Model {model_key} had no free pod for {waited} (coldStart.maxWait){why}. Retry later.",
                     retry_after_s=retry_after_s,
                 )
             )
@@ -204,6 +204,10 @@ def refuse_wait(
 
 
 def retry_after(*, expected_s: float | None, elapsed_s: float = 0.0) -> int:
-    """Return ``Retry-After`` in whole seconds, 1 to 60: the expected duration less the elapsed time."""
+    """Return ``Retry-After`` in whole seconds, 1 to 60: the expected duration less the elapsed time.
+
+    Once more has elapsed than was expected, it is the elapsed time: the end is as far away as the beginning.
+    """
     expected = UNKNOWN_COLD_START_S if expected_s is None else expected_s
-    return max(1, min(MAX_RETRY_AFTER_S, math.ceil(expected - elapsed_s)))
+    left_s = expected - elapsed_s if expected > elapsed_s else elapsed_s
+    return max(1, min(MAX_RETRY_AFTER_S, math.ceil(left_s)))

@@ -173,7 +173,9 @@ def request_head(
 def answer_headers(headers: Headers) -> Headers:
     """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
     left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | {b"content-length", b"date", b"server", b"x-request-id"}
-    return [header for header in headers if header[0] not in left_out]
+    return [
+        header for header in headers if header[0] not in left_out and not header[0].startswith(OWN_PREFIX)
+    ]
 
 
 class _Discard:

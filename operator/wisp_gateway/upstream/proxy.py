@@ -10,7 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import NORMAL
-from wisp_gateway.errors import EndpointLost, EndpointRefused, Headers, PodsRefused, UpstreamFailed
+from wisp_gateway.errors import (
+    EndpointFull,
+    EndpointLost,
+    EndpointRefused,
+    Headers,
+    PodsRefused,
+    UpstreamFailed,
+)
 from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.request_body import AddressableBody
@@ -30,13 +37,23 @@ MAX_DEATHS = 1
 # A pod that drains answers 503 and does not die; another may take the request.
 MAX_REFUSALS = 2
 MIN_REFUSED_RETRY_S = 2
+# Header of a pod's answer to what its engine died under: an announcement of its end, no answer.
+DIED = b"x-wisp-died"
+# A pod of which other gateways, or other clients, have taken all places gets nothing for this long; a request
+# that it never takes, since it asks for too many answers, gets its 429 in the end.
+OVERLOAD_PAUSE_S = 1.0
+MAX_OVERLOADS = 10
 # Of one model: its owner sets the interval, and a gateway has one processor for all.
 MAX_BEATS_PER_S = 100
 
 
 @dataclass
 class Request:
-    """A request to a pod, and its retries so far."""
+    """A request to a pod, and its retries so far.
+
+    Args:
+        find_again: finder of its model as it is now, which raises what a new request would get.
+    """
 
     path: str
     headers: Headers
@@ -44,11 +61,13 @@ class Request:
     key: bytes | None
     is_stream: bool
     entered_s: float
+    find_again: Callable[[], ModelState]
     priority: str = NORMAL
     account: str = ""
     sequences: int = 1
     deaths: int = 0
     refusals: int = 0
+    overloads: int = 0
     held_s: float | None = None
 
 
@@ -72,7 +91,7 @@ class Proxy:
             GatewayError: no answer, or only a part of one.
         """
         async with _heartbeats(client, state, request):
-            slot, answer = await self._open(state, request)
+            state, slot, answer = await self._open(state, request)
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
         request.body.drop()  # no retry from here on
         if answer.is_request_sent:
@@ -84,17 +103,23 @@ class Proxy:
             answer.abort()
             slot.release()
 
-    async def _open(self, state: ModelState, request: Request) -> tuple[Slot, Answer]:
-        """Return a slot and an answer that has its first byte, from another pod if one dies before that."""
+    async def _open(self, state: ModelState, request: Request) -> tuple[ModelState, Slot, Answer]:
+        """Return a slot and an answer that has its first byte, from another pod if one dies before that.
+
+        Raises:
+            GatewayError: there is none; of a model that was deleted meanwhile at once. One that was created
+                again has a routing state of its own, which is returned.
+        """
         while True:
             try:
                 if not request.deaths:
-                    return await self._attempt(state, request)
+                    return state, *await self._attempt(state, request)
                 wait_s = request.entered_s + state.model.cold_start.max_wait_s - time.monotonic()
                 async with self._suspects.alone(state, wait_s) as on_sending:
-                    return await self._attempt(state, request, on_sending)
+                    return state, *await self._attempt(state, request, on_sending)
             except EndpointLost as failure:
                 self._record_failure(state, request, failure)
+                state = request.find_again()
 
     async def _attempt(
         self, state: ModelState, request: Request, on_sending: Callable[[], None] | None = None
@@ -143,9 +168,16 @@ class Proxy:
         own = [*self._tokens.for_pods(state.model.key), (b"x-wisp-priority", request.priority.encode())]
         head = request_head("POST", request.path, address, request.headers, body_bytes=len(body), own=own)
         answer = await self._pool.exchange(address, head, body)
+        if answer.header(DIED):
+            answer.abort()
+            raise EndpointLost(f"{address}: its engine died", was_sent=True)
         if answer.status == 401:  # a pod asks for nothing but the gateway's own token
             answer.abort()
             raise EndpointRefused(f"{address}: it does not accept this gateway's token")
+        if answer.status == 429 and request.overloads < MAX_OVERLOADS:
+            answer.abort()
+            slot.pod.pause(OVERLOAD_PAUSE_S)
+            raise EndpointFull(f"{address}: as many requests as it takes wait there already")
         if answer.status == 503 and request.refusals < MAX_REFUSALS:
             answer.abort()
             raise EndpointRefused(f"{address}: it answered 503")
@@ -154,7 +186,9 @@ class Proxy:
     def _record_failure(self, state: ModelState, request: Request, failure: EndpointLost) -> None:
         """Count a failure; raise if the request has no retry or no time left."""
         log.warning("%s: %s before the first byte", state.model.key, failure)
-        if isinstance(failure, EndpointRefused):
+        if isinstance(failure, EndpointFull):
+            request.overloads += 1
+        elif isinstance(failure, EndpointRefused):
             request.refusals += 1
         else:
             request.deaths += failure.was_sent

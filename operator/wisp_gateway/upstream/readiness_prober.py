@@ -45,7 +45,7 @@ class ReadinessProber:
                 idle = [
                     pod
                     for pod in state.pods.values()
-                    if not pod.is_ready and not pod.endpoint.draining and pod not in self._in_flight
+                    if not (pod.is_ready or pod.is_paused or pod.endpoint.draining or pod in self._in_flight)
                 ]
                 free = MAX_PROBES_A_NAMESPACE - self._of_namespace[state.model.namespace]
                 count = min(len(idle), free)

@@ -73,6 +73,19 @@ def test_without_an_operator_ready_pods_are_served(world, status):
     assert world.post().status_code == 200
 
 
+@pytest.mark.parametrize(("status", "is_said"), [(None, True), (500, True), (204, False)])
+def test_a_request_that_waited_in_vain_gets_to_know_whether_an_operator_answers(world, status, is_said):
+    operator = Operator(world, status or 204)
+    if status is None:
+        world.do(operator.pod.kill())
+    world.model("m", state="Asleep", coldStart={"maxWaitSeconds": 0.3})
+    world.start(demand_url=operator.url)
+    world.until(lambda: world.gateway.registry.is_operator_away() == is_said)
+    error = world.post().json()["error"]
+    assert error["code"] == "wait_expired"
+    assert ("no operator takes this gateway's reports" in error["message"]) == is_said
+
+
 def test_reject_answers_at_once_and_still_wakes(world):
     operator = Operator(world)
     world.model("m", state="Asleep", coldStart={"mode": "Reject"})

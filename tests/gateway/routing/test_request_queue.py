@@ -46,7 +46,9 @@ def test_refusals_by_state_and_mode(state, mode, ready, is_held, code):
         (None, 0, 10),  # no cold start yet
         (4.2, 0, 5),
         (4.2, 3, 2),
-        (4.2, 100, 1),  # overdue: soon, but never at once
+        (4.2, 20, 20),  # overdue: a wake that hangs is not asked for again every second
+        (4.2, 100, 60),
+        (None, 20.2, 21),
         (900, 0, 60),  # the SDKs do not retry after over two minutes
     ],
 )

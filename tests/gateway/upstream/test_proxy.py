@@ -11,7 +11,10 @@ import httpx
 import openai
 import pytest
 
+from wisp_gateway.upstream import proxy
 from wisp_gateway.upstream.proxy import beat_interval_s
+
+CHAT = {"model": "m", "messages": []}
 
 
 def test_a_pod_that_dies_before_the_first_byte_is_replaced_by_another(world):
@@ -99,15 +102,43 @@ def test_neighbours_of_a_request_that_kills_pods_are_answered_and_it_kills_no_th
 
 
 def test_a_request_whose_model_and_pod_are_gone_does_not_wait_for_them(world):
-    """Also when a model of the same name came meanwhile: its routing state is another."""
     pod = world.pod(world.does.talk(gap_s=20))
     world.model("m", pod)
     asked = world.start().background(world.post)
     world.until(lambda: pod.seen)
     world.remove("default/m")
-    world.model("m", world.pod())
     world.do(pod.kill())
-    assert asked.result(5).status_code == 404
+    answer = asked.result(5)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_request_whose_pod_dies_while_its_model_is_created_again_goes_to_the_new_one(world, is_stream):
+    old, new = world.pod(world.does.talk(gap_s=20)), world.pod()
+    if is_stream:
+        old.handler = world.does.write(world.STREAM_HEAD)
+    world.model("m", old)
+    asked = world.start().background(lambda: world.post(json={**CHAT, "stream": is_stream}))
+    world.until(lambda: old.seen)
+    world.remove("default/m")
+    world.model("m", new, ready=False, state="Waking")
+    world.do(old.kill())
+    assert asked.result(5).status_code == 200
+    assert len(new.seen) == 1
+
+
+def test_a_model_created_again_with_other_keys_does_not_get_the_old_ones_requests(world, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("somebody-else's\n")
+    old, new = world.pod(world.does.talk(gap_s=20)), world.pod()
+    world.model("m", old)
+    asked = world.start().background(world.post)
+    world.until(lambda: old.seen)
+    world.remove("default/m")
+    world.model("m", new, apiKeysFile=str(keys))
+    world.do(old.kill())
+    assert asked.result(5).status_code == 401
+    assert not new.seen
 
 
 def test_a_pod_that_is_not_there_costs_no_attempt(world):
@@ -217,3 +248,42 @@ def test_a_pod_that_does_not_speak_http_harms_only_its_own_request(world):
 def test_heartbeats_of_one_model_leave_time_for_others(heartbeat_s, requests, interval_s):
     """Two thousand held streams with a heartbeat of a millisecond would be all that a gateway does."""
     assert beat_interval_s(heartbeat_s, requests) == interval_s
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_request_under_which_an_engine_died_is_sent_again_and_never_to_a_third(world, is_stream):
+    """The pod still answers, 500 in OpenAI's shape; a client without a gateway needs that."""
+    died = world.answer(500, b'{"error": {"code": "engine_failed"}}', "x-wisp-died: engine")
+    dying = [world.pod(world.does.write(died)) for _ in range(3)]
+    world.model("m", dying[0], world.pod(), routing="LeastLoad")
+    world.start()
+    ask = {**CHAT, "stream": is_stream}
+    assert [world.post(json=ask).status_code for _ in range(4)] == [200] * 4
+    world.model("m", *dying)
+    answer = world.post(json=ask)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (502, "false")
+    assert sum(len(pod.seen) for pod in dying[1:]) == 2
+
+
+def test_what_a_pod_says_to_the_gateway_alone_does_not_reach_the_client(world):
+    world.model("m", world.pod(world.does.write(world.answer(200, b"{}", "x-wisp-anything: 1"))))
+    assert "x-wisp-anything" not in world.start().post().headers
+
+
+OVERLOADED = b'{"error": {"message": "full", "code": "engine_overloaded"}}'
+
+
+def test_a_429_of_a_pod_is_tried_elsewhere_and_held_and_at_last_passed_on(world, monkeypatch):
+    monkeypatch.setattr(proxy, "OVERLOAD_PAUSE_S", 0.05)
+    full = world.pod(world.does.refuse(429, OVERLOADED))
+    world.model("m", full, world.pod(), routing="LeastLoad")
+    world.start()
+    assert [world.post().status_code for _ in range(6)] == [200] * 6
+    world.model("m", full)
+    waiting = world.background(world.post)
+    seen = len(full.seen)
+    world.until(lambda: len(full.seen) > seen + 2)  # more often than a refusal is tried
+    full.handler = world.does.talk()
+    assert waiting.result(5).status_code == 200
+    full.handler = world.does.refuse(429, OVERLOADED)
+    assert world.post().json()["error"]["code"] == "engine_overloaded"

@@ -21,12 +21,14 @@ HEAD = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConten
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def post_later(server, body, results):
-    """Post in a thread; append (status, text) to ``results``."""
+def post_later(server, body, results, deaths=None):
+    """Post in a thread; append (status, text) to ``results``, the header ``x-wisp-died`` to ``deaths``."""
+    deaths = [] if deaths is None else deaths
 
     def post():
         response = httpx.post(server.url + CHAT, json=body, timeout=20)
         results.append((response.status_code, response.text))
+        deaths.append(response.headers.get("x-wisp-died"))
 
     thread = threading.Thread(target=post)
     thread.start()
@@ -207,14 +209,15 @@ def test_requests_that_exceed_the_drain_timeout_end_with_an_error(
 def test_a_dead_engine_ends_every_request_and_the_process(tiny_model, stream):
     with live_server(tiny_model) as server:
         busy(server)
-        results = []
-        threads = [post_later(server, ASK | {"stream": stream}, results) for _ in range(3)]
+        results, deaths = [], []
+        threads = [post_later(server, ASK | {"stream": stream}, results, deaths) for _ in range(3)]
         server.wait_until(lambda: len(server.engine.submitted) == 3)
         time.sleep(0.1)
         server.call(server.engine.die)
         assert server.join() == Fatal("EngineDied", "the engine's process was killed by signal 9")
         for thread in threads:
             thread.join()
+    assert deaths == [None if stream else "engine"] * 3  # by which the gateway tries another pod
     for status, text in results:
         assert status == (200 if stream else 500)
         *_, last = [line for line in text.splitlines() if line]

@@ -157,3 +157,10 @@ def internal_error(error: Exception) -> ApiError:
 def engine_failed(message: str) -> ApiError:
     """The engine failed while it computed this response."""
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="engine_failed")
+
+
+def engine_died(message: str) -> ApiError:
+    """The engine's process ended under this response, which another pod may give: the gateway tries one."""
+    return ApiError(
+        HTTPStatus.INTERNAL_SERVER_ERROR, message, code="engine_failed", headers={"X-Wisp-Died": "engine"}
+    )

@@ -18,6 +18,7 @@ from wisp_runtime.errors import EngineDied
 from wisp_runtime.server.api.errors import (
     QUEUE_RETRY_S,
     bad_request,
+    engine_died,
     engine_failed,
     overloaded,
     reads_too_slowly,
@@ -88,7 +89,7 @@ class Generator:
                     if delta.finish is not None:
                         return
         except EngineDied as error:
-            raise engine_failed(f"The engine failed while it answered: {error.message}") from error
+            raise engine_died(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
             timer.close()
