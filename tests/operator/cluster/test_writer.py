@@ -12,7 +12,7 @@ from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches
 from wisp_operator.cluster.observation.watches import model_key
 from wisp_operator.cluster.reconcile import drift
-from wisp_operator.cluster.reconcile.events import event, transitions
+from wisp_operator.cluster.reconcile.events import events, transitions
 from wisp_operator.cluster.reconcile.status_writes import VOLATILE_EVERY_S, is_due, merged
 from wisp_operator.cluster.workqueue import WorkQueue
 from wisp_operator.core.conditions import condition
@@ -135,7 +135,7 @@ def test_a_note_longer_than_an_event_may_have_is_cut():
     document = {"apiVersion": "wisp.dev/v1alpha1", "kind": "InferenceModel", "metadata": {"name": "chat"}}
     model = parse(document | {"spec": {"model": {"uri": "hf://a/b"}}})
     note = transitions([], [condition("Ready", "False", "CrashBackOff", "é" * 2000)])[0]
-    found = event(model, note, 0.0, "operator-0")
+    found = events(model, [note], 0.0, "operator-0")[0]
     assert len(found["note"].encode()) <= 1024
     assert found["note"].endswith("…")
 

@@ -1,6 +1,6 @@
 """Events of a model, as ``kubectl describe`` shows them: one a transition.
 
-Pure but for random names: the conditions before and after in, Event manifests out.
+Pure but for a random part of names: the conditions before and after in, Event manifests out.
 """
 
 from __future__ import annotations
@@ -44,17 +44,31 @@ def transitions(before: Sequence[Condition], after: Sequence[Condition]) -> list
     return list(notes.values())
 
 
-def event(model: InferenceModel, note: EventNote, now: float, instance: str) -> dict[str, Any]:
-    """Write a note as an Event about ``model`` at ``now`` (Unix seconds), reported by ``instance``."""
+def events(
+    model: InferenceModel, notes: Sequence[EventNote], now: float, instance: str
+) -> list[dict[str, Any]]:
+    """Write notes as Events about ``model`` at ``now`` (Unix seconds), reported by ``instance``.
+
+    ``kubectl describe`` sorts Events by a time that this API does not let us set, and so keeps the order in
+    which the API server lists them, by name: a name begins with the time, a microsecond later for each note.
+    """
+    begin_us = int(now * 1e6)
+    return [_event(model, note, begin_us + number, instance) for number, note in enumerate(notes)]
+
+
+def _event(model: InferenceModel, note: EventNote, at_us: int, instance: str) -> dict[str, Any]:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{model.name}.{secrets.token_hex(8)}", "namespace": model.namespace},
+        "metadata": {
+            "name": f"{model.name}.{at_us:014x}{secrets.token_hex(4)}",
+            "namespace": model.namespace,
+        },
         "type": note.type,
         "reason": note.reason,
         "note": _truncated(note.message),
         "action": "Reconcile",
-        "eventTime": micro_timestamp(now),
+        "eventTime": micro_timestamp(at_us / 1e6),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "regarding": {

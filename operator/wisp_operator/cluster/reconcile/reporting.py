@@ -10,7 +10,7 @@ from typing import Any
 from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.observation.history import ClusterHistory
-from wisp_operator.cluster.reconcile.events import EventNote, event, transitions
+from wisp_operator.cluster.reconcile.events import EventNote, events, transitions
 from wisp_operator.cluster.reconcile.status_writes import is_due, merged
 from wisp_operator.core import status
 from wisp_operator.core.autoscale import Decision
@@ -50,7 +50,8 @@ class Reporter:
                 logging.WARNING if note.type == "Warning" else logging.INFO,
                 *("%s: %s: %s", model.key, note.reason, note.message),
             )
-            await self._writer.emit(event(model, note, now, self._identity))
+        for event in events(model, notes, now, self._identity):
+            await self._writer.emit(event)
 
     async def report_invalid(self, body: Mapping[str, Any], error: InvalidModel) -> None:
         """Report in status that this version of the operator cannot read the spec; keep the children."""
@@ -77,7 +78,8 @@ class Reporter:
         refused = status.refused_status(REFUSED, sentence, model.generation, now)
         await self._writer.write_status(model.name, model.namespace, refused.to_dict())
         log.warning("%s: %s: %s", model.key, REFUSED, sentence)
-        await self._writer.emit(event(model, EventNote("Warning", REFUSED, sentence), now, self._identity))
+        for event in events(model, [EventNote("Warning", REFUSED, sentence)], now, self._identity):
+            await self._writer.emit(event)
 
     async def report_failure(
         self, body: Mapping[str, Any], history: ClusterHistory | None, error: Exception
