@@ -5,7 +5,7 @@ RuntimeFailure              reason, message; ends up in the termination log and 
 ├── DoesNotFit              the model needs more memory than is available (exit 3)
 ├── ModelNotFound           no such directory, repository or revision
 ├── ModelUnsupported        an architecture, shape or format we cannot run
-├── WeightsUnreadable       a truncated or inconsistent safetensors file
+├── WeightsUnreadable       a truncated, damaged or inconsistent file of the model
 ├── TokenizerUnreadable     tokenizer.json missing or broken
 ├── SourceUnreachable       the hub or bucket does not respond, or breaks off; a retry may help
 ├── AccessDenied            the hub or bucket requires a token or credentials, or others than these
@@ -70,7 +70,7 @@ class ModelUnsupported(RuntimeFailure):
 
 
 class WeightsUnreadable(RuntimeFailure):
-    """A truncated or inconsistent safetensors file."""
+    """A truncated or inconsistent safetensors file, or a config.json that is not JSON."""
 
 
 class TokenizerUnreadable(RuntimeFailure):

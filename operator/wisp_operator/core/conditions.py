@@ -19,7 +19,7 @@ FAILURES: dict[str, str] = {
     "DoesNotFit": "The model does not fit the GPU.",
     "ModelNotFound": "There is no such directory, repository, bucket or revision.",
     "ModelUnsupported": "The model's architecture, shape or format cannot be run.",
-    "WeightsUnreadable": "A file of the weights is truncated or inconsistent.",
+    "WeightsUnreadable": "A file of the model is truncated, damaged or inconsistent.",
     "TokenizerUnreadable": "tokenizer.json is missing or broken.",
     "DiskFull": "There is no space for a download or a conversion.",
     "SourceUnreachable": "The hub or bucket gives no answer, or breaks off; later it may.",

@@ -31,7 +31,7 @@ from wisp_operator.local import pod_template
 from wisp_operator.local.gateway import directory
 from wisp_operator.local.history import LocalHistory
 from wisp_operator.local.ignored_fields import ignored
-from wisp_operator.local.machine.path_preflight import path_failure
+from wisp_operator.local.machine.path_preflight import Recheck, next_check, path_failure
 from wisp_operator.local.processes.cluster import LocalCluster
 from wisp_operator.local.processes.exit_log import ExitLog
 
@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
-RECHECK_PERIOD_S = 2.0  # interval of a folder that could not be read
-RECHECK_SHARE = 4  # pause before the next check, in durations of the last one
+ASKED_S = 2.0  # time since its last request for which a model counts as asked for
 
 CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
@@ -76,7 +75,7 @@ class Controller:
         self._wakeup = asyncio.Event()
         self._fit_tasks: dict[str, asyncio.Task[None]] = {}
         self._path_failures: dict[str, Failure] = {}  # models of this machine whose folder cannot be read
-        self._recheck_at: dict[str, float] = {}
+        self._rechecks: dict[str, Recheck] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
@@ -201,7 +200,10 @@ class Controller:
         failure = self._path_failures.get(model.key)
         if failure is None or observation.live:
             return observation, autoscale.decide(model.spec, observation, now)
-        if model.key not in self._fit_tasks and now >= self._recheck_at[model.key]:
+        demand = observation.demand
+        is_asked = demand.waiting > 0 or (demand.idle_s is not None and demand.idle_s < ASKED_S)
+        is_due = self._rechecks[model.key].is_due(now, is_asked=is_asked)
+        if model.key not in self._fit_tasks and is_due:
             self._schedule_fit_check(model)
         failed = replace(observation, last_failure=failure, crashes=0, fit=None)
         return failed, autoscale.Decision(0, "CrashBackOff")
@@ -224,13 +226,14 @@ class Controller:
         finally:
             if self._fit_tasks.get(model.key) is asyncio.current_task():
                 del self._fit_tasks[model.key]
-        pause_s = max(RECHECK_PERIOD_S, RECHECK_SHARE * (time.monotonic() - began_s))
-        self._recheck_at[model.key] = time.time() + pause_s
         if history := self._histories.get(model.key):
             history.fit = result.report
             if failure := path_failure(model, result):
                 self._path_failures[model.key] = failure
+                took_s = time.monotonic() - began_s
+                self._rechecks[model.key] = next_check(self._rechecks.get(model.key), time.time(), took_s)
             else:
+                self._rechecks.pop(model.key, None)
                 self._path_failures.pop(model.key, None)
         self.wake()
 
@@ -238,7 +241,7 @@ class Controller:
         """Stop a model that is no longer served, and drop its state."""
         self._cluster.delete(key)
         self._cancel_fit_check(key)
-        for known in (self._histories, self.statuses, self._path_failures, self._recheck_at, self._entries):
+        for known in (self._histories, self.statuses, self._path_failures, self._rechecks, self._entries):
             known.pop(key, None)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _parse(text: bytes) -> Mapping[str, object]:
     try:
         return json.loads(text.decode())  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:
-        raise ConfigDamaged(f"config.json is not JSON ({error}). Download it again.") from error
+        raise ConfigDamaged(f"config.json is not JSON ({error}). Correct it, or fetch it again.") from error
 
 
 def parse_config(config: Mapping[str, object]) -> ModelSpec:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wisp_plan.checkpoint.directory import read_config, read_directory
 from wisp_plan.checkpoint.index import TensorIndex
-from wisp_plan.errors import CheckpointMissing, ConfigMissing, PlanError
+from wisp_plan.errors import CheckpointMissing, ConfigDamaged, ConfigMissing, PlanError
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
@@ -34,12 +34,15 @@ def read_spec(path: Path) -> ModelSpec:
 
     Raises:
         ModelNotFound: there is no ``config.json``.
-        ModelUnsupported: it is broken, or describes what we cannot run.
+        WeightsUnreadable: it is damaged.
+        ModelUnsupported: it describes what we cannot run.
     """
     try:
         return read_config(path)
     except ConfigMissing as error:
         raise ModelNotFound(error.message) from error
+    except ConfigDamaged as error:
+        raise WeightsUnreadable(error.message) from error
     except PlanError as error:
         raise ModelUnsupported(error.message) from error
 

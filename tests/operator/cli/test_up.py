@@ -176,7 +176,7 @@ def test_a_model_that_cannot_fit_is_never_started_and_its_callers_get_the_reason
     ("broken", "reason", "said"),
     [
         (lambda folder: folder.rename(folder.with_name("away")), "ModelNotFound", "is not there"),
-        (lambda folder: (folder / "config.json").write_text("{"), "ModelUnsupported", "is not JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), "WeightsUnreadable", "is not JSON"),
         (
             lambda folder: (folder / "config.json").write_text('{"architectures": ["NobodysModel"]}'),
             "ModelUnsupported",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tiny_model import CONFIG, WEIGHTS, model
 
+from wisp_operator.core.fit import process
 from wisp_operator.core.fit.process import CheckAborted, run_isolated
 from wisp_operator.core.fit.verdict import Device
 from wisp_operator.core.fit.worker import FitJob, Limits
@@ -177,3 +178,24 @@ def test_no_process_for_the_check_is_a_verdict_too(folder, monkeypatch):
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     with pytest.raises(CheckAborted, match="No process could be made"):
         asyncio.run(run_isolated(job(f"file://{folder}")))
+
+
+def test_a_check_that_is_ended_from_outside_is_no_fault_to_report(tmp_path, monkeypatch, caplog):
+    """SIGTERM to a group of processes, as a service manager sends it."""
+    monkeypatch.setattr(process, "WORKER", "wisp_test_terminated")
+    (tmp_path / "wisp_test_terminated.py").write_text("import os; os.kill(os.getpid(), 15)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(CheckAborted, match="ended from outside"):
+        asyncio.run(run_isolated(job("file:///srv")))
+    assert caplog.messages == []
+
+
+def test_a_childs_group_is_not_this_process_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "WORKER", "wisp_test_group")
+    (tmp_path / "wisp_test_group.py").write_text(
+        'import json, os; print(json.dumps({"l4": {"report": {"verdict": "Unknown", '
+        '"message": str(os.getpgrp())}, "fault": ""}}))'
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    results = asyncio.run(run_isolated(job("file:///srv")))
+    assert int(results["l4"].report.message) != os.getpgrp()

@@ -138,7 +138,7 @@ def test_a_file_cut_short_while_it_is_read_ends_in_an_error_not_a_crash(folder, 
     ("config", "error", "says"),
     [
         (None, ModelNotFound, "is not there"),
-        ("{", ModelUnsupported, "not JSON"),
+        ("{", WeightsUnreadable, "not JSON"),
         (
             json.dumps(CONFIG | {"architectures": ["MambaForCausalLM"]}),
             ModelUnsupported,

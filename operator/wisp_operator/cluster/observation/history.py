@@ -22,7 +22,6 @@ from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.core.times import seconds_of
 
 MOUNT_CHECK_PERIOD_S = 10.0
-MEASURED = "measured by a pod"
 
 Pod = Mapping[str, Any]
 States = Mapping[str, RuntimeState]
@@ -35,14 +34,15 @@ class ClusterHistory(ModelHistory):
     Attributes:
         uid, generation: identity of the object and of its spec.
         fit: report of this reconcile; None while it is being computed.
-        measured: measurement of a pod of this spec, for models whose files only a pod can read.
+        known_fit: report of a pod of this spec, or of an earlier leader, for when none can be computed: a pod
+            alone can read the files, or their hub is away.
         last_request_at: time at which a request last arrived or ran, Unix seconds.
         written, written_at: last status written, and its time.
     """
 
     uid: str
     generation: int
-    measured: FitReport | None = None
+    known_fit: FitReport | None = None
     last_request_at: float | None = None
     written: Mapping[str, Any] = field(default_factory=dict)
     written_at: float = 0.0
@@ -59,8 +59,8 @@ class ClusterHistory(ModelHistory):
         history.written, history.written_at = status, now
         if status.get("observedGeneration") != model.generation:
             return history
-        if status.get("fit", {}).get("basis") == MEASURED:
-            history.measured = _report(status["fit"])
+        if status.get("fit", {}).get("verdict") == "Fits":
+            history.known_fit = _report(status["fit"])
         history.cold_start_s = _cold_starts(status.get("coldStart", {}))
         if failure := status.get("lastFailure"):
             history.last_failure = _failure(failure)
@@ -73,7 +73,7 @@ class ClusterHistory(ModelHistory):
         """Clear the failures of an earlier spec once the spec has changed."""
         if model.generation != self.generation:
             self.generation, self.crashes, self.last_failure = model.generation, 0, None
-            self.measured = None
+            self.known_fit = None
 
     def observe(
         self,
@@ -137,9 +137,9 @@ class ClusterHistory(ModelHistory):
         self._refusal, self._is_refused = failure or self._refusal, failure is not None
 
     def _fit(self) -> FitReport | None:
-        """Choose the computed report, or where none could be computed the measured one."""
+        """Choose the computed report, or where none could be computed the known one."""
         is_known = self.fit is not None and self.fit.verdict != "Unknown"
-        return self.fit if is_known or self.measured is None else self.measured
+        return self.fit if is_known or self.known_fit is None else self.known_fit
 
     def _demand(
         self, model: InferenceModel, pods: Sequence[ObservedPod], report: Report, now: float
@@ -167,7 +167,8 @@ class ClusterHistory(ModelHistory):
     def _record_measured(self, pods: Sequence[ObservedPod]) -> None:
         for pod in pods:
             if pod.phase == "Ready" and pod.runtime and pod.runtime.ledger:
-                self.measured = measured(pod.runtime.ledger, pod.runtime.device)
+                computed = self.fit.gpu if self.fit else ""
+                self.known_fit = measured(pod.runtime.ledger, computed or _device_name(pod.runtime.device))
 
     def _retain_only(self, pods: Sequence[Pod]) -> None:
         names = {_name(pod) for pod in pods}
@@ -185,6 +186,11 @@ class ClusterHistory(ModelHistory):
         if pod.phase == "Restarting" and not is_first_failure:
             return replace(pod, phase="BackingOff")
         return pod
+
+
+def _device_name(device: str) -> str:
+    """A device of ``/state`` as fit reports name it."""
+    return "CPU" if device == "cpu" else device
 
 
 def _name(pod: Pod) -> str:
@@ -228,5 +234,5 @@ def _report(fit: Mapping[str, Any]) -> FitReport:
         max_concurrent_at_context=int(fit.get("maxConcurrentAtContext", 0)),
         headroom_bytes=int(fit.get("headroomBytes", 0)),
         gpu=fit.get("gpu", ""),
-        basis=MEASURED,
+        basis=fit.get("basis", ""),
     )

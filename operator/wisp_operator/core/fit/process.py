@@ -36,7 +36,11 @@ async def run_isolated(job: FitJob, limits: Limits = LIMITS) -> dict[str, FitRes
     try:
         # -P: the working directory is not searched for modules.
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", WORKER), stdin=PIPE, stdout=PIPE, stderr=PIPE
+            *(sys.executable, "-P", "-m", WORKER),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # a signal to this process' group is not the child's
         )
     except OSError as error:
         raise CheckAborted(
@@ -71,6 +75,8 @@ def _explain(job: FitJob, exit_code: int, errors: bytes, limits: Limits) -> str:
             return f"The model's files take more than {limits.cpu_s} s to check; a pod will measure it."
         case signal.SIGALRM:
             return _too_slow(limits)
+        case signal.SIGTERM | signal.SIGINT | signal.SIGHUP:
+            return "The check was ended from outside; a pod will measure the model."
         case _ if b"MemoryError" in errors:
             return out_of_memory(limits)
     log.error(

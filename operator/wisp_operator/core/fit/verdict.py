@@ -13,7 +13,7 @@ from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.core.fit.sources import Files
 from wisp_operator.core.runtime_state import Ledger
 from wisp_operator.errors import SourceError
-from wisp_plan.errors import CheckpointInvalid, ConfigInvalid, ConfigMissing, PlanError
+from wisp_plan.errors import CheckpointInvalid, ConfigDamaged, ConfigInvalid, ConfigMissing, PlanError
 from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware.catalogue import Card
@@ -161,6 +161,8 @@ def _inspect(model: InferenceModel, files: Files | None, device: Device | None) 
     except ConfigMissing as error:
         return FitReport("Unknown", error.message, gpu=name), "ModelNotFound"
     except CheckpointInvalid as error:
+        return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
+    except ConfigDamaged as error:
         return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
     except ConfigInvalid as error:
         report = FitReport("Unsupported", error.message, gpu=name, basis="config.json")
