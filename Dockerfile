@@ -14,9 +14,10 @@ RUN command -v python3 >/dev/null || { apt-get update && \
     apt-get install -y --no-install-recommends python3 python3-venv ca-certificates && rm -rf /var/lib/apt/lists/*; }
 ARG PIP_INDEX_URL=https://pypi.org/simple
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-RUN python3 -m venv /tools && /tools/bin/pip install --quiet "hatchling>=1.25" && \
-    python3 -m venv --without-pip /opt/wisp && rm /opt/wisp/bin/[Aa]ctivate*
 WORKDIR /src
+COPY requirements/build.txt ./
+RUN python3 -m venv /tools && /tools/bin/pip install --quiet --require-hashes -r build.txt && \
+    python3 -m venv --without-pip /opt/wisp && rm /opt/wisp/bin/[Aa]ctivate*
 
 # system: the interpreter, the part of its standard library that servers use, the shared libraries below, one user.
 FROM tools AS system
@@ -43,15 +44,9 @@ COPY --from=system /rootfs /
 COPY --from=tools /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 ENV PATH=/opt/wisp/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt HOME=/tmp
 
-# dependencies: what the extras of pyproject.toml ask for. Pods serve and never convert: gguf, and in the runtime rich, stay out.
+# dependencies: what requirements/ locks for an image, each file by its hash, wherever the index has it from.
 FROM tools AS dependencies
-COPY pyproject.toml ./
-RUN printf '%s\n' "import sys, tomllib" "project = tomllib.load(open('pyproject.toml', 'rb'))['project']" \
-      "wanted = sum((project['optional-dependencies'][name] for name in sys.argv[1:]), project['dependencies'])" \
-      "print(*(line for line in wanted if not line.startswith(('gguf', 'rich') if 'runtime' in sys.argv else 'gguf')), sep='\n')" >extras.py && \
-    python3 extras.py operator >operator.txt && python3 extras.py runtime >cpu.txt && python3 extras.py runtime cuda >cuda.txt && \
-    python3 extras.py kernels >kernels.txt && \
-    printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile -r \$1" \
+RUN printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile --require-hashes -r \$1" \
       "cd /opt/wisp/lib/python3*/site-packages" \
       "rm -rf kubernetes/aio kubernetes/e2e_test cupy/_core/include" \
       "find /opt/wisp/bin -type f -delete" \
@@ -59,19 +54,22 @@ RUN printf '%s\n' "import sys, tomllib" "project = tomllib.load(open('pyproject.
       "find . -name '*.py[ixd]' -type f -delete" >install.sh
 
 FROM dependencies AS operator-dependencies
+COPY requirements/operator.txt ./
 RUN sh install.sh operator.txt
 
 FROM dependencies AS runtime-dependencies
 ARG FLAVOUR=cuda
-RUN sh install.sh $FLAVOUR.txt
+COPY requirements/runtime-$FLAVOUR.txt ./
+RUN sh install.sh runtime-$FLAVOUR.txt
 
 # kernels: cubins for every GPU that there is a folder for, and of the compiler nothing. Only what compiling needs is copied,
 # so that a change of anything else compiles nothing again.
-FROM dependencies AS kernels
+FROM tools AS kernels
 ARG FLAVOUR=cuda
+COPY requirements/kernels.txt ./
 RUN [ $FLAVOUR != cuda ] || { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* && \
-    /tools/bin/pip install --quiet -r kernels.txt; }
-COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/errors.py runtime/wisp_plan/units.py runtime/wisp_plan/
+    /tools/bin/pip install --quiet --require-hashes -r kernels.txt; }
+COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/distribution.py runtime/wisp_plan/errors.py runtime/wisp_plan/units.py runtime/wisp_plan/
 COPY runtime/wisp_plan/memory/__init__.py runtime/wisp_plan/memory/batch_sizes.py runtime/wisp_plan/memory/
 COPY runtime/wisp_runtime/__init__.py runtime/wisp_runtime/config.py runtime/wisp_runtime/errors.py runtime/wisp_runtime/setting_parsers.py runtime/wisp_runtime/
 COPY runtime/wisp_runtime/cli/__init__.py runtime/wisp_runtime/cli/main.py runtime/wisp_runtime/cli/kernels.py runtime/wisp_runtime/cli/

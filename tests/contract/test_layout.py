@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
+DISTRIBUTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
 PACKAGES = (
     *("operator/wisp_operator", "operator/wisp_gateway", "operator/wisp_names"),
     *("runtime/wisp_plan", "runtime/wisp_http", "runtime/wisp_runtime"),
@@ -153,14 +155,16 @@ def needed_by(name: str) -> set[str]:
     except metadata.PackageNotFoundError:
         return set()  # for another platform, or of an extra that is not installed (cuda)
     required = (
-        r for r in requirements if name == "wisp" or r.marker is None or r.marker.evaluate({"extra": ""})
+        r
+        for r in requirements
+        if name == DISTRIBUTION or r.marker is None or r.marker.evaluate({"extra": ""})
     )
     return {canonicalize_name(requirement.name) for requirement in required}
 
 
 def test_no_dependency_pulls_in_torch():
     seen: set[str] = set()
-    queue = {"wisp"}
+    queue = {DISTRIBUTION}
     while queue:
         seen |= queue
         queue = set().union(*map(needed_by, queue)) - seen

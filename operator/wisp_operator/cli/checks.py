@@ -23,6 +23,7 @@ from wisp_operator.cli.gateway_client import DEFAULT_URL, GatewayClient
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.machine import hardware, ports
+from wisp_plan import distribution
 from wisp_plan.units import GIB, MIB, format_size
 
 Standing = Literal["ok", "note", "warn", "fail"]
@@ -58,7 +59,7 @@ def run_all() -> list[Check]:
 
 def _wisp() -> Iterator[Check]:
     where = Path(__file__).resolve().parents[1]
-    yield Check("wisp", "ok", f"{metadata.version('wisp')} in {where}")
+    yield Check("wisp", "ok", f"{distribution.version()} in {where}")
     version = platform.python_version()
     yield Check("python", "ok", f"{version} ({sys.executable})")
     yield Check("system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
@@ -68,9 +69,9 @@ def _extras() -> Iterator[Check]:
     """Check our optional dependencies, by the extra that brings them."""
     has_gpu = bool(hardware.cards())
     for extra in EXTRAS:
-        names = [_name(line) for line in metadata.requires("wisp") or () if _belongs(line, extra)]
+        names = [_name(line) for line in metadata.requires(distribution.NAME) or () if _belongs(line, extra)]
         missing = [name for name in names if not _is_installed(name)]
-        advice = f"pip install -e '.[{extra}]' in a clone"
+        advice = distribution.install_command(extra)
         if not missing:
             yield Check(f"extra {extra}", "ok", "installed")
         elif extra == "cuda" and not has_gpu:
@@ -87,7 +88,7 @@ def _programs() -> Iterator[Check]:
             yield Check(name, "ok", path)
         else:
             yield Check(
-                name, "fail", "not found", f"pip install -e '.[{extra}]' in a clone, or put it on PATH"
+                name, "fail", "not found", f"{distribution.install_command(extra)}, or put it on PATH"
             )
 
 

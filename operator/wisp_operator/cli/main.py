@@ -65,9 +65,9 @@ class LazyGroup(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from wisp_plan.distribution import version
 
-        click.echo(f"wisp {version('wisp')}")
+        click.echo(f"wisp {version()}")
         ctx.exit()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wisp_plan.distribution import install_command
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
@@ -134,9 +135,7 @@ def _architecture(catalogue: Catalogue, device: int) -> str:
     try:
         from wisp_runtime.ops.cuda.device.gpu import capability_of
     except ImportError as error:
-        raise GpuUnavailable(
-            f"{error.name} is not installed. Run pip install -e '.[cuda]' in a clone."
-        ) from error
+        raise GpuUnavailable(f"{error.name} is not installed. Run {install_command('cuda')}.") from error
     return catalogue.find(capability_of(device))[1]
 
 

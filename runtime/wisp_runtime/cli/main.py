@@ -6,10 +6,10 @@ Commands are imported when they are called, so that ``--help`` prints before Num
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 
 import click
 
+from wisp_plan.distribution import version
 from wisp_runtime.setting_parsers import nearest
 
 # Name → (module, summary). A command module offers ``command``, a click command.
@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
     if is_given:
-        click.echo(f"wisp-runtime {version('wisp')}")
+        click.echo(f"wisp-runtime {version()}")
         ctx.exit()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from wisp_plan.distribution import install_command
 from wisp_runtime.errors import GpuUnavailable
 from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device
@@ -71,7 +72,7 @@ def _cuda(_threads: int | None) -> Device:
         )
     except ImportError as error:
         raise GpuUnavailable(
-            f"--device cuda: {error}. Run pip install -e '.[cuda]' in a clone, or use Wisp's image; "
+            f"--device cuda: {error}. Run {install_command('cuda')}, or use Wisp's image; "
             "without a GPU, set --device cpu."
         ) from error
     return CudaDevice.open()

@@ -25,6 +25,7 @@ from wisp_operator.local.machine.ports import free_port
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.session import Options, Session
 from wisp_operator.local.session_folder import folder
+from wisp_plan.distribution import install_command
 
 MODEL = "smollm2"
 QUESTION = "What is the capital of France, and what is it known for?"
@@ -85,9 +86,7 @@ def example_model() -> Path:
     """
     program = config.program(config.RUNTIME)
     if program is None:
-        raise DemoFailed(
-            f"{config.RUNTIME} is not installed. Install it with: pip install -e '.[runtime]' in a clone"
-        )
+        raise DemoFailed(f"{config.RUNTIME} is not installed. Install it with: {install_command('runtime')}")
     command = [program, *example_arguments(config.cache_dir())]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

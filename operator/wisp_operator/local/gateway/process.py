@@ -15,6 +15,7 @@ from wisp_operator.local import config
 from wisp_operator.local.processes import backoff
 from wisp_operator.local.processes.pods import log_tail
 from wisp_operator.local.processes.process import Process
+from wisp_plan.distribution import install_command
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +108,7 @@ class GatewayProcess:
     async def _launch(self) -> None:
         path = config.program(PROGRAM)
         if path is None:
-            raise GatewayFailed(
-                f"{PROGRAM} is not installed. Install it with: pip install -e '.[operator]' in a clone"
-            )
+            raise GatewayFailed(f"{PROGRAM} is not installed. Install it with: {install_command('operator')}")
         environment = config.inherited_environment()
         with suppress(FileNotFoundError):
             self._settings.log.unlink()

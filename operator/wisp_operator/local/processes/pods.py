@@ -26,6 +26,7 @@ from wisp_operator.local.pod_template import LOOPBACK, Device, NotLocal, Templat
 from wisp_operator.local.processes import backoff
 from wisp_operator.local.processes.health import Health
 from wisp_operator.local.processes.process import Process
+from wisp_plan.distribution import install_command
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +270,6 @@ def installed(command: list[str]) -> list[str]:
     path = config.program(command[0])
     if path is None:
         raise NotLocal(
-            f"{command[0]} is not installed on this machine. "
-            "Install it with: pip install -e '.[runtime]' in a clone"
+            f"{command[0]} is not installed on this machine. Install it with: {install_command('runtime')}"
         )
     return [path, *command[1:]]

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from wisp_plan.distribution import install_command
 from wisp_runtime.config import cuda_home
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue, nvcc_flags, require_known
@@ -142,7 +143,7 @@ def find_nvcc(given: Path | None = None) -> Path:
             f"{given} is not there. Name nvcc of CUDA 13.0 or newer."
             if given
             else "there is no nvcc on the PATH, in CUDA_HOME, or beside this Python. "
-            "Run pip install -e '.[kernels]' in a clone (110 MB), or install CUDA's toolkit."
+            f"Run {install_command('kernels')}: 110 MB, or install CUDA's toolkit."
         )
     if not (shutil.which("g++") or shutil.which("clang++")):
         raise CompilerMissing(f"{nvcc} needs a C++ compiler on the PATH. Install g++.")
