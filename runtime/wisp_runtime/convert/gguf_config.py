@@ -51,8 +51,12 @@ def config(source: GGUFFile, dtype: str) -> dict[str, object]:
 
 
 def generation_config(source: GGUFFile) -> dict[str, object]:
-    """Return ``generation_config.json``: the tokens that begin and end a sequence."""
-    return dict(special_token_ids(source))
+    """Return ``generation_config.json``: the tokens that begin a sequence, and all that end one."""
+    names = ("eos", "eot", "eom")  # end of the text, of a turn, of a message
+    ends = (source.get(f"tokenizer.ggml.{name}_token_id", int) for name in names)
+    unique = dict.fromkeys(token for token in ends if token is not None)
+    listed = {"eos_token_id": list(unique)} if len(unique) > 1 else {}
+    return {**special_token_ids(source), **listed}
 
 
 def special_token_ids(source: GGUFFile) -> dict[str, int]:

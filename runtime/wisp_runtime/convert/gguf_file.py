@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadab
 
 T = TypeVar("T")
 MAGIC = b"GGUF"
+VERSION_BYTES = 4
+_UNKNOWN_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 MAX_VALUES = 1 << 22
 """Values of a header, each held as an array; those of a vocabulary of 262,144 tokens are 2 million."""
 
@@ -49,13 +52,14 @@ class GGUFFile:
     Raises:
         ModelNotFound: there is no such file.
         WeightsUnreadable: it is not GGUF, or damaged.
+        ModelUnsupported: its version, or a tensor's type, is not known here.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
             raise ModelNotFound(f"{path} is not a file. Name a .gguf file.")
-        _require_magic(path)
+        _require_known(path)
         try:
             reader = _BoundedReader(path)
         except OSError as error:
@@ -66,10 +70,7 @@ class GGUFFile:
                 f"{format_size(path.stat().st_size)}; download it again."
             ) from error
         except (ValueError, KeyError, RecursionError) as error:
-            raise WeightsUnreadable(
-                f"{path} cannot be read ({shorten(str(error))}). It is damaged, or of a version or a type of "
-                "tensors that is not known here: download it again, or use another file."
-            ) from error
+            raise _unreadable(path, error) from error
         self._fields = reader.fields
         self.tensors: dict[str, Any] = {tensor.name: tensor for tensor in reader.tensors}
 
@@ -105,16 +106,33 @@ class GGUFFile:
         return value
 
 
-def _require_magic(path: Path) -> None:
-    """Refuse a file that is not GGUF; damaged ones are the reader's to refuse.
+def _unreadable(path: Path, error: Exception) -> WeightsUnreadable | ModelUnsupported:
+    """Tell a type of tensors that is not known here from damage, by the library's message."""
+    if match := _UNKNOWN_TYPE.match(str(error)):
+        return ModelUnsupported(
+            f"{path} has a tensor of type {match[1]}, which is not known here. Use a file of another "
+            "quantisation, such as Q8_0 or Q4_K_M."
+        )
+    return WeightsUnreadable(f"{path} cannot be read ({shorten(str(error))}). Download it again.")
+
+
+def _require_known(path: Path) -> None:
+    """Refuse a file that is not GGUF, or of an unknown version; damaged ones are the reader's to refuse.
 
     Raises:
         WeightsUnreadable: the file cannot be opened, or does not begin with GGUF's magic.
+        ModelUnsupported: the format's version is none that can be read.
     """
     try:
         with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
+            magic, version = file.read(len(MAGIC)), file.read(VERSION_BYTES)
     except OSError as error:
         raise WeightsUnreadable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
     if magic != MAGIC:
         raise WeightsUnreadable(f"{path} is not a GGUF file. Name one, or download it again.")
+    numbers = [int.from_bytes(version, order) for order in ("little", "big")]  # of a big-endian machine too
+    if len(version) == VERSION_BYTES and not set(numbers) & set(gguf.READER_SUPPORTED_VERSIONS):
+        known = " and ".join(map(str, gguf.READER_SUPPORTED_VERSIONS))
+        raise ModelUnsupported(
+            f"{path} is of GGUF version {min(numbers)}; versions {known} can be read. Use a file of one."
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, target_of
 from wisp_runtime.config import storage_settings
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported
 
@@ -86,8 +87,8 @@ def _folder(path: Path) -> Path:
             f"model folder {path} may not be read by user {os.getuid()}. Let it: chmod -R a+rX {path}."
         ) from error
     hint = ""
-    if path.suffix == ".gguf":
-        hint = f" Convert it first: wisp-runtime convert {path} FOLDER."
+    if path.suffix == GGUF_SUFFIX and path.is_file():
+        hint = f" Convert it first: {convert_command(path)}; then serve {target_of(path)}."
     elif not path.exists() and len(path.parts) == 2 and not path.is_absolute():
         hint = f" For a model of a hub, write hf://{path}."
     raise ModelNotFound(f"model folder {path} {claim}.{hint or ' Check the path.'}")

@@ -318,3 +318,11 @@ def test_a_gguf_file_is_named_with_the_command_that_converts_it(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(SourceError, match=r"m\.gguf is a GGUF file\. Convert it first: wisp-runtime convert"):
         LocalFolder(tmp_path / "m.gguf").config()
+
+
+def test_a_folder_with_gguf_alone_is_named_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "m q8.gguf").write_bytes(b"GGUF")
+    with pytest.raises(SourceError) as raised:
+        LocalFolder(tmp_path).config()
+    command = f"wisp-runtime convert '{tmp_path}/m q8.gguf' '{tmp_path}/m q8'"
+    assert f"holds no config.json, only GGUF (m q8.gguf). Convert it first: {command};" in str(raised.value)

@@ -16,7 +16,7 @@ WIDTHS |= {"attn_output": (HIDDEN, HIDDEN)}
 WIDTHS |= {"ffn_gate": (MLP, HIDDEN), "ffn_up": (MLP, HIDDEN), "ffn_down": (HIDDEN, MLP)}
 
 
-def write_gguf(path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama", change=None):
+def write_gguf(path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama", change=None, ends=None):
     """Write a tiny model; return its tensors as they were before quantisation."""
     random = np.random.default_rng(5)
     writer = gguf.GGUFWriter(path, architecture)
@@ -41,6 +41,8 @@ def write_gguf(path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama"
     writer.add_token_merges(text["merges"])
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(1)
+    for name, token in (ends or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
     writer.add_chat_template("{{ messages[0].content }}")
     tensors = {"token_embd.weight": random.standard_normal((len(TOKENS), HIDDEN)).astype(np.float32)}
     tensors["output_norm.weight"] = np.ones(HIDDEN, np.float32)

@@ -18,6 +18,7 @@ from wisp_operator.core.fit import verdict
 from wisp_operator.errors import InvalidModel, SourceError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
+from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, target_of
 from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.hardware.catalogue import Card
@@ -151,11 +152,10 @@ def _require_target(target: str) -> None:
         raise SourceError(
             f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://ORG/NAME."
         )
-    if path.suffix == ".gguf":
-        folder = path.with_suffix("")
+    if path.suffix == GGUF_SUFFIX and path.is_file():
         raise SourceError(
-            f"{target} is a GGUF file. Convert it first: wisp-runtime convert {target} {folder}, then: "
-            f"wisp fit {folder}"
+            f"{target} is a GGUF file. Convert it first: {convert_command(path)}, then: "
+            f"wisp fit {target_of(path)}"
         )
 
 

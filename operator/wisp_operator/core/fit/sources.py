@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
 from wisp_plan.checkpoint import directory
+from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, only_gguf, target_of
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
     MAX_INDEX_BYTES,
@@ -52,11 +53,10 @@ class LocalFolder:
 
     def config(self) -> ModelSpec:
         """Read ``config.json``; raises SourceError if there is none."""
-        if self.folder.suffix == ".gguf" and self.folder.is_file():
-            target = self.folder.with_suffix("")
+        if self.folder.suffix == GGUF_SUFFIX and self.folder.is_file():
             raise SourceError(
-                f"{self.folder} is a GGUF file. Convert it first: wisp-runtime convert {self.folder} "
-                f"{target}; then point spec.model.uri at that folder: file://{target}."
+                f"{self.folder} is a GGUF file. Convert it first: {convert_command(self.folder)}; then point "
+                f"spec.model.uri at that folder: file://{target_of(self.folder)}."
             )
         if not self.folder.is_dir():
             raise SourceError(
@@ -65,8 +65,9 @@ class LocalFolder:
             )
         if not (self.folder / "config.json").is_file():
             raise SourceError(
-                f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: three "
-                "slashes and its absolute path, file:///srv/models/NAME."
+                only_gguf(self.folder)
+                or f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: "
+                "three slashes and its absolute path, file:///srv/models/NAME."
             )
         return directory.read_config(self.folder)
 
