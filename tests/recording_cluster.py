@@ -134,7 +134,7 @@ class World:
     async def delete(self, document):
         kind, namespace, name = address(document)
         del self.indexes[kind][f"{namespace}/{name}"]
-        children = self.indexes[kind][of_model("a/chat")]
+        children = self.indexes[kind].get(of_model("a/chat"), [])
         children[:] = [child for child in children if child["metadata"]["name"] != name]
         self.writes.append(f"-{kind}")
 

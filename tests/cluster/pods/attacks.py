@@ -11,7 +11,7 @@ import threading
 import time
 
 GATEWAY = ("wisp-gateway.wisp-system.svc", 80)
-RUNTIME = ("honest.wisp-load.svc", 80)
+RUNTIME = ("honest.wisp-load.svc", 8000)
 OPERATOR = ("wisp-operator.wisp-system.svc", 8081)
 MODEL = "wisp-load/honest"
 CHAT = "/v1/chat/completions"

@@ -96,7 +96,7 @@ MAY_NOT = {
             "update inferencemodels/status",
         ),
         *("get secrets", "list secrets", "get configmaps", "create pods", "delete pods", "create pods/exec"),
-        *("delete deployments.apps", "delete persistentvolumeclaims", "delete services", "patch nodes"),
+        *("delete deployments.apps", "delete persistentvolumeclaims", "patch nodes"),
         *("create clusterrolebindings.rbac.authorization.k8s.io", "update leases.coordination.k8s.io"),
     ],
     "gateway": [

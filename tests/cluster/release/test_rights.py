@@ -23,7 +23,7 @@ OPERATOR, GATEWAY = (f"system:serviceaccount:{SYSTEM}:wisp-{name}" for name in (
                 "inferencemodels.wisp.dev/status": "patch",
                 "inferencemodels.wisp.dev/finalizers": "update",
                 "deployments.apps": "list watch create patch",
-                "services": "list watch create patch",
+                "services": "list watch create patch delete",
                 "persistentvolumeclaims": "list watch create patch",
                 "networkpolicies.networking.k8s.io": "list watch create patch",
                 "poddisruptionbudgets.policy": "list watch create patch delete",

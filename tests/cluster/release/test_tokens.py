@@ -32,7 +32,11 @@ def models(clients, tmp_path_factory):
 def test_a_models_own_address_answers_nobody_without_a_token(models, place):
     """From a gateway's pod, which a NetworkPolicy lets through where one is enforced."""
     pods = [pod for pod in get("pods", namespace=models) if pod["metadata"]["name"].startswith("open-")]
-    at = f"http://open.{models}.svc" if place == "Service" else f"http://{pods[0]['status']['podIP']}:8000"
+    at = (
+        f"http://open.{models}.svc:8000"
+        if place == "Service"
+        else f"http://{pods[0]['status']['podIP']}:8000"
+    )
     there = {"at": at, "pod": (SYSTEM, pods_of("gateway")[0]["metadata"]["name"])}
     for path, body in ((CHAT, chat("open")), ("/v1/models", None), ("/state", None)):
         code, found = answer(path, body, **there)

@@ -298,7 +298,7 @@ def test_service_and_deployment_choose_the_same_pods():
     assert selector_text(model()) == "wisp.dev/model=chat"
     ports = {port["name"]: port["containerPort"] for port in container(model())["ports"]}
     assert ports[asked["spec"]["ports"][0]["targetPort"]] == 8000
-    assert asked["spec"]["ports"][0]["port"] == 80
+    assert asked["spec"]["ports"][0]["port"] == 8000  # nothing translates ports of a headless one
 
 
 def test_children_are_deleted_with_their_model():

@@ -20,6 +20,7 @@ from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.observation.caches import Address, Caches, address
 from wisp_operator.cluster.reconcile import drift
 from wisp_operator.cluster.reconcile.ownership import name_taken, owned, owner_of
+from wisp_operator.cluster.reconcile.service_address import has_surplus_address, with_address
 from wisp_operator.core.observation import BlockedChild
 
 FIRST_RETRY_S = 1.0
@@ -104,9 +105,14 @@ class Applier:
             await self._writer.delete(child)
 
     async def _apply(self, model: InferenceModel, desired: Manifest) -> BlockedChild | None:
-        manifest = drift.with_digest(desired)
-        where, live = address(manifest), self._caches.child(manifest)
+        where, live = address(desired), self._caches.child(desired)
         is_ours = live is not None and owner_of(live, model) == "model"
+        if is_ours and live is not None and has_surplus_address(desired, live):
+            if is_at_rest := not self.replicas(model) and not self._caches.pods(model.key):
+                await self._writer.delete(live)
+            live, desired = (None, desired) if is_at_rest else (live, with_address(desired, live))
+            is_ours = not is_at_rest
+        manifest = drift.with_digest(desired)
         is_due = not is_ours or drift.differs(manifest, live)
         before = self._blockages.get(model.key, {}).get(where)
         if is_due and before and before.manifest == manifest and time.monotonic() < before.due:

@@ -294,4 +294,4 @@ def _restored(
 
 
 def _service_url(model: InferenceModel) -> str:
-    return f"http://{model.name}.{model.namespace}.svc/v1"
+    return f"http://{model.name}.{model.namespace}.svc:{RUNTIME_PORT}/v1"
