@@ -19,6 +19,7 @@ from wisp_operator.core.observation import Observation, ObservedPod, Sample
 
 FIRST_BACKOFF_S = 5.0
 MAX_BACKOFF_S = 300.0
+MAX_MEMORY_BACKOFF_S = 60.0  # after OOMKilled: its remedy may lie outside the spec, where no event shows it
 PANIC_FACTOR = 2.0
 
 Why = Literal[
@@ -27,6 +28,7 @@ Why = Literal[
     "ModelUnsupported",
     "Manual",
     "CrashBackOff",
+    "Replace",
     "Idle",
     "KeptWarm",
     "Wake",
@@ -67,6 +69,8 @@ def decide(spec: Spec, observation: Observation, now: float) -> Decision:
     wanted = (
         _by_demand(spec, scaling, observation, now) if scaling else Decision(spec.replicas or 0, "Manual")
     )
+    if wanted.replicas and _must_replace(observation):
+        return Decision(len(observation.ready), "Replace")
     return _with_limits_on_failure(wanted, spec, observation, now)
 
 
@@ -97,9 +101,10 @@ def _load(pod: ObservedPod) -> int:
     return pod.runtime.load.running + pod.runtime.load.waiting if pod.runtime else 0
 
 
-def backoff_s(crashes: int) -> float:
-    """Seconds without a new pod after ``crashes`` in a row: 5, 10, 20 … at most 300."""
-    return 0.0 if crashes < 1 else float(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(crashes - 1, 16)))
+def backoff_s(crashes: int, reason: str = "") -> float:
+    """Seconds without a new pod after ``crashes`` in a row, the last for ``reason``: 5, 10, 20 … 300."""
+    most_s = MAX_MEMORY_BACKOFF_S if reason == "OOMKilled" else MAX_BACKOFF_S
+    return 0.0 if crashes < 1 else float(min(most_s, FIRST_BACKOFF_S * 2.0 ** min(crashes - 1, 16)))
 
 
 def average(history: Sequence[Sample], window_s: float, now: float) -> float:
@@ -175,8 +180,22 @@ def _with_limits_on_failure(wanted: Decision, spec: Spec, observation: Observati
         return Decision(max(wanted.replicas, min(current, most)), "WaitingForFirstReady")
     if observation.last_failure is None or wanted.replicas <= current or observation.ready:
         return wanted
-    due = observation.last_failure.at + backoff_s(observation.crashes)
+    due = observation.last_failure.at + backoff_s(observation.crashes, observation.last_failure.reason)
     return Decision(current, "CrashBackOff", retry_at=due) if now < due else wanted
+
+
+def _must_replace(observation: Observation) -> bool:
+    """Whether failing pods must go, since no restart helps them and they are in the way of others.
+
+    A restarted container keeps the limits of its pod. And a rolling update waits for its first new pod, for
+    ever if that has no room beside a pod of the earlier template which fails.
+    """
+    failing = [pod for pod in observation.live if pod.phase == "BackingOff"]
+    rest = [pod for pod in observation.live if pod.phase not in ("BackingOff", "Ready")]
+    if any(pod.outgrew_given_limit for pod in failing):
+        return not rest and not any(pod.is_outdated for pod in observation.live)
+    has_no_room = bool(rest) and all(pod.phase == "Pending" and pod.pending_message for pod in rest)
+    return has_no_room and not observation.ready and any(pod.is_outdated for pod in failing)
 
 
 def _still_wakes(wanted: Decision, observation: Observation) -> bool:

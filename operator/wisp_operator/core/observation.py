@@ -71,6 +71,8 @@ class ObservedPod:
         runtime: last ``/state``; None before the first.
         pending_message: the scheduler's message about a pod without a node.
         is_outdated: true if its template is not the one that its Deployment has now.
+        outgrew_given_limit: true if it last ended for a memory limit that its Deployment does not name, such
+            as the default of a LimitRange: a new pod may get another.
     """
 
     name: str
@@ -81,6 +83,7 @@ class ObservedPod:
     runtime: RuntimeState | None = None
     pending_message: str = ""
     is_outdated: bool = False
+    outgrew_given_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

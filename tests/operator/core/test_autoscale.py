@@ -48,10 +48,14 @@ def load(
     return Demand(waiting, running, idle_s, tuple(Sample(NOW - ago, value) for ago, value in steps))
 
 
-def crashed(ago: float) -> Failure:
-    return Failure("Killed", "out of memory", NOW - ago)
+def crashed(ago: float, reason: str = "Killed") -> Failure:
+    return Failure(reason, "out of memory", NOW - ago)
 
 
+OOM = Failure("OOMKilled", "", NOW - 1)
+OUTGROWN = ObservedPod("o", "BackingOff", outgrew_given_limit=True)
+OUTDATED = ObservedPod("e", "BackingOff", is_outdated=True)
+NO_ROOM = ObservedPod("n", "Pending", pending_message="0/1 nodes are available")
 FIT, NO_FIT = FitReport("Fits", ""), FitReport("DoesNotFit", "")
 ZERO = {"scaling": {"max": 4, "targetConcurrency": 10}}
 WARM = {"scaling": {"min": 1, "max": 4, "targetConcurrency": 10}}
@@ -137,6 +141,20 @@ QUIET = load((60, 5), running=5)
             (2, "Manual"),
         ),
         (ZERO, Observation(pods(backing_off=1), HELD, crashes=2, last_failure=crashed(1)), (1, "Demand")),
+        # A restart keeps a limit that the Deployment does not name, a new pod may get another.
+        (ZERO, Observation((OUTGROWN,), HELD, crashes=1, last_failure=OOM), (0, "Replace")),
+        ({"replicas": 2}, Observation((OUTGROWN, *pods(ready=1)), HELD, 1, OOM), (1, "Replace")),
+        (ZERO, Observation((OUTGROWN, *pods(starting=1)), HELD, 1, OOM), (2, "WaitingForFirstReady")),
+        (
+            {"scaling": {"min": 1}},
+            Observation((), LONG_AGO, 9, crashed(59.9, "OOMKilled")),
+            (0, "CrashBackOff"),
+        ),
+        ({"scaling": {"min": 1}}, Observation((), LONG_AGO, 9, crashed(60, "OOMKilled")), (1, "KeptWarm")),
+        # A failing pod of an earlier spec makes room for one that has none.
+        (ZERO, Observation((OUTDATED, NO_ROOM), HELD, crashes=1, last_failure=crashed(1)), (0, "Replace")),
+        (ZERO, Observation((OUTDATED, *pods(starting=1)), HELD), (2, "WaitingForFirstReady")),
+        (ZERO, Observation((OUTDATED, NO_ROOM, *pods(ready=1)), FULL), (3, "Demand")),
         # A pod that only crashes without demand may go.
         (ZERO, Observation(pods(backing_off=1), LONG_AGO, crashes=3, last_failure=crashed(1)), (0, "Idle")),
     ],

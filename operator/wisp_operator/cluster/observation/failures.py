@@ -58,8 +58,7 @@ def failure_of(pod: Pod, now: float, *, was_ready: bool = False) -> Failure | No
     waiting = status.get("state", {}).get("waiting", {})
     if _is_stuck(status):
         return _stuck(pod, waiting, now)
-    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
-    if ended:
+    if ended := _last_end(status):
         return _terminated(pod, ended, now, was_ready)
     if pod.get("status", {}).get("phase") == "Failed":
         reason = str(pod["status"].get("reason") or "PodFailed")
@@ -72,6 +71,11 @@ def is_backing_off(pod: Pod) -> bool:
     state = container_status(pod).get("state", {})
     crashed = state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
     return crashed or "terminated" in state or _is_stuck(container_status(pod))
+
+
+def is_out_of_memory(pod: Pod) -> bool:
+    """Whether the pod's container last ended for its memory limit."""
+    return _last_end(container_status(pod)).get("reason") == "OOMKilled"
 
 
 def volume_failure(events: Iterable[Mapping[str, Any]], now: float) -> Failure | None:
@@ -91,6 +95,12 @@ def replica_failure(deployment: Mapping[str, Any] | None, now: float) -> Failure
     return Failure(
         "PodRefused", str(refused.get("message", "")), seconds_of(refused.get("lastUpdateTime")) or now
     )
+
+
+def _last_end(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container's last end; empty if it never ended."""
+    ends = (status.get(state, {}).get("terminated") for state in ("state", "lastState"))
+    return next((end for end in ends if end), {})
 
 
 def _is_stuck(status: Mapping[str, Any]) -> bool:

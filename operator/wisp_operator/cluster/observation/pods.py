@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from wisp_operator.cluster.observation.failures import container_status, is_backing_off
+from wisp_operator.cluster.observation.failures import container_status, is_backing_off, is_out_of_memory
 from wisp_operator.core.observation import ObservedPod, Phase
 from wisp_operator.core.runtime_state import PhaseReport, RuntimeState
 from wisp_operator.core.times import seconds_of
@@ -24,10 +24,12 @@ class Template:
 
     Attributes:
         digest: digest of the template, which each of its pods carries; empty if unknown.
+        memory_limit: limit that it names; empty if it names none.
     """
 
     replicas: int = 0
     digest: str = ""
+    memory_limit: str = ""
 
     @classmethod
     def of(cls, deployment: Mapping[str, Any] | None) -> Template:
@@ -35,16 +37,33 @@ class Template:
         if deployment is None:
             return cls()
         spec = deployment.get("spec", {})
-        return cls(int(spec.get("replicas", 0)), _digest(spec.get("template", {})))
+        template = spec.get("template", {})
+        return cls(int(spec.get("replicas", 0)), _digest(template), _memory_limit(template))
 
     def compared(self, observed: Iterable[ObservedPod], pods: Iterable[Pod]) -> tuple[ObservedPod, ...]:
-        """Mark the pods that were made from another template.
+        """Mark the pods that were made from another template, or outgrew a limit that it does not name.
 
         Args:
             pods: the same pods, and perhaps others, as the API server returns them.
         """
-        of_others = {pod["metadata"]["name"] for pod in pods if self.digest and _digest(pod) != self.digest}
-        return tuple(replace(pod, is_outdated=pod.name in of_others) for pod in observed)
+        by_name = {pod["metadata"]["name"]: pod for pod in pods}
+        return tuple(
+            replace(
+                pod,
+                is_outdated=bool(self.digest) and _digest(by_name[pod.name]) != self.digest,
+                outgrew_given_limit=self._gave_no_limit(by_name[pod.name]),
+            )
+            for pod in observed
+        )
+
+    def _gave_no_limit(self, pod: Pod) -> bool:
+        """Whether the pod was last killed for a memory limit that is not the template's."""
+        return is_out_of_memory(pod) and _memory_limit(pod) not in ("", self.memory_limit)
+
+
+def _memory_limit(document: Mapping[str, Any]) -> str:
+    containers = document.get("spec", {}).get("containers") or [{}]
+    return str(containers[0].get("resources", {}).get("limits", {}).get("memory", ""))
 
 
 def _digest(document: Mapping[str, Any]) -> str:

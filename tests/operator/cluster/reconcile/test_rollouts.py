@@ -186,3 +186,27 @@ def restarted(pod, state, restarts, last=None, ready="False"):
     stamp = "2026-01-31T12:00:02Z"
     conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": stamp}]
     return {**pod, "status": {**pod["status"], "conditions": conditions, "containerStatuses": [container]}}
+
+
+def test_a_pod_killed_at_a_limit_that_only_a_limit_range_gave_it_is_replaced_not_restarted():
+    world = World({"replicas": 1})
+    world.reconcile()
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-31T12:00:00Z"}
+    pod = current_pod(world, "chat-1", ready=False, state={"terminated": killed})
+    pod["spec"]["containers"] = [{"resources": {"limits": {"memory": "40Mi"}}}]
+    world.reconcile()
+    assert (world.replicas, world.status["lastFailure"]["reason"]) == (0, "OOMKilled")
+    assert "40Mi" in world.status["lastFailure"]["message"]
+    world.indexes["Pod"].clear()
+    world.reconcile()
+    assert world.replicas == 1  # made under the limits of now
+
+
+def test_a_pod_killed_at_its_specs_own_limit_is_restarted():
+    world = World({"replicas": 1, "resources": {"limits": {"memory": "40Mi"}}})
+    world.reconcile()
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-31T12:00:00Z"}
+    pod = current_pod(world, "chat-1", ready=False, state={"terminated": killed})
+    pod["spec"]["containers"] = [{"resources": {"limits": {"memory": "40Mi"}}}]
+    world.reconcile()
+    assert world.replicas == 1
