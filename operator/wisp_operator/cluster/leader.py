@@ -139,6 +139,8 @@ class Leader:
             self._lease = await self._api.request("POST", self._root, verb="lease", body=lease)
         else:
             self._lease = await self._api.request("PUT", self._path, verb="lease", body=lease)
+        if not self._holds():  # what was left undone in between is done by starting anew
+            self._leads = False
         term_s = self._config.lease_s - self._config.renew_s
         if not was_held and not self._holds():
             self._leads_from = time.monotonic() + term_s

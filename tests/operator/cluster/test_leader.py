@@ -1,6 +1,7 @@
 """Leader election: one Lease, several replicas, and an API that refuses lost races as the real one does."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -169,3 +170,22 @@ async def end(tasks):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_leader_that_was_late_begins_again():
+    """What it did not do meanwhile, since it might not write, nobody else did either."""
+
+    async def scenario():
+        api, calls = LeaseApi(), []
+        config = replace(CONFIG, lease_s=1.0, renew_s=0.4)
+        late = Leader(api, config, Metrics(), lambda: calls.append(late.is_leader))
+        task = asyncio.create_task(late.run())
+        await until(lambda: late.is_leader)
+        time.sleep(0.7)  # the process, or its machine, stands still
+        assert not late.is_leader
+        await until(lambda: late.is_leader)
+        await until(lambda: len(calls) == 2)
+        assert calls == [True, True]
+        await end([task])
+
+    asyncio.run(scenario())
