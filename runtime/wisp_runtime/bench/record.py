@@ -13,10 +13,19 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from wisp_runtime.bench import nvml
 
 _DIGITS = 5
+_OUTPUT_OPTIONS = ("--json", "--svg", "--record", "--name", "--commit", "--api-key")
+
+
+class Recordable(Protocol):
+    """A row of a record."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ class Spread:
 
 
 def make_record(
-    name: str, rows: Iterable[Row], *, device: str, command: Sequence[str], commit: str | None
+    name: str, rows: Iterable[Recordable], *, device: str, command: Sequence[str], commit: str | None
 ) -> dict[str, object]:
     """Make a record of rows, with the conditions of this run.
 
@@ -99,7 +108,7 @@ def make_record(
         name: name of the record.
         rows: measured rows.
         device: ``cuda`` or ``cpu``.
-        command: command line that was typed.
+        command: command line that was typed; :func:`shown_command` shortens it.
         commit: commit of the code; None: git's HEAD.
     """
     where: dict[str, object] = {"gpu": None, "driver": None, "machine": _machine()}
@@ -110,9 +119,30 @@ def make_record(
         "commit": commit or _commit(),
         **{key: value for key, value in where.items() if value},
         "python": platform.python_version(),
-        "command": shlex.join(command),
+        "command": shown_command(command),
         "rows": [row.to_dict() for row in rows],
     }
+
+
+def shown_command(command: Sequence[str]) -> str:
+    """Return a command as a stranger can repeat it.
+
+    Without options that only say where the record goes (or a secret), and with the last part of each
+    absolute path instead of a folder of this machine.
+    """
+    shown, words = list[str](), iter(command)
+    for word in words:
+        option, is_joined, _ = word.partition("=")
+        if option not in _OUTPUT_OPTIONS:
+            shown.append(_without_folders(word))
+        elif not is_joined:
+            next(words, None)
+    return shlex.join(shown)
+
+
+def _without_folders(word: str) -> str:
+    before, separator, path = word.rpartition("=")
+    return f"{before}{separator}{Path(path).name}" if path.startswith("/") and len(path) > 1 else word
 
 
 def write_record(path: Path, record: dict[str, object]) -> None:

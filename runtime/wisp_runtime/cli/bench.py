@@ -1,7 +1,7 @@
 """``wisp-runtime bench``: benchmark the serving engine; rows on stdout, a JSON record with ``--json``.
 
 Reads the command line; the benchmarks are in ``wisp_runtime.bench``. Benchmarks of a server in a process of
-its own are in :mod:`.bench_served`.
+its own are in :mod:`.bench_served`, those of any OpenAI server in :mod:`.bench_load`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.cli import bench_served
+from wisp_runtime.cli import bench_load, bench_served
 from wisp_runtime.cli.bench_options import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Examples:
   wisp-runtime bench prefill --shape llama-3-8b --batch 64 --prompt 512 --json prefill.json
   wisp-runtime bench memory --shape qwen3-8b
   wisp-runtime bench startup --shape llama-3-8b
+  wisp-runtime bench load --url http://127.0.0.1:8000 --rates 5,15,30 --burst 400
   wisp-runtime bench decode --shape toy --device cpu       to try it without a GPU
 """
 _MAX_WARM_UP_TOKENS = 48  # tokens that warm-up and rounding add to a context
@@ -33,7 +34,7 @@ _MAX_WARM_UP_TOKENS = 48  # tokens that warm-up and rounding add to a context
 
 @click.group("bench", epilog=EXAMPLES, context_settings=SETTINGS)
 def command() -> None:
-    """Measure decode steps, prefill, first tokens, memory, and start-up.
+    """Measure decode steps, prefill, first tokens, memory, start-up, and any server under load.
 
     The timed code is the engine's own loop, as it serves: planning, packing, the step, sampling, and the
     messages to the server. Each number comes with its roofline lower bound from the GPU's measured ceilings,
@@ -213,3 +214,4 @@ def _open(options: dict[str, Any], *, batch: int, context: int) -> Target:
 
 command.add_command(bench_served.startup)
 command.add_command(bench_served.serving)
+command.add_command(bench_load.load)

@@ -18,7 +18,7 @@ COMMANDS = {
     "pull": ("wisp_runtime.cli.pull", "Fetch a model into the cache."),
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
     "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
-    "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, first tokens, memory, start-up."),
+    "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, memory, start-up, load."),
     "profile": ("wisp_runtime.cli.profile", "Break down a step's time by kernel."),
     "example": ("wisp_runtime.cli.example", "Make a small example model and print its folder."),
 }

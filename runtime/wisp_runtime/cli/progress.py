@@ -47,3 +47,18 @@ def _lines(title: str) -> OnProgress:
             click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
 
     return show
+
+
+@contextmanager
+def counted(title: str) -> Iterator[OnProgress]:
+    """Yield the callback for ``(done, total)`` of countable things, such as requests."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

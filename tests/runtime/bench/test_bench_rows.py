@@ -14,7 +14,7 @@ from wisp_runtime.bench.harness import Output, Round, ScriptedChannel, requests_
 from wisp_runtime.bench.profile.breakdown import show, summarize
 from wisp_runtime.bench.profile.svg import render
 from wisp_runtime.bench.profile.trace import HostClock, Span, TracedOps, Tracer
-from wisp_runtime.bench.record import Row, Spread, make_record, write_record
+from wisp_runtime.bench.record import Row, Spread, make_record, shown_command, write_record
 from wisp_runtime.bench.roofline import (
     CEILINGS,
     ceiling_of,
@@ -299,3 +299,18 @@ def test_the_chart_is_an_svg_with_a_bar_of_each_phase():
     tree = ElementTree.fromstring(render(profile()))
     titles = [title.text for title in tree.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["qkv: 40.0 µs", "attention: 40.0 µs", "qkv: 20.0 µs", "attention: 20.0 µs"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("bench decode --json /tmp/r/x.json --name x --commit abc --batch 1", "bench decode --batch 1"),
+        ("bench decode --json=/tmp/x.json --batch=1", "bench decode --batch=1"),
+        ("bench startup --checkpoint /tmp/models/llama", "bench startup --checkpoint llama"),
+        ("bench serving --flag=--cache-dir=/home/me/c", "bench serving --flag=--cache-dir=c"),
+        ("bench load --url http://h/v1 --api-key secret", "bench load --url http://h/v1"),
+        ("python tests/bench/x.py --record", "python tests/bench/x.py"),
+    ],
+)
+def test_a_record_s_command_names_no_folder_of_this_machine_and_no_secret(typed, shown):
+    assert shown_command(typed.split()) == shown
