@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wisp_runtime.cli.bench_options import SETTINGS, Numbers, reported_failures
-from wisp_runtime.cli.progress import counted
+from wisp_runtime.cli.progress import OnProgress, counted, ignore
 
 if TYPE_CHECKING:
+    from wisp_runtime.bench.load.client import ClientCost
     from wisp_runtime.bench.load.requests import Address, RequestOptions
+    from wisp_runtime.bench.load.stream import Streamed
     from wisp_runtime.bench.load.summary import LoadRow
     from wisp_runtime.bench.load.trace import Stage
 
@@ -113,12 +116,13 @@ class Rates(click.ParamType[Any]):
 @click.option("--name", default="load", show_default=True, help="Name of the record.")
 @click.option("--commit", help="Commit of the server's code, for the record (default: git's HEAD).")
 def load(**options: Any) -> None:
-    """Load any OpenAI server: Poisson arrivals at each rate, a burst, or one request at a time.
+    """Load any OpenAI server with open-loop arrivals.
 
-    Open loop: a request is sent at its time, whatever became of the ones before. A seed gives every server
-    the same requests. Reported are percentiles of the time to the first token and of the mean time per token
-    after it, failures, and tokens a second; and the client's own lateness, which bounds the error of the
-    rest. Without --rates, --burst and --alone: --rates 5,15,30,40.
+    Poisson arrivals at each rate, a burst, or one request after the other. Open loop: a request is sent at
+    its time, whatever became of the ones before. A seed gives every server the same requests. Reported are
+    percentiles of the time to the first token and of the mean time per token after it, failures, and tokens
+    a second; and the client's own lateness, which bounds the error of the rest. Without --rates, --burst and
+    --alone: --rates 5,15,30,40.
     """
     from wisp_runtime.bench.load.summary import show
     from wisp_runtime.bench.record import make_record, write_record
@@ -178,12 +182,16 @@ def _rows(address: Address, settings: RequestOptions, options: dict[str, Any]) -
     from wisp_runtime.bench.load.summary import summarize
     from wisp_runtime.bench.load.trace import sequential_stage
 
+    def run(stage: Stage, seed: int, on_progress: OnProgress) -> tuple[list[Streamed], ClientCost]:
+        requests = encode_requests(address, settings, stage.arrivals, seed)
+        return run_stage(address, requests, stage, options["timeout"], on_progress)
+
     if options["warm_up"]:
-        warm_up = sequential_stage(options["prompt_tokens"], 8, options["warm_up"])
-        requests = encode_requests(address, settings, warm_up.arrivals, options["seed"] - 1)
-        run_stage(address, requests, warm_up, options["timeout"], lambda _done, _total: None)
+        run(sequential_stage(options["prompt_tokens"], 8, options["warm_up"]), options["seed"] - 1, ignore)
     for number, stage in enumerate(_stages(options)):
-        requests = encode_requests(address, settings, stage.arrivals, options["seed"] + 1000 * number)
+        seed = options["seed"] + 1000 * number
+        if stage.is_sequential and options["warm_up"]:
+            run(replace(stage, arrivals=stage.arrivals[:1]), seed + 1, ignore)
         with counted(stage.name) as on_progress:
-            streams, cost = run_stage(address, requests, stage, options["timeout"], on_progress)
+            streams, cost = run(stage, seed, on_progress)
         yield summarize(options["server"] or settings.model, stage.name, streams, cost)

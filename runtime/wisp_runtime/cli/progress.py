@@ -49,11 +49,15 @@ def _lines(title: str) -> OnProgress:
     return show
 
 
+def ignore(_done: int, _total: int) -> None:
+    """Show nothing."""
+
+
 @contextmanager
 def counted(title: str) -> Iterator[OnProgress]:
     """Yield the callback for ``(done, total)`` of countable things, such as requests."""
     if not sys.stderr.isatty():
-        yield lambda _done, _total: None
+        yield ignore
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

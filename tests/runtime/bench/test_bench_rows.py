@@ -169,11 +169,17 @@ def test_gaps_count_only_while_every_stream_runs():
     first = Streamed(0.0, (1.0, 2.0, 3.0, 4.0))
     late = Streamed(0.0, (1.5, 2.5, 3.5, 9.0))
     assert steady_gaps_ms([first, late]) == [1000.0, 1000.0, 1000.0, 1000.0]
-    assert {name: value for name, value, _ in figures([first, late])} == {
+    assert {name: value for name, value, _ in figures([first, late], 4)} == {
         "served_gap_ms": 1000.0,
         "served_first_token_ms": 1250.0,
         "served_tokens_per_s": pytest.approx(8 / 9),
     }
+
+
+def test_the_mean_gap_is_of_tokens_where_an_event_holds_several():
+    stream = Streamed(0.0, (1.0, 2.0, 3.0))
+    means = [next(figures([stream], tokens))[2]["mean"] for tokens in (3, 6)]
+    assert means == [1000.0, 500.0]
 
 
 class TwoProcesses:

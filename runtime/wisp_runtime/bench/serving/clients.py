@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,14 +113,22 @@ def steady_gaps_ms(streams: Sequence[Streamed]) -> list[float]:
     ]
 
 
-def figures(streams: Sequence[Streamed]) -> Iterator[tuple[str, float, dict[str, object]]]:
-    """Yield metrics of a load: name, value, further fields."""
+def figures(streams: Sequence[Streamed], tokens_each: int) -> Iterator[tuple[str, float, dict[str, object]]]:
+    """Yield metrics of a load: name, value, further fields.
+
+    ``mean`` is per token, also of a server that puts several tokens into an event: for comparisons.
+    """
     gaps = sorted(steady_gaps_ms(streams))
     spread = Spread.of(gaps)
-    yield "served_gap_ms", spread.median, spread.to_dict() | {"p99": gaps[int(0.99 * (len(gaps) - 1))]}
+    events = sum(len(stream.events_s) for stream in streams)
+    tokens = tokens_each * len(streams)
+    more: dict[str, object] = {
+        "mean": statistics.fmean(gaps) * events / tokens,
+        "p99": gaps[int(0.99 * (len(gaps) - 1))],
+    }
+    yield "served_gap_ms", spread.median, spread.to_dict() | more
     firsts = sorted(1e3 * (stream.events_s[0] - stream.sent_s) for stream in streams)
     yield "served_first_token_ms", Spread.of(firsts).median, {"most": firsts[-1]}
-    tokens = sum(len(stream.events_s) for stream in streams)
     seconds = max(stream.events_s[-1] for stream in streams) - min(stream.sent_s for stream in streams)
     each = Spread.of([stream.tokens_per_s for stream in streams]).median
     yield "served_tokens_per_s", tokens / seconds, {"each": each}

@@ -79,5 +79,5 @@ def _rows(load: Load, clients: Sequence[int], row: Callable[..., Row]) -> Iterat
     for count in clients:
         stream_all(replace(load, clients=count, tokens=_WARM_UP_TOKENS, seed=2 * count))
         streams = stream_all(replace(load, clients=count, seed=2 * count + 1))
-        for metric, value, more in figures(streams):
+        for metric, value, more in figures(streams, load.tokens):
             yield row(metric, value, batch=count, context=load.prompt_tokens, **more)

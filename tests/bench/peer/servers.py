@@ -1,0 +1,163 @@
+"""Servers of a comparison: vLLM's and Wisp's, each a process with a log, ready or ended within a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+HOST, MODEL = "127.0.0.1", "measured"
+CONTEXT = 8192
+_FREE_BYTES = 3 << 30  # used by a GPU without processes of ours
+_OFFLINE = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would compile one with packages that are not there
+    "VLLM_HOST_IP": HOST,
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a server is started.
+
+    Attributes:
+        name: name in the records.
+        words: command line.
+        environment: variables besides this process's.
+        ready_path: path that answers 200 once the server is ready.
+        port: port that it listens on.
+    """
+
+    name: str
+    words: list[str]
+    environment: dict[str, str]
+    ready_path: str
+    port: int
+
+
+def vllm(
+    folder: Path, work: Path, port: int, *, name: str, compile_sizes: list[int] | None = None
+) -> Command:
+    """Return vLLM's server: its defaults, or with kernels tuned for some batch sizes (slow to start)."""
+    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    words += ["--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", str(CONTEXT)]
+    words += [
+        "--served-model-name",
+        MODEL,
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--disable-uvicorn-access-log",
+    ]
+    if compile_sizes:
+        words += ["--compilation-config", json.dumps({"compile_sizes": compile_sizes})]
+    caches = {
+        "VLLM_CACHE_ROOT": str(work / "cache/vllm"),
+        "TRITON_CACHE_DIR": str(work / "cache/triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(work / "cache/inductor"),
+        "PYTHONPATH": str(work / "site"),
+    }
+    return Command(name, words, _OFFLINE | caches, "/health", port)
+
+
+def wisp(folder: Path, device: str, port: int, kernels: Path) -> Command:
+    """Return Wisp's server."""
+    words = [sys.executable, "-c", "from wisp_runtime.cli.main import main; main()", "serve", str(folder)]
+    words += ["--served-name", MODEL, "--host", HOST, "--port", str(port), "--device", device]
+    if device == "cuda":
+        words += ["--max-concurrent", "256", "--max-context", str(CONTEXT)]
+    return Command("wisp", words, {"WISP_KERNELS": str(kernels)}, "/readyz", port)
+
+
+def stand_in(port: int, *, name: str) -> Command:
+    """Return a server without a model, for dry runs."""
+    words = [sys.executable, str(ROOT / "tests/runtime/support/openai_server.py"), "--model", MODEL]
+    return Command(name, [*words, "--port", str(port)], {}, "/v1/models", port)
+
+
+class Server:
+    """A started server."""
+
+    def __init__(self, command: Command, logs: Path) -> None:
+        self.command = command
+        self.log = logs / f"{command.name.replace(' ', '-')}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command.words,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | command.environment,
+                start_new_session=True,
+            )
+        self.began_s = time.monotonic()
+
+    def wait_ready(self, limit_s: float) -> bool:
+        """Return whether the server was ready within ``limit_s``; print its log's end if not."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and self.process.poll() is None:
+            if self.answers(self.command.ready_path) is not None:
+                return True
+            time.sleep(0.1)
+        print(f"--- {self.command.name} is not ready (status {self.process.poll()}); its log ends:")
+        print("\n".join(self.log.read_text(errors="replace").splitlines()[-40:])[-4000:], flush=True)
+        return False
+
+    def answers(self, path: str) -> bytes | None:
+        """Return the body of a GET with status 200; None if there is none."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(HOST, self.command.port, timeout=5)
+            with contextlib.closing(connection):
+                connection.request("GET", path)
+                response = connection.getresponse()
+                return response.read() if response.status == 200 else None
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Return Wisp's ``/state``."""
+        return json.loads(self.answers("/state") or b"{}")
+
+    def stop(self) -> None:
+        """End the server and all its processes, and wait until the GPU has its memory back."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(4)
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # vLLM's engine outlives its server
+        _wait_for_gpu(10.0)
+
+
+@contextlib.contextmanager
+def started(command: Command, logs: Path) -> Iterator[Server]:
+    """Start a server and stop it at the end, whatever happens."""
+    server = Server(command, logs)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _wait_for_gpu(limit_s: float) -> None:
+    from wisp_runtime.bench import nvml
+
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s and (nvml.used_bytes() or 0) > _FREE_BYTES:
+        time.sleep(0.1)
