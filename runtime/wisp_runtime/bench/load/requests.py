@@ -25,7 +25,7 @@ class Address:
     """An OpenAI server: ``http://127.0.0.1:8000``, with or without ``/v1``.
 
     Attributes:
-        host, port: where to connect.
+        host, port: TCP address.
         is_tls: whether the scheme is https.
         path: prefix of the API's paths, ending in ``/v1``.
     """

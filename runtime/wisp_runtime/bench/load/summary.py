@@ -48,7 +48,7 @@ class LoadRow:
         errors: the most frequent failures.
         seconds: from the first request until the last answer's end.
         output_tokens: completion tokens of all answers.
-        first_token_ms, time_per_token_ms: of complete answers; None if there are none.
+        first_token_ms, time_per_token_ms: percentiles of complete answers; None without any.
         late_ms, lag_ms: lateness of the client's own sends and of its event loop.
         cpu_share: the client's share of a CPU.
     """
