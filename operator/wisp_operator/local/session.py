@@ -29,8 +29,11 @@ from wisp_operator.local.processes.cluster import LocalCluster
 
 log = logging.getLogger(__name__)
 
-GRACE_S = DRAIN_S + 3.0
-"""Time to end of the gateway, and of each pod: the drain, then the error event of what still runs."""
+POD_GRACE_S = DRAIN_S + 3.0
+GATEWAY_GRACE_S = DRAIN_S + 10.0
+"""Time to end of the gateway: the drain, then the error event of what still runs, on a busy machine too."""
+HURRIED_S = 5.0
+"""Time for these events alone, of a gateway that was asked twice: it ends as soon as they are sent."""
 REREAD_S = 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -163,11 +166,11 @@ class Session:
             orderly.cancel()
             with suppress(asyncio.CancelledError):
                 await orderly
-            await self._end_in_order(0.0)
+            await self._end_in_order(HURRIED_S, 0.0)
         hurried.cancel()
 
-    async def _end_in_order(self, grace_s: float = GRACE_S) -> None:
+    async def _end_in_order(self, gateway_s: float = GATEWAY_GRACE_S, pod_s: float = POD_GRACE_S) -> None:
         if self._gateway is not None:
-            await self._gateway.stop(grace_s)
-        await self._cluster.close(grace_s)
+            await self._gateway.stop(gateway_s)
+        await self._cluster.close(pod_s)
         await self._demand.close()
