@@ -6,17 +6,18 @@ which models there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import digest
 from wisp_gateway.discovery.snapshot import Model
-from wisp_gateway.errors import GatewayError, KeysUnread, ModelNotFound, Unauthorized
+from wisp_gateway.errors import DirectoryOutdated, GatewayError, KeysUnread, ModelNotFound, Unauthorized
 from wisp_gateway.inbound.auth import Keyring, ModelKeys
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 
 _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
-RETRY_KEYS_S = 2
+RETRY_S = 2  # of keys, or of models, that could not be read yet
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,21 @@ class Access:
     Args:
         is_loopback_trusted: the gateway's own documents need no key from this machine. Only where all of it
             belongs to one user: in a pod, loopback is also a sidecar or a port-forward.
+        is_outdated: reader of whether models may be missing in the snapshot.
     """
 
-    def __init__(self, registry: ModelRegistry, keys: Keyring, *, is_loopback_trusted: bool) -> None:
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        keys: Keyring,
+        *,
+        is_loopback_trusted: bool,
+        is_outdated: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._registry = registry
         self._keys = keys
         self._is_loopback_trusted = is_loopback_trusted
+        self._is_outdated = is_outdated
         self._gathered = ModelKeys.of([])
         self._revision = 0
 
@@ -66,6 +76,7 @@ class Access:
         Raises:
             Unauthorized, ModelNotFound: it does not exist, or the key does not open it.
             KeysUnread: its Secret could not be read yet.
+            DirectoryOutdated: it may exist since a moment.
         """
         name = by_path or by_body or ""
         state = self._registry.find(name)
@@ -115,10 +126,16 @@ class Access:
             return KeysUnread(
                 f"The API keys of model {model.key} could not be read yet. Retry; if it stays so, the "
                 "gateway's log says why.",
-                retry_after_s=RETRY_KEYS_S,
+                retry_after_s=RETRY_S,
             )
         if self._is_unknown(token):
             return _unauthorized(token)
+        if model is None and self._is_outdated():
+            return DirectoryOutdated(
+                f"Model {name[:200]!r} is not known here, but the list of models may be outdated: `wisp up` "
+                "cannot write it, or does not answer. Retry; if it stays so, its log says why.",
+                retry_after_s=RETRY_S,
+            )
         return ModelNotFound(
             f"Model {name[:200]!r} does not exist, or not for this key. GET /v1/models lists those that do.",
             param="model",

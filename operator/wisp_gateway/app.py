@@ -52,7 +52,12 @@ class App:
         self._metrics = metrics
         self._is_synced = is_synced
         is_machine = config.directory is not None
-        self._access = Access(registry, Keyring(config.api_keys), is_loopback_trusted=is_machine)
+        self._access = Access(
+            registry,
+            Keyring(config.api_keys),
+            is_loopback_trusted=is_machine,
+            is_outdated=lambda: is_machine and registry.is_operator_away(),
+        )
         self._budget = ByteBudget(config.max_held_bytes)
         self._exchanges: set[asyncio.Future[None]] = set()
 

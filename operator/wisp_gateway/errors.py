@@ -18,6 +18,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── UpstreamFailed       502    the pod died under the request
 └── Unavailable          503    no pod answers now
     ├── KeysUnread              the model's API keys could not be read yet
+    ├── DirectoryOutdated       an unknown model, while models may be missing in the snapshot
     ├── ModelAsleep             coldStart.mode is Reject
     ├── ModelSuspended          spec.suspend
     ├── ModelFailed             it cannot be started now
@@ -187,6 +188,12 @@ class KeysUnread(Unavailable):
     """The model's API keys could not be read yet."""
 
     code = "keys_unread"
+
+
+class DirectoryOutdated(Unavailable):
+    """The model is not known, and the snapshot may be older than it."""
+
+    code = "directory_outdated"
 
 
 class ModelAsleep(Unavailable):

@@ -5,8 +5,9 @@
     ├── ManifestError     files that hold no valid InferenceModels: every problem, with its line
     ├── SourceError       config.json or the safetensors headers of a model could not be read
     ├── cluster: access.api_server.ApiError, access.writer.NotLeading, config.BadSetting
-    ├── local: pod_template.NotLocal, session_folder.FolderTaken, controller.KeysMissing,
-    │   machine.ports.PortTaken, machine.hardware.NoGpu, gateway.process.GatewayFailed: `wisp up` cannot start
+    ├── local: pod_template.NotLocal, session_folder.FolderTaken, session_folder.FolderUnwritable,
+    │   admission.KeysMissing, admission.ServedNameTaken, machine.ports.PortTaken, machine.hardware.NoGpu,
+    │   gateway.process.GatewayFailed: `wisp up` cannot start
     └── cli: gateway_client.GatewayUnreachable, gateway_client.RequestRefused, commands.demo.DemoFailed
 
 Every message names the problem, its place, and the remedy.

@@ -28,6 +28,7 @@ from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import pod_template
+from wisp_operator.local.admission import require_keys, require_own_names
 from wisp_operator.local.gateway import directory
 from wisp_operator.local.history import LocalHistory
 from wisp_operator.local.ignored_fields import ignored
@@ -45,15 +46,12 @@ CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
 
 
-class KeysMissing(WispError):
-    """A model is protected by keys that this machine was not given."""
-
-
 class Controller:
     """Keeps every model of this machine as its manifest and its demand ask for.
 
     Attributes:
         statuses: last status of every model, by key.
+        publish_failure: error of the last write of the gateway's directory, or None.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class Controller:
         are_logs_kept: bool = False,
     ) -> None:
         self.statuses: dict[str, status.Status] = {}
+        self.publish_failure: OSError | None = None
         self._models: dict[str, InferenceModel] = {}
         self._histories: dict[str, LocalHistory] = {}
         self._names = BareNames()
@@ -102,9 +101,12 @@ class Controller:
         Raises:
             NotLocal: one of them needs what only a cluster has; then nothing changes.
             KeysMissing: one of them asks callers for a key, and there is no file of keys, or none in it.
+            ServedNameTaken: two of a namespace ask for one name.
         """
+        require_own_names(models)
         for model in models:
-            self._require_local(model)
+            pod_template.read(self._deployment(model, 0))
+            require_keys(model, self._api_keys)
         wanted = {model.key: model for model in models}
         changed = [model for key, model in wanted.items() if self._models.get(key) != model]
         for model in changed:
@@ -137,10 +139,18 @@ class Controller:
         self._names.update(map(self._claim, self._models.values()), time.monotonic())
         for model in self._models.values():
             self._reconcile_guarded(model, now)
+        before, self.publish_failure = self.publish_failure, None
         try:
             self._publish([self._entries[key] for key in self._models if key in self._entries])
         except OSError as error:
-            log.error("cannot tell the gateway what changed (%s); free some space, it is tried again", error)
+            self.publish_failure = error
+        if self.publish_failure is not None and before is None:
+            log.error(
+                "cannot tell the gateway what changed (%s); free some space, it is tried again",
+                self.publish_failure,
+            )
+        elif self.publish_failure is None and before is not None:
+            log.info("the gateway knows of every change again")
 
     def _reconcile_guarded(self, model: InferenceModel, now: float) -> None:
         """Reconcile one model; its error is logged once and leaves the others alone."""
@@ -248,21 +258,6 @@ class Controller:
         digests = self._tokens.digests(model.key)
         return deployment(_on_this_machine(model), replicas, self._settings, digests)
 
-    def _require_local(self, model: InferenceModel) -> None:
-        pod_template.read(self._deployment(model, 0))
-        if not model.spec.access.api_key_secret_ref:
-            return
-        if self._api_keys is None:
-            raise KeysMissing(
-                f"{model.key} lets in only callers with a key (spec.access.apiKeySecretRef), and "
-                "a machine has no Secrets. Give a file with one key a line: --api-keys FILE."
-            )
-        if not _holds_keys(self._api_keys):
-            raise KeysMissing(
-                f"{self._api_keys} holds no API key that can be read, and {model.key} lets in only callers "
-                "with one (spec.access.apiKeySecretRef). Write one key a line into it, as plain text."
-            )
-
     def _log_transition(self, model: InferenceModel, new: status.Status) -> None:
         """Log transitions only."""
         before = self.statuses.get(model.key)
@@ -273,16 +268,6 @@ class Controller:
         named = new.condition("Named")
         if named.status == "False" and (before is None or before.condition("Named").status != "False"):
             log.warning("%s: %s: %s", model.key, named.reason, named.message)
-
-
-def _holds_keys(file: Path) -> bool:
-    """Return True if a file can be read and has a key, as the gateway will read it."""
-    try:
-        lines = [line.strip() for line in file.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError):
-        return False
-    keys = [line.partition(":")[2] if ":" in line else line for line in lines if not line.startswith("#")]
-    return any(key.strip() for key in keys)
 
 
 def _on_this_machine(model: InferenceModel) -> InferenceModel:

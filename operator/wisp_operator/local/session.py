@@ -19,6 +19,7 @@ from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
+from wisp_operator.local.admission import exposure_warning, holds_keys
 from wisp_operator.local.controller import CheckFit, Controller
 from wisp_operator.local.gateway.demand_endpoint import DemandServer
 from wisp_operator.local.gateway.directory import DirectoryFile
@@ -26,6 +27,7 @@ from wisp_operator.local.gateway.process import DRAIN_S, GatewayProcess, Gateway
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.pod_template import Device
 from wisp_operator.local.processes.cluster import LocalCluster
+from wisp_operator.local.session_folder import FolderUnwritable
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +88,11 @@ class Session:
             api_keys=options.api_keys,
             are_logs_kept=options.are_logs_kept,
         )
-        self._demand = DemandServer(self.controller.record_demand, self.tokens)
+        self._demand = DemandServer(
+            self.controller.record_demand, self.tokens, lambda: self.controller.publish_failure is None
+        )
         self._gateway: GatewayProcess | None = None
+        self._has_keys = options.api_keys is not None and holds_keys(options.api_keys)
 
     @property
     def url(self) -> str:
@@ -140,7 +145,11 @@ class Session:
     async def _start(self) -> None:
         await self._demand.start()
         await self.controller.set_models(self._files.models)
+        if warning := exposure_warning(self.options.host, self.models):
+            log.warning("%s", warning)
         self.controller.reconcile_now()
+        if self.controller.publish_failure is not None:
+            raise FolderUnwritable(self.home, self.controller.publish_failure)
         self._gateway = GatewayProcess(self._settings())
         await self._gateway.start()
 
@@ -148,6 +157,7 @@ class Session:
         """Follow the manifests; one that became invalid changes nothing but the log."""
         while True:
             await asyncio.sleep(REREAD_S)
+            self._check_keys()
             try:
                 if self._files.changed():
                     await self.controller.set_models(self._files.read())
@@ -156,6 +166,21 @@ class Session:
                 log.error("the manifests changed, but stay as they were: %s", error)
             except Exception:
                 log.exception("the manifests changed, but could not be served; the models stay as they were")
+
+    def _check_keys(self) -> None:
+        """Log once when the file of keys has none any more, and once when it has some again."""
+        file = self.options.api_keys
+        if file is None or (holds_keys(file) == self._has_keys):
+            return
+        self._has_keys = not self._has_keys
+        if self._has_keys:
+            log.info("%s holds keys again", file)
+        else:
+            log.warning(
+                "%s holds no API key that can be read any more: a file that is gone or unreadable keeps the "
+                "last keys, an empty one lets nobody in. Write one key a line into it",
+                file,
+            )
 
     async def _end(self) -> None:
         """Stop the gateway first, so that streams can finish, then the pods; at once if hurried."""

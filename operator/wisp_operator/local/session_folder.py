@@ -21,8 +21,22 @@ PREFIX = "wisp-up-"
 LOCK = "lock"
 
 
+MIN_FREE_BYTES = 256 << 10  # keys, the gateway's directory and some logs
+
+
 class FolderTaken(WispError):
     """Another ``wisp up`` works in the folder."""
+
+
+class FolderUnwritable(WispError):
+    """The folder cannot be written to: a full disk, or no right to."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        why = error.strerror or str(error)
+        super().__init__(
+            f"cannot write in {path}: {why}. Free some space there, or choose another folder with "
+            "--state-dir (without it: TMPDIR)."
+        )
 
 
 @contextmanager
@@ -31,20 +45,38 @@ def folder(chosen: Path | None, temporary: Path) -> Iterator[Path]:
 
     Raises:
         FolderTaken: another ``wisp up`` holds it.
-        OSError: it cannot be made.
+        FolderUnwritable: it cannot be made, or its disk is full.
     """
     sweep(temporary)
-    if chosen is not None:
-        chosen.mkdir(parents=True, exist_ok=True)
-        with _locked(chosen):
-            yield chosen.resolve()
-        return
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary))
+    path = _made(chosen, temporary)
     try:
         with _locked(path):
+            _require_space(path)
             yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        if chosen is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _made(chosen: Path | None, temporary: Path) -> Path:
+    try:
+        if chosen is None:
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary))
+        chosen.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnwritable(chosen or temporary, error) from error
+    return chosen.resolve()
+
+
+def _require_space(path: Path) -> None:
+    """Write and remove a file: on a full disk the gateway would learn of no model."""
+    probe = path / f"{PREFIX}space"
+    try:
+        probe.write_bytes(bytes(MIN_FREE_BYTES))
+    except OSError as error:
+        raise FolderUnwritable(path, error) from error
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def sweep(temporary: Path) -> None:
@@ -54,13 +86,17 @@ def sweep(temporary: Path) -> None:
             if path.stat().st_uid == os.getuid() and (path / LOCK).exists():
                 with _locked(path):
                     shutil.rmtree(path, ignore_errors=True)
-        except (OSError, FolderTaken):  # gone meanwhile, or in use
+        except (OSError, FolderTaken, FolderUnwritable):  # gone meanwhile, or in use
             continue
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    with (path / LOCK).open("ab") as lock:
+    try:
+        file = (path / LOCK).open("ab")
+    except OSError as error:
+        raise FolderUnwritable(path, error) from error
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -36,3 +36,18 @@ def test_pods_and_demand_know_the_session_by_its_tokens(tmp_path):
         keys = running.temporary / option(running, "--pod-token-keys")
         assert stat.S_IMODE(keys.stat().st_mode) == 0o600
         assert running.ask("other")[0] == 200
+
+
+def test_a_file_of_keys_that_becomes_empty_and_an_open_address_are_warned_of(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("chat:sesame\n")
+    protected = manifest("closed", access={"apiKeySecretRef": {"name": "keys"}})
+    arguments = ("--api-keys", str(keys), "--host", "0.0.0.0")
+    with up(tmp_path, protected, manifest("open"), arguments=arguments) as running:
+        assert "may use default/open, without a key" in running.log.read_text()
+        assert "holds no API key" not in running.log.read_text()
+        keys.write_text("")
+        running.until(lambda: f"{keys} holds no API key" in running.log.read_text())
+        keys.write_text("chat:sesame\n")
+        running.until(lambda: f"{keys} holds keys again" in running.log.read_text())
+        assert running.log.read_text().count("holds no API key") == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.core.observation import Failure, Observation
 from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.local.admission import ServedNameTaken
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.processes.exit_log import ExitLog
 
@@ -80,7 +82,7 @@ def test_two_models_of_one_served_name_the_first_keeps_it_and_the_log_says_so(ca
     async def run():
         published = []
         loop = controller(published)
-        second = called(model("two"), "one")
+        second = replace(called(model("two"), "one"), namespace="other")
         await loop.set_models([model("one")])
         loop.reconcile_now()
         await loop.set_models([model("one"), second])
@@ -90,10 +92,52 @@ def test_two_models_of_one_served_name_the_first_keeps_it_and_the_log_says_so(ca
 
     loop, entries = asyncio.run(run())
     assert [entry["names"] for entry in entries] == [["one"], ["two"]]
-    assert loop.statuses["default/two"].condition("Named").reason == "ServedNameTaken"
+    assert loop.statuses["other/two"].condition("Named").reason == "ServedNameTaken"
     logged = [message for message in caplog.messages if "ServedNameTaken" in message]
     assert len(logged) == 1
-    assert "'one' is the name of default/one." in logged[0]
+    assert "'one' is the name of a model of another namespace." in logged[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (
+            ("chat", "chat"),
+            "default/two asks for the name 'chat' (spec.model.servedName), which is that of default/one",
+        ),
+        (("one", "one"), "default/two asks for the name 'one'"),
+        (
+            ("two", "two"),
+            "default/one asks for the name 'two' (spec.model.servedName), which is that of default/two",
+        ),
+    ],
+)
+def test_two_models_of_a_namespace_that_ask_for_one_name_are_refused_at_load(names, sentence):
+    async def run():
+        await controller([]).set_models(
+            [called(model(n), s) for n, s in zip(("one", "two"), names, strict=True)]
+        )
+
+    with pytest.raises(ServedNameTaken, match=re.escape(sentence)):
+        asyncio.run(run())
+
+
+def test_a_directory_that_cannot_be_written_is_logged_once_and_again_when_it_can(caplog):
+    def publish(entries):
+        if failing:
+            raise OSError(28, "No space left on device")
+
+    async def run():
+        caplog.set_level(logging.INFO)
+        loop = controller([])
+        loop._publish = publish
+        for is_failing in (True, True, False, False):
+            failing[:] = [True] * is_failing
+            loop.reconcile_now()
+        return [record.levelname for record in caplog.records]
+
+    failing = []
+    assert asyncio.run(run()) == ["ERROR", "INFO"]
 
 
 def test_a_changed_served_name_answers_beside_the_new_one_until_the_pods_have_it():

@@ -17,10 +17,21 @@ PATH = "/demand"
 
 
 class DemandServer:
-    """Receives the gateway's reports at :attr:`url`; other users of this machine reach it too."""
+    """Receives the gateway's reports at :attr:`url`; other users of this machine reach it too.
 
-    def __init__(self, receive: Callable[[Mapping[str, Any]], None], tokens: TokenKeys) -> None:
-        self._receive, self._tokens = receive, tokens
+    Args:
+        receive: callback with each report.
+        is_published: reader of whether the gateway's directory has every change; if not, the answer is 507,
+            so that the gateway refuses names that it does not know with 503 instead of 404.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[Mapping[str, Any]], None],
+        tokens: TokenKeys,
+        is_published: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._receive, self._tokens, self._is_published = receive, tokens, is_published
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -50,4 +61,6 @@ class DemandServer:
             self._receive(await request.json())
         except (ValueError, RecursionError) as error:
             return web.json_response({"error": str(error)}, status=400)
+        if not self._is_published():
+            return web.json_response({"error": "the gateway's directory cannot be written"}, status=507)
         return web.Response(status=204)

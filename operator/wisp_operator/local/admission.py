@@ -1,0 +1,84 @@
+"""Checks of models before ``wisp up`` serves them, and warnings about who may reach them.
+
+What a process of this machine cannot have is :mod:`.pod_template`'s to refuse; the API's rules are checked
+when a manifest is read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from wisp_operator.api import InferenceModel
+from wisp_operator.errors import WispError
+
+
+class KeysMissing(WispError):
+    """A model is protected by keys that this machine was not given."""
+
+
+class ServedNameTaken(WispError):
+    """Two models of a namespace ask for one name."""
+
+
+def require_keys(model: InferenceModel, api_keys: Path | None) -> None:
+    """Check that a protected model has keys.
+
+    Raises:
+        KeysMissing: there is no file of keys, or none in it.
+    """
+    if not model.spec.access.api_key_secret_ref:
+        return
+    if api_keys is None:
+        raise KeysMissing(
+            f"{model.key} lets in only callers with a key (spec.access.apiKeySecretRef), and "
+            "a machine has no Secrets. Give a file with one key a line: --api-keys FILE."
+        )
+    if not holds_keys(api_keys):
+        raise KeysMissing(
+            f"{api_keys} holds no API key that can be read, and {model.key} lets in only callers "
+            "with one (spec.access.apiKeySecretRef). Write one key a line into it, as plain text."
+        )
+
+
+def require_own_names(models: Sequence[InferenceModel]) -> None:
+    """Check that no two models of a namespace ask for one name.
+
+    Raises:
+        ServedNameTaken: two do; a model's ``metadata.name`` comes before another's served name.
+    """
+    asking: dict[tuple[str, str], InferenceModel] = {}
+    for model in sorted(models, key=lambda model: model.served_name != model.name):
+        for name in (model.name, model.served_name):
+            other = asking.setdefault((model.namespace, name), model)
+            if other.key != model.key:
+                raise ServedNameTaken(
+                    f"{model.key} asks for the name {name!r} (spec.model.servedName), which is that of "
+                    f"{other.key}. Choose another servedName for one of them."
+                )
+
+
+def holds_keys(file: Path) -> bool:
+    """Return True if a file can be read and has a key, as the gateway will read it."""
+    try:
+        lines = [line.strip() for line in file.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return False
+    keys = [line.partition(":")[2] if ":" in line else line for line in lines if not line.startswith("#")]
+    return any(key.strip() for key in keys)
+
+
+def exposure_warning(host: str, models: Sequence[InferenceModel]) -> str:
+    """Return a sentence on the models that everybody in the network may use; empty if there are none."""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    exposed = [model.key for model in models if not model.spec.access.api_key_secret_ref]
+    if is_local or not exposed:
+        return ""
+    return (
+        f"--host {host}: everybody who reaches this machine may use {', '.join(exposed)}, without a key. "
+        "Set spec.access.apiKeySecretRef and give --api-keys FILE, or leave out --host."
+    )
