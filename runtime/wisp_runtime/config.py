@@ -83,7 +83,13 @@ class ServeConfig:
     max_context: int | None = _option(
         None, parse_auto_or(parse_integer(2)), "auto|N", "Tokens a sequence may hold, prompt and answer."
     )
-    max_concurrent: int = _option(32, parse_integer(1, 65536), "N", "Sequences in one step.")
+    max_concurrent: int | None = _option(
+        None,
+        parse_auto_or(parse_integer(1, 65536)),
+        "auto|N",
+        "Sequences in one step; auto: as many as the KV cache holds with 1024 tokens each, up to 256 on a "
+        "GPU and 32 on the CPU.",
+    )
     quantization: Quantization = _choice(
         ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
         "auto",
@@ -182,7 +188,7 @@ class ServeConfig:
         Raises:
             ConfigError: two settings contradict each other.
         """
-        if self.max_step_tokens is not None and self.max_step_tokens < self.max_concurrent:
+        if self.max_step_tokens is not None and self.max_step_tokens < (self.max_concurrent or 1):
             raise ConfigError(
                 f"--max-step-tokens {self.max_step_tokens} is less than --max-concurrent "
                 f"{self.max_concurrent}; a step must hold one token of each sequence. "
@@ -197,7 +203,7 @@ class ServeConfig:
             return "--device cpu: its GEMMs are not batch-invariant. Serve on a Hopper GPU"
         if self.decode_path == "general":
             return "--decode-path general: it needs the persistent decode kernel. Use --decode-path auto"
-        if self.max_concurrent > STEP_SEQUENCES:
+        if self.max_concurrent is not None and self.max_concurrent > STEP_SEQUENCES:
             limit = f"the persistent decode kernel takes at most {STEP_SEQUENCES} sequences. Lower it to that"
             return f"--max-concurrent {self.max_concurrent}: {limit}"
         if self.block_tokens % STEP_BLOCK_TOKENS:

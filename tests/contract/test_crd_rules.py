@@ -58,6 +58,7 @@ NO_SHAPE = [
     ({"coldStart": {"queueLimit": 0}}, "spec.coldStart.queueLimit"),
     ({"runtime": {"maxContext": "8k"}}, "spec.runtime.maxContext"),
     ({"runtime": {"maxContext": 0}}, "spec.runtime.maxContext"),
+    ({"runtime": {"maxConcurrent": "many"}}, "spec.runtime.maxConcurrent"),
     ({"runtime": {"quantization": "int3"}}, "spec.runtime.quantization"),
     ({"runtime": {"prefixCache": "yes"}}, "spec.runtime.prefixCache"),
     ({"runtime": {"decodePath": "persistent"}}, "spec.runtime.decodePath"),
@@ -127,6 +128,7 @@ BROKEN = [
         {"runtime": {"deterministic": True, "decodePath": "general"}},
         ["spec.runtime.deterministic needs the persistent"],
     ),
+    ({"runtime": {"deterministic": True, "maxConcurrent": "auto"}}, []),
     (
         {"runtime": {"deterministic": True, "maxConcurrent": 65}},
         ["spec.runtime.deterministic takes at most 64 sequences"],

@@ -80,6 +80,8 @@ def served(found: api.InferenceModel) -> ServeConfig:
         (model(), {"max_context": None, "quantization": "auto", "kv_cache_dtype": "auto"}),
         (model(runtime={"maxContext": 4096}), {"max_context": 4096}),
         (model(runtime={"maxConcurrent": 8}), {"max_concurrent": 8, "max_step_tokens": None}),
+        (model(), {"max_concurrent": None, "generation_config": "auto"}),
+        (model(runtime={"maxConcurrent": "auto", "generationConfig": "none"}), {"generation_config": "none"}),
         # A step must hold a token of each sequence; auto sees to it.
         (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),

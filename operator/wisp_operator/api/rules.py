@@ -254,7 +254,11 @@ RULES: tuple[Rule, ...] = (
         "spec.runtime.deterministic takes at most 64 sequences in a step: lower spec.runtime.maxConcurrent "
         "to 64, or remove deterministic.",
         ("spec.runtime.deterministic", "spec.runtime.maxConcurrent"),
-        lambda m: not m.spec.runtime.deterministic or m.spec.runtime.max_concurrent <= 64,
+        lambda m: (
+            not m.spec.runtime.deterministic
+            or m.spec.runtime.max_concurrent == "auto"
+            or m.spec.runtime.max_concurrent <= 64
+        ),
     ),
     Rule(
         "spec.runtime",

@@ -77,11 +77,12 @@ class Runtime:
     """``spec.runtime``: settings of the engine."""
 
     max_context: Annotated[int, Range(1, 16_777_216)] | Literal["auto"] = "auto"
-    max_concurrent: Annotated[int, Range(1, 1024)] = 32
+    max_concurrent: Annotated[int, Range(1, 1024)] | Literal["auto"] = "auto"
     quantization: Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"] = "auto"
     kv_cache_dtype: Literal["auto", "bf16", "fp8"] = "auto"
     decode_path: Literal["auto", "general"] = "auto"
     deterministic: bool = False
+    generation_config: Literal["auto", "none"] = "auto"
     prefix_cache: bool = True
     speculative: Literal["Off"] = "Off"
     env: Annotated[tuple[EnvVar, ...], Items(64, unique="name")] = ()

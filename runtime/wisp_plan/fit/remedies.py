@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate, resolve
+from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
@@ -108,7 +109,7 @@ def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int)
 
 
 def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
-    fewer = 1 << (request.max_concurrent - 1).bit_length()
+    fewer = 1 << (request.sequences - 1).bit_length()
     while (fewer := fewer // 2) >= 1:
         if resolve(spec, replace(request, max_concurrent=fewer), available_bytes).fits:
             return Remedy("maxConcurrent", str(fewer), f"maxConcurrent {fewer}")

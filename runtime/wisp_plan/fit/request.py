@@ -17,7 +17,8 @@ class FitRequest:
 
     Attributes:
         max_context: tokens a sequence may hold; None is auto.
-        max_concurrent: sequences in one step.
+        max_concurrent: sequences in one step; None is auto (:mod:`.concurrency`).
+        max_auto_concurrent: maximum of ``auto``, where the step cannot hold more.
         quantization: format of the weights, or auto.
         kv_dtype: dtype of keys and values, or auto.
         block_tokens: Tb, tokens per KV block.
@@ -32,7 +33,8 @@ class FitRequest:
     """
 
     max_context: int | None = None
-    max_concurrent: int = 32
+    max_concurrent: int | None = None
+    max_auto_concurrent: int | None = None
     quantization: str = "auto"
     kv_dtype: str = "auto"
     block_tokens: int = 16
@@ -43,6 +45,12 @@ class FitRequest:
     sm_count: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
     kv_dtypes_available: tuple[str, ...] = ("bf16",)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in one step, of a request in which that is resolved."""
+        assert self.max_concurrent is not None, "auto is resolved first (concurrency.py)"
+        return self.max_concurrent
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -69,7 +77,7 @@ class FitRequest:
             kv_blocks=kv_blocks,
             block_tokens=self.block_tokens,
             max_context=max_context,
-            max_concurrent=self.max_concurrent,
+            max_concurrent=self.sequences,
             max_step_tokens=max_step_tokens,
             context_bytes=self.context_bytes,
             sm_count=self.sm_count or MAX_SM_COUNT,

@@ -26,6 +26,10 @@ COMFORT_CONTEXT_TOKENS = 4096
 CPU_KV_BYTES = GIB
 """KV cache of ``auto`` on the CPU, where memory is shared with other processes."""
 
+CPU_CONTEXT_SHARE = 4
+"""KV cache of one sequence of ``maxContext: auto`` on the CPU: at most this fraction of the available memory,
+a quarter, or ``CPU_KV_BYTES`` if that is more. A config may name any context, and others need memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -60,8 +64,9 @@ class Candidate:
         return self.available_bytes - self.required.total_bytes
 
 
-def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
-    """Resolve ``request``: the most precise format that fits comfortably, else the best candidate.
+def resolve_formats(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
+    """Resolve ``request``, whose concurrency is: the most precise format that fits comfortably, else the best
+    candidate.
 
     Within a format, the widest step that allows that; where nothing fits, the closest candidate.
     """
@@ -91,13 +96,24 @@ def _candidate(
 
     if request.max_context is not None:
         return at(request.max_context)
-    return _longest(spec.max_context, request.block_tokens, at)
+    return _longest(spec.max_context, request.block_tokens, at, auto_kv_bytes(request, available_bytes))
 
 
-def _longest(limit: int, block_tokens: int, at: Callable[[int], Candidate]) -> Candidate:
-    """Find the longest context that fits: ``limit``, or the largest multiple of a block below it."""
+def auto_kv_bytes(request: FitRequest, available_bytes: int) -> int:
+    """Return the maximum of KV cache that one sequence of ``maxContext: auto`` may take."""
+    if request.device != "cpu":
+        return available_bytes
+    return max(CPU_KV_BYTES, available_bytes // CPU_CONTEXT_SHARE)
+
+
+def _longest(limit: int, block_tokens: int, at: Callable[[int], Candidate], kv_bytes: int) -> Candidate:
+    """Find the longest context that fits in ``kv_bytes``: ``limit``, or a multiple of a block below it."""
+
+    def is_allowed(candidate: Candidate) -> bool:
+        return candidate.fits and candidate.required.kv_cache_bytes <= kv_bytes
+
     full = at(limit)
-    if full.fits:
+    if is_allowed(full):
         return full
     shortest = at(min(limit, MIN_CONTEXT_TOKENS))
     if not shortest.fits:
@@ -105,7 +121,7 @@ def _longest(limit: int, block_tokens: int, at: Callable[[int], Candidate]) -> C
     low, high = shortest.max_context // block_tokens, -(-limit // block_tokens)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if at(middle * block_tokens).fits else (low, middle)
+        low, high = (middle, high) if is_allowed(at(middle * block_tokens)) else (low, middle)
     return at(low * block_tokens) if low * block_tokens > shortest.max_context else shortest
 
 

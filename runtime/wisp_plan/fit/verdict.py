@@ -6,13 +6,14 @@ the memory that is really free); both call :func:`check`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wisp_plan.checkpoint.index import TensorIndex
+from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import Candidate, allocate, resolve
+from wisp_plan.fit.resolve import Candidate, allocate
 from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
@@ -128,6 +129,7 @@ def check(
     if tensors is not None:
         check_tensors(spec, tensors.by_name)
     candidate = resolve(spec, request, available_bytes)
+    request = replace(request, max_concurrent=candidate.required.options.max_concurrent)
     remedies = () if candidate.fits else find_remedies(spec, request, candidate)
     ledger = allocate(spec, request, candidate)
     return Fit(
@@ -138,7 +140,7 @@ def check(
         available_bytes=available_bytes,
         device_name=device_name,
         max_context=candidate.max_context,
-        max_concurrent=request.max_concurrent,
+        max_concurrent=ledger.options.max_concurrent,
         max_step_tokens=ledger.options.max_step_tokens,
         quantization="float32" if request.device == "cpu" else ledger.options.quantization,
         kv_dtype=ledger.options.kv_dtype,
@@ -157,7 +159,10 @@ def _message(
     has = f"{device} has {format_size(candidate.available_bytes)} free"
     if candidate.fits:
         is_shortened = candidate.max_context < spec.max_context and request.max_context is None
-        limit = f" (of the model's {spec.max_context}, which would need more)" if is_shortened else ""
+        why = (
+            "more than a quarter of the memory holds" if request.device == "cpu" else "which would need more"
+        )
+        limit = f" (of the model's {spec.max_context}, {why})" if is_shortened else ""
         return f"{needs} for a context of {candidate.max_context} tokens{limit}, {has}"
     advice = ", or ".join(remedy.text for remedy in remedies)
     if candidate.headroom_bytes >= 0 and candidate.kv_limit_bytes is not None:

@@ -26,7 +26,7 @@ def step_sizes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> tu
     """
     if request.max_step_tokens is not None:
         return (request.max_step_tokens,)
-    least = request.max_concurrent
+    least = request.sequences
     if request.device == "cpu":
         return (max(CPU_STEP, least),)
     context = request.max_context or spec.max_context

@@ -22,7 +22,7 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_plan.weights.formats import parameters
-from wisp_runtime.config import DecodePath, ServeConfig
+from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.runner import Runner
@@ -164,6 +164,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
     request = FitRequest(
         max_context=config.max_context,
         max_concurrent=config.max_concurrent,
+        max_auto_concurrent=STEP_SEQUENCES if config.deterministic else None,
         quantization=config.quantization,
         kv_dtype=config.kv_cache_dtype,
         block_tokens=config.block_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,11 @@ from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.units import GIB, MIB
 
 ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
-EVERYTHING = FitRequest(formats_available=ALL_FORMATS, kv_dtypes_available=("bf16", "fp8"))
-DEFAULT = FitRequest()
-CPU = FitRequest(device="cpu")
+SEQUENCES = 32
+request_of = partial(FitRequest, max_concurrent=SEQUENCES)
+EVERYTHING = request_of(formats_available=ALL_FORMATS, kv_dtypes_available=("bf16", "fp8"))
+DEFAULT = request_of()
+CPU = request_of(device="cpu")
 
 
 def on(card: str, spec: ModelSpec, request: FitRequest = DEFAULT):
@@ -57,7 +60,7 @@ def test_real_models_fit_the_cards_that_people_run_them_on(spec_of, model, card,
     ],
 )
 def test_max_context_is_the_request_or_the_longest_that_fits(spec_of, card, max_context, expect):
-    fit = on(card, spec_of("llama-3.1-8b"), FitRequest(max_context=max_context))
+    fit = on(card, spec_of("llama-3.1-8b"), request_of(max_context=max_context))
     assert fit.fits
     assert fit.max_context in expect
     assert fit.max_context % 16 == 0
@@ -79,7 +82,7 @@ def test_the_sentence_of_a_model_that_fits(spec_of):
     ("model", "card", "request_", "advice"),
     [
         # a shorter context is enough
-        ("llama-3.1-8b", "l4", FitRequest(max_context=131072), ["maxContext"]),
+        ("llama-3.1-8b", "l4", request_of(max_context=131072), ["maxContext"]),
         # either is enough, and what keeps the context comes first
         (
             "llama-3.1-8b",
@@ -97,10 +100,10 @@ def test_the_sentence_of_a_model_that_fits(spec_of):
             ["quantization: fp8 and maxContext"],
         ),
         # formats that the runtime lacks are never proposed
-        ("llama-3-8b", "t4", FitRequest(quantization="bf16"), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
-        ("llama-3-8b", "t4", FitRequest(), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
+        ("llama-3-8b", "t4", request_of(quantization="bf16"), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
+        ("llama-3-8b", "t4", request_of(), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
         # fewer sequences need less workspace for logits
-        ("llama-3-8b", "l4", FitRequest(max_context=8192, max_concurrent=8192), ["maxConcurrent 2048"]),
+        ("llama-3-8b", "l4", request_of(max_context=8192, max_concurrent=8192), ["maxConcurrent 2048"]),
     ],
 )
 def test_a_refusal_names_the_remedies(spec_of, model, card, request_, advice):
@@ -146,7 +149,7 @@ def test_the_cpu_computes_in_float32_and_takes_no_more_than_it_needs(spec_of):
 
 
 def test_a_model_fits_to_the_byte(spec_of):
-    spec, request = spec_of("llama-3-8b"), FitRequest(max_context=8192, max_step_tokens=512)
+    spec, request = spec_of("llama-3-8b"), request_of(max_context=8192, max_step_tokens=512)
     needed = on("h100", spec, request).required_bytes
     exact, short = (check(spec, request, available_bytes=n, device_name="L4") for n in (needed, needed - 1))
     assert (exact.fits, exact.headroom_bytes) == (True, 0)
@@ -169,7 +172,7 @@ def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
 
 @pytest.mark.parametrize(("card", "at_a_time"), [("a100-80gb", 37), ("l4", 3)])
 def test_a_window_lets_more_long_sequences_fit(spec_of, card, at_a_time):
-    spec, request = spec_of("mistral-7b-v0.1"), FitRequest(max_context=32768, max_concurrent=64)
+    spec, request = spec_of("mistral-7b-v0.1"), request_of(max_context=32768, max_concurrent=64)
     fit = on(card, spec, request)
     assert fit.max_concurrent_at_context == at_a_time == fit.kv_blocks // 769
     full = on(card, spec_of("mistral-7b-v0.1", sliding_window=None), request)
@@ -183,7 +186,7 @@ def test_a_window_lets_more_long_sequences_fit(spec_of, card, at_a_time):
 )
 def test_the_kv_cache_may_be_given_its_size(spec_of, kv_cache_bytes, max_context, blocks):
     spec = spec_of("llama-3.1-8b")  # 2 MiB a block
-    fit = on("h100", spec, FitRequest(kv_cache_bytes=kv_cache_bytes, max_context=max_context))
+    fit = on("h100", spec, request_of(kv_cache_bytes=kv_cache_bytes, max_context=max_context))
     assert fit.fits is (blocks is not None)
     if blocks is not None:
         assert fit.kv_blocks == blocks
@@ -193,8 +196,8 @@ def test_the_kv_cache_may_be_given_its_size(spec_of, kv_cache_bytes, max_context
 @pytest.mark.parametrize(
     ("request_", "advice"),
     [
-        (FitRequest(kv_cache_bytes=10 * MIB), "a KV cache of 64MiB"),
-        (FitRequest(kv_cache_bytes=GIB, max_context=16384), "maxContext 8192, or a KV cache of 2048MiB"),
+        (request_of(kv_cache_bytes=10 * MIB), "a KV cache of 64MiB"),
+        (request_of(kv_cache_bytes=GIB, max_context=16384), "maxContext 8192, or a KV cache of 2048MiB"),
     ],
 )
 def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, request_, advice):
@@ -222,7 +225,7 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
 )
 def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
     with pytest.raises(RequestInvalid) as caught:
-        on("h100", spec_of("smollm2-135m"), replace(FitRequest(), **change))
+        on("h100", spec_of("smollm2-135m"), replace(request_of(), **change))
     assert said in caught.value.message
 
 

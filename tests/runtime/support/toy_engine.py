@@ -205,7 +205,12 @@ def toy_start(config: ServeConfig, report: Callable[[Phase], None]) -> Engine:
     with phase("weights", report):
         time.sleep(0.5 if config.model == "late" else 0)
     limits = Limits(
-        one_pool(64, 4), config.max_step_tokens or 512, config.max_concurrent, 128, VOCAB, frozenset({EOS})
+        one_pool(64, 4),
+        config.max_step_tokens or 512,
+        config.max_concurrent or 32,
+        128,
+        VOCAB,
+        frozenset({EOS}),
     )
     scheduler, kernels = Scheduler(limits), {"set": "toy"}
     eos = tuple(limits.eos)

@@ -18,6 +18,7 @@ from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
+from wisp_plan.memory.batch_sizes import BATCH_SIZES
 
 MAX_MESSAGE_CHARACTERS = 1000
 
@@ -116,7 +117,8 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
     runtime = model.spec.runtime
     request = FitRequest(
         max_context=None if runtime.max_context == "auto" else runtime.max_context,
-        max_concurrent=runtime.max_concurrent,
+        max_concurrent=None if runtime.max_concurrent == "auto" else runtime.max_concurrent,
+        max_auto_concurrent=BATCH_SIZES[-1] if runtime.deterministic else None,
         quantization=runtime.quantization,
         kv_dtype=runtime.kv_cache_dtype,
         device=device.kind,

@@ -25,6 +25,7 @@ def arguments(model: InferenceModel) -> list[str]:
     argv += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
     argv += ["--decode-path", runtime.decode_path]
     argv += ["--deterministic"] if runtime.deterministic else []
+    argv += ["--generation-config", runtime.generation_config]
     argv += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
     argv += _scheduling(model.spec.scheduling)
     argv += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]

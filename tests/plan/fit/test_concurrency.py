@@ -1,0 +1,71 @@
+"""``maxConcurrent: auto``: sequences in one step, from the memory that is left for their KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wisp_plan.fit.concurrency import AUTO_SEQUENCE_TOKENS
+from wisp_plan.fit.verdict import FitRequest, check
+from wisp_plan.hardware.gpus import find_card, usable_bytes
+from wisp_plan.presets import shape_spec
+from wisp_plan.units import GIB
+
+ABSURD = 1 << 22
+AUTO, ON_CPU = FitRequest(), FitRequest(device="cpu")
+
+
+def fit_of(shape: str, where: str | int, request: FitRequest = AUTO):
+    if isinstance(where, int):
+        return check(shape_spec(shape), request, available_bytes=where, device_name="this machine")
+    card = find_card(where)
+    return check(shape_spec(shape), request, available_bytes=usable_bytes(card), device_name=card.name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "where", "request_", "sequences"),
+    [
+        ("llama-3-8b", "h200", AUTO, 256),  # 109 of the full context, 256 of shorter ones
+        ("llama-3-8b", "l4", AUTO, 24),  # 3.7 GiB for KV, 128 MiB a sequence of 1,024 tokens
+        ("qwen3-0.6b", "h100", AUTO, 256),
+        ("smollm2-1.7b", "l4", AUTO, 64),
+        ("llama-3-8b", "h200", replace(AUTO, max_auto_concurrent=64), 64),  # deterministic mode
+        ("llama-3-8b", "h200", replace(AUTO, max_step_tokens=40), 40),  # a step holds a token of each
+        ("llama-3-8b", "h200", replace(AUTO, max_concurrent=7), 7),
+        ("llama-3-8b", "h200", replace(AUTO, kv_cache_bytes=4 * GIB), 32),
+        ("llama-3-8b", "h200", replace(AUTO, kv_cache_bytes=GIB), 8),  # requests are short then
+        ("qwen2.5-0.5b", 32 * GIB, ON_CPU, 32),
+        ("smollm2-135m", 4 * GIB, ON_CPU, 16),
+    ],
+    ids=str,
+)
+def test_auto_is_the_most_that_have_a_thousand_tokens_each(shape, where, request_, sequences):
+    fit = fit_of(shape, where, request_)
+    assert fit.fits
+    assert fit.max_concurrent == sequences == fit.to_dict()["maxConcurrent"]
+    if sequences > 8:
+        assert fit.context_at_max_concurrent >= min(fit.max_context, AUTO_SEQUENCE_TOKENS)
+
+
+def test_sequences_give_way_before_a_model_is_refused():
+    one = fit_of("llama-3-8b", "h200", replace(AUTO, max_concurrent=1, max_step_tokens=8, max_context=512))
+    least = replace(AUTO, max_step_tokens=8, max_context=512)
+    assert fit_of("llama-3-8b", one.required_bytes, least).max_concurrent == 1
+    short = fit_of("llama-3-8b", one.required_bytes - 1, least)
+    assert (short.fits, short.max_concurrent, short.required_bytes) == (False, 1, one.required_bytes)
+    assert not any(remedy.setting == "maxConcurrent" for remedy in short.remedies)
+
+
+@pytest.mark.parametrize("memory_bytes", [4 * GIB, 16 * GIB, 128 * GIB])
+def test_an_absurd_context_of_a_config_leaves_the_cpu_most_of_its_memory(memory_bytes):
+    """Before, nine tenths of the memory went to the KV cache of one sequence."""
+    spec = replace(shape_spec("smollm2-135m"), max_context=ABSURD)
+    fit = check(spec, ON_CPU, available_bytes=memory_bytes, device_name="this machine")
+    assert fit.ledger.kv_cache_bytes <= max(GIB, memory_bytes // 4)
+    assert fit.fits
+    assert f"of the model's {ABSURD}, more than a quarter of the memory holds" in fit.message
+    named = check(
+        spec, replace(ON_CPU, max_context=fit.max_context * 2), available_bytes=memory_bytes, device_name="x"
+    )
+    assert named.max_context == fit.max_context * 2  # named by the user, it may take what there is
