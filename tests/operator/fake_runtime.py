@@ -79,6 +79,9 @@ class Handler(BaseHTTPRequestHandler):
         if not self.has_token():
             self.answer(401, {"error": {"message": "no token"}})
             return
+        if request.get("model") not in (flag("--served-name"), flag("--alias", flag("--served-name"))):
+            self.answer(404, {"error": {"message": "another model", "code": "model_not_found"}})
+            return
         words = [f"word{n} " for n in range(int(ASKED.get("TOKENS", 3)))]
         if not request.get("stream"):
             message = {"role": "assistant", "content": "".join(words)}
