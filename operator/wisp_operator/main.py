@@ -27,6 +27,12 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
 
 @click.command(context_settings={"auto_envvar_prefix": "WISP_OPERATOR", "max_content_width": 110})
 @click.option("--namespace", help="Namespace of the operator and its Lease. [default: the pod's]")
+@click.option(
+    "--watch-namespaces",
+    default="",
+    metavar="NAME,…",
+    help="Serve the models of these namespaces alone. [default: all]",
+)
 @click.option("--identity", help="Name of this replica. [default: the pod's]")
 @click.option(
     "--advertise", help="HOST:PORT where other replicas reach this one. [default: POD_IP and the port]"
@@ -150,6 +156,7 @@ def _config(flags: dict[str, Any]) -> OperatorConfig:
         priority_classes=_listed(flags.pop("allow_priority_classes")),
     )
     flags["namespace"] = flags["namespace"] or own_namespace()
+    flags["watch_namespaces"] = _listed(flags["watch_namespaces"])
     flags["identity"] = flags["identity"] or own_identity()
     flags["advertise"] = flags["advertise"] or own_address(flags["port"])
     return OperatorConfig(**flags, policy=policy, build=BuildSettings(**given))

@@ -1,16 +1,12 @@
 """Rendered chart: objects that agree with the programs they start, and sufficient rights."""
 
 import base64
-import functools
 import json
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
+from rendered_chart import CHART, ROOT, helm, needs_helm, rendered
 
 from wisp_gateway.main import main as gateway_main
 from wisp_operator.cluster.access.kinds import KINDS
@@ -18,38 +14,12 @@ from wisp_operator.core.access.policy import ENVIRONMENT
 from wisp_operator.desired.labels import MODEL_LABEL, RUNTIME_PORT
 from wisp_operator.main import main as operator_main
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts/wisp"
 CRD = ROOT / "crds/inferencemodels.yaml"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wisp"
-HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("node-*/helm"), reverse=True)), None)
 RIGHTS = {
     "read": {"get", "list", "watch"},
     "watch": {"list", "watch"},
     "apply": {"list", "watch", "create", "patch"},
 }
-
-needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: tests/cluster/node/build.sh makes one")
-
-
-def helm(command, *arguments, check=True):
-    """Run helm with a Kubernetes that the chart wants; its output, or with check=False its whole result."""
-    kube = [] if command == "package" else ["--kube-version", "1.34"]
-    done = subprocess.run([str(HELM), command, *arguments, *kube], text=True, capture_output=True, timeout=60)
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout if check else done
-
-
-@functools.cache
-def rendered(*settings, release="wisp"):
-    """The chart's objects by ``Kind/name``, in namespace wisp-system."""
-    flags = [flag for setting in settings for flag in ("--set-json", setting)]
-    text = helm("template", release, str(CHART), "--namespace", "wisp-system", *flags)
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    found = {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
-    assert len(found) == len(documents), "two objects of one kind and name"
-    return found
-
 
 METRICS = (
     "operator/wisp_operator/cluster/metrics.py",
@@ -62,6 +32,7 @@ EVERYTHING = (
     "monitoring.serviceMonitor=true",
     "monitoring.dashboard=true",
     "priorityClass.create=true",
+    "gateway.autoscaling.enabled=true",
     'gateway.apiKeysSecret="keys"',
     'images.pullSecrets=["pull"]',
     'networkPolicy.metricsNamespace="monitoring"',
@@ -204,6 +175,34 @@ def test_a_value_that_nobody_reads_does_not_exist():
             assert re.search(rf"\b{group}\.{key}\b|\$values\.{key}\b|\$image\.{key}\b", templates), (
                 f"{group}.{key}"
             )
+
+
+@needs_helm
+def test_a_release_of_some_namespaces_has_the_same_rights_there_and_nothing_of_the_cluster():
+    narrow = rendered('watchNamespaces=["team"]', "crd.install=false", "operator.limitWrites=false")
+    everywhere = rendered()
+    for component in ("operator", "gateway"):
+        role = narrow[f"Role/wisp-{component}-models"]
+        binding = narrow[f"RoleBinding/wisp-{component}-models"]
+        assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "team"
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        wide = rules_of(everywhere[f"ClusterRole/wisp-{component}"])
+        assert rules_of(role) == {key: verbs for key, verbs in wide.items() if key != ("", "nodes")}
+    assert {document["metadata"].get("namespace") for document in narrow.values()} == {"wisp-system", "team"}
+    assert "--watch-namespaces=team" in container_of(narrow["Deployment/wisp-operator"])["args"]
+    assert "--namespace=team" in container_of(narrow["Deployment/wisp-gateway"])["args"]
+
+
+@needs_helm
+def test_an_autoscaler_of_the_gateway_is_the_only_one_that_sets_its_number():
+    found = rendered("gateway.autoscaling.enabled=true", "gateway.autoscaling.minReplicas=1")
+    scaler = found["HorizontalPodAutoscaler/wisp-gateway"]["spec"]
+    assert scaler["scaleTargetRef"]["name"] == found["Deployment/wisp-gateway"]["metadata"]["name"]
+    assert scaler["metrics"][0]["resource"]["target"] == {"type": "AverageValue", "averageValue": "500m"}
+    assert "replicas" not in found["Deployment/wisp-gateway"]["spec"]
+    # One unavailable pod is allowed, so the budget keeps no node from draining, however few there are.
+    assert found["PodDisruptionBudget/wisp-gateway"]["spec"]["maxUnavailable"] == 1
+    assert "HorizontalPodAutoscaler/wisp-gateway" not in rendered()
 
 
 @needs_helm

@@ -44,15 +44,25 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- default (include "wisp.component" (list $ "tokens")) .Values.podTokens.existingSecret -}}
 {{- end }}
 
-{{/* wisp.alone: fails where another release is installed; one operator serves every namespace, and two would undo each other's work. */}}
+{{/* wisp.alone: fails where another release serves one of our namespaces; two operators would undo each other's work. */}}
 {{- define "wisp.alone" -}}
 {{- $mine := printf "%s/%s" .Release.Namespace .Release.Name -}}
-{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items -}}
+{{- $roles := list -}}
+{{- range default (list "") .Values.watchNamespaces -}}
+{{- $roles = concat $roles ((lookup "rbac.authorization.k8s.io/v1" "Role" . "").items | default (list)) -}}
+{{- end -}}
+{{- if not .Values.watchNamespaces -}}
+{{- $roles = concat $roles ((lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items | default (list)) -}}
+{{- end -}}
+{{- range $roles -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- $notes := .metadata.annotations | default dict -}}
 {{- $name := get $notes "meta.helm.sh/release-name" -}}{{- $space := get $notes "meta.helm.sh/release-namespace" -}}
-{{- if and (eq (get $labels "app.kubernetes.io/name") "wisp-operator") $name (ne (printf "%s/%s" $space $name) $mine) -}}
-{{- fail (printf "this cluster has a release of Wisp already, %s in namespace %s, and its operator serves every namespace. Upgrade that one (helm upgrade %s … --namespace %s), or uninstall it first (helm uninstall %s --namespace %s)." $name $space $name $space $name $space) -}}
+{{- $where := .metadata.namespace | default "" -}}
+{{- $serves := or (not $where) (hasSuffix "-models" .metadata.name) -}}
+{{- if and $serves (eq (get $labels "app.kubernetes.io/name") "wisp-operator") $name (ne (printf "%s/%s" $space $name) $mine) -}}
+{{- $what := $where | empty | ternary "every namespace" (printf "namespace %s" $where) -}}
+{{- fail (printf "this cluster has a release of Wisp already, %s in namespace %s, and its operator serves %s. Upgrade that one (helm upgrade %s … --namespace %s), or uninstall it first (helm uninstall %s --namespace %s)." $name $space $what $name $space $name $space) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -28,6 +28,8 @@ class OperatorConfig:
 
     Attributes:
         namespace: the operator's own: its Lease lives there, and its pods may reach the models'.
+        watch_namespaces: namespaces whose models are served; none means all. With some, nothing is read of
+            the rest of the cluster, its nodes included.
         identity: name of this replica, unique among replicas; the pod's name.
         advertise: ``host:port`` where other replicas reach this one's HTTP port.
         host, port: address to listen on for demand, probes and metrics.
@@ -46,6 +48,7 @@ class OperatorConfig:
     """
 
     namespace: str = "default"
+    watch_namespaces: tuple[str, ...] = ()
     identity: str = "operator"
     advertise: str = ""
     host: str = "0.0.0.0"

@@ -54,7 +54,7 @@ class Replica:
         self.tokens = TokenKeys(config.pod_token_keys)
         self.poller = Poller(self._enqueue, self.tokens.of_pods)
         self.fit_checker = FitChecker(config.build.hub_endpoint, self._enqueue)
-        self.watchdog = CacheWatchdog(self.api, self.caches, self.queue)
+        self.watchdog = CacheWatchdog(self.api, self.caches, self.queue, config.watch_namespaces)
         self._reconciler: Reconciler | None = None
 
     async def run(self) -> None:
@@ -87,10 +87,13 @@ class Replica:
 
     async def _watch(self, optional: list[str], stop: asyncio.Event) -> None:
         """Run kopf until it is cancelled."""
+        namespaces = self.config.watch_namespaces
+        kinds = watches.kinds(optional, is_clusterwide=not namespaces)
         tasks = await kopf.spawn_tasks(
-            registry=watches.registry(self.caches, optional, self._enqueue, self._enqueue_all),
+            registry=watches.registry(self.caches, kinds, self._enqueue, self._enqueue_all),
             settings=watches.settings(),
-            clusterwide=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
             standalone=True,
         )
         _stop_on_signals(stop)  # kopf has just taken them for itself

@@ -1,7 +1,7 @@
 """The kinds of objects that the operator watches on a cluster, one row each.
 
 A builder in ``desired`` and a row here make a new kind of child; what the operator may do with it is in the
-chart's ``operator-clusterrole.yaml``.
+chart's ``_rights.tpl``.
 """
 
 from __future__ import annotations

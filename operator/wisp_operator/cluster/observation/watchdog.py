@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wisp_operator.api import API_VERSION, KIND, PLURAL
 from wisp_operator.cluster.access.api_server import METADATA_ONLY, Api, ApiError
@@ -31,8 +31,10 @@ Versions = dict[str, str]
 class CacheWatchdog:
     """Liveness and readiness of this process: the problem in a sentence."""
 
-    def __init__(self, api: Api, caches: Caches, queue: WorkQueue) -> None:
+    def __init__(self, api: Api, caches: Caches, queue: WorkQueue, namespaces: Sequence[str] = ()) -> None:
+        """``namespaces`` are those that are watched; none means all."""
         self._api, self._caches, self._queue = api, caches, queue
+        self._scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
         self._stale = ""
         self._compared_at = self._began_at = time.monotonic()
 
@@ -69,8 +71,8 @@ class CacheWatchdog:
 
     async def _compare(self) -> str:
         for kind, path, query in (
-            (KIND, f"/apis/{API_VERSION}/{PLURAL}", {}),
-            ("Pod", "/api/v1/pods", {"labelSelector": MODEL_LABEL}),
+            (KIND, f"/apis/{API_VERSION}{{}}/{PLURAL}", {}),
+            ("Pod", "/api/v1{}/pods", {"labelSelector": MODEL_LABEL}),
         ):
             missed = differing(await self._list_versions(path, query), self._caches.versions(kind))
             if missed:
@@ -83,6 +85,13 @@ class CacheWatchdog:
         return ""
 
     async def _list_versions(self, path: str, query: Mapping[str, str]) -> Versions:
+        """List what is watched."""
+        versions: Versions = {}
+        for scope in self._scopes:
+            versions |= await self._list_scope(path.format(scope), query)
+        return versions
+
+    async def _list_scope(self, path: str, query: Mapping[str, str]) -> Versions:
         """List in pages: metadata of tenants' objects may have a quarter of a MiB each."""
         versions: Versions = {}
         page = {"limit": str(PAGE_OBJECTS), **query}

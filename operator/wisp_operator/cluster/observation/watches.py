@@ -24,9 +24,18 @@ Changed = Callable[[str], None]
 Body = Mapping[str, Any]
 
 
+def kinds(optional: Collection[str], *, is_clusterwide: bool) -> list[str]:
+    """Name the kinds to watch: of the optional ones those the cluster has, and nodes where all is watched."""
+    return [
+        kind.name
+        for kind in KINDS.values()
+        if (not kind.is_optional or kind.name in optional) and (is_clusterwide or kind.name != "Node")
+    ]
+
+
 def registry(
     caches: Caches,
-    optional: Collection[str],
+    watched: Collection[str],
     changed: Changed,
     nodes_changed: Callable[[], None],
 ) -> kopf.OperatorRegistry:
@@ -34,17 +43,16 @@ def registry(
 
     Args:
         caches: caches that receive the indexes at start.
-        optional: names of the optional :data:`KINDS` that the cluster has.
+        watched: names of the :data:`KINDS` to watch.
         changed: callback, given a model's key when it, or an object of it, changed.
         nodes_changed: callback for a change of the nodes' labels or GPUs.
     """
     handlers = kopf.OperatorRegistry()
     kopf.on.login(id="login", registry=handlers)(kopf.login_via_client)
-    kinds = [kind.name for kind in KINDS.values() if not kind.is_optional or kind.name in optional]
-    for kind in kinds:
+    for kind in watched:
         _index(handlers, kind)
         _on_event(handlers, kind, caches, changed, nodes_changed)
-    _attach(handlers, caches, kinds)
+    _attach(handlers, caches, watched)
     return handlers
 
 
@@ -115,9 +123,9 @@ def _capacity(node: Body) -> tuple[Any, ...]:
     return tuple(sorted(node["metadata"].get("labels", {}).items())), tuple(gpus)
 
 
-def _attach(handlers: kopf.OperatorRegistry, caches: Caches, kinds: Iterable[str]) -> None:
+def _attach(handlers: kopf.OperatorRegistry, caches: Caches, watched: Iterable[str]) -> None:
     async def attach(**given: Any) -> None:
-        caches.attach({kind: given[kind] for kind in kinds})
+        caches.attach({kind: given[kind] for kind in watched})
 
     kopf.on.startup(id="attach", registry=handlers)(attach)
 
