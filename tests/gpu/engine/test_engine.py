@@ -167,6 +167,7 @@ def requests(count, *, tokens=TOKENS, prefix=(), **sampling):
 
 
 KINDS = [{}, {"temperature": 1.0, "top_p": 0.95}, {"logprobs": 3}, {"presence_penalty": 0.5}]
+KINDS.append({"repetition_penalty": 1.2})
 
 
 @pytest.mark.parametrize("sampling", KINDS, ids=str)
@@ -199,10 +200,11 @@ def test_overlapping_steps_give_the_tokens_of_steps_that_wait(rig, sampling):
     assert load.kv_blocks_used == 0
 
 
-def test_a_request_with_a_penalty_changes_no_token_of_the_others(rig):
+@pytest.mark.parametrize("penalty", [{"presence_penalty": 0.5}, {"repetition_penalty": 1.2}], ids=str)
+def test_a_request_with_a_penalty_changes_no_token_of_the_others(rig, penalty):
     plain = requests(8)
     asked = [
-        replace(request, sampling=replace(request.sampling, presence_penalty=0.5)) if n == 3 else request
+        replace(request, sampling=replace(request.sampling, **penalty)) if n == 3 else request
         for n, request in enumerate(plain)
     ]
     waiting, _ = rig.answers(asked, overlaps=False)

@@ -137,6 +137,21 @@ def test_the_tokenizers_own_end_ends_the_answer_too(tmp_path):
     assert shown["eos_token_ids"] == sorted({START, END})
 
 
+def test_the_start_says_how_requests_are_sampled_and_which_tokens_are_renumbered(tmp_path, capfd):
+    model = write_defaults(tmp_path / "tiny", FILE)
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 300, "content": "<|far|>"})
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    with live_server(model):
+        pass
+    said = capfd.readouterr().err
+    assert (
+        "are sampled with temperature 0.6, top_p 0.95, top_k 20, min_p 0.01, repetition_penalty 1.05" in said
+    )
+    assert "gives the added token '<|far|>' the id 300, which leaves a gap" in said
+    assert "so it is read as 258; prompts that contain it mean another token" in said
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

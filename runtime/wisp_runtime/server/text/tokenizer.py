@@ -91,7 +91,7 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
     content = json.loads(text)
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder()
-    end = _special_tokens(_read_json(directory / "tokenizer_config.json")).get("eos_token")
+    end = _read_special_tokens(directory).get("eos_token")
     return ModelTokenizer(
         tokenizer=tokenizer,
         special_ids=frozenset(token for token, content in added.items() if content.special),
@@ -159,13 +159,15 @@ def read_template(directory: Path) -> ChatTemplate | None:
     file = directory / "chat_template.jinja"
     source = _read_text(file) if file.is_file() else _named_template(config.get("chat_template"))
     if source is None:
+        source = _named_template(_read_json(directory / "chat_template.json").get("chat_template"))
+    if source is None:
         return None
     if len(source) > MAX_SOURCE_CHARS:
         raise TokenizerUnreadable(
             f"{directory}: the chat template has {len(source)} characters; at most {MAX_SOURCE_CHARS} are "
             "read. Download or convert the model again."
         )
-    return ChatTemplate(source, _special_tokens(config))
+    return ChatTemplate(source, _read_special_tokens(directory))
 
 
 def _named_template(value: Any) -> str | None:
@@ -174,6 +176,13 @@ def _named_template(value: Any) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
         value = named.get("default") or next(iter(named.values()), None)
     return value if isinstance(value, str) else None
+
+
+def _read_special_tokens(directory: Path) -> dict[str, str]:
+    """Return texts of special tokens by role; ``tokenizer_config.json`` outranks the map."""
+    files = ("special_tokens_map.json", "tokenizer_config.json")
+    first, second = (_special_tokens(_read_json(directory / name)) for name in files)
+    return first | second
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -89,6 +89,21 @@ def test_a_template_file_of_its_own_goes_first(model):
     assert read_template(model).source == "from file"
 
 
+def test_a_template_may_be_in_a_json_of_its_own(model):
+    (model / "chat_template.json").write_text(json.dumps({"chat_template": "from json"}))
+    assert read_template(model).source == "from json"
+    configure(model, chat_template="from config")
+    assert read_template(model).source == "from config"
+
+
+def test_special_tokens_that_only_their_map_names_reach_the_template_and_end_answers(model):
+    configure(model, chat_template="{{ bos_token }}{{ eos_token }}", bos_token="<|start|>")
+    named = {"bos_token": "<|other|>", "eos_token": {"content": "<|end|>"}}
+    (model / "special_tokens_map.json").write_text(json.dumps(named))
+    assert read_template(model).special_tokens == {"bos_token": "<|start|>", "eos_token": "<|end|>"}
+    assert load_tokenizer(model).end_id == END
+
+
 def test_a_template_file_that_is_no_text_is_named(model):
     (model / "chat_template.jinja").write_bytes(b"ab\xff")
     with pytest.raises(TokenizerUnreadable, match=r"chat_template.jinja is no UTF-8 \(byte 2\)"):
