@@ -72,7 +72,7 @@ REASONS: dict[str, str] = {
     "PodsFailing": "Pods ended with an error.",
     "ReconcileFailed": "The operator failed to process the model, and goes on with the others.",
     "NameTaken": "An object with the name of one that the model needs exists, and is not the model's.",
-    "ChildRefused": "The API server refused an object that the model needs.",
+    "ChildRefused": "The API server refused an object that the model needs, or gave no answer.",
     "NameHeld": "Requests for the served name reach this model.",
     "ServedNameTaken": "Requests for the served name do not reach this model.",
     "AsExpected": "No pod fails.",

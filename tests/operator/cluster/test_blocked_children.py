@@ -1,9 +1,14 @@
 """Children that cannot be made: shown on their model, and no other child's matter."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 from recording_cluster import World
 
 from wisp_operator.cluster.access.api_server import ApiError
+from wisp_operator.cluster.reconcile import blockages
+from wisp_operator.cluster.reconcile.reconciler import Reconciler
 
 SERVICE_RANGE_FULL = ApiError("PATCH", 500, "InternalError", "failed to allocate a serviceIP: range is full")
 
@@ -55,10 +60,95 @@ def test_a_refused_child_is_not_tried_again_at_every_request():
 
 def test_a_server_that_is_away_is_no_refusal():
     world = World()
-    world.refused = {"Service": ApiError("PATCH", 0, "", "no answer")}
+    away = ApiError("PATCH", 0, "", "no answer")
+    world.refused = {"Service": away, "NetworkPolicy": away}
     with pytest.raises(ApiError):
         world.reconcile()
     assert world.statuses == []
+
+
+@pytest.mark.parametrize("code", [0, 429, 503, 504])
+def test_one_child_without_an_answer_is_shown_and_the_others_are_made(code):
+    world = World({"replicas": 1})
+    world.refused = {"Service": ApiError("PATCH", code, "", "no answer: TimeoutError")}
+    world.reconcile()
+    assert set(world.writes) >= {"NetworkPolicy", "Deployment"}
+    assert world.replicas == 0
+    assert "Service chat could not be applied: no answer" in condition_of(world, "Ready")["message"]
+    assert world.events.count("ChildRefused") == 1
+    world.refused = {}
+    world.reconciler._applier.forget("a/chat")  # the time until the next try
+    world.reconcile()
+    assert (world.replicas, world.status["state"]) == (1, "Waking")
+
+
+def test_a_webhook_that_hangs_keeps_no_status_waiting(monkeypatch):
+    monkeypatch.setattr(blockages, "FIRST_ANSWER_S", 0.05)
+    world = World()
+    apply = world.apply
+
+    async def hang(manifest, over):
+        await asyncio.sleep(60 if manifest["kind"] == "NetworkPolicy" else 0)
+        return await apply(manifest, over)
+
+    world.apply = hang
+    world.reconcile()
+    assert "NetworkPolicy chat could not be applied: no answer" in condition_of(world, "Ready")["message"]
+    assert {"Service", "Deployment"} <= set(world.writes)
+
+
+def test_an_update_without_an_answer_leaves_pods_serving():
+    world = World({"replicas": 1})
+    world.reconcile()
+    world.pod("chat-1")
+    world.model["spec"]["runtime"] = {"maxConcurrent": 4}
+    world.refused = {"Deployment": ApiError("PATCH", 0, "", "no answer")}
+    world.reconcile()
+    assert (world.status["state"], condition_of(world, "Degraded")["reason"]) == ("Ready", "ChildRefused")
+
+
+def test_a_child_that_cannot_be_deleted_is_shown_too():
+    world = World({"replicas": 2})
+    world.reconcile()
+    world.model["spec"]["replicas"] = 1
+
+    async def refuse(document):
+        raise ApiError("DELETE", 403, "Forbidden", "a webhook says no")
+
+    delete, world.delete = world.delete, refuse
+    world.reconcile()
+    assert "PodDisruptionBudget chat could not be deleted" in condition_of(world, "Degraded")["message"]
+    world.delete = delete
+    world.reconciler._applier.forget("a/chat")
+    world.reconcile()
+    assert condition_of(world, "Degraded")["status"] == "False"
+
+
+def test_a_refused_child_that_is_no_longer_wanted_is_not_tried_again():
+    world = World({"replicas": 2})
+    world.refused = {"PodDisruptionBudget": ApiError("PATCH", 403, "Forbidden", "no")}
+    world.reconcile()
+    assert condition_of(world, "Degraded")["reason"] == "ChildRefused"
+    world.model["spec"]["replicas"] = 0
+    assert world.reconcile() is None
+    assert condition_of(world, "Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize("call", ["annotate", "warnings_about"])
+def test_what_only_helps_stops_no_reconcile(call):
+    world = World({"replicas": 1})
+    marking = replace(world.dependencies.config, marks_idle_pods=True)
+    world.reconciler = Reconciler(replace(world.dependencies, config=marking))
+    for name in ("a", "b"):
+        world.pod(name, running=1)
+    world.pod("c", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
+
+    async def refuse(*_):
+        raise ApiError("GET", 403, "Forbidden", "no")
+
+    setattr(world, call, refuse)
+    world.reconcile()
+    assert world.status["state"] == "Ready"
 
 
 def test_pods_that_serve_do_so_though_their_deployment_cannot_be_changed():

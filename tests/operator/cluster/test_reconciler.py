@@ -9,9 +9,10 @@ from recording_cluster import TOO_LARGE, World
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.access.api_server import ApiError
-from wisp_operator.cluster.reconcile import applying
+from wisp_operator.cluster.reconcile import blockages
 from wisp_operator.cluster.reconcile.fitting import Verdict
-from wisp_operator.cluster.reconcile.reconciler import DELETION_COST, UNNAMED_REQUEUE_S, Reconciler
+from wisp_operator.cluster.reconcile.pod_requests import DELETION_COST
+from wisp_operator.cluster.reconcile.reconciler import UNNAMED_REQUEUE_S, Reconciler
 from wisp_operator.core.access.policy import Policy
 from wisp_operator.core.fit.verdict import FitReport
 from wisp_operator.desired.inference_pool import ANNOTATION
@@ -263,7 +264,7 @@ def test_a_refused_model_whose_pods_cannot_be_ended_is_tried_ever_less_often_and
     world.reconciler = Reconciler(replace(world.dependencies, config=closed))
     world.refused = {"Deployment": ApiError("PATCH", 403, "Forbidden", "a webhook says no")}
     retries, now_s = [], [time.monotonic()]
-    monkeypatch.setattr(applying.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(blockages.time, "monotonic", lambda: now_s[0])
     for tries in range(1, 4):
         retries += [world.reconcile() for _ in range(5)]  # other events
         assert world.writes.count("?Deployment") == tries

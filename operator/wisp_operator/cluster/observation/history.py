@@ -21,7 +21,7 @@ from wisp_operator.core.observation import Demand, Failure, Observation, Observe
 from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.core.times import seconds_of
 
-MOUNT_CHECK_PERIOD_S = 10.0
+MOUNT_CHECK_PERIOD_S = 5.0
 
 Pod = Mapping[str, Any]
 States = Mapping[str, RuntimeState]

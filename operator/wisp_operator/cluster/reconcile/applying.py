@@ -1,4 +1,4 @@
-"""Apply a model's children: each by itself, only over the model's own, and tried less often while refused.
+"""Apply a model's children: each by itself (:mod:`.blockages`), and only over the model's own.
 
 A child that cannot be made blocks no other; it is returned as a :class:`BlockedChild` for the status. Before
 the first apply of a child that the caches do not show, the API server is asked for an object of that name,
@@ -7,9 +7,8 @@ since the watches show only objects with our label.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -17,17 +16,14 @@ from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.access.api_server import ApiError
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.access.writer import ClusterWriter
-from wisp_operator.cluster.observation.caches import Address, Caches, address
+from wisp_operator.cluster.observation.caches import Caches, address
 from wisp_operator.cluster.reconcile import drift
+from wisp_operator.cluster.reconcile.blockages import Blockages, Unanswered, concerns_all
 from wisp_operator.cluster.reconcile.ownership import name_taken, owned, owner_of
 from wisp_operator.cluster.reconcile.service_address import has_surplus_address, with_address
 from wisp_operator.core.observation import BlockedChild
 
-FIRST_RETRY_S = 1.0
-MAX_RETRY_S = 60.0
 MAX_PRUNED = 32  # of a reconcile, so that objects with a forged owner keep no worker busy
-# An answer about the server or this replica, not about the object.
-UNAVAILABLE = (0, 401, 429, 503, 504)
 
 PREREQUISITES = ("PersistentVolumeClaim", "NetworkPolicy", "Service")  # kinds that pods need
 OTHERS = tuple(kind for kind in KINDS if kind not in PREREQUISITES)
@@ -35,15 +31,7 @@ OTHERS = tuple(kind for kind in KINDS if kind not in PREREQUISITES)
 Manifest = Mapping[str, Any]
 Build = Callable[[int], Sequence[Manifest]]
 
-
-@dataclass(frozen=True, slots=True)
-class _Blockage:
-    """One child that could not be made, and the time of the next try (monotonic seconds)."""
-
-    child: BlockedChild
-    manifest: Manifest
-    failures: int
-    due: float
+DELETED: Manifest = {}  # of an object that must not exist
 
 
 class Applier:
@@ -51,7 +39,7 @@ class Applier:
 
     def __init__(self, caches: Caches, writer: ClusterWriter) -> None:
         self._caches, self._writer = caches, writer
-        self._blockages: dict[str, dict[Address, _Blockage]] = {}
+        self._blockages = Blockages()
 
     async def apply(
         self, model: InferenceModel, replicas: int, build: Build
@@ -66,16 +54,16 @@ class Applier:
             The number of pods that the Deployment may have, and the children that cannot be made now.
 
         Raises:
-            ApiError: the API server cannot be reached, or the namespace ends.
+            ApiError: the API server gives no answer for two objects, or the namespace ends.
             NotLeading: another replica leads now.
         """
-        wanted = build(replicas)
-        blocked = [await self._apply(model, manifest) for manifest in _of(wanted, PREREQUISITES)]
+        wanted, unanswered = build(replicas), Unanswered()
+        blocked = [await self._apply(model, manifest, unanswered) for manifest in _of(wanted, PREREQUISITES)]
         if any(child and child.is_absent for child in blocked):
             replicas = min(replicas, self.replicas(model))
             wanted = [manifest for manifest in build(replicas) if manifest["kind"] != "Job"]
-        blocked += [await self._apply(model, manifest) for manifest in _of(wanted, OTHERS)]
-        await self._prune(model, wanted)
+        blocked += [await self._apply(model, manifest, unanswered) for manifest in _of(wanted, OTHERS)]
+        blocked += await self._prune(model, wanted, unanswered)
         if any(child and child.is_absent and child.kind == "Deployment" for child in blocked):
             replicas = 0
         return replicas, tuple(child for child in blocked if child and not child.is_passing)
@@ -87,45 +75,65 @@ class Applier:
 
     def retry_s(self, key: str) -> float | None:
         """Seconds until a blocked child of a model is tried again; None if none is blocked."""
-        due = [blockage.due for blockage in self._blockages.get(key, {}).values()]
-        return max(0.1, min(due) - time.monotonic()) if due else None
+        return self._blockages.retry_s(key)
 
     def forget(self, key: str) -> None:
         """Drop the state of a model that is gone."""
-        self._blockages.pop(key, None)
+        self._blockages.forget(key)
 
-    async def _prune(self, model: InferenceModel, wanted: Iterable[Manifest]) -> None:
+    async def _prune(
+        self, model: InferenceModel, wanted: Iterable[Manifest], unanswered: Unanswered
+    ) -> list[BlockedChild | None]:
         """Delete some of what is no longer desired; the event of each deletion leads here again."""
         kept = {address(manifest) for manifest in wanted}
         kinds = (kind.name for kind in KINDS.values() if kind.is_pruned)
         children = chain.from_iterable(self._caches.children(kind, model.key) for kind in kinds)
         surplus = (child for child in owned(children, model) if address(child) not in kept)
         leaving = (child for child in surplus if not child["metadata"].get("deletionTimestamp"))
-        for child in list(islice(leaving, MAX_PRUNED)):
-            await self._writer.delete(child)
-
-    async def _apply(self, model: InferenceModel, desired: Manifest) -> BlockedChild | None:
-        where, live = address(desired), self._caches.child(desired)
-        is_ours = live is not None and owner_of(live, model) == "model"
-        if is_ours and live is not None and has_surplus_address(desired, live):
-            if is_at_rest := not self.replicas(model) and not self._caches.pods(model.key):
-                await self._writer.delete(live)
-            live, desired = (None, desired) if is_at_rest else (live, with_address(desired, live))
-            is_ours = not is_at_rest
-        manifest = drift.with_digest(desired)
-        is_due = not is_ours or drift.differs(manifest, live)
-        before = self._blockages.get(model.key, {}).get(where)
-        if is_due and before and before.manifest == manifest and time.monotonic() < before.due:
-            return before.child
-        blocked = await self._try(model, manifest, live) if is_due else None
-        self._record(model.key, where, manifest, blocked)
+        blocked, pruned = [], list(islice(leaving, MAX_PRUNED))
+        self._blockages.retain(model.key, kept.union(map(address, pruned)))
+        for child in pruned:
+            where, attempt = address(child), partial(self._delete, child)
+            blocked.append(await self._blockages.attempt(model.key, where, DELETED, attempt, unanswered))
         return blocked
 
+    async def _delete(self, child: Manifest) -> BlockedChild | None:
+        kind, _, name = address(child)
+        try:
+            await self._writer.delete(child)
+        except ApiError as error:
+            if concerns_all(error):
+                raise
+            message = f"{kind} {name} could not be deleted: {error.message or error}"
+            return BlockedChild(kind, name, "ChildRefused", message, is_absent=False)
+        return None
+
+    async def _apply(
+        self, model: InferenceModel, desired: Manifest, unanswered: Unanswered
+    ) -> BlockedChild | None:
+        where, live = address(desired), self._caches.child(desired)
+        is_ours, is_remade = live is not None and owner_of(live, model) == "model", False
+        if is_ours and live is not None and has_surplus_address(desired, live):
+            is_remade = not self.replicas(model) and not self._caches.pods(model.key)
+            desired = desired if is_remade else with_address(desired, live)
+        manifest = drift.with_digest(desired)
+        if is_ours and not is_remade and not drift.differs(manifest, live):
+            self._blockages.record(model.key, where, manifest, None)
+            return None
+        attempt = partial(self._try, model, manifest, live, is_remade)
+        is_absent = live is None
+        return await self._blockages.attempt(
+            model.key, where, manifest, attempt, unanswered, is_absent=is_absent
+        )
+
     async def _try(
-        self, model: InferenceModel, manifest: Manifest, live: Manifest | None
+        self, model: InferenceModel, manifest: Manifest, live: Manifest | None, is_remade: bool
     ) -> BlockedChild | None:
         kind, _, name = address(manifest)
         try:
+            if is_remade and live is not None:
+                await self._writer.delete(live)
+                live = None
             if live is None or owner_of(live, model) != "model":
                 live = await self._writer.find(manifest)
             owner = "model" if live is None else owner_of(live, model)
@@ -135,24 +143,11 @@ class Applier:
                 return BlockedChild(kind, name, "NameTaken", "", is_passing=True)
             self._caches.record_write(await self._writer.apply(manifest, over=live))
         except ApiError as error:
-            if error.code in UNAVAILABLE or error.is_namespace_ending:
+            if concerns_all(error):
                 raise
             message = f"{kind} {name} was refused by the API server: {error.message or error}"
             return BlockedChild(kind, name, "ChildRefused", message, is_absent=live is None)
         return None
-
-    def _record(self, key: str, where: Address, manifest: Manifest, blocked: BlockedChild | None) -> None:
-        """Remember when to try again; each failure for the same reason doubles the time."""
-        blockages = self._blockages.setdefault(key, {})
-        before = blockages.pop(where, None)
-        if blocked is not None:
-            is_again = before is not None and before.child.reason == blocked.reason
-            failures = before.failures + 1 if before and is_again else 0
-            retry_s = FIRST_RETRY_S * 2.0 ** (0 if blocked.is_passing else min(failures, 10))
-            due = time.monotonic() + min(MAX_RETRY_S, retry_s)
-            blockages[where] = _Blockage(blocked, manifest, failures, due)
-        if not blockages:
-            del self._blockages[key]
 
 
 def _of(manifests: Sequence[Manifest], kinds: Sequence[str]) -> list[Manifest]:

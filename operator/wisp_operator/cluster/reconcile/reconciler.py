@@ -18,15 +18,15 @@ from wisp_operator.cluster.access.writer import ClusterWriter
 from wisp_operator.cluster.config import OperatorConfig
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.cluster.observation.caches import Caches
-from wisp_operator.cluster.observation.failures import container_status, volume_failure
 from wisp_operator.cluster.observation.history import ClusterHistory
 from wisp_operator.cluster.observation.nodes import devices, eligible, host_names, pin_to_products
-from wisp_operator.cluster.observation.pods import Template, address_of, created_at, prefetch_of, ready_at
+from wisp_operator.cluster.observation.pods import Template, address_of, prefetch_of, ready_at
 from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.fitting import FitChecker
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
+from wisp_operator.cluster.reconcile.pod_requests import mark_idle_first, record_mounts
 from wisp_operator.cluster.reconcile.refusal import without_refused
 from wisp_operator.cluster.reconcile.reporting import Reporter
 from wisp_operator.core import autoscale
@@ -44,11 +44,8 @@ log = logging.getLogger(__name__)
 ACTIVE_REQUEUE_S = 1.0
 UNNAMED_REQUEUE_S = 30.0
 LEADERSHIP_GRACE_S = 15.0
-MOUNT_GRACE_S = 8.0
-MAX_MOUNT_CHECKS = 4  # a request each
 EXPLICIT_REASONS = ("Suspended", "DoesNotFit", "ModelUnsupported", "Manual")
 BACKOFF_REASONS = ("WaitingForFirstReady", "CrashBackOff")
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 Pod = Mapping[str, Any]
 
@@ -124,7 +121,7 @@ class Reconciler:
         if verdict is None:
             return None
         history.fit = verdict.report
-        await self._record_mounts(history, pods, now)
+        await record_mounts(self._dependencies.writer, history, pods, now)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
         observation = self._observe(history, model, pods, next(owned(deployments, model), None), now)
         observation = replace(observation, grant=self._names.grant(model, body, observation.served_names))
@@ -135,13 +132,14 @@ class Reconciler:
             context = self._build_context(model.key, body, replicas, nodes)
             return children(pinned, context, self._dependencies.config.build)
 
-        await self._mark_idle_first(pods, observation, decision)
+        if self._dependencies.config.marks_idle_pods:
+            await mark_idle_first(self._dependencies.writer, pods, observation.live, decision.replicas)
         replicas, blocked = await self._applier.apply(model, decision.replicas, build)
         decision = replace(decision, replicas=replicas)
         self._record_wake(history, model, observation, decision, now)
         observation = self._with_applied(observation, model, pods, blocked)
         await self._reporter.report(model, history, observation, decision, now)
-        is_active = observation.pods or observation.demand.waiting or decision.replicas
+        is_active = observation.pods or observation.demand.waiting or decision.replicas or decision.retry_at
         if is_active:
             return ACTIVE_REQUEUE_S
         unnamed = observation.grant is not None and observation.grant.refusal
@@ -227,38 +225,6 @@ class Reconciler:
             system_namespace=self._dependencies.config.namespace,
             token_digests=self._dependencies.tokens.digests(key),
         )
-
-    async def _record_mounts(self, history: ClusterHistory, pods: Sequence[Pod], now: float) -> None:
-        """Check why a pod with a node does not start: a failing volume shows in events alone."""
-        checked = 0
-        for pod in pods:
-            waiting = container_status(pod).get("state", {}).get("waiting", {}).get("reason")
-            if waiting != "ContainerCreating" or now - created_at(pod) < MOUNT_GRACE_S:
-                continue
-            metadata = pod["metadata"]
-            if checked < MAX_MOUNT_CHECKS and history.is_mount_check_due(metadata["name"], now):
-                checked += 1
-                warnings = await self._dependencies.writer.warnings_about(
-                    metadata["namespace"], metadata["name"]
-                )
-                history.record_mount(metadata["name"], volume_failure(warnings, now))
-
-    async def _mark_idle_first(
-        self, pods: Sequence[Pod], observation: Observation, decision: Decision
-    ) -> None:
-        """Before a scale-down, annotate pods so that the cluster removes the least loaded first."""
-        is_wanted = self._dependencies.config.marks_idle_pods
-        if not is_wanted or not 0 < decision.replicas < len(observation.live):
-            return
-        costs = autoscale.deletion_costs(observation.live)
-        for pod in pods:
-            metadata = pod["metadata"]
-            cost = costs.get(metadata["name"])
-            if cost is not None and metadata.get("annotations", {}).get(DELETION_COST) != str(cost):
-                change = {DELETION_COST: str(cost)}
-                await self._dependencies.writer.annotate(
-                    "Pod", metadata["namespace"], metadata["name"], change
-                )
 
     async def _refuse(self, model: InferenceModel, body: Mapping[str, Any], refusal: str) -> float | None:
         """End the pods of a model that is not allowed, if it has any, and report why."""

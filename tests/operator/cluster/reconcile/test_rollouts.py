@@ -1,8 +1,11 @@
 """A change of the spec whose pods fail beside good ones: shown at once, and until it is over."""
 
+import time
+
 import pytest
 from recording_cluster import World
 
+from wisp_operator.cluster.reconcile.reconciler import ACTIVE_REQUEUE_S
 from wisp_operator.desired.labels import TEMPLATE_DIGEST
 
 NO_IMAGE = {"state": {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}}
@@ -198,7 +201,7 @@ def test_a_pod_killed_at_a_limit_that_only_a_limit_range_gave_it_is_replaced_not
     assert (world.replicas, world.status["lastFailure"]["reason"]) == (0, "OOMKilled")
     assert "40Mi" in world.status["lastFailure"]["message"]
     world.indexes["Pod"].clear()
-    world.reconcile()
+    assert world.reconcile() == ACTIVE_REQUEUE_S  # also while it waits for its next try
     assert world.replicas == 1  # made under the limits of now
 
 
@@ -210,3 +213,16 @@ def test_a_pod_killed_at_its_specs_own_limit_is_restarted():
     pod["spec"]["containers"] = [{"resources": {"limits": {"memory": "40Mi"}}}]
     world.reconcile()
     assert world.replicas == 1
+
+
+def test_a_model_that_waits_for_its_next_try_is_reconciled_for_it():
+    world = World({"replicas": 1})
+    world.reconcile()
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": now}
+    pod = current_pod(world, "chat-1", ready=False, state={"terminated": killed})
+    pod["spec"]["containers"] = [{"resources": {"limits": {"memory": "40Mi"}}}]
+    world.reconcile()
+    world.indexes["Pod"].clear()
+    assert world.reconcile() == ACTIVE_REQUEUE_S
+    assert (world.replicas, world.status["state"]) == (0, "Failed")
