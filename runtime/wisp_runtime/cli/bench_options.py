@@ -54,7 +54,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a KV block."
         ),
-        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all)."),
+        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: measured at start)."),
         click.option(
             "--decode-path",
             type=click.Choice(["auto", "general"]),

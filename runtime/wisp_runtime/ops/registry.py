@@ -14,7 +14,7 @@ from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device
 
 DeviceFactory = Callable[[int | None], Device]
-"""Opens a device, given the CPU threads that it may use (None: every CPU of this process)."""
+"""Opens a device, given the CPU threads that it may use (None: by measurement)."""
 
 _MIN_CAPABILITY = 8, 0  # the first that computes in bf16
 
@@ -39,7 +39,7 @@ def open_device(device: str, *, threads: int | None = None, context: ContextPref
 
     Args:
         device: a registered name; or ``auto``: a GPU with bf16 if CuPy is installed, else the CPU.
-        threads: CPU threads; None uses every CPU this process may run on.
+        threads: CPU threads; None leaves their number to a measurement for the model.
         context: the result of :func:`start_context`; None starts now.
 
     Raises:

@@ -14,7 +14,7 @@ class CpuDevice:
     """See :class:`.protocol.device.Device`.
 
     Args:
-        threads: threads that share a GEMM; None is one for each CPU of this process.
+        threads: threads that share a GEMM; None is chosen by measurement, once the model is known.
     """
 
     stream = None
@@ -24,8 +24,9 @@ class CpuDevice:
     def __init__(self, threads: int | None = None) -> None:
         self.ops = CpuOps(threads)
 
-    def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
-        """NumPy takes every size."""
+    def require_model(self, spec: ModelSpec, block_tokens: int) -> None:  # noqa: ARG002 (a GPU's business)
+        """Choose the threads for this model; NumPy takes every size."""
+        self.ops.choose_threads(spec)
 
     def memory(self) -> Memory:
         """Return what the machine and this process's cgroups have left."""

@@ -5,6 +5,7 @@ For small models and for tests. Weights, activations and the cache are float32.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
+from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
@@ -27,6 +29,8 @@ from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
 from wisp_runtime.ops.protocol.weights import NamedWeights
 from wisp_runtime.ops.reference import Decode
+
+log = logging.getLogger(__name__)
 
 _ALIGNMENT_BYTES = 64
 _NUMBERS_AT_ONCE = 1 << 20
@@ -50,7 +54,7 @@ class CpuOps:
     """NumPy as a device.
 
     Args:
-        threads: threads that share a GEMM; None is one for each CPU of this process.
+        threads: threads that share a GEMM; None: one, until :meth:`choose_threads`.
     """
 
     device = "cpu"
@@ -60,7 +64,21 @@ class CpuOps:
         keep_blas_single_threaded()
         self._pairs_rows = has_small_gemms()
         self._last: _LastBatch | None = None
-        count = threads or available_threads()
+        self._is_chosen = threads is not None
+        self._workers: Workers | None = None
+        self._use_threads(threads or 1)
+
+    def choose_threads(self, spec: ModelSpec) -> None:
+        """Use as many threads as decode one sequence of this model fastest, unless their number was set."""
+        if not self._is_chosen:
+            available = available_threads()
+            chosen = choose_threads(spec, available, pairs_rows=self._pairs_rows)
+            log.info("CPU threads: %d of %d, by measurement; --threads sets them", chosen, available)
+            self._use_threads(chosen)
+            self._is_chosen = True
+
+    def _use_threads(self, count: int) -> None:
+        self.threads = count
         self._workers = Workers(count) if count > 1 else None
 
     def matrix_elements(self, outputs: int, inputs: int) -> int:

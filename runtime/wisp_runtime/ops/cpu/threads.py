@@ -31,6 +31,11 @@ class Work:
         return max(self.bytes_read / _BYTES_PER_S, self.multiplications / _MULTIPLICATIONS_PER_S)
 
 
+def is_worth_splitting(work: Work) -> bool:
+    """Return whether a GEMM takes longer than waking a thread is worth."""
+    return work.seconds >= _MIN_SECONDS
+
+
 class Workers:
     """A fixed number of threads that share one GEMM.
 
@@ -51,6 +56,10 @@ class Workers:
         compute(slices[0])
         for other in others:
             other.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
 
 
 def available_threads() -> int:
