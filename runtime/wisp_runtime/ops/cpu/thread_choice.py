@@ -26,7 +26,7 @@ _MATRIX_BYTES = 8 << 20
 _TRIAL_S, _MIN_ROUNDS = 0.05, 3
 _WORTH = 0.95  # share of the time that more threads must stay below
 
-Trial = Callable[[int], object]
+RunGemms = Callable[[int], object]
 """Runs the GEMMs once with so many threads."""
 
 
@@ -45,7 +45,7 @@ def fewest_worth(seconds: Mapping[int, float]) -> int:
     return best
 
 
-def measure(numbers: Sequence[int], trial: Trial, clock: Callable[[], float] = time.perf_counter) -> int:
+def measure(numbers: Sequence[int], trial: RunGemms, clock: Callable[[], float] = time.perf_counter) -> int:
     """Return the number of threads that is worth it.
 
     They take turns, so that what else the machine does slows all of them; medians are compared.
