@@ -5,7 +5,6 @@ For small models and for tests. Weights, activations and the cache are float32.
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +28,6 @@ from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
 from wisp_runtime.ops.protocol.weights import NamedWeights
 from wisp_runtime.ops.reference import Decode
-
-log = logging.getLogger(__name__)
 
 _ALIGNMENT_BYTES = 64
 _NUMBERS_AT_ONCE = 1 << 20
@@ -71,10 +68,7 @@ class CpuOps:
     def choose_threads(self, spec: ModelSpec) -> None:
         """Use as many threads as decode one sequence of this model fastest, unless their number was set."""
         if not self._is_chosen:
-            available = available_threads()
-            chosen = choose_threads(spec, available, pairs_rows=self._pairs_rows)
-            log.info("CPU threads: %d of %d, by measurement; --threads sets them", chosen, available)
-            self._use_threads(chosen)
+            self._use_threads(choose_threads(spec, available_threads(), pairs_rows=self._pairs_rows))
             self._is_chosen = True
 
     def _use_threads(self, count: int) -> None:

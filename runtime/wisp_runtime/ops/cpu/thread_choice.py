@@ -6,6 +6,7 @@ small model is over before the second has woken. The trial takes some tens of mi
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,9 @@ from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.threads import Work, Workers, is_worth_splitting
 
-_TRIAL_BYTES = (
-    16 << 20
-)  # beyond the caches of most cores, so that weights come from memory as they do in a step
+log = logging.getLogger(__name__)
+
+_TRIAL_BYTES = 16 << 20  # beyond most cores' caches: a step's weights come from memory too
 _MATRIX_BYTES = 8 << 20
 _TRIAL_S, _MIN_ROUNDS = 0.05, 3
 _WORTH = 0.95  # share of the time that more threads must stay below
@@ -87,7 +88,9 @@ def choose_threads(spec: ModelSpec, available: int, *, pairs_rows: bool) -> int:
             reference.linear(x, weight, workers=workers.get(threads), pairs_rows=pairs_rows)
 
     try:
-        return measure(numbers, trial)
+        chosen = measure(numbers, trial)
+        log.info("CPU threads: %d of %d, by measurement; --threads sets them", chosen, available)
+        return chosen
     finally:
         for pool in workers.values():
             pool.close()
