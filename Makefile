@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 JOBS   ?= $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench cluster cluster-down test-cluster lock clean
+.PHONY: help demo test check format bench cluster cluster-down test-cluster lock release clean
 
 help:      ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +54,15 @@ bench: $(VENV)/dev  ## measure the gateway and the CPU engine; records go to tes
 lock: $(VENV)/release  ## pin every dependency in requirements/ again (UPGRADE=1: the newest of everything)
 	$(VENV)/release/bin/python release/lock.py $(if $(UPGRADE),--upgrade)
 
+release: $(VENV)/release  ## build dist/ (wheel, sdist, chart, locks, SBOMs), install it afresh and try it
+	$(VENV)/release/bin/python release/build.py
+	release/try_out.sh dist
+
 clean:     ## remove the virtual environment and every cache of the tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # What `make demo` needs, and what `make test` needs on top of it.
-$(VENV)/run: pyproject.toml requirements/run.txt
+$(VENV)/run: pyproject.toml requirements/run.txt requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "wisp needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=python3.12, say." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
@@ -67,7 +71,7 @@ $(VENV)/run: pyproject.toml requirements/run.txt
 	  echo "Install it by hand: sudo apt-get install python3-venv" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing wisp into $(VENV) (first time: about a minute)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt -r requirements/build.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -26,7 +26,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
-FOR_LINUX = " ; sys_platform == 'linux'"  # what [tool.uv] asks for, on every line
+# The environments of [tool.uv], which uv repeats on every line.
+EVERYWHERE = (
+    " ; (platform_machine == 'aarch64' or platform_machine == 'x86_64')"
+    " and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
+)
 PIN = re.compile(r"([a-z0-9][a-z0-9-]*)==([^ ;\\]+)")
 
 
@@ -55,7 +59,8 @@ SETS = {
     "runtime-cuda": LockedSet("the runtime's image for GPUs", ("runtime", "cuda"), without=NOT_IN_PODS),
     "kernels": LockedSet("the compiler of the kernels", ("kernels",), ("build",)),
     "build": LockedSet("sdist and wheel", (), ("build",)),
-    "run": LockedSet("`make demo`", ("operator", "runtime"), ("build",)),
+    "run": LockedSet("one machine without a GPU, and `make demo`", ("operator", "runtime")),
+    "run-gpu": LockedSet("one machine with a GPU", ("operator", "runtime", "cuda", "kernels")),
     "dev": LockedSet("`make test` and `make check`", ("operator", "runtime", "dev"), ("build",)),
     "release": LockedSet("`make lock` and `make release`", (), ("build", "release")),
 }
@@ -144,7 +149,7 @@ def write(name: str, pins: str) -> None:
         f"# Locked for {locked.purpose}. Written by `make lock`, do not edit; inputs {fingerprint(lines)}.\n"
         "# Install with: pip install --require-hashes -r THIS_FILE\n"
     )
-    (FOLDER / f"{name}.txt").write_text(head + pins.replace(FOR_LINUX, ""))
+    (FOLDER / f"{name}.txt").write_text(head + pins.replace(EVERYWHERE, ""))
     print(f"requirements/{name}.txt: {len(pins_of(pins))} packages", file=sys.stderr)
 
 
