@@ -16,6 +16,7 @@ from wisp_gateway.inbound import request_body, routes
 from wisp_gateway.inbound.auth import Keyring, bearer
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
+from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
 from wisp_gateway.routing.load_balancer import prefix_key
@@ -58,6 +59,7 @@ class App:
             is_loopback_trusted=is_machine,
             is_outdated=lambda: is_machine and registry.is_operator_away(),
         )
+        self._origins = AllowedOrigins(config.allow_origin)
         self._budget = ByteBudget(config.max_held_bytes)
         self._exchanges: set[asyncio.Future[None]] = set()
 
@@ -66,6 +68,8 @@ class App:
         client = Client(scope, receive, send, self._budget)
         try:
             is_metrics_port = client.port == self._config.metrics_port
+            if not is_metrics_port and await self._preflight(client):
+                return
             route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
             await self._dispatch(client, route)
         except GatewayError as error:
@@ -84,6 +88,16 @@ class App:
         """End every request that still runs, each with a clean error."""
         for exchange in self._exchanges:
             exchange.cancel()
+
+    async def _preflight(self, client: Client) -> bool:
+        """Set the headers for a web page; answer its preflight, which has no key, and return True."""
+        origin = client.header(b"origin")
+        client.own_headers = self._origins.headers(origin)
+        asked = (client.header(b"access-control-request-" + part) for part in (b"method", b"headers"))
+        headers = self._origins.preflight(client.method, origin, *asked)
+        if headers is not None:
+            await client.reply(200, b"", headers)
+        return headers is not None
 
     async def _dispatch(self, client: Client, route: routes.Route) -> None:
         match route.action:

@@ -7,6 +7,7 @@ environment.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from urllib.parse import urlsplit
 from wisp_gateway.errors import StartError
 
 MIB = 1024 * 1024
+ANY_ORIGIN = "*"
+ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]{1,255}")
+"""An origin as a browser sends it: scheme, host and port, no path."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Config:
         namespaces: namespaces to watch on a cluster; none means all.
         name: key of this gateway's demand at the operator, so unique; empty: ``gateway`` beside a file, on
             a cluster the host's name, which is the pod's.
+        allow_origin: origins of web pages that may call the gateway from a browser; ``*``: every one.
         metrics_port: port that serves ``/metrics`` without a key; None: only ``port``, with one.
 
     Raises:
@@ -41,6 +46,7 @@ class Config:
     name: str = ""
     api_keys: Path | None = None
     pod_token_keys: Path | None = None
+    allow_origin: tuple[str, ...] = ()
     max_body_bytes: int = 4 * MIB
     max_held_bytes: int = 128 * MIB
     max_header_bytes: int = 16 * 1024
@@ -64,6 +70,12 @@ class Config:
             object.__setattr__(self, "name", "gateway" if self.directory else socket.gethostname())
         if self.metrics_port is not None and self.metrics_port == self.port:
             raise StartError(f"--metrics-port {self.port} is --port too. Choose another.")
+        for origin in self.allow_origin:
+            if origin != ANY_ORIGIN and not ORIGIN.fullmatch(origin):
+                raise StartError(
+                    f"--allow-origin {origin!r} is no origin. Give scheme and host, such as "
+                    "https://chat.example.com, without a path; or * for every one."
+                )
         if self.demand_url is None:
             return
         url = urlsplit(self.demand_url)

@@ -64,6 +64,12 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
     click.Path(path_type=Path, dir_okay=False),
     "File of the keys, shared with the operator, that tokens for pods and for demand are derived from.",
 )
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin, or of all (*), call from a browser (CORS); repeatable.",
+)
 @_option("--max-body-bytes", click.IntRange(1), "Largest request body.")
 @_option("--max-held-bytes", click.IntRange(1), "Bodies and unread answers held at once; one more gets 429.")
 @_option("--max-header-bytes", click.IntRange(256), "Largest request head.")

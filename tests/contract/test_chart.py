@@ -127,6 +127,7 @@ def test_arguments_are_ones_that_the_programs_read(settings):
         ("crd.install=true", "gateway", "demand_url", "http://wisp-operator.wisp-system.svc:8081/demand"),
         ("gateway.maxBodyBytes=67108864", "gateway", "max_body_bytes", 67108864),  # not 6.7e+07
         ("gateway.maxHeldBytes=67108864", "gateway", "max_held_bytes", 67108864),
+        ('gateway.allowOrigins=["https://a.example"]', "gateway", "allow_origin", ("https://a.example",)),
         ("gateway.drainTimeoutSeconds=7", "gateway", "drain_timeout_s", 7.0),
         ("crd.install=true", "gateway", "directory", "kubernetes"),
         ('gateway.apiKeysSecret="keys"', "gateway", "api_keys", Path("/etc/wisp/keys/keys")),

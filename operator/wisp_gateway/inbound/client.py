@@ -56,6 +56,7 @@ class Client:
         self.model_key = ""  # set once the model is found
         self.status = 0
         self.is_streaming = False
+        self.own_headers: Headers = []  # of whatever the answer is
         self._receive = receive
         self._send = send
 
@@ -158,7 +159,7 @@ class Client:
             await self.reply(error.status, error.body(), json_headers)
 
     async def _start(self, status: int, headers: Headers) -> None:
-        headers = [*headers, (b"x-request-id", self.request_id.encode())]
+        headers = [*headers, *self.own_headers, (b"x-request-id", self.request_id.encode())]
         if self.protocol.is_stopping:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

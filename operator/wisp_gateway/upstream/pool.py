@@ -25,6 +25,7 @@ _HOP_BY_HOP = {
     b"transfer-encoding",
     b"upgrade",
 }
+_OWN_OF_ANSWERS = (OWN_PREFIX, b"access-control-")  # the gateway decides which pages may read an answer
 # Written anew by the gateway, or private to the client, such as its key.
 _NOT_FORWARDED = _HOP_BY_HOP | {
     b"accept-encoding",
@@ -173,9 +174,8 @@ def request_head(
 def answer_headers(headers: Headers) -> Headers:
     """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
     left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | {b"content-length", b"date", b"server", b"x-request-id"}
-    return [
-        header for header in headers if header[0] not in left_out and not header[0].startswith(OWN_PREFIX)
-    ]
+    kept = (header for header in headers if header[0] not in left_out)
+    return [header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)]
 
 
 class _Discard:

@@ -49,6 +49,7 @@ class Options:
         device: ``auto`` takes what the manifest says, and the CPU where there is no GPU.
         log_level: log level of this program and the gateway.
         api_keys: file of the keys for models that require one.
+        allow_origin: origins of web pages that may call the gateway from a browser.
         are_logs_kept: true if the session's folder stays afterwards.
     """
 
@@ -57,6 +58,7 @@ class Options:
     device: Device = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     api_keys: Path | None = None
+    allow_origin: tuple[str, ...] = ()
     are_logs_kept: bool = False
 
 
@@ -140,6 +142,7 @@ class Session:
             token_keys=self._token_keys,
             log=self.home / "gateway.log",
             log_level=self.options.log_level,
+            allow_origins=self.options.allow_origin,
         )
 
     async def _start(self) -> None:

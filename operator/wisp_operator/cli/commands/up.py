@@ -58,6 +58,12 @@ Examples:
     help="File with one key a line, for models with spec.access.",
 )
 @click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin call the gateway from a browser (CORS); * for all; repeatable.",
+)
+@click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep logs here; default: a temporary folder, removed at the end.",

@@ -40,6 +40,7 @@ class GatewaySettings:
         token_keys: file of the keys of tokens for pods and demand.
         log: file for its output.
         log_level: log level of that output.
+        allow_origins: origins of web pages that may call it from a browser.
     """
 
     host: str
@@ -49,6 +50,7 @@ class GatewaySettings:
     token_keys: Path
     log: Path
     log_level: str
+    allow_origins: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -62,6 +64,7 @@ class GatewaySettings:
         where = ["--host", self.host, "--port", str(self.port)]
         reads = ["--directory", str(self.directory), "--demand-url", self.demand_url]
         reads += ["--pod-token-keys", str(self.token_keys)]
+        reads += [word for origin in self.allow_origins for word in ("--allow-origin", origin)]
         return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
 
 
