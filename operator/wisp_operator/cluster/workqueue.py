@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 60.0
 MAX_ASKED_RETRY_S = 5.0  # interval of a failing model that requests wait for
+MAX_CHANGED_RETRY_S = 1.0  # and of one whose objects change: that may be what it waits for, or its own doing
 MAX_RECONCILE_S = 60.0  # half of the time after which the watchdog ends this process
 NAMESPACE_SHARE = 0.5  # part of the workers
 
@@ -88,20 +89,27 @@ class WorkQueue:
         return len(self._waiting)
 
     def add(self, key: str) -> None:
-        """Enqueue ``key`` for the next free worker."""
+        """Enqueue a model that changed for the next free worker; one that fails, after its back-off."""
+        self._add_no_sooner(key, MAX_CHANGED_RETRY_S)
+
+    def add_asked(self, key: str) -> None:
+        """Enqueue a model that requests wait for; one that fails, after its back-off."""
+        self._add_no_sooner(key, MAX_ASKED_RETRY_S)
+
+    def _add_no_sooner(self, key: str, max_retry_s: float) -> None:
+        retry_s = min(max_retry_s, _retry_s(self._failures[key])) if key in self._failures else 0.0
+        wait_s = self._failed_at.get(key, 0.0) + retry_s - time.monotonic()
+        if retry_s and wait_s > 0:
+            self.add_after(key, wait_s)
+        else:
+            self._add(key)
+
+    def _add(self, key: str) -> None:
         if key in self._processing:
             self._dirty.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
             self._ready.put(key)
-
-    def add_asked(self, key: str) -> None:
-        """Enqueue a model that requests wait for; one that fails no sooner than after its backoff."""
-        if key not in self._failures:
-            self.add(key)
-            return
-        retry_s = min(MAX_ASKED_RETRY_S, _retry_s(self._failures[key]))
-        self.add_after(key, max(0.0, self._failed_at[key] + retry_s - time.monotonic()))
 
     def add_after(self, key: str, seconds: float) -> None:
         """Enqueue ``key`` in ``seconds``, unless it is due earlier anyway."""
@@ -127,7 +135,7 @@ class WorkQueue:
 
     def _fire(self, key: str) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self._add(key)
 
     async def _work(self, reconcile: Reconcile, share: int) -> None:
         while True:
@@ -157,7 +165,7 @@ class WorkQueue:
             # One line for what the cluster answered, the whole trace for a defect of ours.
             is_ours = not (isinstance(error, WispError) or limit.expired())
             why = f"its reconcile took more than {MAX_RECONCILE_S:g} s" if limit.expired() else error
-            log.error("%s: %s; again in %.1f s", key, why, retry_s, exc_info=is_ours)
+            log.error("%s: %s; again within %.1f s", key, why, retry_s, exc_info=is_ours)
             return retry_s
         self._failures.pop(key, None)
         self._failed_at.pop(key, None)

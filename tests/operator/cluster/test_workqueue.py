@@ -102,6 +102,27 @@ def test_demand_for_a_model_whose_writes_fail_is_tried_no_more_often_than_its_ba
     assert 3 <= len(tries) <= 5  # not for each of 120 reports, nor at the end of a long back-off
 
 
+def test_a_model_whose_own_writes_change_it_while_another_fails_is_not_tried_in_a_loop(monkeypatch, caplog):
+    monkeypatch.setattr(workqueue, "MAX_CHANGED_RETRY_S", 0.4)
+    tries = []
+
+    async def reconcile(key):
+        tries.append(time.monotonic())
+        queues[0].add(key)  # the event of a child that was applied, before the status was refused
+        raise ValueError("403")
+
+    queues = []
+
+    async def drive(queue):
+        queues.append(queue)
+        queue.add("a/chat")
+        await asyncio.sleep(1.2)
+
+    processed(reconcile, drive)
+    assert 2 <= len(tries) <= 6  # at once after the first failure, then each 0.4 s
+    assert "again within" in caplog.messages[0]
+
+
 def test_a_model_that_changes_while_it_is_processed_is_processed_again_by_itself():
     running, most, runs = 0, 0, []
 
