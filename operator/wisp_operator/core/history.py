@@ -73,7 +73,8 @@ class ModelHistory:
         """Forgive failures, and end the cold start with the first pod that is ready after a wake.
 
         Failures are forgiven once no pod that failed is without readiness still, and a pod became ready, or
-        all are. A pod that was ready all along proves nothing: it may be of an earlier template.
+        all are. A pod that was ready all along proves nothing: it may be of an earlier template. A failing
+        one of an earlier template is on its way out.
 
         Args:
             wanted: pods that should exist; None if those that exist are as many.
@@ -86,7 +87,9 @@ class ModelHistory:
         is_settled = live == ready and len(ready) >= (wanted or 0)
         if not ready:
             return
-        if not self._failing and not self._is_refused and (became_ready or is_settled):
+        outdated = {pod.name for pod in pods if pod.is_outdated}
+        is_failing = self._is_refused or bool(self._failing.keys() - outdated)
+        if not is_failing and (became_ready or is_settled):
             self.crashes, self.last_failure = 0, None
         for pod in pods:
             if pod.ready_since is None or pod.name in self._ready_since:

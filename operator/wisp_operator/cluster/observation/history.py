@@ -12,7 +12,7 @@ from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.cluster.observation.failures import failure_of, replica_failure, times_failed
-from wisp_operator.cluster.observation.pods import Template, exists, observed_pod
+from wisp_operator.cluster.observation.pods import Template, exists, observed_pod, ready_at
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import Report
 from wisp_operator.core.fit.verdict import FitReport, measured
@@ -91,20 +91,22 @@ class ClusterHistory(ModelHistory):
             states: last ``/state`` of each pod, by its name.
             deployment: the model's own Deployment; None if it has none.
         """
-        for pod in pods:
-            self._record_failure(pod, now)
-        self._record_refusal(replica_failure(deployment, now))
         template = Template.of(deployment)
+        is_replaced = any(template.is_of(pod) and ready_at(pod) is not None for pod in pods)
+        for pod in pods:
+            self._record_failure(pod, now, is_leaving=is_replaced and not template.is_of(pod))
+        self._record_refusal(replica_failure(deployment, now))
         observed = tuple(
             self._with_history(observed_pod(pod, states.get(_name(pod)), self._ready_since.get(_name(pod))))
             for pod in pods
             if exists(pod)
         )
+        observed = template.compared(observed, pods)
         self._record_measured(observed)
         self.record_ready(observed, now, template.replicas)
         self._retain_only(pods)
         return Observation(
-            pods=template.compared(observed, pods),
+            pods=observed,
             demand=self._demand(model, observed, demand, now),
             crashes=self.crashes,
             last_failure=self.last_failure,
@@ -158,9 +160,9 @@ class ClusterHistory(ModelHistory):
         idle_s = None if self.last_request_at is None else now - self.last_request_at
         return Demand(report.waiting, running, idle_s, self.demand_samples)
 
-    def _record_failure(self, pod: Pod, now: float) -> None:
-        """Count a pod's failure, unless the pod is being deleted: its end is no failure then."""
-        is_leaving = bool(pod["metadata"].get("deletionTimestamp"))
+    def _record_failure(self, pod: Pod, now: float, *, is_leaving: bool) -> None:
+        """Count a pod's failure, unless the pod is going, or being deleted: its end is no failure then."""
+        is_leaving = is_leaving or bool(pod["metadata"].get("deletionTimestamp"))
         failure = failure_of(pod, now, was_ready=_name(pod) in self._ready_since)
         self.record_failures(_name(pod), times_failed(pod), None if is_leaving else failure)
 

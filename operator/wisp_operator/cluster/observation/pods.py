@@ -40,6 +40,10 @@ class Template:
         template = spec.get("template", {})
         return cls(int(spec.get("replicas", 0)), _digest(template), _memory_limit(template))
 
+    def is_of(self, pod: Pod) -> bool:
+        """Whether the pod was made from this template, as far as it is known."""
+        return not self.digest or _digest(pod) == self.digest
+
     def compared(self, observed: Iterable[ObservedPod], pods: Iterable[Pod]) -> tuple[ObservedPod, ...]:
         """Mark the pods that were made from another template, or outgrew a limit that it does not name.
 
@@ -50,7 +54,7 @@ class Template:
         return tuple(
             replace(
                 pod,
-                is_outdated=bool(self.digest) and _digest(by_name[pod.name]) != self.digest,
+                is_outdated=not self.is_of(by_name[pod.name]),
                 outgrew_given_limit=self._gave_no_limit(by_name[pod.name]),
             )
             for pod in observed

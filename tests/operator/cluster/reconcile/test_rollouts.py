@@ -1,12 +1,12 @@
 """A change of the spec whose pods fail beside good ones: shown at once, and until it is over."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from recording_cluster import World
 
 from wisp_operator.cluster.reconcile.reconciler import ACTIVE_REQUEUE_S
-from wisp_operator.desired.labels import TEMPLATE_DIGEST
 
 NO_IMAGE = {"state": {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}}
 CRASHED = {"exitCode": 1, "finishedAt": "2026-01-31T12:00:00Z"}
@@ -96,10 +96,15 @@ def test_an_image_that_nobody_pulled_is_no_artifact_that_is_ready():
 
 def test_a_changed_installation_that_is_rolled_back_leaves_no_failure():
     world = serving_world()
+    installed = world.dependencies.config
+    changed = replace(installed, build=replace(installed.build, image="broken"))
+    world.reconciler._dependencies = replace(world.dependencies, config=changed)
+    world.reconcile()
     bad = current_pod(world, "bad", ready=False, **NO_IMAGE)
-    bad["metadata"]["annotations"] = {TEMPLATE_DIGEST: "another image"}
     world.reconcile()
     assert condition_of(world, "Degraded")[0] == "True"
+    world.reconciler._dependencies = world.dependencies
+    world.reconcile()
     bad["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
     world.reconcile()
     assert condition_of(world, "Degraded")[0] == "False"
@@ -226,3 +231,17 @@ def test_a_model_that_waits_for_its_next_try_is_reconciled_for_it():
     world.indexes["Pod"].clear()
     assert world.reconcile() == ACTIVE_REQUEUE_S
     assert (world.replicas, world.status["state"]) == (0, "Failed")
+
+
+def test_a_spec_that_works_again_is_not_degraded_by_the_last_pods_of_the_one_that_did_not():
+    world = World({"replicas": 1, "model": {"uri": "hf://a/b"}})
+    world.reconcile()
+    bad = current_pod(world, "bad", ready=False, **CRASH_LOOP)
+    world.reconcile()
+    change(world)
+    current_pod(world, "good")
+    for crashes in (1, 2):  # it goes on until it is deleted
+        bad["status"]["containerStatuses"] = [{**CRASH_LOOP, "restartCount": crashes}]
+        world.reconcile()
+        assert condition_of(world, "Degraded") == ("False", "AsExpected")
+        assert "lastFailure" not in world.status
