@@ -20,6 +20,7 @@ AUTO_SEQUENCE_TOKENS = 1024
 
 MAX_GPU_SEQUENCES, MAX_CPU_SEQUENCES = 256, 32
 MIN_AUTO_SEQUENCES = 8
+_DECODED_TOKENS = 1  # of a sequence in a step: prompts are computed a few at a time
 
 
 def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
@@ -51,5 +52,5 @@ def _serves(spec: ModelSpec, request: FitRequest, sequences: int, available_byte
         return candidate.fits
     ledger = allocate(spec, request, candidate)
     tokens = min(candidate.max_context, AUTO_SEQUENCE_TOKENS)
-    at_a_time = ledger.cache.sequences(tokens, ledger.options.max_step_tokens)
+    at_a_time = ledger.cache.sequences(tokens, _DECODED_TOKENS)
     return at_a_time is None or at_a_time >= sequences

@@ -48,6 +48,16 @@ def test_auto_is_the_most_that_have_a_thousand_tokens_each(shape, where, request
         assert fit.context_at_max_concurrent >= min(fit.max_context, AUTO_SEQUENCE_TOKENS)
 
 
+def test_layers_with_a_window_are_counted_as_sequences_that_decode():
+    """Their cache has blocks of all windows, and of two steps of prompts, not of a step for each sequence."""
+    spec = shape_spec("toy")
+    first = spec.layers[0]
+    narrow = replace(first, mixer=replace(first.mixer, window=64))
+    mixed = replace(spec, layers=(first, narrow) * (len(spec.layers) // 2))
+    fit = check(mixed, ON_CPU, available_bytes=16 * GIB, device_name="this machine")
+    assert fit.max_concurrent == 32
+
+
 def test_sequences_give_way_before_a_model_is_refused():
     one = fit_of("llama-3-8b", "h200", replace(AUTO, max_concurrent=1, max_step_tokens=8, max_context=512))
     least = replace(AUTO, max_step_tokens=8, max_context=512)
