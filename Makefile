@@ -20,13 +20,13 @@ test: $(VENV)/dev  ## every test that needs no GPU and no cluster
 	  { [ -z "$${CI:-}" ] && echo "the chart's tests will be skipped: no helm here" >&2; }
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
-cluster:   ## a real one-node Kubernetes on this machine, with Wisp's images on it (root and Go; first time: 12 minutes)
+cluster:   ## a real one-node Kubernetes on this machine, with Wisp's images on it (root and Go; first time: 15 minutes on two idle cores)
 	@tests/cluster/node/build.sh >/dev/null
 	@tests/cluster/node/up.sh
 	@tests/cluster/images.sh
-	@tests/cluster/node/env.sh
+	@tests/cluster/node/next.sh
 
-cluster-down:  ## end that cluster, and remove every trace of it
+cluster-down:  ## end that cluster, and remove every trace of it but packages and caches
 	@tests/cluster/node/down.sh
 
 test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one of KUBECONFIG, or one of its own

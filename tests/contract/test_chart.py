@@ -188,22 +188,12 @@ def test_a_release_of_some_namespaces_has_the_same_rights_there_and_nothing_of_t
         assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "team"
         assert binding["roleRef"]["name"] == role["metadata"]["name"]
         wide = rules_of(everywhere[f"ClusterRole/wisp-{component}"])
+        bound = everywhere[f"ClusterRoleBinding/wisp-{component}"]
+        assert (bound["roleRef"]["name"], bound["subjects"]) == (f"wisp-{component}", binding["subjects"])
         assert rules_of(role) == {key: verbs for key, verbs in wide.items() if key != ("", "nodes")}
     assert {document["metadata"].get("namespace") for document in narrow.values()} == {"wisp-system", "team"}
     assert "--watch-namespaces=team" in container_of(narrow["Deployment/wisp-operator"])["args"]
     assert "--namespace=team" in container_of(narrow["Deployment/wisp-gateway"])["args"]
-
-
-@needs_helm
-def test_an_autoscaler_of_the_gateway_is_the_only_one_that_sets_its_number():
-    found = rendered("gateway.autoscaling.enabled=true", "gateway.autoscaling.minReplicas=1")
-    scaler = found["HorizontalPodAutoscaler/wisp-gateway"]["spec"]
-    assert scaler["scaleTargetRef"]["name"] == found["Deployment/wisp-gateway"]["metadata"]["name"]
-    assert scaler["metrics"][0]["resource"]["target"] == {"type": "AverageValue", "averageValue": "500m"}
-    assert "replicas" not in found["Deployment/wisp-gateway"]["spec"]
-    # One unavailable pod is allowed, so the budget keeps no node from draining, however few there are.
-    assert found["PodDisruptionBudget/wisp-gateway"]["spec"]["maxUnavailable"] == 1
-    assert "HorizontalPodAutoscaler/wisp-gateway" not in rendered()
 
 
 @needs_helm

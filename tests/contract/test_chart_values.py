@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from rendered_chart import CHART, helm, needs_helm
+from rendered_chart import CHART, helm, needs_helm, rendered
 
 MAX_VALUES = 80
 COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "tokens", "wisp")
@@ -102,3 +102,15 @@ def test_the_chart_and_the_packages_have_one_version():
     version = re.search(r'^version = "(.+)"$', (CHART.parents[1] / "pyproject.toml").read_text(), re.M)[1]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+@needs_helm
+def test_an_autoscaler_of_the_gateway_is_the_only_one_that_sets_its_number():
+    found = rendered("gateway.autoscaling.enabled=true", "gateway.autoscaling.minReplicas=1")
+    scaler = found["HorizontalPodAutoscaler/wisp-gateway"]["spec"]
+    assert scaler["scaleTargetRef"]["name"] == found["Deployment/wisp-gateway"]["metadata"]["name"]
+    assert scaler["metrics"][0]["resource"]["target"] == {"type": "AverageValue", "averageValue": "500m"}
+    assert "replicas" not in found["Deployment/wisp-gateway"]["spec"]
+    # One unavailable pod is allowed, so the budget keeps no node from draining, however few there are.
+    assert found["PodDisruptionBudget/wisp-gateway"]["spec"]["maxUnavailable"] == 1
+    assert "HorizontalPodAutoscaler/wisp-gateway" not in rendered()

@@ -31,8 +31,19 @@ from api_server import model, until
             },
             "policy.envSecretRefs",
         ),
+        (
+            {
+                "model": {"uri": "hf://acme/m"},
+                "podTemplate": {
+                    "labels": {"app": "checkout"},
+                    "annotations": {"iam.amazonaws.com/role": "admin"},
+                    "priorityClassName": "system-node-critical",
+                },
+            },
+            "policy.priorityClasses",
+        ),
     ],
-    ids=["directory of a node", "code from an image", "any Secret"],
+    ids=["directory of a node", "code from an image", "any Secret", "pods of others"],
 )
 def test_a_model_that_asks_for_more_has_no_pods_and_its_neighbour_has(
     server, namespace, start_operator, spec, value

@@ -55,7 +55,7 @@ def account(server):
         pytest.skip(f"{helm} is missing; `make cluster` builds it")
     command = [str(helm), "template", "wisp", str(ROOT / "charts/wisp"), "--namespace", SPACE]
     command += ["--kube-version", "1.34", "--set", "operator.markIdlePods=true"]
-    command += ["--set", "policy.fileDirectories={/srv/models}"]
+    command += ["--set", "policy.fileDirectories={/srv/models},policy.priorityClasses={inference-*}"]
     command += [part for name in PARTS for part in ("--show-only", f"templates/operator-{name}.yaml")]
     manifests = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     server.kubectl("create", "namespace", SPACE)
@@ -162,6 +162,8 @@ def deployment(owner=OWNER, security=HARMLESS, host_path="/srv/models/m", **pod)
         (deployment(volumes=[ACCOUNT_VOLUME]), "mounts no volume of another kind"),
         (deployment(volumes=[SECRET_VOLUME]), "mounts no volume of another kind"),
         (deployment(host_path="/"), "mounts no directory of a node"),
+        (deployment(priorityClassName="system-node-critical"), "gives pods no priority"),
+        (deployment(priorityClassName="inference-low"), ""),  # opened by policy.priorityClasses
         (deployment(host_path="/srv/models-of-others"), "mounts no directory of a node"),
     ],
 )

@@ -17,4 +17,24 @@ end containerd
 awk -v below="^($RUN|$DATA)/" '$2 ~ below { print $2 }' /proc/mounts | sort -r | while read -r mount; do umount -l "$mount"; done
 ip netns del $NS 2>/dev/null
 for root in $(cgroup_roots); do [ ! -d "$root/$NS" ] || find "$root/$NS" -depth -type d -exec rmdir {} + 2>/dev/null; done
+
+# Traces in folders that components choose themselves; a folder goes if nothing else is in it. A socket that nobody
+# listens on is a trace of a process that is gone, whosever it was.
+for sandbox in $DATA/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
+  rm -f /var/lib/cni/results/*-"$(basename "$sandbox")"-*
+done
+[ ! -d /var/log/containers ] || find /var/log/containers -type l -lname "$DATA/*" -delete
+python3 - /var/lib/kubelet/device-plugins/kubelet.sock /run/nri/nri.sock /run/containerd/s/* <<'P'
+import contextlib, os, socket, sys
+
+for path in filter(os.path.exists, sys.argv[1:]):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+P
+rmdir /var/lib/cni/results /var/lib/cni /var/log/containers /var/lib/kubelet/device-plugins /var/lib/kubelet \
+  /run/nri /run/containerd/s /run/containerd 2>/dev/null
 rm -rf $DATA $RUN
+echo "down.sh: the node is gone; kept for the next one: ${NODE_BIN%/*} and the Debian packages that up.sh installed" >&2

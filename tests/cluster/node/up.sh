@@ -144,7 +144,7 @@ start_kubelet() {
   python3 "$here/image.py" $RUN/pause.tar wisp.test/pause:1 /pause "$NODE_BIN/pause=/pause"
   for image in $RUN/pause.tar "$@"; do ctr -a $RUN/containerd.sock -n k8s.io images import "$image" >/dev/null; done
   start kubelet kubelet --config kubelet.yaml --kubeconfig pki/node.kubeconfig --hostname-override node1 --node-ip $NODE_IP \
-    --root-dir $DATA/kubelet
+    --root-dir $DATA/kubelet --cert-dir $DATA/kubelet/pki
   until_true 60 inside sh -c "kubectl get node node1 | grep -q ' Ready'"
 }
 
