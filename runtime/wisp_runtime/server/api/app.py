@@ -20,6 +20,7 @@ from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.http.health import error_response, health_endpoints
+from wisp_runtime.server.http.request_id import given_id, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.service import Service
 
@@ -126,7 +127,7 @@ class Admission:
         if scope["type"] != "http" or not scope["path"].startswith("/v1"):
             await self._app(scope, receive, send)
             return
-        status = CLIENT_LEFT
+        status, request_id = CLIENT_LEFT, given_id(scope)
         is_counted = False
 
         def count() -> None:
@@ -146,14 +147,16 @@ class Admission:
             nonlocal status
             status = message.get("status", status)
             count()
-            await send(message)
+            is_start = message["type"] == "http.response.start"
+            await send(with_request_id(message, request_id) if is_start else message)
 
         try:
             await self._admit(scope, receive_and_count, send_and_record)
         except Exception as error:
             if status != CLIENT_LEFT:  # the response has begun and can only be broken off
                 raise
-            log.exception("%s %r failed by a bug of ours", scope["method"], scope["path"])
+            named = (request_id or b"without an id").decode()
+            log.exception("%s %r (request %s) failed by a bug of ours", scope["method"], scope["path"], named)
             body = internal_error(error).body()
             await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_record)
         finally:
