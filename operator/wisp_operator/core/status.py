@@ -143,7 +143,7 @@ def summarise(
         replicas=len(observation.pods),
         ready_replicas=len(observation.ready),
         desired_replicas=decision.replicas,
-        pods=f"{len(observation.ready)}/{max(len(observation.live), decision.replicas)}",
+        pods=f"{len(observation.ready)}/{_wanted(observation, decision)}",
         fit=_fit(observation),
         cold_start=_cold_starts(observation),
         performance=_performance(observation.ready),
@@ -155,6 +155,12 @@ def summarise(
             model_conditions(model, observation, decision), previous, model.generation, now
         ),
     )
+
+
+def _wanted(observation: Observation, decision: Decision) -> int:
+    """Pods that exist or should; one where a failure keeps the first from being made."""
+    is_put_off = decision.why in ("CrashBackOff", "Replace")
+    return max(len(observation.live), decision.replicas, int(is_put_off))
 
 
 def invalid_status(
@@ -173,6 +179,17 @@ def refused_status(
         condition("Ready", "False", reason, message),
     ]
     return Status("Failed", generation, conditions=with_times(conditions, previous, generation, now))
+
+
+def unchecked_status(generation: int, now: float) -> Status:
+    """Build the first status of a model whose fit takes long to check; nothing is made for it yet."""
+    message = "Whether the model fits is being checked; where its files lie has not answered yet."
+    conditions = [
+        condition("Accepted", "True", "Accepted"),
+        condition("Fits", "Unknown", "FitUnknown", message),
+        condition("Ready", "False", "FitUnknown", message),
+    ]
+    return Status("Waking", generation, conditions=with_times(conditions, (), generation, now))
 
 
 def failed_status(

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from recording_cluster import TOO_LARGE, World
+from recording_cluster import TOO_LARGE, UNKNOWN, World
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.access.api_server import ApiError
@@ -13,8 +13,10 @@ from wisp_operator.cluster.reconcile import blockages
 from wisp_operator.cluster.reconcile.fitting import Verdict
 from wisp_operator.cluster.reconcile.pod_requests import DELETION_COST
 from wisp_operator.cluster.reconcile.reconciler import UNNAMED_REQUEUE_S, Reconciler
+from wisp_operator.cluster.reconcile.reporting import UNCHECKED_S
 from wisp_operator.core.access.policy import Policy
 from wisp_operator.core.fit.verdict import FitReport
+from wisp_operator.core.times import timestamp
 from wisp_operator.desired.inference_pool import ANNOTATION
 
 
@@ -70,8 +72,23 @@ def test_a_waiting_request_raises_replicas_at_once():
 def test_nothing_is_made_before_it_is_known_whether_it_fits():
     world = World()
     world.verdict = None
-    assert world.reconcile() is None
-    assert world.writes == []
+    world.model["metadata"]["creationTimestamp"] = timestamp(time.time())
+    assert world.reconcile() == UNCHECKED_S
+    assert (world.writes, world.statuses) == ([], [])
+
+
+def test_a_model_whose_fit_takes_long_to_check_says_so():
+    world = World()
+    world.verdict = None
+    world.model["metadata"]["creationTimestamp"] = timestamp(time.time() - 3)
+    for _ in range(2):
+        assert world.reconcile() is None
+    assert (world.writes, len(world.statuses)) == ([], 1)
+    reasons = {entry["type"]: entry["reason"] for entry in world.status["conditions"]}
+    assert reasons == {"Accepted": "Accepted", "Fits": "FitUnknown", "Ready": "FitUnknown"}
+    world.verdict = UNKNOWN
+    world.reconcile()
+    assert world.status["state"] == "Asleep"
 
 
 def test_a_model_that_does_not_fit_stays_at_zero_despite_demand():

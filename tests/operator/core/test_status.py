@@ -238,6 +238,20 @@ def test_numbers_come_from_the_pods():
     assert (found["selector"], found["url"]) == ("wisp.dev/model=chat", "http://127.0.0.1:8080/v1")
 
 
+@pytest.mark.parametrize(
+    ("found", "observation", "expect"),
+    [
+        (model(), Observation(), "0/0"),
+        (model(replicas=2), Observation((READY,)), "1/2"),
+        (model(), Observation((READY, pod("BackingOff", "q")), crashes=1, last_failure=KILLED), "1/2"),
+        (model(replicas=1), Observation((READY, pod("Draining", "q"))), "1/1"),
+        (model(replicas=1), Observation(crashes=1, last_failure=KILLED), "0/1"),  # its next try waits
+    ],
+)
+def test_the_replicas_column_counts_ready_pods_of_those_that_should_be(found, observation, expect):
+    assert summary(observation, found).pods == expect
+
+
 def test_the_last_failure_is_kept_while_at_zero():
     found = summary(Observation((), crashes=2, last_failure=KILLED)).to_dict()
     assert found["state"] == "Asleep"

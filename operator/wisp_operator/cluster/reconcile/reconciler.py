@@ -119,7 +119,7 @@ class Reconciler:
         nodes = eligible(model.spec, self._dependencies.caches.nodes())
         verdict = self._dependencies.fit_checker.verdict(model, devices(model.spec, nodes))
         if verdict is None:
-            return None
+            return await self._reporter.report_unchecked(body, now)
         history.fit = verdict.report
         await record_mounts(self._dependencies.writer, history, pods, now)
         deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]

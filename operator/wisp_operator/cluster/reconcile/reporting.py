@@ -16,11 +16,13 @@ from wisp_operator.core import status
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import shortened
 from wisp_operator.core.observation import Observation
+from wisp_operator.core.times import seconds_of
 from wisp_operator.errors import InvalidModel
 
 log = logging.getLogger(__name__)
 
 REFUSED = "NotAllowed"
+UNCHECKED_S = 2.0
 
 
 class Reporter:
@@ -52,6 +54,16 @@ class Reporter:
             )
         for event in events(model, notes, now, self._identity):
             await self._writer.emit(event)
+
+    async def report_unchecked(self, body: Mapping[str, Any], now: float) -> float | None:
+        """Give a model that has no status one if its fit takes long; the seconds until that is to be done."""
+        metadata = body["metadata"]
+        age_s = now - (seconds_of(metadata.get("creationTimestamp")) or 0.0)
+        if body.get("status") or age_s < UNCHECKED_S:
+            return None if body.get("status") else UNCHECKED_S
+        unchecked = status.unchecked_status(metadata["generation"], now)
+        await self._writer.write_status(metadata["name"], metadata["namespace"], unchecked.to_dict())
+        return None
 
     async def report_invalid(self, body: Mapping[str, Any], error: InvalidModel) -> None:
         """Report in status that this version of the operator cannot read the spec; keep the children."""
