@@ -14,7 +14,7 @@ from pathlib import Path
 
 FAKE = Path(__file__).parent / "operator/fake_runtime.py"
 WISP = Path(sys.executable).with_name("wisp")
-PATIENCE_S = 15
+PATIENCE_S = 60
 
 
 def manifest(name="tiny", namespace="default", *, uri="hf://fake/tiny", fake=None, **spec):
@@ -91,7 +91,7 @@ class Up:
 
     def pid_of_pod(self, key="default/tiny"):
         address = next(e["address"] for e in self.state(key)["endpoints"] if not e["draining"])
-        with urllib.request.urlopen(f"http://{address}/pid", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}/pid", timeout=PATIENCE_S) as answer:
             return json.load(answer)["pid"]
 
     def processes(self):

@@ -247,9 +247,9 @@ class World:
         self._thread.start()
         self._running: Any = None
         self._clients = ThreadPoolExecutor(32)
-        self.http = httpx.Client(timeout=20, trust_env=False)
+        self.http = httpx.Client(timeout=60, trust_env=False)
 
-    def do(self, work: Any, timeout_s: float = 20) -> Any:
+    def do(self, work: Any, timeout_s: float = 60) -> Any:
         """Run a coroutine in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
@@ -299,7 +299,7 @@ class World:
         self.until(lambda: self.gateway.server.started)
         return self
 
-    def until(self, claim: Callable[[], Any], timeout_s: float = 10) -> Any:
+    def until(self, claim: Callable[[], Any], timeout_s: float = 60) -> Any:
         """Wait for a claim to become true."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -28,7 +28,7 @@ class Followed:
             for key, model in self.discovery.snapshot.items()
         }
 
-    async def until(self, claim, seconds=5.0):
+    async def until(self, claim, seconds=60.0):
         async with asyncio.timeout(seconds):
             while not claim():
                 await asyncio.sleep(0.005)

@@ -9,7 +9,7 @@ from typing import Any
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
-def connect(world: Any, timeout_s: float = 5.0, receive_buffer_bytes: int | None = None) -> socket.socket:
+def connect(world: Any, timeout_s: float = 60.0, receive_buffer_bytes: int | None = None) -> socket.socket:
     """Open a connection to the gateway."""
     host, port = world.url.removeprefix("http://").split(":")
     connection = socket.socket()

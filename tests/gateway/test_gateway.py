@@ -26,9 +26,9 @@ def test_not_ready_before_the_first_snapshot_and_ready_ever_after(world):
 def test_a_stopping_gateway_is_unready_first_and_still_takes_requests(world):
     """A deleted gateway pod gets requests until every node has its endpoint removed."""
     world.model("m", world.pod(world.does.talk(8, gap_s=0.1)))
-    world.start(shutdown_delay_s=0.4, drain_timeout_s=5)
+    world.start(shutdown_delay_s=2, drain_timeout_s=60)
     host, port = world.url.removeprefix("http://").split(":")
-    kept = http.client.HTTPConnection(host, int(port), timeout=5)
+    kept = http.client.HTTPConnection(host, int(port), timeout=60)
     kept.request("GET", "/readyz")
     assert kept.getresponse().read() == b"ok\n"
     stream = world.background(lambda: world.text_of(world.chat(stream=True)))
@@ -38,7 +38,7 @@ def test_a_stopping_gateway_is_unready_first_and_still_takes_requests(world):
     unready = kept.getresponse()
     assert (unready.status, unready.getheader("connection")) == (503, "close")  # go elsewhere now
     late = world.background(lambda: world.text_of(world.chat(stream=True)))
-    assert stream.result(10) == late.result(10) == "w0 w1 w2 w3 w4 w5 w6 w7 "
+    assert stream.result(60) == late.result(60) == "w0 w1 w2 w3 w4 w5 w6 w7 "
     world.until(lambda: world._running.done())
 
 
@@ -48,7 +48,7 @@ def test_a_stream_that_outlives_the_drain_ends_in_an_error_and_not_in_silence(wo
     stream = world.background(lambda: world.post(json={"model": "m", "stream": True, "messages": []}).text)
     world.until(lambda: world.state()["running"] == 1)
     world.call(world.gateway.server.stop)
-    assert '"code": "gateway_stopping"' in stream.result(5)
+    assert '"code": "gateway_stopping"' in stream.result(60)
 
 
 def test_a_loop_that_ends_ends_the_gateway(world):
@@ -60,7 +60,7 @@ def test_a_loop_that_ends_ends_the_gateway(world):
     world.discovery.run = broken
     world.start()
     with pytest.raises(RuntimeError, match="a bug"):
-        world._running.result(10)
+        world._running.result(60)
     world.gateway = None
 
 

@@ -27,7 +27,7 @@ class Process:
 
     @property
     def url(self):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "listening on " not in self.log.read_text():
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
@@ -43,7 +43,7 @@ class Process:
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def start(tmp_path):
             process.process.wait()
 
 
-def until(claim, timeout_s=5):
+def until(claim, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not claim():
         assert time.monotonic() < deadline
@@ -93,7 +93,7 @@ def test_the_directory_file_may_come_late_change_break_and_go(start):
 def test_a_port_in_use_is_one_sentence_and_exit_1(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         gateway = start("--port", str(taken.getsockname()[1]))
-        assert gateway.process.wait(10) == 1
+        assert gateway.process.wait(60) == 1
     lines = gateway.log.read_text().splitlines()
     assert len(lines) == 1
     assert "address already in use" in lines[0]
@@ -112,7 +112,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_1(start):
 )
 def test_invalid_settings_are_named_and_end_the_process(start, flags, code, message):
     gateway = start(*flags)
-    assert gateway.process.wait(10) == code
+    assert gateway.process.wait(60) == code
     assert message in gateway.log.read_text()
     assert "Traceback" not in gateway.log.read_text()
 
@@ -122,14 +122,14 @@ def test_flags_come_from_the_environment_but_not_from_kubernetes_service_links(s
     assert httpx.get(f"{gateway.url}/state").json()["gateway"] == "gw-9"
     assert json.loads(gateway.log.read_text().splitlines()[0])["level"] == "info"
     linked = start("--help", WISP_GATEWAY_PORT="tcp://10.0.0.1:80")
-    assert linked.process.wait(10) == 0
+    assert linked.process.wait(60) == 0
 
 
 def test_sigterm_finishes_running_requests_and_refuses_those_that_wait_too_long(start):
     gateway = start("--drain-timeout-s", "0.6", "--shutdown-delay-s", "0.5")
     gateway.write(directory("a"))
     until(lambda: gateway.models() == ["a"])
-    with httpx.Client(timeout=10) as client:
+    with httpx.Client(timeout=60) as client:
         held = client.build_request("POST", f"{gateway.url}/v1/completions", json={"model": "a"})
         url = gateway.url
         import concurrent.futures
@@ -139,6 +139,6 @@ def test_sigterm_finishes_running_requests_and_refuses_those_that_wait_too_long(
             until(lambda: httpx.get(f"{url}/state").json()["models"][0]["waiting"] == 1)
             gateway.process.send_signal(signal.SIGTERM)
             until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
-            answer = waiting.result(10)
+            answer = waiting.result(60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "gateway_stopping")
-    assert gateway.process.wait(10) == 0
+    assert gateway.process.wait(60) == 0

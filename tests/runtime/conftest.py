@@ -35,5 +35,5 @@ def api(server):
     engine.refuses_with = "error"
     engine.submitted.clear()
     engine.aborted.clear()
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client

@@ -124,7 +124,7 @@ def test_ready_is_not_said_before_requests_are_let_in(capsys):
         await asyncio.sleep(0.1)
         assert "ready" not in capsys.readouterr().err
         is_open = True
-        await asyncio.wait_for(following, 1)
+        await asyncio.wait_for(following, 60)
 
     asyncio.run(run())
     assert "ready after" in capsys.readouterr().err

@@ -25,7 +25,7 @@ HOSTILE = {
     "negative": (b'{"ledger": {"fits": true, "weightsBytes": -1}}', {}),
     "phases-many": (json.dumps({"phases": [{"name": "x"}] * 2000}).encode(), {}),
     "32-mib": (b" " * (32 << 20), {}),
-    "bomb": (gzip.compress(b" " * (256 << 20)), {"content-encoding": "gzip"}),
+    "bomb": (lambda: gzip.compress(b" " * (256 << 20)), {"content-encoding": "gzip"}),
     "charset": (b"{}", {"content-type": "application/json; charset=nope"}),
     "redirect-loop": (b"", {"location": f"http://{EVIL}:{PORT}/state"}),
     "slow": (b" " * 100, {"x-pause": "0.2"}),
@@ -49,6 +49,7 @@ class Pods(BaseHTTPRequestHandler):
             self.answer(*type(self).evil)
 
     def answer(self, body, headers):
+        body = body() if callable(body) else body
         self.send_response(307 if "location" in headers else 200)
         for name, value in {"content-type": "application/json", **headers}.items():
             self.send_header(name, value)

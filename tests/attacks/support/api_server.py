@@ -44,7 +44,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def until(claim, seconds=30.0, every=0.1):
+def until(claim, seconds=60.0, every=0.1):
     """Call ``claim`` until it returns something true, and return that."""
     deadline = time.monotonic() + seconds
     while not (result := claim()):

@@ -22,7 +22,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(claim: Callable[[], object], timeout_s: float = 20.0, message: str = "") -> None:
+def until(claim: Callable[[], object], timeout_s: float = 60.0, message: str = "") -> None:
     """Wait until a claim is true."""
     deadline = time.monotonic() + timeout_s
     while not claim():

@@ -21,7 +21,7 @@ def play(monkeypatch):
             server = FakeApiServer()
             await server.start()
             try:
-                await asyncio.wait_for(scene(server), 20)
+                await asyncio.wait_for(scene(server), 60)
             finally:
                 await server.stop()
 

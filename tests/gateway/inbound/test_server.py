@@ -29,9 +29,9 @@ def test_a_refused_client_may_not_go_on_sending_for_ever(world):
 
 
 def test_the_time_for_a_body_is_not_the_time_for_an_answer(world):
-    world.model("m", world.pod(world.does.talk(3, gap_s=0.3)))
-    world.start(body_timeout_s=0.2, header_timeout_s=0.2)
-    assert world.text_of(world.chat(stream=True)) == "w0 w1 w2 "
+    world.model("m", world.pod(world.does.talk(2, gap_s=1.0)))
+    world.start(body_timeout_s=0.8, header_timeout_s=0.8)
+    assert world.text_of(world.chat(stream=True)) == "w0 w1 "
 
 
 def test_a_connection_over_the_limit_is_refused_but_probes_are_answered(world):
@@ -61,7 +61,7 @@ def test_one_address_cannot_take_every_connection(world):
     refused = world.post()
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
     with socket.socket() as other:
-        other.settimeout(5)
+        other.settimeout(60)
         other.bind(("127.0.0.2", 0))
         other.connect(("127.0.0.1", world.gateway.config.port))
         other.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -77,9 +77,9 @@ def test_long_requests_sent_before_the_first_answer_are_all_answered(world):
     world.model("m", world.pod(world.does.talk(1, gap_s=0.1)))
     world.start()
     body = {"model": "m", "prompt": "x" * 200_000}
-    with connect(world, timeout_s=10) as connection:
+    with connect(world, timeout_s=60) as connection:
         sending = world.background(lambda: connection.sendall(request(**body) * 5))
         received = b""
         while received.count(b"HTTP/1.1 200 ") < 5 or not received.endswith(b"}"):
             received += connection.recv(65536)
-        sending.result(1)
+        sending.result(60)

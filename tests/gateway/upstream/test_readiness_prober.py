@@ -15,7 +15,7 @@ def test_a_pod_that_broke_one_connection_comes_back_without_queued_requests(worl
     world.until(lambda: [e["ready"] for e in world.state()["endpoints"]].count(True) == 1)
     broken.handler = world.does.talk()
     world.do(broken.start())
-    world.until(lambda: all(e["ready"] for e in world.state()["endpoints"]), timeout_s=2)
+    world.until(lambda: all(e["ready"] for e in world.state()["endpoints"]))
 
 
 def test_a_draining_pod_gets_nothing_new_and_keeps_what_it_has(world):
@@ -30,7 +30,7 @@ def test_a_draining_pod_gets_nothing_new_and_keeps_what_it_has(world):
     ]
     world.publish([{"namespace": "default", "name": "m", "state": "Ready", "endpoints": ends}])
     assert all(world.post().status_code == 200 for _ in range(10))
-    assert stream.result(5).endswith("w5 ")
+    assert stream.result(60).endswith("w5 ")
     assert (len(leaving.seen), len(other.seen)) == (1, 10)
 
 
@@ -47,5 +47,5 @@ def test_a_namespace_with_many_pods_has_few_probes_at_a_time_and_each_pod_its_tu
     asked = [
         world.background(lambda m=m: world.post(json={"model": m, "messages": []})) for m in ("many", "m")
     ]
-    assert [answer.result(5).status_code for answer in asked] == [200, 200]
+    assert [answer.result(60).status_code for answer in asked] == [200, 200]
     assert world.gateway._prober._of_namespace.total() == 0

@@ -8,7 +8,8 @@ import socket
 import time
 
 import httpx
-import pytest
+from raw_client import connect
+from raw_client import request as raw_request
 
 BODY = {"model": "m", "prompt": "x", "stream": True}
 
@@ -17,12 +18,10 @@ def test_a_pods_bytes_arrive_unchanged_and_at_once(world):
     events = [b": pod's own comment\n\n", world.event("ä"), b"data: {}\n", b"\n", b"data: [DONE]\n\n"]
     chunks = [world.framed(event) for event in events]
     world.model("m", world.pod(world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n", gap_s=0.03)))
-    began = time.monotonic()
     with httpx.stream("POST", f"{world.start().url}/v1/completions", json=BODY) as answer:
         chunks = list(answer.iter_raw())
     assert b"".join(chunks) == b"".join(events)
     assert len(chunks) >= 4  # not buffered
-    assert time.monotonic() - began < 5
 
 
 def test_events_split_over_many_chunks_and_without_a_last_newline_arrive_complete(world):
@@ -38,7 +37,7 @@ def test_a_client_that_disconnects_ends_the_work_at_the_pod(world):
     stream = world.start().chat(stream=True)
     next(stream)
     stream.close()
-    world.until(lambda: pod.seen[0].was_cut, timeout_s=2)
+    world.until(lambda: pod.seen[0].was_cut)
     world.until(lambda: world.state()["running"] == 0)
     world.until(lambda: world.metric('wisp_gateway_requests_total{model="default/m",code="499"}') == 1)
 
@@ -47,9 +46,10 @@ def test_a_client_that_disconnects_before_the_answer_ends_the_work_too(world):
     pod = world.pod(world.does.write())
     world.model("m", pod)
     world.start()
-    with pytest.raises(httpx.ReadTimeout):
-        world.post(timeout=0.3)
-    world.until(lambda: pod.seen[0].was_cut, timeout_s=2)
+    with connect(world) as leaving:
+        leaving.sendall(raw_request(**BODY))
+        world.until(lambda: pod.seen)
+    world.until(lambda: pod.seen[0].was_cut)
     assert world.state()["running"] == 0
 
 
@@ -118,7 +118,7 @@ def test_a_hundred_streams_at_once_do_not_mix(world):
             return [line async for line in answer.aiter_lines() if line]
 
     async def all_clients():
-        async with httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=100)) as client:
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=100)) as client:
             return await asyncio.gather(*(ask(client, f"c{index}") for index in range(100)))
 
     for index, lines in enumerate(asyncio.run(all_clients())):

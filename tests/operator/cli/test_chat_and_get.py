@@ -88,7 +88,7 @@ def wisp(*arguments, given="", environment=None):
         input=given,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
         env=environment,
     )
@@ -173,7 +173,7 @@ def terminal(*arguments):
 
     def until(text):
         nonlocal shown
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while text not in shown:
             ready, _, _ = select.select([controller], [], [], deadline - time.monotonic())
             assert ready, (text, shown)
@@ -188,7 +188,7 @@ def terminal(*arguments):
         yield until, press
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         os.close(controller)
 
 
@@ -254,7 +254,7 @@ def test_the_call_that_wisp_up_prints_can_be_pasted(gateway):
     console = Console(file=io.StringIO(), width=80, color_system=None)
     console.print(table.render([row], gateway.url, {}, []))
     _, _, printed = console.file.getvalue().partition("call  ")
-    done = subprocess.run(["bash", "-c", printed], capture_output=True, timeout=20, check=False)
+    done = subprocess.run(["bash", "-c", printed], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert b"Hello" in done.stdout
     body, _ = gateway.asked[0]
@@ -294,5 +294,5 @@ def test_watch_prints_again_only_what_changed(gateway):
         assert "Asleep" in process.stdout.readline() + process.stdout.readline()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()

@@ -189,9 +189,9 @@ def test_a_folder_that_cannot_be_served_is_reported_at_the_start(tmp_path, broke
     folder = huge_context(tmp_path / "model")
     broken(folder)
     with up(tmp_path, manifest(uri=f"file://{folder}")) as running:
-        log = running.log.read_text()
-        assert f"WARNING default/tiny: Failed ({reason}) " in log
-        assert said in log
+        failed = f"WARNING default/tiny: Failed ({reason}) "
+        running.until(lambda: failed in running.log.read_text())  # before the first request
+        assert said in running.log.read_text()
         assert running.state()["reason"] == reason
         assert running.ask()[0] == 503
 

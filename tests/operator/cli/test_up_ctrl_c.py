@@ -22,7 +22,7 @@ def test_a_stream_that_outlives_the_drain_ends_with_its_error_event(tmp_path, in
             running.process.send_signal(signal.SIGINT)
             running.until(lambda: "Ctrl-C again" in running.log.read_text())
         for stream in streams:
-            stream.join(20)
-        assert running.process.wait(20) == 0
+            stream.join(60)
+        assert running.process.wait(60) == 0
     assert [status for status, _ in answers] == [200] * 4
     assert all('"code": "gateway_stopping"' in body for _, body in answers)

@@ -29,7 +29,7 @@ def test_a_missing_gpu_is_an_error_at_once(tmp_path):
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps(manifest(1)))
     command = [str(WISP), "up", str(file), "--port", "0", "--device", "cuda"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "--device cuda: nvidia-smi lists no GPU" in done.stderr
 

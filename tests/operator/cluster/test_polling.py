@@ -7,6 +7,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from machine_pace import pace
 
 from wisp_operator.cluster.observation.polling import Poller
 
@@ -51,7 +52,7 @@ HOSTILE = {
     "no number": http(b'{"load": {"running": NaN, "waiting": "many"}}'),
     "ten thousand phases": http(json.dumps({"phases": [{"name": "x"}] * 10_000}).encode()),
     "16 MiB": http(b'{"status": "' + b"x" * (16 << 20) + b'"}'),
-    "a bomb": http(gzip.compress(b" " * (64 << 20)), "content-encoding: gzip"),
+    "a bomb": lambda: http(gzip.compress(b" " * (64 << 20)), "content-encoding: gzip"),
     "no text": http(b"\xff\xfe\x00"),
     "an unknown character set": http(GOOD).replace(b"application/json", b"application/json; charset=nope"),
     "no HTTP": b"hello\r\n\r\n",
@@ -65,12 +66,12 @@ def test_whatever_a_pod_answers_the_others_are_polled_on(answer):
     async def scenario():
         changed = []
         poller = Poller(changed.append)
-        async with pod(answer) as bad, pod(http(GOOD)) as good:
+        async with pod(answer() if callable(answer) else answer) as bad, pod(http(GOOD)) as good:
             poller.set_pods("evil/m", {"bad": (bad, False)})
             task = asyncio.create_task(poller.run())
             await asyncio.sleep(0.8)
             poller.set_pods("team/m", {"good": (good, False)})  # after the bad one was polled
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not poller.states("team/m"):
                     assert not task.done(), task.exception()
                     await asyncio.sleep(0.02)
@@ -107,10 +108,13 @@ def test_pods_that_do_not_answer_delay_no_other_models_pods():
             poller.set_pods("team/m", {"good": (good, False)})
             while not poller.states("team/m"):
                 await asyncio.sleep(0.02)
-                assert time.monotonic() - began < 2.0
+            took_s = time.monotonic() - began
             await end(task)
+        return took_s
 
-    asyncio.run(scenario())
+    with pace() as machine:
+        took_s = asyncio.run(scenario())
+    assert took_s < 2.0 * machine.stretch
 
 
 def test_a_pod_that_goes_while_it_is_asked_leaves_nothing_behind():

@@ -206,6 +206,12 @@ def test_a_child_wakes_the_model_that_its_label_names(kind, labels, key):
     assert model_key(kind, {"metadata": {"name": "chat", "namespace": "a", "labels": labels}}) == key
 
 
+async def until(claim):
+    async with asyncio.timeout(60):
+        while not claim():
+            await asyncio.sleep(0.005)
+
+
 def run_queue(scenario, reconcile, workers=2):
     async def main():
         queue = WorkQueue(Metrics())
@@ -218,22 +224,24 @@ def run_queue(scenario, reconcile, workers=2):
 
 
 def test_a_model_is_never_reconciled_twice_at_once_and_a_change_meanwhile_is_not_lost():
-    reconciled, busy = [], set()
+    reconciled, busy, proceed = [], set(), asyncio.Event()
 
     async def reconcile(key):
         assert key not in busy
         busy.add(key)
         reconciled.append(key)
-        await asyncio.sleep(0.02)
+        await proceed.wait()
         busy.discard(key)
 
     async def scenario(queue):
         for _ in range(5):
             queue.add("a/chat")
-        await asyncio.sleep(0.01)
+        await until(lambda: busy)
         for _ in range(5):
             queue.add("a/chat")
-        await asyncio.sleep(0.08)
+        proceed.set()
+        await until(lambda: len(reconciled) == 2)
+        await asyncio.sleep(0.05)
 
     run_queue(scenario, reconcile)
     assert reconciled == ["a/chat"] * 2
@@ -250,7 +258,7 @@ def test_a_reconcile_that_fails_is_tried_again_and_others_go_on(caplog):
     async def scenario(queue):
         queue.add("bad")
         queue.add("good")
-        await asyncio.sleep(0.7)
+        await until(lambda: sorted(reconciled) == ["bad", "bad", "good"])
 
     run_queue(scenario, reconcile)
     assert (reconciled.count("bad"), reconciled.count("good")) == (2, 1)
@@ -266,7 +274,8 @@ def test_a_reconcile_may_ask_for_the_next_one():
 
     async def scenario(queue):
         queue.add("a/chat")
-        await asyncio.sleep(0.15)
+        await until(lambda: len(reconciled) == 3)
+        await asyncio.sleep(0.05)
 
     run_queue(scenario, reconcile)
     assert len(reconciled) == 3

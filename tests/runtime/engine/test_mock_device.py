@@ -142,5 +142,5 @@ def test_a_step_that_does_not_end_in_time_is_reported(folder):
     ended = threading.Event()
     watchdog = Watchdog(lambda timeout_s: (reported.append(timeout_s), ended.set()), timeout_s=0.05)
     run(ScriptedChannel(request("a", 5, 2)), engine.scheduler, WatchedRunner(engine.runner, watchdog))
-    assert ended.wait(5)
+    assert ended.wait(60)
     assert reported == [0.05]

@@ -14,6 +14,7 @@ from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 
 TIMEOUT_S = 0.1
+LONG_TIMEOUT_S = 1.0  # longer than a busy machine lets one short step wait
 
 
 class Hung:
@@ -37,7 +38,7 @@ class Hung:
 
     def hang(self, where):
         if self.where == where:
-            self.gate.wait(5)
+            self.gate.wait(60)
 
 
 @pytest.mark.parametrize("where", ["forward", "sample", "sampled_tokens"])
@@ -49,20 +50,19 @@ def test_a_wait_that_takes_too_long_is_reported_once(where):
         runner.gate.set()
 
     watched = WatchedRunner(runner, Watchdog(end, TIMEOUT_S))
-    began_s = time.monotonic()
     assert run_step(watched, ()) == ["sampled"]
     assert timeouts == [TIMEOUT_S]
-    assert time.monotonic() - began_s < 3
+    assert runner.gate.is_set()
 
 
 def test_many_short_waits_are_no_timeout():
     timeouts, runner = [], Hung("nowhere")
-    watched = WatchedRunner(runner, Watchdog(timeouts.append, TIMEOUT_S))
-    until_s = time.monotonic() + 3 * TIMEOUT_S
+    watched = WatchedRunner(runner, Watchdog(timeouts.append, LONG_TIMEOUT_S))
+    until_s = time.monotonic() + 1.5 * LONG_TIMEOUT_S
     while time.monotonic() < until_s:
         run_step(watched, ())
     assert timeouts == []
-    time.sleep(2 * TIMEOUT_S)  # and an engine with nothing to do times out no more
+    time.sleep(1.5 * LONG_TIMEOUT_S)  # and an engine with nothing to do times out no more
     assert timeouts == []
 
 

@@ -34,9 +34,9 @@ class PriorityKey:
 
     def all_reduce(self, x):
         self.partials[self.rank] = x
-        self.barrier.wait(timeout=20)
+        self.barrier.wait(timeout=60)
         total = np.add.reduce(self.partials)
-        self.barrier.wait(timeout=20)  # nobody writes its next partial sum before all have read
+        self.barrier.wait(timeout=60)  # nobody writes its next partial sum before all have read
         self.sums += 1
         return total
 

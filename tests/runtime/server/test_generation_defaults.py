@@ -43,7 +43,7 @@ def defaulted(tmp_path_factory):
 @pytest.fixture
 def client(defaulted):
     defaulted.engine.submitted.clear()
-    with httpx.Client(base_url=defaulted.url, timeout=20) as client:
+    with httpx.Client(base_url=defaulted.url, timeout=60) as client:
         yield client
 
 

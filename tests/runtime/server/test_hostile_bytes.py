@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 
 import httpx
 import pytest
@@ -56,15 +55,13 @@ def test_heads_and_framing_are_bounded_by_their_raw_bytes(server, before, part):
 
 
 def test_an_unfinished_body_delays_no_stop(tiny_model):
-    with live_server(tiny_model, drain_timeout_s=30) as server, connect(server) as connection:
+    with live_server(tiny_model, drain_timeout_s=600) as server, connect(server) as connection:
         connection.sendall(CHAT + b"content-length: 100\r\n\r\n{")
-        time.sleep(0.3)
+        server.wait_until(lambda: len(server.server._web.server_state.tasks) == 1)
         assert server.server.service.active == 0
-        began_s = time.monotonic()
         server.stop()
         answer = connection.recv(65536)
         assert server.join() is None
-        assert time.monotonic() - began_s < 3
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"server_stopping" in answer
 
@@ -96,7 +93,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_sequences_are_aborted(ti
         content = json.dumps(body).encode()
         silent.sendall(CHAT + b"content-length: %d\r\n\r\n" % len(content) + content)
         server.wait_until(lambda: server.server.service.active == 1)
-        server.wait_until(lambda: server.server.service.active == 0, timeout_s=20)
+        server.wait_until(lambda: server.server.service.active == 0)
         assert (
             httpx.post(f"{server.url}/v1/chat/completions", json=ASK | {"max_tokens": 9}).status_code == 200
         )

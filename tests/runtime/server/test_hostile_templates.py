@@ -7,12 +7,14 @@ import time
 import httpx
 import pytest
 from fake_engine import live_server, write_model
+from machine_pace import pace
 from probes import MIB, peak_bytes, reset_peak, slowest_livez
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 IF_ASKED = "{% if messages[0].content == 'attack' %}"  # other requests get an ordinary prompt
 ATTACK = ASK | {"messages": [{"role": "user", "content": "attack"}]}
+TOO_LARGE = "MiB of memory|not done after 10 s"
 TOO_LONG = "2 s of processor time|not done after 10 s"  # the latter where others have the processors
 POWERS = "{% set n = 9 * messages | length %}{{ n ** (n ** (n ** n)) }}"  # no constants to fold
 
@@ -24,9 +26,9 @@ POWERS = "{% set n = 9 * messages | length %}{{ n ** (n ** (n ** n)) }}"  # no c
         (
             "{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(60) %}"
             "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-            "MiB of memory",
+            TOO_LARGE,
         ),
-        ("{% set a = ('x' * messages | length) * 1000000000 %}{{ a }}", "MiB of memory"),
+        ("{% set a = ('x' * messages | length) * 1000000000 %}{{ a }}", TOO_LARGE),
         # Each level renders the next twice.
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
@@ -66,15 +68,19 @@ def test_chats_go_on_while_a_hostile_one_is_rendered(tmp_path, stream):
     with (
         live_server(write_model(tmp_path / "tiny", template)) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
+        pace() as machine,
     ):
         client.post(CHAT, json=ASK)
-        attack = threading.Thread(target=httpx.post, args=(server.url + CHAT,), kwargs={"json": ATTACK})
+        attack = threading.Thread(
+            target=httpx.post, args=(server.url + CHAT,), kwargs={"json": ATTACK, "timeout": 60}
+        )
         attack.start()
         time.sleep(0.2)
         began_s = time.monotonic()
         assert client.post(CHAT, json=ASK | {"stream": stream}).status_code == 200
-        assert time.monotonic() - began_s < 1
+        took_s = time.monotonic() - began_s
         attack.join()
+    assert took_s < machine.stretch
 
 
 def test_a_constant_that_is_folded_without_end_ends_the_start_with_a_reason(tmp_path):

@@ -44,7 +44,7 @@ def test_a_server_whose_step_hung_starts_the_same_command_again_in_the_same_proc
     (tmp_path / "server.py").write_text(SERVER)
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "server.py"), str(model), "--port", "0"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     first, second = ended.stdout.splitlines()
     assert ended.returncode == 0, ended.stderr

@@ -26,7 +26,7 @@ def post_later(server, body, results, deaths=None):
     deaths = [] if deaths is None else deaths
 
     def post():
-        response = httpx.post(server.url + CHAT, json=body, timeout=20)
+        response = httpx.post(server.url + CHAT, json=body, timeout=60)
         results.append((response.status_code, response.text))
         deaths.append(response.headers.get("x-wisp-died"))
 
@@ -115,16 +115,18 @@ def test_a_client_that_leaves_aborts_its_sequence(api, server, stream):
         if stream:
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         server.wait_until(lambda: bool(server.engine.submitted))
-    server.wait_until(lambda: bool(server.engine.aborted), timeout_s=2)
+    server.wait_until(lambda: bool(server.engine.aborted))
     assert server.engine.aborted == [server.engine.submitted[0].request_id]
     server.wait_until(lambda: server.server.service.active == 0)
 
 
 def test_a_client_that_leaves_before_the_first_token_aborts_its_stream(api, server):
     busy(server, delay_s=30)
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(server.url + CHAT, json=ASK | {"stream": True, "n": 2}, timeout=0.3)
-    server.wait_until(lambda: len(server.engine.aborted) == 2, timeout_s=2)
+    body = json.dumps(ASK | {"stream": True, "n": 2}).encode()
+    with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) as client:
+        client.sendall(HEAD % (CHAT.encode(), len(body)) + body)
+        server.wait_until(lambda: len(server.engine.submitted) == 2)
+    server.wait_until(lambda: len(server.engine.aborted) == 2)
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_mistake_of_ours(api, server, caplog):
@@ -183,7 +185,7 @@ def test_a_stop_lets_running_requests_finish_and_refuses_new_ones(tiny_model):
     assert (status, json.loads(text)["choices"][0]["finish_reason"]) == (200, "stop")
 
 
-@pytest.mark.parametrize(("drain_timeout_s", "skips_wait"), [(0.1, False), (60, True)])
+@pytest.mark.parametrize(("drain_timeout_s", "skips_wait"), [(0.1, False), (600, True)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_that_exceed_the_drain_timeout_end_with_an_error(
     tiny_model, drain_timeout_s, skips_wait, stream
@@ -193,11 +195,11 @@ def test_requests_that_exceed_the_drain_timeout_end_with_an_error(
         results = []
         running = post_later(server, ASK | {"stream": stream}, results)
         server.wait_until(lambda: bool(server.engine.submitted))
-        time.sleep(0.1)  # a stream has begun by now
+        server.wait_until(lambda: server.engine.sent > 5)  # a stream has begun by now
         server.stop()
         if skips_wait:
             server.skip_wait()
-        assert server.join(5) is None
+        assert server.join() is None
         running.join()
     ((status, text),) = results
     assert status == (200 if stream else 503)
@@ -212,7 +214,7 @@ def test_a_dead_engine_ends_every_request_and_the_process(tiny_model, stream):
         results, deaths = [], []
         threads = [post_later(server, ASK | {"stream": stream}, results, deaths) for _ in range(3)]
         server.wait_until(lambda: len(server.engine.submitted) == 3)
-        time.sleep(0.1)
+        server.wait_until(lambda: server.engine.sent > 15)  # every stream has begun
         server.call(server.engine.die)
         assert server.join() == Fatal("EngineDied", "the engine's process was killed by signal 9")
         for thread in threads:

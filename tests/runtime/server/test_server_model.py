@@ -60,7 +60,7 @@ class Runtime:
     def wait_ready(self) -> str:
         url = self.wait_for(r"listening on (\S+)")[1]
         self.wait_for("ready after")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while httpx.get(f"{url}/readyz").status_code != 200:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -149,7 +149,7 @@ def test_a_client_that_leaves_frees_the_engine(client, served):
     )
     next(iter(stream))
     stream.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20  # less than 1,500 tokens take
     while (load := httpx.get(f"{served}/state").json()["load"])["running"]:
         assert time.monotonic() < deadline, load
         time.sleep(0.02)
@@ -170,7 +170,7 @@ def test_kill_9_of_the_engine_is_a_clean_error_and_exit_1(smollm2_dir, tmp_path,
                         extra_body={"ignore_eos": True},
                     )
                 )  # fmt: skip
-        assert running.process.wait(10) == 1
+        assert running.process.wait(60) == 1
     assert json.loads(log.read_text())["reason"] == "EngineDied"
 
 
@@ -185,14 +185,14 @@ def test_sigterm_lets_the_response_finish_and_exits_0(smollm2_dir):
             running.process.send_signal(signal.SIGTERM)
             *_, last = stream
         assert last.choices[0].finish_reason == "length"
-        assert running.process.wait(10) == 0
+        assert running.process.wait(60) == 0
 
 
 def test_two_interrupts_end_it_at_once(smollm2_dir):
-    with runtime(smollm2_dir, "--max-context", "1024", "--drain-timeout-s", "60") as running:
+    with runtime(smollm2_dir, "--max-context", "1024", "--drain-timeout-s", "600") as running:
         url = running.wait_ready()
         body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as response:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
             running.process.send_signal(signal.SIGINT)
@@ -200,7 +200,7 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
             assert running.process.poll() is None
             running.process.send_signal(signal.SIGINT)
             assert "The server is stopping" in list(lines)[-2]
-        assert running.process.wait(5) == 0
+        assert running.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_model_that_cannot_be_served_exits_with_its_reason(
 ):
     log = tmp_path / "termination.json"
     with runtime(smollm2_dir, "--termination-log", str(log), *flags) as running:
-        assert running.process.wait(30) == status
+        assert running.process.wait(60) == status
     words = json.loads(log.read_text())
     assert words["reason"] == reason
     assert re.search(says, words["message"])
@@ -233,4 +233,4 @@ def test_sigterm_while_it_loads_ends_it_soon(smollm2_dir, after_s):
         running.wait_for("listening")
         time.sleep(after_s)
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(10) == 0
+        assert running.process.wait(60) == 0

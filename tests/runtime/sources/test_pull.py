@@ -45,11 +45,11 @@ def start(hub, cache_dir, *arguments, **more):
 
 def pull(hub, cache_dir, *arguments, **more):
     process = start(hub, cache_dir, *arguments, **more)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
 
-def wait_until(claim, seconds=20):
+def wait_until(claim, seconds=60):
     until = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < until
@@ -119,7 +119,7 @@ def test_a_pull_that_is_asked_to_stop_says_that_nothing_is_lost(hub, tmp_path, s
     process = start(hub, tmp_path)
     wait_until(lambda: "model.safetensors" in {name for name, _, _ in hub.sent})
     process.send_signal(sent)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "fetched data is kept" in err
     assert "Traceback" not in err
@@ -128,7 +128,7 @@ def test_a_pull_that_is_asked_to_stop_says_that_nothing_is_lost(hub, tmp_path, s
 def test_four_pulls_at_once_fetch_once(hub, tmp_path):
     hub.bytes_per_s = 1 << 20
     processes = [start(hub, tmp_path) for _ in range(4)]
-    answers = [process.communicate(timeout=60) for process in processes]
+    answers = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     assert len({out for out, _ in answers}) == 1
     assert sum(name == "model.safetensors" for name, _, _ in hub.sent) == 1
@@ -172,7 +172,7 @@ def test_a_pod_that_starts_shows_its_pull_with_bytes_and_total(hub, tmp_path):
         while process.poll() is None and len(seen) < 500:
             seen += [phase for phase in phases(port) if phase["name"] == "pull"]
             time.sleep(0.05)
-        process.wait(20)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
@@ -180,9 +180,10 @@ def test_a_pod_that_starts_shows_its_pull_with_bytes_and_total(hub, tmp_path):
     moving = [phase["bytes"] for phase in seen if phase["totalBytes"] == total and phase["state"] != "done"]
     assert len(set(moving)) > 3
     assert moving == sorted(moving)
-    # Its config.json is empty, which is found out after the pull.
+    # Its files are empty, which is found out after the pull; the order of the checks is not.
     assert json.loads((tmp_path / "end.json").read_text())["reason"] in (
         "ModelUnsupported",
+        "TokenizerUnreadable",
         "WeightsUnreadable",
     )
 
@@ -199,7 +200,7 @@ def test_a_hub_whose_name_is_unknown_is_reported_as_offline(tmp_path, monkeypatc
     monkeypatch.setenv("HF_ENDPOINT", "http://no-such-host.invalid")
     done = subprocess.run(
         [RUNTIME, "pull", "hf://org/name", "--cache-dir", str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert (

@@ -44,7 +44,7 @@ def test_many_processes_fetch_a_model_once(tmp_path):
     counter = FORK.Value("q", 0)
     processes = [_in_process(_obtain_slowly, tmp_path, counter) for _ in range(5)]
     for process in processes:
-        process.join(30)
+        process.join(60)
     assert [process.exitcode for process in processes] == [0] * 5
     assert counter.value == len(WEIGHTS) + 2
 
@@ -55,7 +55,7 @@ def _hold_at_half(cache_dir, reached):
     def stand_still(_, start, __):
         if start >= 5 * RANGE:
             reached.set()
-            time.sleep(60)
+            time.sleep(300)
 
     source.before_read = stand_still
     obtain(source, cache_dir)
@@ -66,7 +66,7 @@ def holder(tmp_path):
     """A process that holds the lock of the model and stands still half-way."""
     reached = FORK.Event()
     process = _in_process(_hold_at_half, tmp_path, reached)
-    assert reached.wait(20)
+    assert reached.wait(60)
     yield process
     process.kill()
     process.join()
@@ -87,6 +87,6 @@ def test_a_holder_that_is_killed_leaves_its_lock_and_its_bytes_to_the_next(tmp_p
     time.sleep(0.5)
     assert found == []
     os.kill(holder.pid, signal.SIGKILL)
-    waiter.join(20)
+    waiter.join(60)
     assert content(found[0]) == FILES
     assert source.fetched() < len(WEIGHTS)

@@ -80,6 +80,7 @@ class FakeEngine:
         self.fails_with = ""
         self.refuses_with: FinishReason = "error"
         self.submitted: list[Submit] = []
+        self.sent = 0
         self.aborted: list[str] = []
         self.is_shut = False
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
@@ -125,6 +126,7 @@ class FakeEngine:
             await asyncio.sleep(self.delay_s)
             finish = "stop" if token in stops else "length" if count == request.max_tokens else None
             queue.put_nowait(self._event(request, token, finish))
+            self.sent += 1
             if finish:
                 return
 
@@ -157,7 +159,7 @@ class LiveServer:
 
     def start(self, *, is_ready: bool = True) -> None:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
         if is_ready:
             self.call(self.engine.become_ready)
             self.wait_until(lambda: self.server.service.status == "ready")
@@ -180,9 +182,9 @@ class LiveServer:
         """Run ``function`` in the server's loop and wait for it."""
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: (function(), done.set()))
-        assert done.wait(10)
+        assert done.wait(60)
 
-    def wait_until(self, is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def wait_until(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not is_so():
             assert time.monotonic() < deadline, "it did not happen in time"
@@ -194,7 +196,7 @@ class LiveServer:
     def skip_wait(self) -> None:
         self.call(self._skip_wait.set)
 
-    def join(self, timeout_s: float = 10.0) -> Fatal | None:
+    def join(self, timeout_s: float = 60.0) -> Fatal | None:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), "the server did not end"
         return self.failure
