@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import performance
+import readme_figures
 
 ROOT = Path(__file__).parents[2]
 RECORDS = performance.read_records()
@@ -19,6 +20,51 @@ OF_A_GPU = {name: record for name, record in RECORDS.items() if record.get("gpu"
 def test_the_page_is_generated_from_the_records():
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     assert page == performance.page(RECORDS), "run: python tests/bench/performance.py"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_records():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme_figures.figures(RECORDS) in readme, "run: python tests/bench/readme_figures.py"
+
+
+def test_no_record_and_no_page_names_a_folder_of_the_machine_that_measured():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "tests/bench/records").glob("*")]
+    own = [path for path in pages if path.suffix in (".md", ".json")]
+    assert own
+    named = [path.name for path in own if "/tmp/" in path.read_text(encoding="utf-8")]
+    assert named == [], "let wisp_runtime.bench.record.shown_command shorten the command"
+
+
+def served(server: str) -> list[dict]:
+    """Rows of one server in the record of tests/bench/peer/compare.py."""
+    spread = {"mean": 2.0, "p50": 1.0, "p90": 3.0, "p99": 4.0}
+    both = {"first_token_ms": spread, "time_per_token_ms": spread, "output_tokens_per_s": 5000.0}
+    alone = [f"alone, {prompt} tokens" for prompt in (128, 512, 2048, 7900)]
+    return [
+        *({"metric": "first_token_alone", "server": server, "arrivals": name} | both for name in alone),
+        {"metric": "decode_alone", "server": server, "arrivals": alone[1]} | both,
+        *({"metric": "served_gap_ms", "server": server, "batch": n, "mean": 3.5} for n in (1, 8, 32, 64)),
+        *(
+            {"metric": "load", "server": server, "arrivals": name} | both
+            for name in ("5/s", "15/s", "30/s", "40/s", "400 at once")
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("servers", "tuned"),
+    [
+        (("wisp", "vllm-0.26.0"), "tuned, 1, in process: 4.52"),
+        (("wisp", "vllm-0.26.0", "vllm-0.26.0 tuned"), "tuned, 1: 2.00"),
+    ],
+)
+def test_what_is_measured_over_http_takes_the_place_of_the_engines_processes(servers, tuned):
+    rows = [row for server in servers for row in served(server)]
+    shown = readme_figures.figures(RECORDS | {"beside-vllm-served.json": {"commit": "abc", "rows": rows}})
+    assert "first token, median (99th percentile) | 1 (4) / 1 (4) / 1 (4) / 1 (4) ms |" in shown
+    assert "| 5,000 tokens/s | 5,000 tokens/s | [abc]" in shown
+    assert tuned in shown
+    assert "decode step of" not in shown
 
 
 @pytest.mark.parametrize("name", RECORDS)

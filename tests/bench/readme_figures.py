@@ -1,0 +1,201 @@
+"""Write the measured tables of README.md from the records in tests/bench/records/.
+
+    python tests/bench/readme_figures.py            writes them between their marks
+    python tests/bench/readme_figures.py --check    fails if README differs from the records
+
+Every row names its record and the commit that was measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from performance import ROOT, read_records
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures: python tests/bench/readme_figures.py -->", "<!-- figures end -->"
+Records = Mapping[str, dict[str, Any]]
+
+VLLM, SERVED = "vllm-in-process-llama-3-8b", "beside-vllm-served"
+TODAY, START, FIRST = "before-after-isolation", "startup-llama-3-8b", "first-token-llama-3-8b"
+SERVERS = ("wisp", "vllm-0.26.0")
+CPU, GATEWAY, CLUSTER = "cpu_engine", "gateway", "cluster"
+
+
+def row_of(records: Records, name: str, /, **keys: Any) -> dict[str, Any]:
+    """Return the one row of a record that has these keys.
+
+    Raises:
+        LookupError: no row has them, or several.
+    """
+    rows = [row for row in records[f"{name}.json"]["rows"] if keys.items() <= row.items()]
+    if len(rows) != 1:
+        raise LookupError(f"{name}.json: {len(rows)} rows with {keys}")
+    return rows[0]
+
+
+def value(records: Records, name: str, /, **keys: Any) -> Any:
+    """Return the value of the one row that has these keys, or the row if it has none."""
+    row = row_of(records, name, **keys)
+    return row.get("value", row)
+
+
+def cite(records: Records, *names: str) -> str:
+    """Return links to records, each with the commit that was measured."""
+    return ", ".join(
+        f"[{records[f'{name}.json']['commit']}](tests/bench/records/{name}.json)" for name in names
+    )
+
+
+def joined(numbers: Iterable[float], digits: int = 2) -> str:
+    """Return numbers between slashes."""
+    return " / ".join(f"{number:.{digits}f}" for number in numbers)
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows)) + "\n"
+
+
+def gpu_rows(records: Records) -> Iterator[tuple[str, ...]]:
+    """Yield what is measured over HTTP (in the engines' processes until it is), prefill, and a start."""
+    yield from served_rows(records) if f"{SERVED}.json" in records else process_rows(records)
+    prefill = median(value(records, TODAY, what="prefill, 64 x 512, tokens/s")["after"])
+    many = value(records, VLLM, metric="prefill_tokens_per_s", batch=64)
+    title = "64 prompts of 512 tokens, in process"
+    yield title, f"{prefill:,.0f} tokens/s", f"{many:,.0f} tokens/s", cite(records, TODAY, VLLM)
+    starts = records[f"{START}.json"]["rows"][0]
+    runs = [*starts["runs_s"], starts["uncounted_s"]]
+    cached = value(records, VLLM, path="vllm-0.26.0, every cache warm")
+    yield (
+        "process start → first token, 16 GB in the page cache",
+        f"{min(runs):.1f}–{max(runs):.1f} s",
+        f"{cached:.0f} s, compiled before",
+        cite(records, START, VLLM),
+    )
+
+
+def process_rows(records: Records) -> Iterator[tuple[str, ...]]:
+    """Yield decode steps and first tokens in the engines' processes."""
+    batches, prompts = (1, 8, 32, 64, 256), (128, 512, 2048, 7900)
+    decode = {"metric": "decode_step_ms", "context": 512}
+    today = [value(records, TODAY, what=f"decode step, batch {batch}, ms")["after"] for batch in batches]
+    theirs = [value(records, VLLM, path="vllm-0.26.0", batch=batch, **decode) for batch in batches]
+    tuned = [value(records, VLLM, path="vllm-0.26.0, tuned", batch=batch, **decode) for batch in (1, 8, 32)]
+    yield (
+        "decode step of 1 / 8 / 32 / 64 / 256 sequences, 512 tokens each; median, vLLM's a mean",
+        f"{joined(map(median, today))} ms",
+        f"{joined(theirs)} ms; tuned, 1 / 8 / 32: {joined(tuned)}",
+        cite(records, TODAY, VLLM),
+    )
+    ours, theirs = (
+        [value(records, name, metric="first_token_ms", context=prompt) for prompt in prompts]
+        for name in (FIRST, VLLM)
+    )
+    yield (
+        "first token of a prompt of 128 / 512 / 2,048 / 7,900 tokens",
+        f"{joined(ours, 1)} ms",
+        f"{joined(theirs, 1)} ms",
+        cite(records, FIRST, VLLM),
+    )
+
+
+def served_rows(records: Records) -> Iterator[tuple[str, ...]]:
+    """Yield what a client sees: means alone and side by side; median and 99th percentile under load."""
+    link = cite(records, SERVED)
+    alone = [f"alone, {prompt} tokens" for prompt in (128, 512, 2048, 7900)]
+    rates = ("5/s", "15/s", "30/s", "40/s")
+
+    def of(metric: str, arrivals: Iterable[str], key: str) -> list[list[dict[str, float]]]:
+        keys = [{"server": server, "metric": metric} for server in SERVERS]
+        return [[value(records, SERVED, arrivals=name, **own)[key] for name in arrivals] for own in keys]
+
+    ours, theirs = (
+        joined((row["mean"] for row in own), 1) for own in of("first_token_alone", alone, "first_token_ms")
+    )
+    title = "first token of 128 / 512 / 2,048 / 7,900 tokens over HTTP, mean"
+    yield title, f"{ours} ms", f"{theirs} ms", link
+    ours, theirs = (joined(gap["mean"] for gap in gaps_of(records, server)) for server in SERVERS)
+    title = "a token of 1 / 8 / 32 / 64 streams over HTTP, 512 tokens each, mean"
+    yield title, f"{ours} ms", f"{theirs} ms{tuned_gap(records)}", link
+    for name, key, digits in (
+        ("first token", "first_token_ms", 0),
+        ("time per token", "time_per_token_ms", 1),
+    ):
+        ours, theirs = (
+            " / ".join(f"{row['p50']:.{digits}f} ({row['p99']:.{digits}f})" for row in own)
+            for own in of("load", rates, key)
+        )
+        title = f"at 5 / 15 / 30 / 40 requests/s: {name}, median (99th percentile)"
+        yield title, f"{ours} ms", f"{theirs} ms", link
+    burst = [
+        value(records, SERVED, server=server, metric="load", arrivals="400 at once")["output_tokens_per_s"]
+        for server in SERVERS
+    ]
+    yield "400 requests at once", f"{burst[0]:,.0f} tokens/s", f"{burst[1]:,.0f} tokens/s", link
+
+
+def tuned_gap(records: Records) -> str:
+    """Return vLLM's tuned number for one stream: of the same call, or of its engine's process."""
+    rows = records[f"{SERVED}.json"]["rows"]
+    served = [row for row in rows if row["metric"] == "decode_alone" and row["server"] not in SERVERS]
+    if served:
+        return f"; tuned, 1: {served[0]['time_per_token_ms']['mean']:.2f}"
+    tuned = value(records, VLLM, metric="decode_step_ms", path="vllm-0.26.0, tuned", batch=1)
+    return f"; tuned, 1, in process: {tuned:.2f}"
+
+
+def gaps_of(records: Records, server: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of gaps between tokens of concurrent streams."""
+    for batch in (1, 8, 32, 64):
+        yield row_of(records, SERVED, metric="served_gap_ms", server=server, batch=batch)
+
+
+def cpu_rows(records: Records) -> Iterator[tuple[str, ...]]:
+    """Yield what two shared CPU cores do."""
+    short, long = (row_of(records, CPU, threads=1, batch=1, context=context) for context in (128, 1024))
+    step = f"SmolLM2-135M's decode step, one thread, context 128: {short['value']:.0f} ms, over the fastest"
+    reads = f"{short['over_floor']:.2f}; {long['over_floor']:.2f}"
+    yield f"{step} read of the weights; at context 1,024", reads, "≤ 1.5", cite(records, CPU)
+    added = [value(records, GATEWAY, metric=f"first_token_added_{part}_ms") for part in ("p50", "p99")]
+    title = "gateway: time added to the first token, 128 streams: median; 99th percentile"
+    yield title, f"{joined(added, 1).replace(' / ', '; ')} ms", "≤ 5 ms", cite(records, GATEWAY)
+    cost = value(records, GATEWAY, metric="cpu_us_per_token", path="gateway")
+    title = "gateway: CPU per streamed token, 128 streams × 50 tokens/s"
+    yield title, f"{cost:.0f} µs", "≤ 20 µs", cite(records, GATEWAY)
+    first_s = value(records, CLUSTER, name="held_stream")["first_token_s"]
+    title = "SmolLM2-135M at zero → first token of a held stream, one-node cluster"
+    yield title, f"{first_s:.1f} s", "–", cite(records, CLUSTER)
+    loads = [row for row in records[f"{CLUSTER}.json"]["rows"] if row["name"] == "load"]
+    lost, sent = (sum(row[key] for row in loads) for key in ("lost", "sent"))
+    title = "requests lost on it while pods, gateways, the operator and the API server die"
+    yield title, f"{lost} of {sent:,}", "0", cite(records, CLUSTER)
+
+
+def figures(records: Records) -> str:
+    """Return the text between the marks."""
+    gpu = table(("Llama-3-8B shape, H200", "Wisp", "vLLM 0.26, defaults", "measured at"), gpu_rows(records))
+    cpu = table(("two shared CPU cores", "measured", "aim", "measured at"), cpu_rows(records))
+    return f"{BEGIN}\n\n{gpu}\n{cpu}{END}"
+
+
+def main() -> int:
+    """Write the tables, or check them; return the exit status."""
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    expected = before + figures(read_records()) + after
+    if sys.argv[1:] == ["--check"]:
+        print("current" if expected == text else f"{README} differs from the records", file=sys.stderr)
+        return int(expected != text)
+    README.write_text(expected, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
