@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench/pages"))
 import performance
 import readme_figures
 
@@ -24,7 +25,7 @@ def test_the_page_is_generated_from_the_records():
 
 def test_the_figures_of_the_readme_are_those_of_the_records():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme_figures.figures(RECORDS) in readme, "run: python tests/bench/readme_figures.py"
+    assert readme_figures.figures(RECORDS) in readme, "run: python tests/bench/pages/readme_figures.py"
 
 
 def test_no_record_and_no_page_names_a_folder_of_the_machine_that_measured():

@@ -149,7 +149,8 @@ def write_record(path: Path, record: dict[str, object]) -> None:
     """Write a record as JSON, a row a line."""
     rows = record["rows"]
     assert isinstance(rows, list)
-    head = json.dumps({**record, "rows": []}, indent=1, ensure_ascii=False)
+    others = {key: value for key, value in record.items() if key != "rows"}
+    head = json.dumps({**others, "rows": []}, indent=1, ensure_ascii=False)
     lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(head.removesuffix("[]\n}") + f"[\n{lines}\n ]\n}}\n", encoding="utf-8")

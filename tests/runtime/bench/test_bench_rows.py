@@ -307,6 +307,12 @@ def test_the_chart_is_an_svg_with_a_bar_of_each_phase():
     assert titles == ["qkv: 40.0 µs", "attention: 40.0 µs", "qkv: 20.0 µs", "attention: 20.0 µs"]
 
 
+def test_a_record_is_json_whatever_its_order(tmp_path):
+    made = make_record("made", [], device="cpu", command=["bench"], commit="abc")
+    write_record(tmp_path / "made.json", made | {"rows": [{"metric": "a"}], "note": "after the rows"})
+    assert json.loads((tmp_path / "made.json").read_text())["note"] == "after the rows"
+
+
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [

@@ -1,7 +1,7 @@
 """Write the measured tables of README.md from the records in tests/bench/records/.
 
-    python tests/bench/readme_figures.py            writes them between their marks
-    python tests/bench/readme_figures.py --check    fails if README differs from the records
+    python tests/bench/pages/readme_figures.py            writes them between their marks
+    python tests/bench/pages/readme_figures.py --check    fails if README differs from the records
 
 Every row names its record and the commit that was measured.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from performance import ROOT, read_records
 
 README = ROOT / "README.md"
-BEGIN, END = "<!-- figures: python tests/bench/readme_figures.py -->", "<!-- figures end -->"
+BEGIN, END = "<!-- figures: python tests/bench/pages/readme_figures.py -->", "<!-- figures end -->"
 Records = Mapping[str, dict[str, Any]]
 
 VLLM, SERVED = "vllm-in-process-llama-3-8b", "beside-vllm-served"
