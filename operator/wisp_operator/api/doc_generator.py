@@ -1,7 +1,8 @@
-"""Write ``docs/inferencemodel.md`` from the descriptions in the CRD.
+"""Write ``docs/inferencemodel.md`` from the descriptions in the CRD, and copy the CRD into the chart.
 
 Run it after every change of the API: ``python -m wisp_operator.api.doc_generator crds/inferencemodels.yaml
-docs/inferencemodel.md``; ``tests/contract/test_crd_reference.py`` fails until it was.
+docs/inferencemodel.md``; ``tests/contract`` fails until it was. The chart's copy is no link, since helm
+prints a line for each at every command.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import yaml
 
 Schema = Mapping[str, Any]
 PAGE_COLUMNS = 120
+CHART_COPY = "charts/wisp/files/inferencemodels.yaml"
 OF_KUBERNETES = ("spec.podTemplate.affinity",)  # sections whose fields every user of Kubernetes knows
 
 INTRODUCTION = """\
@@ -134,10 +136,11 @@ def _columns(columns: list[Schema]) -> list[str]:
     return ["| column | shown with | from |", "|---|---|---|", *rows]
 
 
-def main(crd: str, page: str) -> None:
-    """Read the file ``crd`` and write the file ``page``."""
-    text = generate(yaml.safe_load(Path(crd).read_text(encoding="utf-8")))
-    Path(page).write_text(text, encoding="utf-8")
+def main(crd: str, page: str, copy: str = CHART_COPY) -> None:
+    """Read the file ``crd`` and write the files ``page`` and ``copy``."""
+    source = Path(crd).read_text(encoding="utf-8")
+    Path(page).write_text(generate(yaml.safe_load(source)), encoding="utf-8")
+    Path(copy).write_text(source, encoding="utf-8")
 
 
 if __name__ == "__main__":

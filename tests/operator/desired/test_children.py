@@ -196,6 +196,7 @@ def test_a_model_that_fits_some_gpus_is_sent_to_those():
         ({"model": {"uri": "file:///srv/chat"}}, "measured by its first pod"),
         ({"model": {"uri": "s3://bucket/chat"}}, "measured by its first pod"),
         ({"model": {"uri": "hf://acme/chat"}, "gpu": {"count": 1}}, "Any GPU is allowed"),
+        ({"model": {"uri": "hf://acme/chat"}, "gpu": {"count": 0}}, "No node for its pods"),
     ],
 )
 def test_what_cannot_be_known_before_a_pod_says_why(spec, says):

@@ -155,6 +155,8 @@ def _inspect(model: InferenceModel, files: Files | None, device: Device | None) 
         return FitReport("Unknown", f"A {scheme}:// model is measured by its first pod.", gpu=name), ""
     if device is None:
         message = "Any GPU is allowed; name spec.gpu.product or spec.gpu.memory to know before a pod starts."
+        if model.spec.gpu.count == 0:
+            message = "No node for its pods is known, so its first pod measures whether it fits."
         return FitReport("Unknown", message), ""
     try:
         result = plan(model, files, device)
