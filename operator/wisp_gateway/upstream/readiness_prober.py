@@ -54,6 +54,8 @@ class ReadinessProber:
                     self._of_namespace[state.model.namespace] += 1
                     self._in_flight[pod] = asyncio.ensure_future(self._probe_pod(state, pod))
                 begun += count
+                if state.ready:
+                    state.advance()  # a pod whose pause is over reports no change
                 await asyncio.sleep(PERIOD_S)
         finally:
             del self._probed[state]

@@ -284,4 +284,11 @@ def test_a_429_of_a_pod_is_tried_elsewhere_and_held_and_at_last_passed_on(world,
     full.handler = world.does.talk()
     assert waiting.result(60).status_code == 200
     full.handler = world.does.refuse(429, OVERLOADED)
+    waiting = world.background(world.post)
+    world.until(lambda: world.state()["waiting"])
+    for is_ready in (False, True):  # the cluster's word, which outdates what the gateway has seen
+        world.model("m", full, ready=is_ready)
+    full.handler = world.does.talk()
+    assert waiting.result(5).status_code == 200
+    full.handler = world.does.refuse(429, OVERLOADED)
     assert world.post().json()["error"]["code"] == "engine_overloaded"
