@@ -5,8 +5,9 @@
 #   docker build --target runtime --build-arg FLAVOUR=cpu .     runtime for the CPU
 #
 # BASE is a Debian, with Python 3.11 or newer or with an apt that has it; nothing of it but Python, the libraries that
-# Python needs and the certificates ends in an image. tests/cluster/images.sh builds from a debootstrapped one.
-ARG BASE=docker.io/library/debian:trixie-slim
+# Python needs and the certificates ends in an image. release/pin_base.sh raises the digest; tests/cluster/images.sh builds
+# from a debootstrapped one.
+ARG BASE=docker.io/library/debian:trixie-20260918-slim@sha256:a99cfc517144bc59b1978475ec53b46ecabec7e43635402ee5b77cc54cd1b20a
 
 # tools: Python, pip, the build backend and an empty virtual environment.
 FROM ${BASE} AS tools

@@ -34,8 +34,11 @@ def wrong_versions(root: Path, tag: str | None) -> Iterator[str]:
     for key in ("version", "appVersion"):
         if f"\n{key}: {version}\n" not in chart:
             yield f"charts/wisp/Chart.yaml: {key} is not {version}, the version of pyproject.toml"
-    if f"\n## [{version}] - " not in (root / "CHANGELOG.md").read_text():
+    changelog = (root / "CHANGELOG.md").read_text()
+    if f"\n## [{version}] - " not in changelog:
         yield f"CHANGELOG.md has no section `## [{version}] - DATE`"
+    if re.search(r"(?ms)^## \[Unreleased\]\n(?:(?!^## ).)*?^- ", changelog):
+        yield "CHANGELOG.md: lines under [Unreleased] belong into the section of the version"
     if tag is not None and tag != f"v{version}":
         yield f"the tag is {tag}, the version is {version}: they must agree"
 
