@@ -93,8 +93,12 @@ class Comparison:
         with started(self._vllm(VLLM, 18100), self.out) as server:
             self._build_kernels()
             self._measure(server, min(130.0, self.left_s - 110))
-        if writing.wait(max(1.0, self.left_s)):
-            self.say("the checkpoint was not written")
+        try:
+            self.say(f"the checkpoint is written: status {writing.wait(max(1.0, self.left_s - 60))}")
+        except subprocess.TimeoutExpired:
+            writing.kill()
+            self.say("the checkpoint is not written in time: Wisp is left out")
+            return
         with started(wisp(self._model("wisp"), self.sizes.device, 18200, self._kernels), self.out) as server:
             self._measure(server, 30.0)
         self._test()
@@ -310,6 +314,7 @@ def main() -> int:
     parser.add_argument("--tests", default="", help="tests for pytest, after Wisp was measured")
     parser.add_argument("--dry-run", action="store_true")
     asked = parser.parse_args()
+    asked.out, asked.work = asked.out.absolute(), asked.work.absolute()
     asked.out.mkdir(parents=True, exist_ok=True)
     asked.work.mkdir(parents=True, exist_ok=True)
     paths = [str(ROOT / "runtime"), str(ROOT / "operator")]

@@ -103,6 +103,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | command.environment,
+                cwd=logs,  # the repository's folders would look like packages there: kernels, tests
                 start_new_session=True,
             )
         self.began_s = time.monotonic()
