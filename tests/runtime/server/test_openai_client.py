@@ -107,3 +107,12 @@ def test_it_raises_in_the_middle_of_a_stream_whose_engine_dies(tiny_model):
             with pytest.raises(openai.APIError, match="signal 9"):
                 list(stream)
         assert server.join().reason == "EngineDied"
+
+
+def test_it_sends_extensions_as_extra_body(client, server):
+    extra = {"repetition_penalty": 1.1, "top_k": 5}
+    client.chat.completions.create(model="tiny", messages=ASK, extra_body=extra)
+    sampling = server.engine.submitted[-1].sampling
+    assert (sampling.repetition_penalty, sampling.top_k) == (1.1, 5)
+    with pytest.raises(openai.BadRequestError, match="repetition_penalty"):
+        client.chat.completions.create(model="tiny", messages=ASK, extra_body={"repetition_penalty": 0})
