@@ -33,7 +33,7 @@ from wisp_operator.core import autoscale
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.observation import BlockedChild, Observation
+from wisp_operator.core.observation import Observation
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import RUNTIME_PORT
@@ -137,7 +137,8 @@ class Reconciler:
         replicas, blocked = await self._applier.apply(model, decision.replicas, build)
         decision = replace(decision, replicas=replicas)
         self._record_wake(history, model, observation, decision, now)
-        observation = self._with_applied(observation, model, pods, blocked)
+        observation = self._with_applied(observation, model, pods, build(replicas))
+        observation = replace(observation, blocked=blocked)
         await self._reporter.report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas or decision.retry_at
         if is_active:
@@ -172,20 +173,22 @@ class Reconciler:
         observation = history.observe(model, pods, states, demand, now, deployment)
         base = self._dependencies.config.gateway_url.rstrip("/") or "http://"
         url = f"{base}/{model.key}/v1" if self._dependencies.config.gateway_url else _service_url(model)
-        jobs = owned(self._dependencies.caches.children("Job", model.key), model)
-        return replace(observation, url=url, prefetch=prefetch_of(jobs))
+        return replace(observation, url=url)
 
     def _with_applied(
         self,
         observation: Observation,
         model: InferenceModel,
         pods: Sequence[Pod],
-        blocked: tuple[BlockedChild, ...],
+        wanted: Sequence[Mapping[str, Any]],
     ) -> Observation:
-        """Add the outcome of an apply: pods that ran what was desired before it are outdated from now on."""
-        deployments = [self._dependencies.caches.deployment(model.namespace, model.name)]
+        """Compare with what was applied: pods and Jobs of what was desired before it prove nothing now."""
+        caches = self._dependencies.caches
+        deployments = [caches.deployment(model.namespace, model.name)]
         template = Template.of(next(owned(deployments, model), None))
-        return replace(observation, blocked=blocked, pods=template.compared(observation.pods, pods))
+        jobs = owned((caches.child(manifest) for manifest in wanted if manifest["kind"] == "Job"), model)
+        observed = template.compared(observation.pods, pods)
+        return replace(observation, pods=observed, prefetch=prefetch_of(jobs))
 
     def _decide(self, model: InferenceModel, observation: Observation, now: float) -> Decision:
         """Decide, but let a new leader, which has no demand reports yet, remove no pods.

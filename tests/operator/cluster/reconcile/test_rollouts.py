@@ -245,3 +245,20 @@ def test_a_spec_that_works_again_is_not_degraded_by_the_last_pods_of_the_one_tha
         world.reconcile()
         assert condition_of(world, "Degraded") == ("False", "AsExpected")
         assert "lastFailure" not in world.status
+
+
+def test_a_job_that_fetched_the_old_uri_proves_nothing_about_the_new_one():
+    cache = {"type": "PVC", "prefetch": True}
+    world = World({"model": {"uri": "hf://a/b"}, "cache": cache})
+    world.reconcile()
+    (job,) = (found[0] for key, found in world.indexes["Job"].items() if not key.startswith("of "))
+    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world.reconcile()
+    assert condition_of(world, "ArtifactsReady") == ("True", "Fetched")
+
+    async def later(document):
+        """The event of a deletion comes later."""
+
+    world.delete = later
+    change(world)
+    assert condition_of(world, "ArtifactsReady") == ("False", "Fetching")
