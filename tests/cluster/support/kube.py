@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import api
 import yaml
 
 # Flags that open what the tests' models ask for and an installation closes by itself.
@@ -29,7 +30,10 @@ def kubectl(*arguments, stdin=None, check=True):
 
 def get(kind, name="", namespace="default"):
     """An object, or the items of a kind, as plain data."""
-    found = json.loads(kubectl("get", kind, *([name] if name else []), "-n", namespace, "-o", "json"))
+    if path := api.path_of(kind, name, namespace):
+        found = api.read(path)
+    else:
+        found = json.loads(kubectl("get", kind, *([name] if name else []), "-n", namespace, "-o", "json"))
     return found if name else found["items"]
 
 
