@@ -3,20 +3,19 @@
 #   KUBECONFIG  a cluster to use. Without one a node is brought up, and taken down again unless KEEP=1 is set.
 #   WISP_VALUES more values for the chart: where such a cluster finds the images, if it is neither kind nor k3d
 #   RECORD=1    write tests/bench/records/cluster.json
-#   RETRY=1     run tests that failed a second time; CI does, since its machine is shared
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/node/node.sh"
-pytest_from() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -o cache_dir="$cache" "${arguments[@]}"; }
+export CLUSTER_COUNTS; CLUSTER_COUNTS=$(mktemp -d)/counts.json
 
-# run_tests [COMMAND]: COMMAND is what the tests run inside of.
+# run_tests [COMMAND]: COMMAND is what the tests run inside of. Tests that share the cluster run side by side, then, one
+# by one, those that need it to themselves; a test failed if it failed once.
 run_tests() {
-  local cache; cache=$(mktemp -d)
-  pytest_from "$@" && return
-  [ -n "${RETRY:-}" ] || return 1
-  echo "run.sh: once more, what failed: a test that passes now depends on the machine's load" >&2
-  arguments+=(--last-failed)
-  pytest_from "$@"
+  local failed=0 pytest=("$@" "$here/../../.venv/bin/python" -m pytest -p no:cacheprovider "${arguments[@]}")
+  "${pytest[@]}" -m "cluster and not whole" -n "$(($(nproc) + 1))" --dist loadgroup || failed=$?
+  [ $failed != 5 ] || failed=0                    # none was chosen
+  "${pytest[@]}" -m "cluster and whole" || [ $? = 5 ] || failed=1
+  return $failed
 }
 
 own_node() {
