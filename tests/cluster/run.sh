@@ -2,7 +2,7 @@
 # run.sh [PYTEST-ARGUMENT…]: the tests of this folder on a cluster with Wisp's images; `make test-cluster` calls it.
 #   KUBECONFIG  a cluster to use. Without one a node is brought up, and taken down again unless KEEP=1 is set.
 #   WISP_VALUES more values for the chart: where such a cluster finds the images, if it is neither kind nor k3d
-#   RECORD=1    write tests/bench/records/cluster.json
+#   RECORD=1    write tests/bench/records/cluster.json and faults.json
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/node/node.sh"

@@ -25,6 +25,7 @@ import aiohttp
 RATE = Path(os.environ.get("RATE_FILE", "/tmp/rate"))
 TOKENS = 24
 PATIENCE_S = 90
+EXAMPLES = 4  # of each trouble, told in words
 # What the official SDKs do when a connection ends before any byte of an answer: twice, after 0.5 s and 1 s.
 RETRIES_S = (0.5, 1.0)
 OUTCOMES = ("answered", "retried", "refused", "error", "cut", "lost")
@@ -85,18 +86,19 @@ class Load:
             outcome = await self.with_retries(session, number, model, is_stream)
         except Ended as ended:
             outcome = ended.outcome
-            self.note(model, ended.label, began)
-            self.troubles.append(f"{number} ({'stream' if is_stream else 'plain'}) to {model}: {ended}")
+            if self.note(model, ended.label, began) <= EXAMPLES:
+                self.troubles.append(f"{number} ({'stream' if is_stream else 'plain'}) to {model}: {ended}")
         self.counts[outcome] += 1
         self.seconds.append(time.time() - began)
 
     def note(self, model, label, began):
-        """Count a trouble, with the Unix seconds of the first and the last request that had it."""
+        """Count a trouble, with the Unix seconds of the first and the last request that had it; its count."""
         seen = self.labels.setdefault(model, {}).setdefault(
             label, {"count": 0, "first": began, "last": began}
         )
         seen["count"] += 1
         seen["first"], seen["last"] = min(seen["first"], began), max(seen["last"], began)
+        return seen["count"]
 
     async def with_retries(self, session, number, model, is_stream):
         """Ask as the official SDKs do: again if the connection ended before any byte of an answer."""
@@ -157,7 +159,7 @@ class Load:
     def report(self):
         """Counts, waiting times, and errors in words."""
         times = {"seconds": quantiles(self.seconds), "firstToken": quantiles(self.first_token_s)}
-        return {**self.counts, **times, "labels": self.labels, "troubles": self.troubles[:40]}
+        return {**self.counts, **times, "labels": self.labels, "troubles": self.troubles}
 
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
