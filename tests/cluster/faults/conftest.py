@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fault_table import Scene, World, run
 
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 2
 
 
 def pytest_collection_modifyitems(items):

@@ -21,7 +21,7 @@ LIMIT = {
     "spec": {"limits": [{"type": "Container", "default": {"memory": "40Mi"}}]},
 }
 BAD_IMAGE = "oci://127.0.0.1:1/weights:1"
-OF_A_PART = ("event upstream_failed",)  # of streams whose first part was there
+OF_A_PART = ("event upstream_failed", "event engine_failed")  # of streams whose first part was there
 
 
 @fault("SIGKILL of the runtime, its container restarts", is_apart=True, errors=OF_A_PART, failure="Killed")

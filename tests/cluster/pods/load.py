@@ -10,7 +10,7 @@ the cluster; with ``new`` each request has a connection of its own.
 A request is *answered* whole; *retried*: the connection ended before any byte, and one of the two retries
 that the official SDKs make was answered; *refused*: 429 or 503 with Retry-After; *error*: another OpenAI
 error, as a status or as an event of a stream; *cut*: its connection ended within the answer; or *lost*: no
-answer in 90 s, no connection in three tries, or an answer that is wrong.
+answer in PATIENCE_S (90), no connection in three tries, or an answer that is wrong.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import aiohttp
 
 RATE = Path(os.environ.get("RATE_FILE", "/tmp/rate"))
 TOKENS = 24
-PATIENCE_S = 90
+PATIENCE_S = float(os.environ.get("PATIENCE_S", "90"))
 EXAMPLES = 4  # of each trouble, told in words
 # What the official SDKs do when a connection ends before any byte of an answer: twice, after 0.5 s and 1 s.
 RETRIES_S = (0.5, 1.0)
@@ -128,14 +128,14 @@ class Load:
         try:
             answer = await session.post(f"{self.url}/v1/chat/completions", json=body)
         except TimeoutError as error:
-            raise Ended("lost", "no answer", f"within {PATIENCE_S} s") from error
+            raise Ended("lost", "no answer", f"within {PATIENCE_S:g} s") from error
         except aiohttp.ClientError as error:
             raise CutBeforeAnswer(f"{type(error).__name__}: {error}") from error
         async with answer:
             try:
                 await self.verify(answer, prompt, is_stream, began)
             except TimeoutError as error:
-                raise Ended("lost", "no end", f"of a {answer.status} within {PATIENCE_S} s") from error
+                raise Ended("lost", "no end", f"of a {answer.status} within {PATIENCE_S:g} s") from error
             except aiohttp.ClientError as error:
                 raise Ended("cut", f"within {answer.status}", f"{type(error).__name__}: {error}") from error
             except ValueError as error:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+PATIENCE_S = 170  # a little more than the gateway holds a request
 SCRIPT = Path(__file__).parents[1] / "pods/load.py"
 
 
@@ -20,7 +21,7 @@ class SteadyLoad:
     def __init__(self, folder, url, models, rate, tokens=8):
         self.rate_file = folder / f"rate-{time.time_ns()}"
         command = [sys.executable, str(SCRIPT), url, models, str(rate), str(tokens), "new"]
-        environment = {**os.environ, "RATE_FILE": str(self.rate_file)}
+        environment = {**os.environ, "RATE_FILE": str(self.rate_file), "PATIENCE_S": str(PATIENCE_S)}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
     def rate(self, rate):
@@ -32,7 +33,7 @@ class SteadyLoad:
     def report(self):
         """Stop, wait for the answers that are still due, and give the counts."""
         self.rate("stop")
-        return json.loads(self.process.communicate(timeout=150)[0].splitlines()[-1])
+        return json.loads(self.process.communicate(timeout=2 * PATIENCE_S)[0].splitlines()[-1])
 
     def kill(self):
         """End it without a report."""
