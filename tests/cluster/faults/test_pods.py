@@ -59,7 +59,7 @@ def endpoints_are_stale(scene):
     is_apart=True,
     says=[("Degraded", "True", "PodsFailing")],
     failure="ImagePullFailed",
-    event="ImagePullFailed",
+    event="PodsFailing",
 )
 def rollout_cannot_be_pulled(scene):
     scene.patch(model={"uri": BAD_IMAGE})
@@ -77,7 +77,7 @@ def rollout_cannot_be_pulled(scene):
     is_apart=True,
     says=[("Degraded", "True", "PodsFailing")],
     failure="WeightsUnreadable",
-    event="WeightsUnreadable",
+    event="PodsFailing",
 )
 def rollout_crashes(scene):
     scene.patch(model={"uri": "pvc://weights/truncated"})

@@ -14,7 +14,7 @@ FAULTS, fault = table()
     "helm upgrade to a runtime image that does not exist, then rollback",
     says=[("Degraded", "True", "PodsFailing")],
     failure="ImagePullFailed",
-    event="ImagePullFailed",
+    event="PodsFailing",
 )
 def runtime_image_is_missing(scene):
     before = scene.pods()

@@ -169,10 +169,13 @@ class Scene:
             c["restartCount"] for pod in self.pods() for c in pod["status"].get("containerStatuses", [])
         )
 
-    def ask(self, name="", timeout=120, **more):
+    def ask(self, name="", **more):
+        """Ask a model of the scene, as NAMESPACE/NAME."""
+        return self.ask_by(f"{self.namespace}/{name or self.name}", **more)
+
+    def ask_by(self, model, timeout=120, **more):
         """One request that is not streamed: (status, headers, document, seconds)."""
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, **more}
-        body["model"] = name if "/" in name else f"{self.namespace}/{name or self.name}"
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "model": model, **more}
         began = time.monotonic()
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=timeout)
         headers = {"Content-Type": "application/json"}
