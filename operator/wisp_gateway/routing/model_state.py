@@ -146,8 +146,15 @@ class ModelState:
         self.arrivals += 1
         self.last_active_s = self._clock()
 
+    @property
+    def is_closed(self) -> bool:
+        """True once the model is gone; one of the same name has a state of its own."""
+        return self._refusal is not None
+
     def admit(self, request: QueuedRequest) -> None:
         """Give ``request`` a slot, queue it, or raise the refusal; starts a wake if no pod is ready."""
+        if self._refusal is not None:
+            raise self._refusal
         if not self.ready and self._wake_began_s is None and self.model.state not in ("Suspended", "Failed"):
             self._wake_began_s = self._clock()
             self._metrics.wakes.add(1, self.model.key)

@@ -111,6 +111,8 @@ class Proxy:
                 again has a routing state of its own, which is returned.
         """
         while True:
+            if state.is_closed:  # deleted since it was found
+                state = request.find_again()
             try:
                 if not request.deaths:
                     return state, *await self._attempt(state, request)
