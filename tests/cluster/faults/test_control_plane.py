@@ -144,8 +144,14 @@ def no_operator_runs(scene):
 def leader_is_killed(scene):
     leader = leading(scene)
     os.kill(of_container(leader), signal.SIGKILL)
-    until(lambda: scene.release.leader() != "", seconds=15)
+    until(lambda: has_restarted(leader), seconds=30)
+    wakes(scene, scene.asleep("woken-after-a-kill"), 30)
     settled("operator")
+
+
+def has_restarted(pod):
+    found = get("pod", pod["metadata"]["name"], SYSTEM)["status"]["containerStatuses"][0]
+    return found["restartCount"] > pod["status"]["containerStatuses"][0]["restartCount"]
 
 
 @pytest.mark.parametrize("row", FAULTS, ids=str)

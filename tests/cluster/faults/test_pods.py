@@ -63,7 +63,7 @@ def endpoints_are_stale(scene):
 )
 def rollout_cannot_be_pulled(scene):
     scene.patch(model={"uri": BAD_IMAGE})
-    until(lambda: scene.condition("Degraded")[0] == "True", seconds=30, every=0.05)
+    until(lambda: scene.condition("Degraded")[0] == "True", seconds=60, every=0.05)
     time.sleep(6)  # it stays so, and is served meanwhile
     assert scene.condition("Degraded")[0] == "True"
     assert scene.condition("ArtifactsReady")[0] != "True"
@@ -81,7 +81,7 @@ def rollout_cannot_be_pulled(scene):
 )
 def rollout_crashes(scene):
     scene.patch(model={"uri": "pvc://weights/truncated"})
-    until(lambda: scene.condition("Degraded")[0] == "True", seconds=30, every=0.05)
+    until(lambda: scene.condition("Degraded")[0] == "True", seconds=60, every=0.05)
     time.sleep(6)
     assert scene.condition("Degraded")[0] == "True"
     assert scene.condition("Ready") == ("True", "Serving")

@@ -1,8 +1,7 @@
 """The chart installed with Helm, and requests to it from inside the cluster.
 
 Fixtures for conftest.py. One release serves every test that asks for it; those tests run after all others,
-since an operator serves the complete cluster. With ``KEEP=1`` a release that is there is taken as it is,
-and left.
+since an operator serves the complete cluster. With ``KEEP=1`` a release that is there is upgraded and left.
 """
 
 import json
@@ -115,7 +114,9 @@ def release():
     """The chart, installed on a cluster that has nothing of Wisp."""
     if KEEP and "deployed" in helm("status", NAME, "--namespace", SYSTEM, check=False):
         install()
-        settled("operator")
+        kubectl("rollout", "restart", "deployment", "-n", SYSTEM)  # images of the same tag may be newer
+        for component in ("operator", "gateway"):
+            settled(component)
         yield Release(None, "", 0.0)
         return
     helm("uninstall", NAME, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
