@@ -25,7 +25,7 @@ import aiohttp
 RATE = Path(os.environ.get("RATE_FILE", "/tmp/rate"))
 TOKENS = 24
 PATIENCE_S = float(os.environ.get("PATIENCE_S", "90"))
-EXAMPLES = 4  # of each trouble, told in words
+EXAMPLES = 4  # of each trouble, in words
 # What the official SDKs do when a connection ends before any byte of an answer: twice, after 0.5 s and 1 s.
 RETRIES_S = (0.5, 1.0)
 OUTCOMES = ("answered", "retried", "refused", "error", "cut", "lost")

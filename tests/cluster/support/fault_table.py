@@ -189,7 +189,7 @@ class Scene:
         return self.threads.submit(self.ask, name, **more)
 
     def events(self, name=""):
-        """How often each reason was told of a model."""
+        """Count of the events of a model, by reason."""
         counts = {}
         for event in get("events", namespace=self.namespace):
             of = event.get("involvedObject", {})
