@@ -84,3 +84,38 @@ def test_the_gateway_knows_the_models_of_its_namespaces_and_is_ready(server, rel
     finally:
         gateway.terminate()
         gateway.wait(20)
+
+
+def helm(server, command, release, *settings):
+    """Run helm on a release in a namespace of its name; its exit status and all that it said."""
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    where = ["--namespace", release, "--kubeconfig", str(server.kubeconfig)]
+    chart = [] if command == "uninstall" else [str(ROOT / "charts/wisp"), "--create-namespace", *flags]
+    if command == "upgrade":
+        chart.remove("--create-namespace")
+    full = [str(binary_folder() / "helm"), command, release, *chart, *where]
+    done = subprocess.run(full, text=True, capture_output=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_each_namespace_has_one_release_and_an_upgrade_keeps_an_autoscalers_number(server, namespace):
+    """Nothing runs here: Helm looks at what the other release left in the cluster."""
+    settings = ("crd.install=false", "operator.limitWrites=false", f"watchNamespaces={{{namespace}}}")
+    one, two = f"{namespace}-one", f"{namespace}-two"
+    try:
+        assert helm(server, "install", one, *settings)[0] == 0
+        assert helm(server, "upgrade", one, *settings)[0] == 0  # it is not in its own way
+        code, said = helm(server, "install", two, *settings)
+        assert code != 0
+        assert f"a release of Wisp already, {one} in namespace {one}" in said
+        assert f"serves namespace {namespace}" in said
+        code, said = helm(server, "install", two, "crd.install=false")
+        assert (code != 0, f"{one} in namespace {one}" in said) == (True, True)
+        gateway = f"{one}-wisp-gateway"
+        server.kubectl("scale", f"deployment/{gateway}", "-n", one, "--replicas=5")
+        assert helm(server, "upgrade", one, *settings, "gateway.autoscaling.enabled=true")[0] == 0
+        assert server.get("deployment", gateway, one)["spec"]["replicas"] == 5
+    finally:
+        for name in (one, two):
+            helm(server, "uninstall", name)
+            server.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
