@@ -80,23 +80,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, 10th and 90th percentile of some numbers."""
+    """Median, 10th and 90th percentile and mean of some numbers."""
 
     median: float
     p10: float
     p90: float
+    mean: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Summarize at least one number."""
         if len(values) == 1:
-            return cls(values[0], values[0], values[0])
+            return cls(values[0], values[0], values[0], values[0])
         tenths = statistics.quantiles(values, n=10, method="inclusive")
-        return cls(statistics.median(values), tenths[0], tenths[-1])
+        return cls(statistics.median(values), tenths[0], tenths[-1], statistics.fmean(values))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the percentiles as fields of a row."""
-        return {"p10": self.p10, "p90": self.p90}
+        """Return percentiles and mean as fields of a row."""
+        return {"p10": self.p10, "p90": self.p90, "mean": self.mean}
 
 
 def make_record(

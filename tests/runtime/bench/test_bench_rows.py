@@ -118,7 +118,7 @@ def test_a_baseline_needs_equal_conditions(changes, gpu, value):
 
 
 def test_a_spread_is_median_and_percentiles():
-    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
+    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0, 3.0)
     spread = Spread.of([float(n) for n in range(101)])
     assert (spread.median, spread.p10, spread.p90) == (50.0, 10.0, 90.0)
 
