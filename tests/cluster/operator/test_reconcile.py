@@ -27,7 +27,7 @@ def test_an_applied_model_gets_its_children_its_status_and_its_columns(operator,
     assert [key for key in owner.get("annotations", {}) if "kubectl" not in key] == []
     table = kubectl("get", "imodel", "-n", namespace).splitlines()
     assert table[0].split() == ["NAME", "READY", "REPLICAS", "STATE", "REASON", "FIT", "COLD", "AGE"]
-    assert table[1].split()[:6] == ["chat", "True", "0", "Asleep", "ScaledToZero", "Unknown"]
+    assert table[1].split()[:6] == ["chat", "True", "0/0", "Asleep", "ScaledToZero", "Unknown"]
     print(kubectl("get", "imodel", "-n", namespace, "-o", "wide"))
 
 

@@ -45,7 +45,7 @@ def test_from_an_empty_cluster_to_a_first_answer(release, example, record):
     assert "hello" in said.lower()
     table = until(lambda: has_cold(kubectl("get", "imodel", "-n", example)))
     assert table[0].split() == ["NAME", "READY", "REPLICAS", "STATE", "REASON", "FIT", "COLD", "AGE"]
-    assert table[1].split()[:6] == ["smollm2", "True", "1", "Ready", "Serving", "Fits"]
+    assert table[1].split()[:6] == ["smollm2", "True", "1/1", "Ready", "Serving", "Fits"]
     until(lambda: set(status("smollm2", example)["coldStart"]["phases"]) == PHASES)
     current = status("smollm2", example)
     assert current["fit"]["weightsBytes"] > 200 << 20
