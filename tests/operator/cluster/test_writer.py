@@ -262,7 +262,7 @@ def test_a_reconcile_that_fails_is_tried_again_and_others_go_on(caplog):
 
     run_queue(scenario, reconcile)
     assert (reconciled.count("bad"), reconciled.count("good")) == (2, 1)
-    assert "again in 0.5 s" in caplog.text
+    assert "again within 0.5 s" in caplog.text
 
 
 def test_a_reconcile_may_ask_for_the_next_one():
