@@ -44,10 +44,17 @@ def account(server, home, name):
     return SimpleNamespace(home=home, kubeconfig=home / name)
 
 
+def is_ready(operator):
+    with suppress(OSError):
+        return operator.read("/readyz") == "ok\n"
+    return False
+
+
 def test_the_operator_serves_its_namespaces_and_asks_for_nothing_cluster_wide(server, release):
     operator = Operator(release["operator"], SPACE, "one", "--watch-namespaces", SERVED)
     try:
         until(operator.leads)
+        until(lambda: is_ready(operator))  # with nothing to watch yet, as after an installation
         for namespace in (SERVED, OTHER):
             server.apply(model("chat", replicas=1, model={"uri": "pvc://m"}), namespace=namespace)
         until(lambda: (server.get("deployment", "chat", SERVED) or {}).get("spec", {}).get("replicas"))

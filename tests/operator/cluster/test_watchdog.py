@@ -131,3 +131,25 @@ def test_a_reconcile_without_end_and_caches_never_filled_are_reported(monkeypatc
 
 def test_differences_name_both_versions_so_that_a_busy_object_differs_from_a_stale_one():
     assert differing({"a": "1", "b": "2"}, {"a": "1", "c": "3"}) == {("b", "2", ""), ("c", "", "3")}
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "cluster", "is_filled"),
+    [
+        (["team"], {}, True),  # nothing there causes an event
+        (["team"], {"a/chat": "1"}, False),  # its event is still to come
+        ([], {}, False),  # nodes cause events
+    ],
+)
+def test_caches_of_namespaces_without_models_count_as_filled(namespaces, cluster, is_filled):
+    found = Cluster()
+    found.is_filled, found.cluster = False, cluster
+
+    async def scenario():
+        task = asyncio.create_task(CacheWatchdog(found, found, found, namespaces).run())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert found.is_filled is is_filled

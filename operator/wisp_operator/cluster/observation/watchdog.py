@@ -19,7 +19,9 @@ from wisp_operator.desired.labels import MODEL_LABEL
 
 log = logging.getLogger(__name__)
 
+MODELS = f"/apis/{API_VERSION}{{}}/{PLURAL}"
 COMPARE_EVERY_S = 30.0
+EMPTINESS_EVERY_S = 2.0
 SETTLE_S = 5.0
 PAGE_OBJECTS = 100
 STUCK_S = 120.0
@@ -57,6 +59,7 @@ class CacheWatchdog:
 
     async def run(self) -> None:
         """Compare until cancelled."""
+        await self._notice_emptiness()
         while True:
             await asyncio.sleep(COMPARE_EVERY_S)
             try:
@@ -69,9 +72,21 @@ class CacheWatchdog:
             if self._stale:
                 log.error("%s", self._stale)
 
+    async def _notice_emptiness(self) -> None:
+        """Count the caches of namespaces without models as filled, since nothing there causes an event.
+
+        Where the cluster is watched, its nodes do.
+        """
+        while self._scopes != [""] and not self._caches.is_filled:
+            try:
+                self._caches.is_filled = not await self._list_versions(MODELS, {}) or self._caches.is_filled
+            except ApiError as error:
+                log.warning("looking for models: %s", error)
+            await asyncio.sleep(EMPTINESS_EVERY_S)
+
     async def _compare(self) -> str:
         for kind, path, query in (
-            (KIND, f"/apis/{API_VERSION}{{}}/{PLURAL}", {}),
+            (KIND, MODELS, {}),
             ("Pod", "/api/v1{}/pods", {"labelSelector": MODEL_LABEL}),
         ):
             missed = differing(await self._list_versions(path, query), self._caches.versions(kind))
