@@ -14,6 +14,7 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.batch import Batch
+from wisp_runtime.bench.record import shown_command
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 
@@ -83,7 +84,7 @@ def write_record(name: str, device: Gpu, rows: list[dict[str, object]], path: Pa
         "name": name,
         "gpu": device.name,
         "shape": {"heads": HEADS, "kv_heads": KV_HEADS, "head_size": SIZE, "block_tokens": BLOCK_TOKENS},
-        "command": " ".join(["python", f"tests/bench/bench_{name}.py", *sys.argv[1:]]),
+        "command": shown_command(["python", f"tests/bench/bench_{name}.py", *sys.argv[1:]]),
         "rows": rows,
     }
     print(json.dumps(content))

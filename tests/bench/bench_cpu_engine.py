@@ -27,6 +27,7 @@ import click
 import numpy as np
 
 from wisp_plan.memory.cache import one_pool
+from wisp_runtime.bench.record import shown_command
 from wisp_runtime.convert.example import example_model
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.loop import step
@@ -177,7 +178,7 @@ def main(threads: tuple[int, ...], rounds: int, record: Path) -> None:
         "machine": where,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "command": " ".join(["python", "tests/bench/bench_cpu_engine.py", *sys.argv[1:]]),
+        "command": shown_command(["python", "tests/bench/bench_cpu_engine.py", *sys.argv[1:]]),
         "rows": rows,
     }
     record.parent.mkdir(exist_ok=True)

@@ -24,6 +24,8 @@ import click
 import httptools
 import uvloop
 
+from wisp_runtime.bench.record import shown_command
+
 RECORDS = Path(__file__).parent / "records"
 TOKEN = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1790000000,"model":"bench",'
@@ -251,7 +253,7 @@ def write_record(rows: list[dict], where: str, path: Path) -> None:
         "commit": commit.stdout.strip(),
         "machine": where,
         "python": platform.python_version(),
-        "command": " ".join(["python", "tests/bench/bench_gateway.py", *sys.argv[1:]]),
+        "command": shown_command(["python", "tests/bench/bench_gateway.py", *sys.argv[1:]]),
         "rows": rows,
     }
     path.parent.mkdir(exist_ok=True)

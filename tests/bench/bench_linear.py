@@ -22,6 +22,7 @@ import click
 import cupy as cp
 import numpy as np
 
+from wisp_runtime.bench.record import shown_command
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.gemm import planner
@@ -248,7 +249,7 @@ def main(
             rows.append(measure(device, arena, shape, count, *beside, rounds))
             print(line(rows[-1]), flush=True)
             cp.get_default_memory_pool().free_all_blocks()
-    told = {"gpu": device.name, "command": " ".join(sys.argv), "rows": rows}
+    told = {"gpu": device.name, "command": shown_command(sys.argv), "rows": rows}
     record.write_text(json.dumps(told, indent=1) + "\n")
 
 

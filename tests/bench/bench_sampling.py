@@ -23,6 +23,7 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.batch import SamplingBatch
+from wisp_runtime.bench.record import shown_command
 from wisp_runtime.ops.cuda.device.arrays import to_device
 from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
@@ -126,7 +127,7 @@ def main(vocab: int, rows: tuple[int, ...], record: Path | None) -> None:
     measured = [row for kind in ("peaked", "flat") for n in rows for row in measure(device, sampler, kind, n)]
     if record:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-        command = " ".join(sys.argv)
+        command = shown_command(sys.argv)
         record.write_text(
             json.dumps(
                 {
