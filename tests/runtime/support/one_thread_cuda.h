@@ -32,7 +32,9 @@ struct uint4 {
 
 inline void __syncthreads() {}
 inline void __threadfence() {}
-inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
 
 template <class T>
 T __ldcg(const T* from) {
@@ -44,11 +46,21 @@ To same_bits(From from) {
   memcpy(&to, &from, sizeof to);
   return to;
 }
-inline float __int_as_float(int bits) { return same_bits<float>(bits); }
-inline int __float_as_int(float x) { return same_bits<int>(x); }
-inline float __uint_as_float(uint32_t bits) { return same_bits<float>(bits); }
-inline uint32_t __float_as_uint(float x) { return same_bits<uint32_t>(x); }
-inline uint32_t __float2uint_rn(float x) { return uint32_t(std::nearbyint(x)); }
+inline float __int_as_float(int bits) {
+  return same_bits<float>(bits);
+}
+inline int __float_as_int(float x) {
+  return same_bits<int>(x);
+}
+inline float __uint_as_float(uint32_t bits) {
+  return same_bits<float>(bits);
+}
+inline uint32_t __float_as_uint(float x) {
+  return same_bits<uint32_t>(x);
+}
+inline uint32_t __float2uint_rn(float x) {
+  return uint32_t(std::nearbyint(x));
+}
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int) {
