@@ -285,6 +285,10 @@ def test_pods_of_a_model_end_once_it_asks_for_what_is_closed(server, namespace, 
 def test_the_operator_does_its_work_within_its_roles_and_policies(server, namespace, account, tmp_path):
     fetched = {"model": {"uri": "hf://acme/none"}, "replicas": 1}
     claim = fetched | {"cache": {"type": "PVC", "prefetch": True}}
+    server.apply(model("old", model={"uri": "pvc://m"}, replicas=0), namespace=namespace)
+    owner = OWNER | {"name": "old", "uid": server.get("inferencemodel", "old", namespace)["metadata"]["uid"]}
+    of_old = {"name": "old", "labels": {"wisp.dev/model": "old"}, "ownerReferences": [owner]}
+    server.apply(service() | {"metadata": of_old}, namespace=namespace)  # with an address, as made before
     with operator_of(server, tmp_path, "--allow-file-below", "/srv/models") as operator:
         server.apply(
             model("file", model={"uri": "file:///srv/models/x"}, replicas=2),
@@ -299,6 +303,8 @@ def test_the_operator_does_its_work_within_its_roles_and_policies(server, namesp
         fewer = '{"spec": {"replicas": 1}}'
         server.kubectl("patch", "imodel", "file", "-n", namespace, "--type", "merge", "-p", fewer)
         until(lambda: server.get("pdb", "file", namespace) is None)
+        released = '"clusterIP": "None"'
+        until(lambda: released in json.dumps(server.get("service", "old", namespace)))
         statuses = {name: server.status(name, namespace) for name in ("file", "node", "claim")}
         assert "ChildRefused" not in json.dumps(statuses)
         assert [line for line in operator.read("/metrics").splitlines() if 'code="403"' in line] == []
