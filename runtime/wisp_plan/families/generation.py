@@ -70,7 +70,9 @@ def _parse(text: bytes) -> ConfigReader:
     try:
         values = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise ConfigDamaged(f"{GENERATION_FILE} is not JSON ({error}). Download it again.") from error
+        raise ConfigDamaged(
+            f"{GENERATION_FILE} is not JSON ({error}). Correct it, or fetch it again."
+        ) from error
     if not isinstance(values, Mapping):
         raise ConfigInvalid(
             f"{GENERATION_FILE} holds a {type(values).__name__}; expected an object. {REMEDY}"

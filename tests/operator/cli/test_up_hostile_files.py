@@ -83,7 +83,9 @@ def test_hostile_folders_cost_a_good_model_nothing(running):
     chat = {"model": "good", "messages": [{"role": "user", "content": "hi"}]}
     assert answer(f"{url}/chat/completions", chat)["choices"]
     deadline_s = time.monotonic() + TIMEOUT_S
-    while {model["reason"] for model in models_of(url).values()} != {"Serving", "ModelUnsupported"}:
+    expected = {"good": "Serving", "layers": "ModelUnsupported", "text": "WeightsUnreadable"}
+    expected["deep"] = "WeightsUnreadable"
+    while {name: model["reason"] for name, model in models_of(url).items()} != expected:
         assert time.monotonic() < deadline_s, models_of(url)
         time.sleep(0.1)
     assert "num_hidden_layers is 1000000000000; expected" in models_of(url)["layers"]["message"]

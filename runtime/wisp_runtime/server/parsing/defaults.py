@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from wisp_plan.checkpoint.directory import read_generation_config
-from wisp_plan.errors import PlanError
+from wisp_plan.errors import ConfigDamaged, PlanError
 from wisp_plan.families.generation import GenerationConfig
 from wisp_runtime.config import GenerationDefaults
 from wisp_runtime.engine.transport.messages import SamplingParams
-from wisp_runtime.errors import ModelUnsupported
+from wisp_runtime.errors import ModelUnsupported, WeightsUnreadable
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -59,10 +59,13 @@ def read_defaults(directory: Path, tokenizer: ModelTokenizer, mode: GenerationDe
         mode: ``none`` leaves sampling at the API's defaults.
 
     Raises:
-        ModelUnsupported: ``generation_config.json`` is broken.
+        WeightsUnreadable: ``generation_config.json`` is not JSON.
+        ModelUnsupported: a value of it is none that a model can mean.
     """
     try:
         config = read_generation_config(directory, has_sampling=mode == "auto")
+    except ConfigDamaged as error:
+        raise WeightsUnreadable(error.message) from error
     except PlanError as error:
         raise ModelUnsupported(error.message) from error
     end = () if tokenizer.end_id is None else (tokenizer.end_id,)
