@@ -163,7 +163,7 @@ class ServeConfig:
         "After SIGTERM, let running requests finish for at most this long.",
     )
     threads: int | None = _option(
-        None, parse_auto_or(parse_integer(1, 4096)), "N", "CPU threads (auto: measured at start)."
+        None, parse_auto_or(parse_integer(1, 4096)), "auto|N", "CPU threads; auto: measured at start."
     )
     cache_dir: Path = _option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Folder of downloads.")
     termination_log: Path | None = _option(
