@@ -34,15 +34,14 @@ from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
-_KV_BLOCKS = 320
 _ALIGNMENT_BYTES = 1024
 SOURCE = KERNELS / "hopper/persistent/persistent_decode.cu"
 _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
 
-def small(name: str, **sizes: int) -> ModelSpec:
+def small(name: str, max_context: int = 4096, **sizes: int) -> ModelSpec:
     """Return the spec of a named shape with other sizes."""
-    spec = changed(shape_spec(name), max_context=4096, **sizes)
+    spec = changed(shape_spec(name), max_context=max_context, **sizes)
     attention = attention_of(spec)
     return changed(spec, rope=replace(attention.rope, rotary_size=attention.head_size))
 
@@ -55,15 +54,21 @@ class EmulatedStep:
         blocks: thread blocks of the grid.
         options: more for the kernel's compiler.
         source: the kernel.
+        kv_blocks: size of the cache.
     """
 
     def __init__(
-        self, spec: ModelSpec, blocks: int, options: tuple[str, ...] = (), source: Path = SOURCE
+        self,
+        spec: ModelSpec,
+        blocks: int,
+        options: tuple[str, ...] = (),
+        source: Path = SOURCE,
+        kv_blocks: int = 320,
     ) -> None:
         self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
         self.kernels = Emulated(source, [*Catalogue().defines("hopper", kernel_model(spec)), *options])
         self.model = random_model(spec, self.ops, 7)
-        self.cache = allocate_blocks(spec, self.ops, blocks=_KV_BLOCKS, block_tokens=TOKENS)
+        self.cache = allocate_blocks(spec, self.ops, blocks=kv_blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         for array in (self.cache.keys, self.cache.values):
             array[:] = array.astype(BF16)
