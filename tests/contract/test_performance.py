@@ -63,7 +63,7 @@ def test_what_is_measured_over_http_takes_the_place_of_the_engines_processes(ser
     rows = [row for server in servers for row in served(server)]
     shown = readme_figures.figures(RECORDS | {"beside-vllm-served.json": {"commit": "abc", "rows": rows}})
     assert "first token, median (99th percentile) | 1 (4) / 1 (4) / 1 (4) / 1 (4) ms |" in shown
-    assert "| 5,000 tokens/s | 5,000 tokens/s | [abc]" in shown
+    assert "| 5,000 tokens/s; 1 (4) ms | 5,000 tokens/s; 1 (4) ms | [abc]" in shown
     assert tuned in shown
     assert "decode step of" not in shown
 
