@@ -123,7 +123,7 @@ def operators_have_no_rights(scene):
 @fault("no operator 25 s, models asked for meanwhile", may_be_stale=True)
 def no_operator_runs(scene):
     patient = scene.asleep("patient")
-    hurried = scene.asleep("hurried", coldStart={"maxWait": "8s"})
+    hurried = scene.asleep("hurried", coldStart={"maxWait": "15s"})
     kubectl("scale", "deployment", "wisp-operator", "-n", SYSTEM, "--replicas=0")
     try:
         until(lambda: not pods_of("operator"), seconds=30)
@@ -131,7 +131,7 @@ def no_operator_runs(scene):
         code, headers, document, _ = scene.ask(hurried)
         assert (code, document["error"]["code"]) == (503, "wait_expired")
         assert "operator" in document["error"]["message"]
-        assert int(headers["retry-after"]) >= 5
+        assert int(headers["retry-after"]) >= 10
         time.sleep(max(0.0, scene.began + 25 - time.time()))
     finally:
         kubectl("scale", "deployment", "wisp-operator", "-n", SYSTEM, "--replicas=2")

@@ -33,7 +33,6 @@ def runtime_image_is_missing(scene):
 def values_change(scene):
     values = ("gateway.replicas=3", "operator.leaseSeconds=10", "gateway.resources.limits.memory=400Mi")
     install(*(part for value in values for part in ("--set", value)))
-    settled("gateway")
     helm("rollback", NAME, "--namespace", SYSTEM, "--wait", "--timeout", "120s")
     for component in ("gateway", "operator"):
         settled(component)
