@@ -7,7 +7,7 @@ import time
 import pytest
 from fault_table import needs_our_node, table
 from kube import kubectl, until
-from processes import away, below, of_container, stopped
+from node_processes import away, below, of_container, stopped
 from release import SYSTEM, pods_of, settled
 from rights import without_binding
 from truth import is_ready

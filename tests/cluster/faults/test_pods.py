@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from fault_table import ASLEEP, HOLD, TINY, WARM, needs_our_node, table
 from kube import apply, get, kubectl, until
-from processes import away, below, engine_of, of_container, stopped
+from node_processes import away, below, engine_of, of_container, stopped
 from truth import is_ready
 
 FAULTS, fault = table()
