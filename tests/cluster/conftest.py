@@ -23,14 +23,6 @@ from release import clients, release  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 SOCKET = NODE_RUN / "containerd.sock"
-# Files that install an operator of every namespace, or CRDs; those that give the node GPUs, or count on none.
-WHOLE, GPUS = ("test_chart_install.py", "test_optional.py"), ("test_fit.py", "test_failures.py")
-
-
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", "whole: needs the cluster to itself (labels, CRDs, an installed release)"
-    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -38,10 +30,6 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if Path(__file__).parent in Path(item.path).parents:
             item.add_marker(pytest.mark.cluster)
-            # Tests of a file share fixtures, so they stay together where several processes run tests.
-            item.add_marker(pytest.mark.xdist_group("gpus" if item.path.name in GPUS else item.path.name))
-            if "release" in getattr(item, "fixturenames", ()) or item.path.name in WHOLE:
-                item.add_marker(pytest.mark.whole)
             if not is_asked_for:
                 item.add_marker(
                     pytest.mark.skip(reason="needs KUBECONFIG and -m cluster (make test-cluster)")
@@ -59,7 +47,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_terminal_summary(terminalreporter):
-    outcomes = counts.added({name: len(terminalreporter.getreports(name)) for name in counts.OUTCOMES})
+    outcomes = {name: len(terminalreporter.getreports(name)) for name in counts.OUTCOMES}
     if counts.ROWS:
         terminalreporter.section("counted on the cluster")
         terminalreporter.write_line(counts.table())

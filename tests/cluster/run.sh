@@ -6,17 +6,10 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/node/node.sh"
-export CLUSTER_COUNTS; CLUSTER_COUNTS=$(mktemp -d)/counts.json
 
-# run_tests [COMMAND]: COMMAND is what the tests run inside of. Tests that share the cluster run side by side, then, one
-# by one, those that need it to themselves; a test failed if it failed once.
-run_tests() {
-  local failed=0 pytest=("$@" "$here/../../.venv/bin/python" -m pytest -p no:cacheprovider "${arguments[@]}")
-  "${pytest[@]}" -m "cluster and not whole" -n "$(($(nproc) + 1))" --dist loadgroup || failed=$?
-  [ $failed != 5 ] || failed=0                    # none was chosen
-  "${pytest[@]}" -m "cluster and whole" || [ $? = 5 ] || failed=1
-  return $failed
-}
+# run_tests [COMMAND]: COMMAND is what the tests run inside of. One after the other, since an operator serves every
+# namespace of a cluster; a test failed if it failed once.
+run_tests() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -p no:cacheprovider "${arguments[@]}"; }
 
 own_node() {
   "$here/node/build.sh" >/dev/null

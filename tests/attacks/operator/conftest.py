@@ -24,7 +24,6 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if Path(__file__).parent in Path(item.path).parents and "server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.xdist_group("attacks on the operator"))  # of one API server
             if not is_asked_for:
                 item.add_marker(pytest.mark.skip(reason="needs -m cluster (make test-cluster)"))
 

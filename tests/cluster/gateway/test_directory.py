@@ -322,8 +322,8 @@ def test_a_request_wakes_a_model_through_the_operator_and_is_passed_on_to_its_po
         streamed = clients.submit(gateway.chat, model=name, stream=True)
         status, text = gateway.chat(model=name)
     took = time.monotonic() - began
-    # The fake runtime knows no /v1: its own 404 is the proof that the request reached a pod.
-    assert (status, text) == (404, "404 page not found\n")
+    # The fake runtime knows no /v1: that its 404s were counted is the proof that the request reached a pod.
+    assert (status, json.loads(text)["error"]["code"]) == (503, "pods_refused")
     assert f": {namespace}/chat: Waking" in streamed.result()[1]
     found = gateway.models()["chat"]
     assert found["state"] == "Ready"

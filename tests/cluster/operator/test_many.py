@@ -101,7 +101,6 @@ def test_prefetch_makes_one_job_and_removes_it_with_the_setting(operator, namesp
 
 
 @pytest.mark.skipif(not NODE_RUN.exists(), reason="restarts a component of tests/cluster/node")
-@pytest.mark.whole
 def test_an_api_server_that_restarts_is_found_again(operator, namespace):
     apply(model("chat", replicas=1), namespace=namespace)
     until(lambda: states(namespace) == ["Ready"])

@@ -52,19 +52,8 @@ def _line(name, rate, counts, rest):
     return f"{name[:70]:<70}{rate:>5}{cells}"
 
 
-def added(outcomes):
-    """Numbers of tests with those of the run before this one, which ``run.sh`` makes of the same suite."""
-    file = Path(os.environ.get("CLUSTER_COUNTS", os.devnull))
-    before = json.loads(file.read_text() or "{}") if file.exists() else {}
-    total = {name: count + before.get(name, 0) for name, count in outcomes.items()}
-    total["seconds"] = before.get("seconds", 0) + round(time.monotonic() - BEGAN)
-    if file != Path(os.devnull):
-        file.write_text(json.dumps(total))
-    return total
-
-
 def write_if_asked(outcomes):
-    """Write the record of this run; ``outcomes`` are its numbers of tests and its seconds."""
+    """Write the record of this run; ``outcomes`` are its numbers of tests."""
     if os.environ.get("RECORD", "") in ("", "0"):
         return
     load = os.getloadavg()[0]
@@ -73,6 +62,7 @@ def write_if_asked(outcomes):
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "machine": f"{os.cpu_count()} CPUs, {processor()}, Linux {platform.release()}, load {load:.1f} after",
         "command": "make test-cluster RECORD=1",
+        "seconds": round(time.monotonic() - BEGAN),
         "tests": outcomes,
     }
     faults = [row for row in ROWS if row["name"] == "fault"]
