@@ -15,11 +15,11 @@ REFUSED = (400, 413, 429)
 BODIES = bodies(SIZE)
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("make", BODIES.values(), ids=BODIES)
 @attack("A5")
-def test_a_body_of_eight_mebibytes(gateway, body):
+def test_a_body_of_eight_mebibytes(gateway, make):
     with gateway.connect() as client:
-        assert client.send(post(CHAT_PATH, body)).answer().status in (200, 404, *REFUSED)
+        assert client.send(post(CHAT_PATH, make())).answer().status in (200, 404, *REFUSED)
 
 
 @attack("A5")
