@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 
 import httpx
 import pytest
@@ -182,7 +184,14 @@ def test_one_models_queue_does_not_delay_another(world):
 
 
 def test_beyond_target_concurrency_requests_queue_in_the_gateway_in_order(world):
-    pod = world.pod(world.does.talk(gap_s=0.5))
+    proceed = threading.Event()
+
+    async def wait_and_talk(pod, seen, writer):
+        while not proceed.is_set():
+            await asyncio.sleep(0.02)
+        await world.does.talk()(pod, seen, writer)
+
+    pod = world.pod(wait_and_talk)
     world.model("m", pod, targetConcurrency=2)
     world.start()
     answers = []
@@ -193,6 +202,7 @@ def test_beyond_target_concurrency_requests_queue_in_the_gateway_in_order(world)
         world.until(lambda index=index: world.state()["arrivals"] == index + 1)
     assert world.state()["running"] == 2
     assert world.state()["waiting"] == 3
+    proceed.set()
     assert [answer.result(60).status_code for answer in answers] == [200] * 5
     assert [seen.json["prompt"] for seen in pod.seen] == list("01234")
 

@@ -14,7 +14,7 @@ import pytest
 
 FAKE = Path(__file__).parents[1] / "fake_runtime.py"
 WISP = Path(sys.executable).with_name("wisp")
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 64,

@@ -195,7 +195,7 @@ def test_requests_that_exceed_the_drain_timeout_end_with_an_error(
         results = []
         running = post_later(server, ASK | {"stream": stream}, results)
         server.wait_until(lambda: bool(server.engine.submitted))
-        server.wait_until(lambda: server.engine.sent > 5)  # a stream has begun by now
+        server.wait_until(lambda: server.engine.sent.total() > 5)  # a stream has begun by now
         server.stop()
         if skips_wait:
             server.skip_wait()
@@ -214,7 +214,7 @@ def test_a_dead_engine_ends_every_request_and_the_process(tiny_model, stream):
         results, deaths = [], []
         threads = [post_later(server, ASK | {"stream": stream}, results, deaths) for _ in range(3)]
         server.wait_until(lambda: len(server.engine.submitted) == 3)
-        server.wait_until(lambda: server.engine.sent > 15)  # every stream has begun
+        server.wait_until(lambda: all(server.engine.sent[s.request_id] > 5 for s in server.engine.submitted))
         server.call(server.engine.die)
         assert server.join() == Fatal("EngineDied", "the engine's process was killed by signal 9")
         for thread in threads:

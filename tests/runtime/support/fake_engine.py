@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
@@ -80,7 +81,7 @@ class FakeEngine:
         self.fails_with = ""
         self.refuses_with: FinishReason = "error"
         self.submitted: list[Submit] = []
-        self.sent = 0
+        self.sent = Counter[str]()
         self.aborted: list[str] = []
         self.is_shut = False
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
@@ -126,7 +127,7 @@ class FakeEngine:
             await asyncio.sleep(self.delay_s)
             finish = "stop" if token in stops else "length" if count == request.max_tokens else None
             queue.put_nowait(self._event(request, token, finish))
-            self.sent += 1
+            self.sent[request.request_id] += 1
             if finish:
                 return
 
