@@ -5,7 +5,7 @@
 #   docker build --target runtime --build-arg FLAVOUR=cpu .     runtime for the CPU
 #
 # BASE is a Debian, with Python 3.11 or newer or with an apt that has it; nothing of it but Python, the libraries that
-# Python needs and the certificates ends in an image. release/pin_base.sh raises the digest; tests/cluster/images.sh builds
+# Python needs and the certificates ends in an image. .ci/release/pin_base.sh raises the digest; tests/cluster/images.sh builds
 # from a debootstrapped one.
 ARG BASE=docker.io/library/debian:trixie-20260918-slim@sha256:a99cfc517144bc59b1978475ec53b46ecabec7e43635402ee5b77cc54cd1b20a
 
@@ -16,7 +16,7 @@ RUN command -v python3 >/dev/null || { apt-get update && \
 ARG PIP_INDEX_URL=https://pypi.org/simple
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-COPY requirements/build.txt ./
+COPY .ci/requirements/build.txt ./
 RUN python3 -m venv /tools && /tools/bin/pip install --quiet --require-hashes -r build.txt && \
     python3 -m venv --without-pip /opt/wisp && rm /opt/wisp/bin/[Aa]ctivate*
 
@@ -45,7 +45,7 @@ COPY --from=system /rootfs /
 COPY --from=tools /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 ENV PATH=/opt/wisp/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt HOME=/tmp
 
-# dependencies: what requirements/ locks for an image, each file by its hash, wherever the index has it from.
+# dependencies: what .ci/requirements/ locks for an image, each file by its hash, wherever the index has it from.
 FROM tools AS dependencies
 RUN printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install --quiet --no-compile --require-hashes -r \$1" \
       "cd /opt/wisp/lib/python3*/site-packages" \
@@ -55,19 +55,19 @@ RUN printf '%s\n' "set -e; /tools/bin/pip --python /opt/wisp/bin/python3 install
       "find . -name '*.py[ixd]' -type f -delete" >install.sh
 
 FROM dependencies AS operator-dependencies
-COPY requirements/operator.txt ./
+COPY .ci/requirements/operator.txt ./
 RUN sh install.sh operator.txt
 
 FROM dependencies AS runtime-dependencies
 ARG FLAVOUR=cuda
-COPY requirements/runtime-$FLAVOUR.txt ./
+COPY .ci/requirements/runtime-$FLAVOUR.txt ./
 RUN sh install.sh runtime-$FLAVOUR.txt
 
 # kernels: cubins for every GPU that there is a folder for, and of the compiler nothing. Only what compiling needs is copied,
 # so that a change of anything else compiles nothing again.
 FROM tools AS kernels
 ARG FLAVOUR=cuda
-COPY requirements/kernels.txt ./
+COPY .ci/requirements/kernels.txt ./
 RUN [ $FLAVOUR != cuda ] || { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* && \
     /tools/bin/pip install --quiet --require-hashes -r kernels.txt; }
 COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/distribution.py runtime/wisp_plan/errors.py runtime/wisp_plan/units.py runtime/wisp_plan/
@@ -110,7 +110,7 @@ ENTRYPOINT ["python3", "-m", "wisp_operator.main"]
 
 FROM python AS runtime
 COPY --from=runtime-dependencies /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib.util as u, huggingface_hub, jinja2, ml_dtypes, numpy, pydantic, safetensors, starlette.applications, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
+RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
 COPY --from=kernels /opt/wisp/kernels /opt/wisp/kernels
 COPY --from=runtime-code /opt/wisp /opt/wisp
 RUN ["python3", "-c", "import importlib, pkgutil, wisp_http, wisp_plan, wisp_runtime\nfor p in (wisp_http, wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        try:\n            '.convert' in m.name or importlib.import_module(m.name)\n        except ModuleNotFoundError as e:\n            if e.name not in ('cupy', 'cuda'): raise"]

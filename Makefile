@@ -33,7 +33,7 @@ test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one 
 	@tests/cluster/run.sh $(PYTEST_ARGS)
 
 check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, the lock, clang-format, helm lint
-	$(BIN)/python release/lock.py --check
+	$(BIN)/python .ci/release/lock.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,18 +51,18 @@ bench: $(VENV)/dev  ## measure the gateway and the CPU engine; records go to tes
 	$(BIN)/python tests/bench/bench_gateway.py
 	$(BIN)/python tests/bench/bench_cpu_engine.py
 
-lock: $(VENV)/release  ## pin every dependency in requirements/ again (UPGRADE=1: the newest of everything)
-	$(VENV)/release/bin/python release/lock.py $(if $(UPGRADE),--upgrade)
+lock: $(VENV)/release  ## pin every dependency in .ci/requirements/ again (UPGRADE=1: the newest of everything)
+	$(VENV)/release/bin/python .ci/release/lock.py $(if $(UPGRADE),--upgrade)
 
 release: $(VENV)/release  ## build dist/ (wheel, sdist, chart, locks, SBOMs), install it afresh and try it
-	$(VENV)/release/bin/python release/build.py
-	release/try_out.sh dist
+	$(VENV)/release/bin/python .ci/release/build.py
+	.ci/release/try_out.sh dist
 
 clean:     ## remove the virtual environment and every cache of the tools
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # What `make demo` needs, and what `make test` needs on top of it.
-$(VENV)/run: pyproject.toml requirements/run.txt requirements/build.txt
+$(VENV)/run: pyproject.toml .ci/requirements/run.txt .ci/requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "wisp needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=python3.12, say." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
@@ -71,17 +71,17 @@ $(VENV)/run: pyproject.toml requirements/run.txt requirements/build.txt
 	  echo "Install it by hand: sudo apt-get install python3-venv" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing wisp into $(VENV) (first time: about a minute)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt -r requirements/build.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/run.txt -r .ci/requirements/build.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/dev: $(VENV)/run requirements/dev.txt
+$(VENV)/dev: $(VENV)/run .ci/requirements/dev.txt
 	@echo "installing the development tools into $(VENV)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/dev.txt
 	@touch $@
 
 # The tools of a release have an environment of their own: nothing of them is beside what is tested.
-$(VENV)/release: $(VENV)/run requirements/release.txt
+$(VENV)/release: $(VENV)/run .ci/requirements/release.txt
 	@$(PYTHON) -m venv $@
-	@$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.txt
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/release.txt
 	@touch $@

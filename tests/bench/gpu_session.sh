@@ -11,7 +11,7 @@
 #   COMMIT    for the records, without .git        SHAPE      of the bench stages (default llama-3-8b)
 #   PYTHON    default python3                      WISP_SMOLLM2   a SmolLM2 checkpoint, for parity
 #
-# Where packages are missing, wheels in .whl/ are used: serving needs starlette pydantic pydantic_core
+# Where packages are missing, wheels in .whl/ are used: serving needs fastapi starlette pydantic pydantic_core
 # annotated_types uvicorn httptools.
 set -u
 cd "$(dirname "$0")/../.."

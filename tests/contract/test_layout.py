@@ -20,7 +20,6 @@ PACKAGES = (
 )
 TOP_LEVEL = {
     *("pyproject.toml", "operator", "runtime", "kernels", "charts", "crds", "tests", "Dockerfile"),
-    *("requirements", "release"),
     *("README.md", "SECURITY.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs"),
     *(".ci", ".github", ".gitignore", ".dockerignore", ".clang-format"),
 }

@@ -1,6 +1,6 @@
 """Internals of uvicorn that ``wisp_http.protocol`` derives from: names, and the order in which they act.
 
-``release/uvicorn_versions.py`` runs this, and the tests of hostile bytes, against every release that
+``.ci/release/uvicorn_versions.py`` runs this, and the tests of hostile bytes, against every release that
 pyproject.toml allows. A release that fails here may not be allowed.
 """
 

@@ -13,13 +13,13 @@ STAGES = dict(re.findall(r"(?ms)^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", (ROOT /
 
 
 def test_the_kernels_stage_copies_what_compiling_imports(tmp_path):
-    for line in re.findall(r"(?m)^COPY (?!requirements)(.*)$", STAGES["kernels"]):
+    for line in re.findall(r"(?m)^COPY (?!\.ci)(.*)$", STAGES["kernels"]):
         *sources, target = line.split()
         for source in sources:
             to = tmp_path / target / Path(source).name if target.endswith("/") else tmp_path / target
             to.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, to)
-    # Without site-packages: of requirements/kernels.txt, click alone is imported.
+    # Without site-packages: of .ci/requirements/kernels.txt, click alone is imported.
     (tmp_path / "runtime/click").symlink_to(Path(click.__file__).parent)
     command = [sys.executable, "-S", "-c", "from wisp_runtime.cli.main import main; main()"]
     arguments = ["kernels", "build", "--nvcc", "/nowhere/nvcc", "--out", str(tmp_path / "out")]
@@ -38,4 +38,4 @@ def test_every_installation_is_of_locked_files():
             assert is_ours or "--require-hashes" in install, f"{stage}: {install}"
     for name in set(re.findall(r"requirements/([\w$-]+)\.txt", (ROOT / "Dockerfile").read_text())):
         for flavour in ("cpu", "cuda"):
-            assert (ROOT / "requirements" / f"{name.replace('$FLAVOUR', flavour)}.txt").exists()
+            assert (ROOT / ".ci/requirements" / f"{name.replace('$FLAVOUR', flavour)}.txt").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = {"fastapi", "opentelemetry", "torch", "pandas", "IPython", "matplotlib", "google"}
+HEAVY = {"opentelemetry", "torch", "pandas", "IPython", "matplotlib", "google"}
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,12 @@ HEAVY = {"fastapi", "opentelemetry", "torch", "pandas", "IPython", "matplotlib",
     [
         ("operator", 1100, {"numpy", "tokenizers", "starlette", "uvloop"}),
         ("gateway", 400, {"numpy", "kubernetes", "kopf", "pydantic", "starlette", "requests"}),
-        ("runtime", 700, {"kubernetes", "kopf", "requests", "aiohttp", "cupy", "rich", "gguf"}),
+        ("runtime", 750, {"kubernetes", "kopf", "requests", "aiohttp", "cupy", "rich", "gguf"}),
         ("wisp", 130, {"kubernetes", "kopf", "numpy", "aiohttp", "pydantic", "rich"}),  # answers --help
     ],
 )
 def test_a_program_imports_no_more_than_it_needs(monkeypatch, program, max_modules, never):
-    monkeypatch.syspath_prepend(str(ROOT / "release"))
+    monkeypatch.syspath_prepend(str(ROOT / ".ci/release"))
     imports = importlib.import_module("imports")
     monkeypatch.delitem(sys.modules, "imports")
     _, _, names = imports.loaded(program)

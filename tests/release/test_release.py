@@ -17,8 +17,8 @@ DIGEST = "sha256:" + "0a" * 32
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """The modules of ``release/``, which import each other by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "release"))
+    """The modules of ``.ci/release/``, which import each other by name."""
+    monkeypatch.syspath_prepend(str(ROOT / ".ci/release"))
     loaded = {name: importlib.import_module(name) for name in ("check", "notes")}
     yield loaded
     for name in (*loaded, "lock"):
@@ -60,7 +60,7 @@ def test_a_tree_that_is_pinned_and_agrees_may_be_released(scripts, tree):
             "lines under [Unreleased]",
         ),
         ("CHANGELOG.md", r"\n## ", "\n## [Unreleased]\n\n## ", None),
-        ("Dockerfile", r"@sha256:\w+", "", "has no digest; run release/pin_base.sh"),
+        ("Dockerfile", r"@sha256:\w+", "", "has no digest; run .ci/release/pin_base.sh"),
         ("Dockerfile", r"(?m)^FROM scratch", "FROM debian:trixie", "debian:trixie has no digest"),
         (".github/workflows/release.yaml", r"checkout@\w+", "checkout@v7", "is not pinned by commit"),
     ],
@@ -77,7 +77,7 @@ def test_a_tag_of_another_version_is_refused(scripts, tree):
 
 
 def test_the_script_exits_with_an_error_that_says_why():
-    command = [sys.executable, str(ROOT / "release/check.py"), "--tag", "v9.9.9"]
+    command = [sys.executable, str(ROOT / ".ci/release/check.py"), "--tag", "v9.9.9"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "not releasable: the tag is v9.9.9" in done.stderr
@@ -101,7 +101,7 @@ def test_workflows_may_write_nothing_that_they_do_not_say():
 def test_a_release_is_checked_before_anything_is_built():
     steps = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]["files"]["steps"]
     commands = [step.get("run", "") for step in steps]
-    checked = next(i for i, command in enumerate(commands) if "release/check.py --tag" in command)
+    checked = next(i for i, command in enumerate(commands) if ".ci/release/check.py --tag" in command)
     assert checked < commands.index("make release")
 
 

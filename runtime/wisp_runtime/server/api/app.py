@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,10 +30,10 @@ CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(service: Service) -> Starlette:
+def create_app(service: Service) -> FastAPI:
     """Build the application around one model."""
-    app = Starlette()
-    app.router.redirect_slashes = False
+    # Without FastAPI's pages: their scripts come from a public network that a cluster may not reach.
+    app = FastAPI(title="Wisp runtime", openapi_url=None, redirect_slashes=False)
     _add_health(app, service)
     _add_api(app, service)
     app.add_exception_handler(ApiError, _on_api_error)
@@ -44,7 +43,7 @@ def create_app(service: Service) -> Starlette:
     return app
 
 
-def _add_health(app: Starlette, service: Service) -> None:
+def _add_health(app: FastAPI, service: Service) -> None:
     for path, respond in health_endpoints(service).items():
         app.add_route(path, _without_request(respond), methods=["GET"])
 
@@ -56,7 +55,7 @@ def _without_request(respond: Callable[[], Response]) -> Endpoint:
     return endpoint
 
 
-def _add_api(app: Starlette, service: Service) -> None:
+def _add_api(app: FastAPI, service: Service) -> None:
     async def models(_: Request) -> Response:
         data = [_described(name, service) for name in service.config.names]
         return JSONResponse({"object": "list", "data": data})

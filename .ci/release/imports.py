@@ -1,7 +1,7 @@
 """Measure what each program imports before it does anything: time, memory, modules, packages.
 
-    python release/imports.py            table on stdout
-    python release/imports.py --record   tests/bench/records/imports.json besides
+    python .ci/release/imports.py            table on stdout
+    python .ci/release/imports.py --record   tests/bench/records/imports.json besides
 
 Bytecode is written by a first run; times are of the CPU, medians of ``RUNS`` processes. They depend on the
 machine, modules do not: ``tests/release/test_imports.py`` bounds those.
@@ -19,7 +19,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests/bench/records/imports.json"
 RUNS = 7
 PROGRAMS = {
@@ -84,7 +84,7 @@ def main() -> None:
         record = {
             "name": "imports",
             "commit": commit.stdout.strip(),
-            "command": "python release/imports.py --record",
+            "command": "python .ci/release/imports.py --record",
             "date": datetime.now(UTC).date().isoformat(),
             "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}",
             "python": platform.python_version(),

@@ -1,7 +1,7 @@
 """Texts of a release that come out of the tree and its images.
 
-python release/notes.py text VERSION           its section of CHANGELOG.md, then how to install it
-python release/notes.py values IMAGE@DIGEST…   chart values that pin the images by digest
+python .ci/release/notes.py text VERSION           its section of CHANGELOG.md, then how to install it
+python .ci/release/notes.py values IMAGE@DIGEST…   chart values that pin the images by digest
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 IMAGE = re.compile(r"([^/]+)/(.+):([^:@]+)@(sha256:[0-9a-f]{64})")
 INSTALL = """
 ---

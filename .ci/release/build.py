@@ -1,9 +1,9 @@
 """Build what a release consists of into ``dist/``: sdist, wheel, chart, locks, SBOMs and checksums.
 
-    python release/build.py
+    python .ci/release/build.py
 
-Runs in the environment of ``requirements/release.txt`` (``make release`` makes it). Images are built by the
-release workflow, from the same Dockerfile as ``tests/cluster/images.sh``. Equal trees give equal wheels and
+Runs in the environment of ``.ci/requirements/release.txt`` (``make release`` makes it). The release workflow
+builds the images, from the same Dockerfile as ``tests/cluster/images.sh``. Equal trees give equal wheels and
 sdists: their times are those of the commit.
 """
 
@@ -47,7 +47,7 @@ def helm() -> str:
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wisp"
     found = shutil.which("helm") or next(map(str, sorted(cached.glob("*/helm"), reverse=True)), None)
     if found is None:
-        sys.exit("release/build.py needs helm on PATH, for the chart. tests/cluster/node/build.sh makes one.")
+        sys.exit("build.py needs helm on PATH, for the chart. tests/cluster/node/build.sh makes one.")
     return found
 
 
@@ -65,7 +65,7 @@ def package_chart() -> None:
 def write_locks_and_sboms() -> None:
     """Copy the locks, and write a CycloneDX list of what each pins."""
     for name in LOCKS:
-        source = ROOT / f"requirements/{name}.txt"
+        source = ROOT / f".ci/requirements/{name}.txt"
         shutil.copy(source, DIST / f"requirements-{name}.txt")
         options = ("--pyproject", "pyproject.toml", "--mc-type", "application", "--output-reproducible")
         out = DIST / f"sbom-{name}.cdx.json"

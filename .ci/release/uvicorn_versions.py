@@ -1,6 +1,6 @@
 """Run the tests of our connections against every uvicorn that we may allow, and record the outcome.
 
-    python release/uvicorn_versions.py [FIRST]     from FIRST on (default: the requirement's own lower bound)
+    python .ci/release/uvicorn_versions.py [FIRST]    from FIRST on (default: the requirement's lower bound)
 
 Our servers derive from ``HttpToolsProtocol``, which uvicorn may change in any release. Runs in the
 development environment; every release is installed into a folder of its own in front of it. Exits 1 if one
@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests/bench/records/uvicorn.json"
 TESTS = (
     "tests/http/test_uvicorn_contract.py",
@@ -82,7 +82,7 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     record = {
         "name": "uvicorn",
-        "command": "python release/uvicorn_versions.py",
+        "command": "python .ci/release/uvicorn_versions.py",
         "commit": commit.stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}",

@@ -1,8 +1,8 @@
-"""Pin every dependency with its hashes: ``requirements/<set>.txt``, a file for each thing that is installed.
+"""Pin every dependency with its hashes: ``.ci/requirements/<set>.txt``, a file for each thing to install.
 
-    python release/lock.py            write the files; pins that still satisfy pyproject.toml stay
-    python release/lock.py --upgrade  take the newest release of everything
-    python release/lock.py --check    exit 1 if a file does not agree with pyproject.toml; needs no network
+    python .ci/release/lock.py            write the files; pins that still satisfy pyproject.toml stay
+    python .ci/release/lock.py --upgrade  take the newest release of everything
+    python .ci/release/lock.py --check    exit 1 if a file disagrees with pyproject.toml; needs no network
 
 Writing needs ``uv`` beside this interpreter or on PATH (``make lock`` installs the locked one). The files
 name no index: pip takes what the machine is set up for, and the hashes decide.
@@ -23,8 +23,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "requirements"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".ci/requirements"
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # The environments of [tool.uv], which uv repeats on every line.
 EVERYWHERE = (
@@ -117,7 +117,7 @@ def check() -> list[str]:
     for name in SETS:
         path = FOLDER / f"{name}.txt"
         text = path.read_text() if path.exists() else ""
-        problems += [f"requirements/{name}.txt: {problem}" for problem in problems_of(name, text)]
+        problems += [f".ci/requirements/{name}.txt: {problem}" for problem in problems_of(name, text)]
         if name not in OWN_VERSIONS:
             for package, version in pins_of(text).items():
                 versions.setdefault(package, {})[version] = name
@@ -150,7 +150,7 @@ def write(name: str, pins: str) -> None:
         "# Install with: pip install --require-hashes -r THIS_FILE\n"
     )
     (FOLDER / f"{name}.txt").write_text(head + pins.replace(EVERYWHERE, ""))
-    print(f"requirements/{name}.txt: {len(pins_of(pins))} packages", file=sys.stderr)
+    print(f".ci/requirements/{name}.txt: {len(pins_of(pins))} packages", file=sys.stderr)
 
 
 def write_all(*options: str) -> None:

@@ -1,7 +1,7 @@
 """Check a tree that is going to be released: versions agree, and everything that a build takes is pinned.
 
-    python release/check.py                what stands between this tree and a release, as notes; exit 0
-    python release/check.py --tag v0.1.0   the same as errors, and the tag must name the version; exit 1
+    python .ci/release/check.py                what stands between this tree and a release, as notes; exit 0
+    python .ci/release/check.py --tag v0.1.0   the same as errors, and the tag must name the version; exit 1
 
 The release workflow runs the second form before it builds anything.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import lock
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 COMMIT = re.compile(r"@[0-9a-f]{40}$")
 
@@ -49,7 +49,7 @@ def unpinned_bases(root: Path) -> Iterator[str]:
     images = re.findall(r"(?m)^ARG BASE=(\S+)", text) + re.findall(r"(?m)^FROM (?!\$)(\S+[:/@]\S+)", text)
     for image in images:
         if not DIGEST.search(image):
-            yield f"Dockerfile: {image} has no digest; run release/pin_base.sh where its registry is reached"
+            yield f"Dockerfile: {image} has no digest; run .ci/release/pin_base.sh where it can be pulled"
 
 
 def unpinned_actions(root: Path) -> Iterator[str]:

@@ -2,7 +2,7 @@
 # pin_base.sh [IMAGE:TAG]: write the digest that IMAGE:TAG has now into the Dockerfile's ARG BASE.
 # Needs docker with buildx, or skopeo, and a machine that reaches the image's registry; look at the difference and commit.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 current=$(sed -n 's/^ARG BASE=//p' Dockerfile)
 image=${1:-${current%@*}}
 
