@@ -1,6 +1,7 @@
-"""Rules of the suite itself: skips that CI may have, and the share of each process."""
+"""Rules of the suite itself: skips that CI may have, the share of each process, tests that tables name."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,13 @@ def test_a_hidden_test_fails_a_run_in_ci_alone(ci, code, tmp_path):
 )
 def test_tests_that_share_fixtures_run_in_one_process(nodeid, share):
     assert share_of(nodeid) == share
+
+
+@pytest.mark.parametrize("table", ["findings.md", "attacks/findings.md"])
+def test_every_test_that_a_table_of_findings_names_exists(table):
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", (TESTS / table).read_text(encoding="utf-8"))
+    assert len(named) > 40
+    sources = {path: (TESTS / path).read_text() if (TESTS / path).is_file() else "" for path, _ in named}
+    names = re.compile(r"\bdef (test_\w+)\(")
+    missing = [f"{p}::{n}" for p, n in named if not sources[p] or (n and n not in names.findall(sources[p]))]
+    assert missing == []

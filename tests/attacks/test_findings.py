@@ -1,24 +1,10 @@
-"""The table of findings names tests that exist, and attacks name findings of the table."""
+"""The table has every finding of the review, and attacks name findings of it."""
 
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 TABLE = (Path(__file__).parent / "findings.md").read_text(encoding="utf-8")
-
-
-def test_every_test_of_the_table_exists():
-    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", TABLE)
-    assert len(named) > 50
-    missing = []
-    for path, name in named:
-        if path == "test_findings.py":
-            continue
-        file = TESTS / path
-        source = file.read_text(encoding="utf-8") if file.is_file() else ""
-        if not source or (name and not re.search(rf"\bdef {name}\(", source)):
-            missing.append(f"{path}::{name}")
-    assert missing == []
 
 
 def test_every_finding_of_the_review_has_a_row():
