@@ -24,7 +24,7 @@ Records = Mapping[str, dict[str, Any]]
 VLLM, SERVED = "vllm-in-process-llama-3-8b", "beside-vllm-served"
 TODAY, START, FIRST = "before-after-isolation", "startup-llama-3-8b", "first-token-llama-3-8b"
 SERVERS = ("wisp", "vllm-0.26.0")
-CPU, GATEWAY, CLUSTER = "cpu_engine", "gateway", "cluster"
+CPU, GATEWAY, CLUSTER, FAULTS = "cpu_engine", "gateway", "cluster", "faults"
 
 
 def row_of(records: Records, name: str, /, **keys: Any) -> dict[str, Any]:
@@ -179,6 +179,10 @@ def cpu_rows(records: Records) -> Iterator[tuple[str, ...]]:
     lost, sent = (sum(row[key] for row in loads) for key in ("lost", "sent"))
     title = "requests lost on it while pods, gateways, the operator and the API server die"
     yield title, f"{lost} of {sent:,}", "0", cite(records, CLUSTER)
+    rows = records[f"{FAULTS}.json"]["rows"]
+    lost, sent = (sum(row[key] for row in rows) for key in ("lost", "sent"))
+    title = f"the same under {len(rows)} faults of processes, rights, names and rollouts, at 30 requests/s"
+    yield title, f"{lost} of {sent:,}", "0", cite(records, FAULTS)
 
 
 def figures(records: Records) -> str:
