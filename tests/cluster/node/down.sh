@@ -34,7 +34,9 @@ for path in filter(os.path.exists, sys.argv[1:]):
         except ConnectionRefusedError:
             os.unlink(path)
 P
+[ -e /run/containerd/containerd.sock ] || rm -f /etc/cni/net.d/cni.lock
 rmdir /var/lib/cni/results /var/lib/cni /var/log/containers /var/lib/kubelet/device-plugins /var/lib/kubelet \
-  /run/nri /run/containerd/s /run/containerd 2>/dev/null
+  /run/nri /run/containerd/s /run/containerd/runc/k8s.io /run/containerd/runc /run/containerd /etc/cni/net.d /etc/cni \
+  2>/dev/null
 rm -rf $DATA $RUN
 echo "down.sh: the node is gone; kept for the next one: ${NODE_BIN%/*} and the Debian packages that up.sh installed" >&2
