@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # spec_changes, decode_batch
 import expected_skips
-import scheduling
+import xdist_shares
 
 IS_CI = bool(os.environ.get("CI"))
 
@@ -22,12 +22,12 @@ settings.load_profile("ci" if IS_CI else "wisp")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    scheduling.longest_first(items)
+    xdist_shares.longest_first(items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    return scheduling.make_scheduler(config, log)
+    return xdist_shares.make_scheduler(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from expected_skips import unexpected
-from scheduling import share_of
+from xdist_shares import share_of
 
 TESTS = Path(__file__).parent
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [PYTEST-ARGUMENT…]: the tests of this folder on a cluster with Wisp's images; `make test-cluster` calls it.
+# Without arguments all but faults/, which takes 15 minutes: PYTEST_ARGS=tests/cluster/faults.
 #   KUBECONFIG  a cluster to use. Without one a node is brought up, and taken down again unless KEEP=1 is set.
 #   WISP_VALUES more values for the chart: where such a cluster finds the images, if it is neither kind nor k3d
 #   RECORD=1    write tests/bench/records/cluster.json and faults.json
@@ -35,5 +36,5 @@ given_cluster() {
 }
 
 arguments=("$@")
-[ $# -gt 0 ] || arguments=("$here" "$here/../attacks/operator")
+[ $# -gt 0 ] || arguments=("$here" "$here/../attacks/operator" --ignore="$here/faults")
 if [ -n "${KUBECONFIG:-}" ]; then given_cluster; else own_node; fi
