@@ -155,7 +155,7 @@ class Access:
 
 
 def _is_called(model: Model, name: str) -> bool:
-    return name in (model.key, model.name, model.served_name)
+    return name in (model.key, model.name, model.served_name, *model.names)
 
 
 def _unauthorized(token: str) -> Unauthorized:

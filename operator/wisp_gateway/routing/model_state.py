@@ -36,8 +36,8 @@ class Pod:
 
     @property
     def is_ready(self) -> bool:
-        """True if it may get new requests."""
-        if self.endpoint.draining or self.is_paused:
+        """True if it takes requests, now or after a pause."""
+        if self.endpoint.draining:
             return False
         return self.endpoint.ready if self.observed_ready is None else self.observed_ready
 
@@ -222,7 +222,7 @@ class ModelState:
         loads = [
             EndpointLoad(id, pod.slots_used, limit, pod.sequences)
             for id, pod in self.pods.items()
-            if pod.is_ready
+            if pod.is_ready and not pod.is_paused
         ]
         key = request.key if self.model.routing == "PrefixAware" else None
         return select_endpoint(loads, key=key, round_robin_index=self._round_robin_index)

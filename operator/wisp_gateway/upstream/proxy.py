@@ -39,8 +39,8 @@ MAX_REFUSALS = 2
 MIN_REFUSED_RETRY_S = 2
 # Header of a pod's answer to what its engine died under: an announcement of its end, no answer.
 DIED = b"x-wisp-died"
-# A pod of which other gateways, or other clients, have taken all places gets nothing for this long; a request
-# that it never takes, since it asks for too many answers, gets its 429 in the end.
+# A pod of which other gateways, or other clients, have taken all places gets nothing for this long. A request for
+# several answers may be too large for any pod: it waits alone, and gets its 429 in the end.
 OVERLOAD_PAUSE_S = 1.0
 MAX_OVERLOADS = 10
 # Of one model: its owner sets the interval, and a gateway has one processor for all.
@@ -121,6 +121,8 @@ class Proxy:
                     return state, *await self._attempt(state, request, on_sending)
             except EndpointLost as failure:
                 self._record_failure(state, request, failure)
+                if isinstance(failure, EndpointFull) and request.sequences > 1:
+                    await asyncio.sleep(OVERLOAD_PAUSE_S)
                 state = request.find_again()
 
     async def _attempt(
@@ -131,6 +133,9 @@ class Proxy:
             if on_sending is not None:
                 on_sending()
             return slot, await self._send(state, slot, request)
+        except EndpointFull:
+            slot.release()  # the pod answers
+            raise
         except EndpointLost:
             self._registry.mark_unhealthy(state, slot)
             raise
@@ -178,7 +183,8 @@ class Proxy:
             raise EndpointRefused(f"{address}: it does not accept this gateway's token")
         if answer.status == 429 and request.overloads < MAX_OVERLOADS:
             answer.abort()
-            slot.pod.pause(OVERLOAD_PAUSE_S)
+            if request.sequences == 1:  # else it proves nothing about others' requests
+                slot.pod.pause(OVERLOAD_PAUSE_S)
             raise EndpointFull(f"{address}: as many requests as it takes wait there already")
         if answer.status == 503 and request.refusals < MAX_REFUSALS:
             answer.abort()
@@ -188,8 +194,10 @@ class Proxy:
     def _record_failure(self, state: ModelState, request: Request, failure: EndpointLost) -> None:
         """Count a failure; raise if the request has no retry or no time left."""
         log.warning("%s: %s before the first byte", state.model.key, failure)
+        is_late = time.monotonic() - request.entered_s > state.model.cold_start.max_wait_s
         if isinstance(failure, EndpointFull):
             request.overloads += 1
+            is_late = False  # no pod ended: its wait does, in the queue
         elif isinstance(failure, EndpointRefused):
             request.refusals += 1
         else:
@@ -205,7 +213,7 @@ class Proxy:
                 "while tokens or addresses change. Retry; if it stays so, the gateway's log says why.",
                 retry_after_s=max(MIN_REFUSED_RETRY_S, state.retry_after_s),
             )
-        if time.monotonic() - request.entered_s > state.model.cold_start.max_wait_s and failure.was_sent:
+        if is_late and failure.was_sent:
             raise UpstreamFailed(
                 f"The pod of model {state.model.key} ended before it answered, later than coldStart.maxWait."
             )

@@ -38,6 +38,14 @@ def test_old_and_new_name_answer_while_only_the_old_pod_is_there(world, known):
     assert statuses(world, "alpha", "beta", "m", "default/m") == [200] * 4
 
 
+def test_the_old_name_answers_under_the_models_own_path_too(world):
+    world.model("m", knows(world, "beta", "m"), servedName="beta", names=["alpha", "beta", "m"])
+    world.start()
+    path = "/default/m/v1/chat/completions"
+    answers = [world.post(path, json={"model": name, "messages": []}) for name in ("alpha", "beta", "gamma")]
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+
+
 def test_pods_of_both_names_are_asked_by_the_name_that_they_have(world):
     old, new = knows(world, "alpha"), knows(world, "beta", "m")
     world.model("m", old, new, servedName="beta", names=["alpha", "beta", "m"], routing="LeastLoad")

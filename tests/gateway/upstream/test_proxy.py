@@ -292,3 +292,36 @@ def test_a_429_of_a_pod_is_tried_elsewhere_and_held_and_at_last_passed_on(world,
     assert waiting.result(5).status_code == 200
     full.handler = world.does.refuse(429, OVERLOADED)
     assert world.post().json()["error"]["code"] == "engine_overloaded"
+
+
+def test_a_request_for_too_many_answers_keeps_no_other_from_its_pod(world, monkeypatch):
+    monkeypatch.setattr(proxy, "OVERLOAD_PAUSE_S", 20.0)
+    refuse, talk = world.does.refuse(429, OVERLOADED), world.does.talk()
+
+    async def handle(pod, seen, writer):
+        await (refuse if seen.json.get("n") else talk)(pod, seen, writer)
+
+    pod = world.pod(handle)
+    world.model("m", pod)
+    world.start()
+    too_many = world.background(lambda: world.post(json={**CHAT, "n": 8}))
+    world.until(lambda: pod.seen)
+    assert world.background(world.post).result(10).status_code == 200
+    monkeypatch.setattr(proxy, "OVERLOAD_PAUSE_S", 0.01)
+    assert world.post(json={**CHAT, "n": 8}).json()["error"]["code"] == "engine_overloaded"
+    assert not too_many.done()
+
+
+def test_a_model_whose_only_pod_is_full_does_not_wake(world, monkeypatch):
+    """Its requests wait for a place, also where a model at zero refuses them."""
+    monkeypatch.setattr(proxy, "OVERLOAD_PAUSE_S", 3.0)
+    full = world.pod(world.does.refuse(429, OVERLOADED))
+    world.model("m", full, coldStart={"mode": "Reject"})
+    world.start()
+    first = world.background(world.post)
+    world.until(lambda: world.state()["waiting"])
+    second = world.background(world.post)
+    world.until(lambda: second.done() or world.state()["waiting"] == 2)
+    full.handler = world.does.talk()
+    assert [answer.result(60).status_code for answer in (first, second)] == [200, 200]
+    assert world.state()["lastColdStartSeconds"] is None
