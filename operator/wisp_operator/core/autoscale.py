@@ -69,7 +69,7 @@ def decide(spec: Spec, observation: Observation, now: float) -> Decision:
     wanted = (
         _by_demand(spec, scaling, observation, now) if scaling else Decision(spec.replicas or 0, "Manual")
     )
-    if wanted.replicas and _must_replace(observation):
+    if wanted.replicas and _must_replace(observation, now):
         return Decision(len(observation.ready), "Replace")
     return _with_limits_on_failure(wanted, spec, observation, now)
 
@@ -184,16 +184,18 @@ def _with_limits_on_failure(wanted: Decision, spec: Spec, observation: Observati
     return Decision(current, "CrashBackOff", retry_at=due) if now < due else wanted
 
 
-def _must_replace(observation: Observation) -> bool:
+def _must_replace(observation: Observation, now: float) -> bool:
     """Whether failing pods must go, since no restart helps them and they are in the way of others.
 
-    A restarted container keeps the limits of its pod. And a rolling update waits for its first new pod, for
-    ever if that has no room beside a pod of the earlier template which fails.
+    A restarted container keeps the limits of its pod. Beside a ready pod, where a new one is made at once, only
+    an old one goes: a limit that nobody raises would end pod after pod. And a rolling update waits for its first
+    new pod, for ever if that has no room beside a pod of the earlier template which fails.
     """
     failing = [pod for pod in observation.live if pod.phase == "BackingOff"]
     rest = [pod for pod in observation.live if pod.phase not in ("BackingOff", "Ready")]
     if any(pod.outgrew_given_limit for pod in failing):
-        return not rest and not any(pod.is_outdated for pod in observation.live)
+        is_due = not observation.ready or now - max(pod.created for pod in failing) >= MAX_MEMORY_BACKOFF_S
+        return is_due and not rest and not any(pod.is_outdated for pod in observation.live)
     has_no_room = bool(rest) and all(pod.phase == "Pending" and pod.pending_message for pod in rest)
     return has_no_room and not observation.ready and any(pod.is_outdated for pod in failing)
 

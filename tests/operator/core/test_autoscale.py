@@ -54,6 +54,7 @@ def crashed(ago: float, reason: str = "Killed") -> Failure:
 
 OOM = Failure("OOMKilled", "", NOW - 1)
 OUTGROWN = ObservedPod("o", "BackingOff", outgrew_given_limit=True)
+OUTGROWN_YOUNG = replace(OUTGROWN, created=NOW - 59)
 OUTDATED = ObservedPod("e", "BackingOff", is_outdated=True)
 NO_ROOM = ObservedPod("n", "Pending", pending_message="0/1 nodes are available")
 FIT, NO_FIT = FitReport("Fits", ""), FitReport("DoesNotFit", "")
@@ -144,6 +145,7 @@ QUIET = load((60, 5), running=5)
         # A restart keeps a limit that the Deployment does not name, a new pod may get another.
         (ZERO, Observation((OUTGROWN,), HELD, crashes=1, last_failure=OOM), (0, "Replace")),
         ({"replicas": 2}, Observation((OUTGROWN, *pods(ready=1)), HELD, 1, OOM), (1, "Replace")),
+        ({"replicas": 2}, Observation((OUTGROWN_YOUNG, *pods(ready=1)), HELD, 1, OOM), (2, "Manual")),
         (ZERO, Observation((OUTGROWN, *pods(starting=1)), HELD, 1, OOM), (2, "WaitingForFirstReady")),
         (
             {"scaling": {"min": 1}},
