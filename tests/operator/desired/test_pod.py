@@ -116,6 +116,12 @@ def test_affinity_priority_and_spread_are_those_of_a_kubernetes_pod():
     assert (constraint["maxSkew"], constraint["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
 
 
+def test_an_empty_selector_of_pods_is_written_since_without_one_a_term_means_no_pod():
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    affinity = {"podAntiAffinity": {REQUIRED: [apart]}}
+    assert pod(affinity=affinity)["affinity"] == affinity
+
+
 def test_each_term_of_node_affinity_has_the_conditions_on_the_gpu_as_well():
     """Terms are alternatives: a condition that stands in one alone would not hold in the others."""
     terms = [{"matchExpressions": [ZONE]}, {"matchExpressions": [NOT_SPOT]}]

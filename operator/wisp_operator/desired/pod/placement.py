@@ -51,11 +51,18 @@ def _affinity(given: Affinity, of_gpu: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def _plain(value: Any) -> Any:
-    """Write a value of the API as a manifest has it: without what is absent or empty."""
+    """Write a value of the API as a manifest has it: without what is absent, or empty and means the same.
+
+    An empty selector means every pod, none at all means no pod.
+    """
     if dataclasses.is_dataclass(value):
         fields = {api_name(field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
         plain = {key: _plain(item) for key, item in fields.items()}
-        return {key: item for key, item in plain.items() if item not in (None, [], {})}
+        return {
+            key: item
+            for key, item in plain.items()
+            if item not in (None, [], {}) or (key == "labelSelector" and item is not None)
+        }
     if isinstance(value, Mapping):
         return dict(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
