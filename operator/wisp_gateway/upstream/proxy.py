@@ -39,8 +39,8 @@ MAX_REFUSALS = 2
 MIN_REFUSED_RETRY_S = 2
 # Header of a pod's answer to what its engine died under: an announcement of its end, no answer.
 DIED = b"x-wisp-died"
-# A pod of which other gateways, or other clients, have taken all places gets nothing for this long. A request for
-# several answers may be too large for any pod: it waits alone, and gets its 429 in the end.
+# A pod of which other gateways, or other clients, have taken all places gets nothing for this long. A request
+# for several answers may be too large for any pod: it waits alone, and gets its 429 in the end.
 OVERLOAD_PAUSE_S = 1.0
 MAX_OVERLOADS = 10
 # Of one model: its owner sets the interval, and a gateway has one processor for all.

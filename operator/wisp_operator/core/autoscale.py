@@ -187,9 +187,9 @@ def _with_limits_on_failure(wanted: Decision, spec: Spec, observation: Observati
 def _must_replace(observation: Observation, now: float) -> bool:
     """Whether failing pods must go, since no restart helps them and they are in the way of others.
 
-    A restarted container keeps the limits of its pod. Beside a ready pod, where a new one is made at once, only
-    an old one goes: a limit that nobody raises would end pod after pod. And a rolling update waits for its first
-    new pod, for ever if that has no room beside a pod of the earlier template which fails.
+    A restarted container keeps the limits of its pod. Beside a ready pod, where a new one is made at once,
+    only an old one goes: a limit that nobody raises would end pod after pod. And a rolling update waits for
+    its first new pod, for ever if that has no room beside a pod of the earlier template which fails.
     """
     failing = [pod for pod in observation.live if pod.phase == "BackingOff"]
     rest = [pod for pod in observation.live if pod.phase not in ("BackingOff", "Ready")]
