@@ -6,6 +6,7 @@ from wisp_plan.presets import shape_spec
 from wisp_runtime.ops.cpu import ops, thread_choice
 from wisp_runtime.ops.cpu.cpu_device import CpuDevice
 from wisp_runtime.ops.cpu.thread_choice import candidates, choose_threads, fewest_worth, measure
+from wisp_runtime.ops.cpu.threads import Workers
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,23 @@ def test_the_gemms_of_a_model_run_with_every_number(monkeypatch):
     monkeypatch.setattr(thread_choice, "_TRIAL_S", 0.0)
     monkeypatch.setattr(thread_choice, "_TRIAL_BYTES", 1)
     assert choose_threads(shape_spec("smollm2-135m"), 2, pairs_rows=False) in (1, 2)
+
+
+def test_a_large_models_trial_is_split_among_every_thread_that_is_tried(monkeypatch):
+    """Smaller matrices would show no difference between 4 threads and 16."""
+    shares = {}
+
+    class Recording(Workers):
+        def split(self, work, compute):
+            counted = []
+            super().split(work, lambda tiles: (counted.append(tiles), compute(tiles)))
+            shares[self.threads] = max(len(counted), shares.get(self.threads, 0))
+
+    monkeypatch.setattr(thread_choice, "_TRIAL_S", 0.0)
+    monkeypatch.setattr(thread_choice, "_TRIAL_BYTES", 1)
+    monkeypatch.setattr(thread_choice, "Workers", Recording)
+    choose_threads(shape_spec("smollm2-1.7b"), 16, pairs_rows=False)
+    assert shares == {2: 2, 4: 4, 8: 8, 16: 16}
 
 
 def test_a_model_whose_gemms_are_never_split_has_one_thread_without_a_trial(monkeypatch):

@@ -1,7 +1,8 @@
 """Choice of the number of CPU threads: a decode step's GEMMs, timed at start with 1, 2, 4 … threads.
 
 More threads are not always faster: on a shared machine, or where two of them are one core's, a GEMM of a
-small model is over before the second has woken. The trial takes some tens of milliseconds.
+small model is over before the second has woken. The trial takes some tens of milliseconds, with dozens of
+threads and a large model some hundreds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
-from wisp_runtime.ops.cpu.threads import Work, Workers, is_worth_splitting
+from wisp_runtime.ops.cpu.threads import Work, Workers, bytes_worth, is_worth_splitting
 
 log = logging.getLogger(__name__)
 
 _TRIAL_BYTES = 16 << 20  # beyond most cores' caches: a step's weights come from memory too
-_MATRIX_BYTES = 8 << 20
+_MATRIX_BYTES = 8 << 20  # of few threads: more of them share larger ones
 _TRIAL_S, _MIN_ROUNDS = 0.05, 3
 _WORTH = 0.95  # share of the time that more threads must stay below
 
@@ -81,7 +82,7 @@ def choose_threads(spec: ModelSpec, available: int, *, pairs_rows: bool) -> int:
         return 1
     numbers = candidates(available)
     workers = {threads: Workers(threads) for threads in numbers if threads > 1}
-    gemms = _gemms(spec)
+    gemms = _gemms(spec, max(_MATRIX_BYTES, bytes_worth(available)))
 
     def trial(threads: int) -> None:
         for x, weight in gemms:
@@ -100,13 +101,13 @@ def _inner(spec: ModelSpec) -> int:
     return max((ffn.inner for ffn in spec.ffns(DenseSpec)), default=4 * spec.hidden)
 
 
-def _gemms(spec: ModelSpec) -> list[tuple[Array, PackedMatrix]]:
-    """Return inputs and weights as of the MLPs of some layers, each matrix of 8 MiB at most."""
+def _gemms(spec: ModelSpec, matrix_bytes: int) -> list[tuple[Array, PackedMatrix]]:
+    """Return inputs and weights as of the MLPs of some layers, each matrix of ``matrix_bytes`` at most."""
     inner = _inner(spec)
     gemms, size = list[tuple[Array, PackedMatrix]](), 0
     while size < _TRIAL_BYTES:
         for outputs, inputs in ((2 * inner, spec.hidden), (spec.hidden, inner)):
-            outputs = max(1, min(outputs, _MATRIX_BYTES // (4 * inputs)))
+            outputs = max(1, min(outputs, matrix_bytes // (4 * inputs)))
             tiles = np.full(packed_shape(outputs, inputs), np.float32(0.5))
             gemms.append((np.full((1, inputs), np.float32(0.5)), PackedMatrix(tiles, outputs)))
             size += tiles.nbytes

@@ -36,6 +36,11 @@ def is_worth_splitting(work: Work) -> bool:
     return work.seconds >= _MIN_SECONDS
 
 
+def bytes_worth(threads: int) -> int:
+    """Return the bytes of weights that so many threads share at one row, each with work for its waking."""
+    return int(threads * _MIN_SECONDS * _BYTES_PER_S)
+
+
 class Workers:
     """A fixed number of threads that share one GEMM.
 
