@@ -1,6 +1,7 @@
-"""Host memory available to this process: the machine's, or the cgroup's if that is less.
+"""Host memory and CPU time available to this process: the machine's, or the cgroup's if that is less.
 
-Read by a runtime before it loads weights and by ``wisp up`` before it starts one, so that both agree.
+The memory is read by a runtime before it loads weights and by ``wisp up`` before it starts one, so that both
+agree.
 """
 
 from __future__ import annotations
@@ -20,6 +21,34 @@ def available_bytes(root: Path = Path("/")) -> int:
     return min(_machine_bytes(root), *_cgroups_bytes(root), 1 << 62)
 
 
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """Return the CPUs that the cgroups of this process may use together; None without a limit.
+
+    Args:
+        root: parent folder of ``proc`` and ``sys``; another than ``/`` in tests.
+    """
+    try:
+        return min(_cgroups_cpus(root), default=None)
+    except OSError:  # no Linux, or nothing mounted there
+        return None
+
+
+def _cgroups_cpus(root: Path) -> Iterator[float]:
+    for hierarchy, controller, limit in (
+        ("sys/fs/cgroup", "", "cpu.max"),
+        ("sys/fs/cgroup/cpu", "cpu", "cpu.cfs_quota_us"),
+    ):
+        for folder in _own_folders(root, hierarchy, controller):
+            if not (folder / limit).is_file():
+                continue
+            words = (folder / limit).read_text().split()
+            if controller:
+                words += (folder / "cpu.cfs_period_us").read_text().split()
+            quota, period = words
+            if quota.isdecimal():  # others are max and -1
+                yield int(quota) / int(period)
+
+
 def _machine_bytes(root: Path) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -34,15 +63,22 @@ def _cgroups_bytes(root: Path) -> Iterator[int]:
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        top = root / hierarchy
-        own = top / _own_path(root, "" if limit == "memory.max" else "memory")
-        for folder in (own, *own.parents):
-            # In a container the path of /proc is the host's and may not exist in the mounted hierarchy.
-            if folder.is_relative_to(top) and (folder / limit).is_file():
+        for folder in _own_folders(root, hierarchy, "" if limit == "memory.max" else "memory"):
+            if (folder / limit).is_file():
                 limited = (folder / limit).read_text().strip()
                 if limited != "max":
                     used = int((folder / usage).read_text()) - _statistic(folder / "memory.stat", cache)
                     yield max(0, int(limited) - used)
+
+
+def _own_folders(root: Path, hierarchy: str, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's cgroup and of those around it.
+
+    In a container the path of /proc is the host's, and may not exist in the mounted hierarchy.
+    """
+    top = root / hierarchy
+    own = top / _own_path(root, controller)
+    return (folder for folder in (own, *own.parents) if folder.is_relative_to(top))
 
 
 def _own_path(root: Path, controller: str) -> str:

@@ -1,12 +1,12 @@
-"""Free memory of the host, read from proc and cgroup trees of either version."""
+"""Free memory and CPU time of the host, read from proc and cgroup trees of either version."""
 
 import pytest
 
-from wisp_plan.hardware.host import available_bytes
+from wisp_plan.hardware.host import available_bytes, cpu_limit
 
 MIB = 1 << 20
 MEMINFO = "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"  # 4 GiB
-V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+V2, V1, V1_CPU = "sys/fs/cgroup", "sys/fs/cgroup/memory", "sys/fs/cgroup/cpu"
 
 
 def group(folder, limit, used, cached):
@@ -46,6 +46,37 @@ def test_the_tightest_limit_is_the_available_memory(tmp_path, own, files, expect
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert available_bytes(tmp_path) == expect_mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cpus"),
+    [
+        ("0::/", {}, None),
+        ("0::/", {f"{V2}/cpu.max": "max 100000"}, None),
+        ("0::/", {f"{V2}/cpu.max": "250000 100000"}, 2.5),
+        ("0::/a/b", {f"{V2}/a/b/cpu.max": "800000 100000", f"{V2}/a/cpu.max": "50000 100000"}, 0.5),
+        ("0::/kubepods/pod1/x", {f"{V2}/cpu.max": "200000 100000"}, 2.0),
+        (
+            "3:cpu,cpuacct:/x\n0::/",
+            {f"{V1_CPU}/x/cpu.cfs_quota_us": "300000", f"{V1_CPU}/x/cpu.cfs_period_us": "100000"},
+            3.0,
+        ),
+        (
+            "3:cpu,cpuacct:/x\n0::/",
+            {f"{V1_CPU}/x/cpu.cfs_quota_us": "-1", f"{V1_CPU}/x/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+    ],
+)
+def test_the_tightest_quota_is_the_limit_of_cpus(tmp_path, own, files, cpus):
+    for name, text in {"proc/self/cgroup": own, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_limit(tmp_path) == cpus
+
+
+def test_a_machine_without_cgroups_has_no_limit_of_cpus(tmp_path):
+    assert cpu_limit(tmp_path) is None
 
 
 def test_this_machine_has_some_memory():

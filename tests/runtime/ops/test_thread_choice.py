@@ -3,7 +3,7 @@
 import pytest
 
 from wisp_plan.presets import shape_spec
-from wisp_runtime.ops.cpu import ops, thread_choice
+from wisp_runtime.ops.cpu import ops, thread_choice, threads
 from wisp_runtime.ops.cpu.cpu_device import CpuDevice
 from wisp_runtime.ops.cpu.thread_choice import candidates, choose_threads, fewest_worth, measure
 from wisp_runtime.ops.cpu.threads import Workers
@@ -88,3 +88,10 @@ def test_a_number_that_was_set_is_not_measured(monkeypatch):
     for device in (asked, measured):
         device.require_model(spec, 16)
     assert (asked.ops.threads, measured.ops.threads) == (2, 3)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(None, 8), (2.5, 3), (0.5, 1), (64.0, 8)])
+def test_no_more_threads_are_tried_than_a_pods_cpu_limit_allows(monkeypatch, limit, count):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(threads, "cpu_limit", lambda: limit)
+    assert threads.available_threads() == count

@@ -6,11 +6,14 @@ wait for the scheduler each time. These sleep, and only GEMMs worth the waking a
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+
+from wisp_plan.hardware.host import cpu_limit
 
 _MIN_SECONDS = 120e-6  # waking a thread costs some 30 us
 _BYTES_PER_S = 25e9
@@ -68,5 +71,7 @@ class Workers:
 
 
 def available_threads() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return how many CPUs this process may use; beyond its quota all threads would be stopped together."""
+    cpus = len(os.sched_getaffinity(0))
+    limit = cpu_limit()
+    return cpus if limit is None else max(1, min(cpus, math.ceil(limit)))
