@@ -36,6 +36,7 @@ class ClusterHistory(ModelHistory):
         fit: report of this reconcile; None while it is being computed.
         known_fit: report of a pod of this spec, or of an earlier leader, for when none can be computed: a pod
             alone can read the files, or their hub is away.
+        pods_before: pods before the last decision took some away to make them anew; 0 if it did not.
         last_request_at: time at which a request last arrived or ran, Unix seconds.
         written, written_at: last status written, and its time.
     """
@@ -43,6 +44,7 @@ class ClusterHistory(ModelHistory):
     uid: str
     generation: int
     known_fit: FitReport | None = None
+    pods_before: int = 0
     last_request_at: float | None = None
     written: Mapping[str, Any] = field(default_factory=dict)
     written_at: float = 0.0
@@ -103,7 +105,7 @@ class ClusterHistory(ModelHistory):
         )
         observed = template.compared(observed, pods)
         self._record_measured(observed)
-        self.record_ready(observed, now, template.replicas)
+        self.record_ready(observed, now, max(template.replicas, self.pods_before))
         self._retain_only(pods)
         return Observation(
             pods=observed,

@@ -126,6 +126,7 @@ class Reconciler:
         observation = self._observe(history, model, pods, next(owned(deployments, model), None), now)
         observation = replace(observation, grant=self._names.grant(model, body, observation.served_names))
         decision = self._decide(model, observation, now)
+        history.pods_before = len(observation.live) if decision.why == "Replace" else 0
         pinned = pin_to_products(model, verdict.products) if verdict.products else model
 
         def build(replicas: int) -> list[dict[str, Any]]:

@@ -210,6 +210,25 @@ def test_a_pod_killed_at_a_limit_that_only_a_limit_range_gave_it_is_replaced_not
     assert world.replicas == 1  # made under the limits of now
 
 
+def test_a_replaced_pod_is_no_success_of_the_one_beside_it():
+    """Else a limit that nobody raises would turn Degraded off and on, once for each new pod."""
+    world = World({"replicas": 2})
+    world.reconcile()
+    current_pod(world, "good")
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-31T12:00:00Z"}
+    pod = current_pod(world, "bad", ready=False, state={"terminated": killed})
+    pod["spec"]["containers"] = [{"resources": {"limits": {"memory": "40Mi"}}}]
+    world.reconcile()
+    assert world.replicas == 1  # without the bad one
+    world.indexes["Pod"]["a/chat"].remove(pod)
+    for _ in range(2):
+        world.reconcile()
+        assert (world.replicas, condition_of(world, "Degraded")) == (2, ("True", "PodsFailing"))
+    current_pod(world, "new")
+    world.reconcile()
+    assert condition_of(world, "Degraded") == ("False", "AsExpected")
+
+
 def test_a_pod_killed_at_its_specs_own_limit_is_restarted():
     world = World({"replicas": 1, "resources": {"limits": {"memory": "40Mi"}}})
     world.reconcile()
