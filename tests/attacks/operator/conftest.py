@@ -70,8 +70,9 @@ def operator(start_operator):
     return replica
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def target_session(server, tmp_path_factory):
+    """Ends with its file: its operator serves every namespace, those of tests with operators of their own too."""
     with Reused(lambda: OperatorTarget(server, tmp_path_factory.mktemp("operator"))) as reused:
         yield reused
 

@@ -58,7 +58,7 @@ def account(server):
     command += ["--set", "policy.fileDirectories={/srv/models},policy.priorityClasses={inference-*}"]
     command += [part for name in PARTS for part in ("--show-only", f"templates/operator-{name}.yaml")]
     manifests = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    server.kubectl("create", "namespace", SPACE)
+    server.kubectl("create", "namespace", SPACE, check=False)  # other files have it too
     server.apply(*(optional_crd(*names) for names in OPTIONAL))
     server.kubectl("apply", "-f", "-", stdin=manifests)
     name = f"system:serviceaccount:{SPACE}:wisp-operator"
