@@ -144,7 +144,7 @@ def test_a_completion_request_that_cannot_be_served_is_refused_by_name(api, chan
         (CHAT, ASK | {"max_completion_tokens": 9999}, ["512 tokens", "9999 in the completion", "at most"]),
         # The prompt alone is too long: fewer tokens to generate would not help.
         (COMPLETE, GO_ON | {"prompt": [1] * 512}, ["512 in the prompt", "Shorten the prompt by at least 1:"]),
-        (COMPLETE, GO_ON | {"prompt": [1] * 600, "max_tokens": 9}, ["609 (", "prompt by at least 89:"]),
+        (COMPLETE, GO_ON | {"prompt": [1] * 600, "max_tokens": 9}, ["609 (", "prompt by at least 97:"]),
     ],
 )
 def test_the_error_of_a_request_beyond_the_context_has_the_numbers(api, path, body, numbers):

@@ -129,8 +129,9 @@ async def _play(session: Session, question: str) -> None:
     _print_row(row, "and after 3 s without a request …")
     await _until_asleep(gateway)
     _print_row(await _row(gateway), "its memory is free again")
-    _print("\nNext:  wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml")
-    _print("       wisp chat smollm2 --temperature 0")
+    _print("\nNext:  source .venv/bin/activate                  in a clone, in each terminal")
+    _print("       wisp demo --manifest > smollm2.yaml && wisp up smollm2.yaml")
+    _print("       wisp chat smollm2 --temperature 0         in a second terminal")
 
 
 def _ask(gateway: GatewayClient, question: str) -> float:

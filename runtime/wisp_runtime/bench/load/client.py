@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
@@ -69,13 +70,16 @@ def served_models(address: Address, api_key: str | None) -> list[str]:
     """
     kind = HTTPSConnection if address.is_tls else HTTPConnection
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    at = f"{address.host}:{address.port}{address.path}/models"
     try:
         with contextlib.closing(kind(address.host, address.port, timeout=10)) as connection:
             connection.request("GET", f"{address.path}/models", headers=headers)
             response = connection.getresponse()
+            if response.status != HTTPStatus.OK:
+                said = response.read(500).decode(errors="replace")
+                raise EngineDied(f"{at} answered HTTP {response.status}: {said} (keys: --api-key)")
             return [str(model["id"]) for model in json.load(response)["data"]]
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        at = f"{address.host}:{address.port}{address.path}/models"
         raise EngineDied(
             f"{at} gives no list of models: {error or type(error).__name__}. Is a server there?"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ class Percentiles:
         if not values:
             return None
         ordered = sorted(values)
-        ranks = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.9, 0.99))
+        ranks = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.9, 0.99))
         return cls(statistics.fmean(ordered), *ranks)
 
     def to_dict(self) -> dict[str, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from click.testing import CliRunner
@@ -149,7 +151,7 @@ def test_a_server_that_is_not_there_is_a_failure():
 
 def test_percentiles_are_of_all_values():
     spread = Percentiles.of([float(number) for number in range(1, 101)])
-    assert (spread.mean, spread.p50, spread.p90, spread.p99) == (50.5, 51, 91, 100)
+    assert (spread.mean, spread.p50, spread.p90, spread.p99) == (50.5, 50, 90, 99)
     assert Percentiles.of([]) is None
 
 
@@ -170,6 +172,22 @@ def test_the_command_keeps_a_row_a_stage(server, tmp_path):
 def test_a_server_of_several_models_wants_a_name(server):
     server.models = ("a", "b")
     assert "2 models (a, b): name one with --model" in load("--url", server.url, "--burst", 1, code=2)
+
+
+def test_a_server_that_refuses_to_list_its_models_is_quoted():
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401, "No API key")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        text = load("--url", f"http://127.0.0.1:{refusing.server_port}", "--rates", 5, code=1)
+        refusing.shutdown()
+    assert "answered HTTP 401" in text
+    assert "--api-key" in text
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "http://h:port"])
