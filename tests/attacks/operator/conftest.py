@@ -72,7 +72,7 @@ def operator(start_operator):
 
 @pytest.fixture(scope="module")
 def target_session(server, tmp_path_factory):
-    """Ends with its file: its operator serves every namespace, those of tests with operators of their own too."""
+    """Ends with its file: its operator serves every namespace, also of tests with their own operators."""
     with Reused(lambda: OperatorTarget(server, tmp_path_factory.mktemp("operator"))) as reused:
         yield reused
 

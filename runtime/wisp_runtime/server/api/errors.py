@@ -78,7 +78,8 @@ def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: in
         asked = f"{prompt_tokens + max_tokens} ({asked}, {max_tokens} in the completion)"
     remedy = f"Ask for at most {left} in the completion, or shorten the prompt."
     if left < 1:
-        remedy = f"Shorten the prompt by at least {(max_tokens or 1) - left}: fewer in the completion would not do."
+        excess = (max_tokens or 1) - left
+        remedy = f"Shorten the prompt by at least {excess}: fewer in the completion would not do."
     return bad_request(
         f"This model's maximum context length is {max_context} tokens, and the request needs {asked}"
         f"{'' if max_tokens is not None else ' and at least 1 for the completion'}. {remedy}",
