@@ -76,7 +76,7 @@ def test_the_operator_does_all_its_work_with_the_charts_roles(
         ("delete", "pods"),
         ("create", "pods/exec"),
         ("delete", "deployments.apps"),
-        ("delete", "services"),
+        ("deletecollection", "services"),
         ("delete", "persistentvolumeclaims"),
         ("patch", "nodes"),
         ("create", "namespaces"),
