@@ -92,7 +92,7 @@ class Leader:
                 renew_s, until_leading_s = self._config.renew_s, self._leads_from - time.monotonic()
                 await asyncio.sleep(min(renew_s, until_leading_s) if until_leading_s > 0 else renew_s)
         finally:
-            await asyncio.shield(self._release())
+            await self._release()  # in no task of its own: kopf cancels those that it does not know
 
     async def _renew_or_acquire(self) -> None:
         try:
@@ -192,7 +192,16 @@ class Leader:
             return
         self._valid_until = 0.0
         try:
-            await self._api.request("PUT", self._path, verb="lease", body=self._renewed(""))
+            await self._give_back()
             log.info("%s gave up the lead", self._config.identity)
         except ApiError as error:
             log.warning("the lease could not be given back, it runs out by itself: %s", error)
+
+    async def _give_back(self) -> None:
+        try:
+            await self._api.request("PUT", self._path, verb="lease", body=self._renewed(""))
+        except ApiError as error:
+            # A renewal that was cancelled under way may have been written all the same.
+            if error.code != 409 or (await self._read()).get("holderIdentity") != self._config.identity:
+                raise
+            await self._api.request("PUT", self._path, verb="lease", body=self._renewed(""))

@@ -129,6 +129,55 @@ def test_a_leader_that_ends_gives_the_lease_back():
     asyncio.run(scenario())
 
 
+def test_the_lease_is_given_back_though_tasks_that_begin_meanwhile_are_cancelled():
+    """As kopf does at its end with every task that it does not know."""
+
+    async def scenario():
+        api = LeaseApi()
+        leader = replica(api, "one", lease_s=4.0)
+        task = asyncio.create_task(leader.run())
+        await until(lambda: leader.is_leader)
+        known = asyncio.all_tasks()
+        answer_at_once = api.request
+
+        async def answer_later(*arguments, **options):
+            await asyncio.sleep(0.05)
+            return await answer_at_once(*arguments, **options)
+
+        api.request = answer_later
+        task.cancel()
+        while not task.done():
+            await asyncio.sleep(0.01)
+            for begun in asyncio.all_tasks() - known:
+                begun.cancel()
+        assert api.lease["spec"]["holderIdentity"] == ""
+
+    asyncio.run(scenario())
+
+
+def test_the_lease_is_given_back_though_a_renewal_was_cancelled_after_the_server_wrote_it():
+    async def scenario():
+        api = LeaseApi()
+        leader = replica(api, "one", lease_s=4.0)
+        task = asyncio.create_task(leader.run())
+        await until(lambda: leader.is_leader)
+        answer_at_once, written = api.request, asyncio.Event()
+
+        async def write_and_stay_silent(*arguments, **options):
+            api.request = answer_at_once
+            await answer_at_once(*arguments, **options)
+            written.set()
+            await asyncio.sleep(60)
+
+        api.request = write_and_stay_silent
+        await written.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert api.lease["spec"]["holderIdentity"] == ""
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_cannot_renew_stops_before_another_may_begin():
     async def scenario():
         api = LeaseApi()
