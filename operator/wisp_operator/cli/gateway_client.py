@@ -64,15 +64,17 @@ class GatewayClient:
         """The gateway's ``/state``.
 
         Raises:
-            GatewayUnreachable: nothing answers.
+            GatewayUnreachable: nothing answers, or something else.
             RequestRefused: it answered with an error.
         """
         with closing(self._connection(STATE_TIMEOUT_S)) as connection:
-            state = json.loads(self._ask(connection, "GET", "/state", None).read())
+            text = self._ask(connection, "GET", "/state", None).read()
+        try:
+            state = json.loads(text)
+        except ValueError as error:
+            raise self._is_no_gateway() from error
         if not isinstance(state, dict) or "models" not in state:
-            raise GatewayUnreachable(
-                f"what answers at {self.url} is not a Wisp gateway. Name another with --url."
-            )
+            raise self._is_no_gateway()
         return state
 
     def stream(
@@ -81,7 +83,7 @@ class GatewayClient:
         """Stream the text deltas of a chat's next answer; ``sampling`` goes into the request as it is.
 
         Raises:
-            GatewayUnreachable: nothing answers, or the connection broke.
+            GatewayUnreachable: nothing answers, or something else, or the connection broke.
             RequestRefused: the model or the gateway refused, before or within the answer.
         """
         body = {"model": model, "messages": list(messages), "stream": True, **(sampling or {})}
@@ -91,6 +93,8 @@ class GatewayClient:
                 yield from _deltas(answer)
             except (OSError, http.client.HTTPException) as error:
                 raise GatewayUnreachable(f"the answer broke off ({_cause(error)}). Ask again.") from error
+            except ValueError as error:
+                raise self._is_no_gateway() from error
 
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
@@ -112,6 +116,11 @@ class GatewayClient:
             raise _refused(answer.read(), f"the gateway answered HTTP {answer.status}.")
         return answer
 
+    def _is_no_gateway(self) -> GatewayUnreachable:
+        return GatewayUnreachable(
+            f"what answers at {self.url} is not a Wisp gateway. Name another with --url."
+        )
+
     def _key_remedy(self) -> str:
         if self._key:
             return f"the gateway at {self.url} does not know the key in WISP_API_KEY. Set a valid one."
@@ -123,7 +132,12 @@ class GatewayClient:
 
 
 def _deltas(answer: http.client.HTTPResponse) -> Iterator[TextDelta]:
-    """Read server-sent events; comments keep a held request alive and carry no text."""
+    """Read server-sent events; comments keep a held request alive and carry no text.
+
+    Raises:
+        ValueError: what was read are none.
+    """
+    line = b""
     for line in answer:
         if not line.startswith(b"data:"):
             continue
@@ -139,6 +153,8 @@ def _deltas(answer: http.client.HTTPResponse) -> Iterator[TextDelta]:
             )
             if delta.text or delta.is_truncated:
                 yield delta
+    if line.strip() and not line.startswith((b"data:", b":")):
+        raise ValueError(line)
     raise RequestRefused("the answer ended in the middle. Ask again.")
 
 

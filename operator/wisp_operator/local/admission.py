@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wisp_operator.api import InferenceModel
+from wisp_operator.core.naming.grants import foreign_meaning
 from wisp_operator.errors import WispError
 
 
@@ -19,7 +20,7 @@ class KeysMissing(WispError):
 
 
 class ServedNameTaken(WispError):
-    """Two models of a namespace ask for one name."""
+    """A model asks for a name that is another's."""
 
 
 def require_keys(model: InferenceModel, api_keys: Path | None) -> None:
@@ -43,11 +44,18 @@ def require_keys(model: InferenceModel, api_keys: Path | None) -> None:
 
 
 def require_own_names(models: Sequence[InferenceModel]) -> None:
-    """Check that no two models of a namespace ask for one name.
+    """Check that each model can have its names.
 
     Raises:
-        ServedNameTaken: two do; a model's ``metadata.name`` comes before another's served name.
+        ServedNameTaken: two of a namespace ask for one, of which a model's ``metadata.name`` comes first; or
+            a served name has the form of another model's ``NAMESPACE/NAME``.
     """
+    for model in models:
+        if meaning := foreign_meaning(model.served_name, model.key):
+            raise ServedNameTaken(
+                f"{model.key} cannot have the name {model.served_name!r} (spec.model.servedName). {meaning} "
+                f"Write a capital letter in it, as in {_capitalised(model.served_name)!r}, or no slash."
+            )
     asking: dict[tuple[str, str], InferenceModel] = {}
     for model in sorted(models, key=lambda model: model.served_name != model.name):
         for name in (model.name, model.served_name):
@@ -57,6 +65,11 @@ def require_own_names(models: Sequence[InferenceModel]) -> None:
                     f"{model.key} asks for the name {name!r} (spec.model.servedName), which is that of "
                     f"{other.key}. Choose another servedName for one of them."
                 )
+
+
+def _capitalised(name: str) -> str:
+    """The name with each part's first letter in upper case: no Kubernetes name then."""
+    return "/".join(part[:1].upper() + part[1:] for part in name.split("/"))
 
 
 def holds_keys(file: Path) -> bool:

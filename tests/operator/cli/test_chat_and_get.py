@@ -52,7 +52,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self.reply(200, json.dumps(self.server.state).encode())
+        state = self.server.state
+        self.reply(200, state if isinstance(state, bytes) else json.dumps(state).encode())
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -277,11 +278,14 @@ def test_get_of_an_empty_gateway_says_how_to_begin(gateway):
     assert "wisp up model.yaml" in wisp("get", "--url", gateway.url).stdout
 
 
-def test_something_else_that_listens_there_is_not_taken_for_a_gateway(gateway):
-    gateway.state = {"hello": "I am a web shop"}
-    done = wisp("get", "--url", gateway.url)
+@pytest.mark.parametrize("answer", [b'{"hello": "I am a web shop"}', b"<html>\n<p>a web shop</p>\n</html>"])
+@pytest.mark.parametrize("command", [["get"], ["chat", "tiny", "--once", "hi"]])
+def test_something_else_that_listens_there_is_not_taken_for_a_gateway(gateway, command, answer):
+    gateway.state = gateway.answer = answer
+    done = wisp(*command, "--url", gateway.url)
     assert done.returncode == 1
     assert "is not a Wisp gateway" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_watch_prints_again_only_what_changed(gateway):

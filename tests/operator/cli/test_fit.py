@@ -128,6 +128,36 @@ def test_one_model_that_cannot_be_read_hides_no_other(folder, tmp_path, flags):
     assert "wisp fit: lost: " in done.stderr
 
 
+def test_a_manifest_for_a_gpu_that_is_checked_for_a_cpu_says_so(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("wisp_operator.local.machine.hardware.cards", list)
+    file, said = tmp_path / "model.yaml", "eight wants a GPU, and this machine has none"
+    file.write_text(json.dumps(manifest(folder)))
+    assert said in wisp("fit", file).output
+    assert "wants a GPU" not in wisp("fit", file, "--device", "cpu").output + wisp("fit", folder).output
+
+
+def test_a_cpu_manifest_is_checked_within_its_memory_limit(folder, tmp_path):
+    file = tmp_path / "model.yaml"
+    file.write_text(json.dumps(manifest(folder, gpu={"count": 0}, resources={"limits": {"memory": "1Gi"}})))
+    done = wisp("fit", file)
+    assert done.exit_code == 1
+    assert "eight on CPU within spec.resources.limits.memory 1Gi" in done.output
+
+
+def test_a_served_name_that_means_another_model_is_named(folder, tmp_path):
+    file = tmp_path / "model.yaml"
+    file.write_text(
+        json.dumps(
+            manifest(folder) | {"spec": {"model": {"uri": f"file://{folder}", "servedName": "acme/eight"}}}
+        )
+    )
+    done = wisp("fit", file, "--gpu", "h100")
+    assert (
+        "A request for 'acme/eight' means the model of that namespace and name, and no other." in done.output
+    )
+    assert "reached as default/eight alone" in done.output
+
+
 def test_a_total_that_is_more_than_the_need_says_why(folder):
     said = "needs: the least that serves, one sequence of"
     assert said in wisp("fit", folder, "--gpu", "h100").output

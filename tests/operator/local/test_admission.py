@@ -3,17 +3,17 @@
 import pytest
 
 from wisp_operator import api
-from wisp_operator.local.admission import exposure_warning, holds_keys
+from wisp_operator.local.admission import ServedNameTaken, exposure_warning, holds_keys, require_own_names
 
 
-def model(name, *, is_protected=False):
+def model(name, *, is_protected=False, **served):
     access = {"access": {"apiKeySecretRef": {"name": "keys"}}} if is_protected else {}
     return api.parse(
         {
             "apiVersion": api.API_VERSION,
             "kind": api.KIND,
             "metadata": {"name": name},
-            "spec": {"model": {"uri": "hf://org/name"}, "gpu": {"count": 0}, **access},
+            "spec": {"model": {"uri": "hf://org/name", **served}, "gpu": {"count": 0}, **access},
         }
     )
 
@@ -34,6 +34,12 @@ def test_a_gateway_that_others_reach_is_warned_of_where_models_ask_for_no_key(ho
     warning = exposure_warning(host, [model("closed", is_protected=True), model("open")])
     assert (f"may use {exposed}, without a key" in warning) if exposed else warning == ""
     assert exposure_warning(host, [model("closed", is_protected=True)]) == ""
+
+
+def test_a_served_name_of_the_form_of_another_models_key_is_refused_with_one_that_is_not():
+    require_own_names([model("tiny", servedName="Acme/tiny"), model("small", servedName="default/small")])
+    with pytest.raises(ServedNameTaken, match="as in 'Acme/Tiny', or no slash"):
+        require_own_names([model("tiny", servedName="acme/tiny")])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from wisp_operator.api import API_VERSION, KIND, InferenceModel, parse
 from wisp_operator.api.manifests import read_files
 from wisp_operator.cli.display import ledger
 from wisp_operator.core.fit import verdict
+from wisp_operator.core.naming.grants import foreign_meaning
 from wisp_operator.errors import InvalidModel, SourceError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
@@ -22,7 +23,7 @@ from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, target
 from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.hardware.catalogue import Card
-from wisp_plan.hardware.gpus import find_card
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 
 UNKNOWN = 2  # exit code
 EXAMPLES = """\b
@@ -76,6 +77,8 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     else:
         for model, answer in answers:
             ledger.show(model.name, answer)
+            for note in _notes(model, answer, wants_gpu=device != "cpu" and Path(target).is_file()):
+                click.echo(note)
         for card in filter(None, cards.values()):
             click.echo(_caution(card), nl=False)
         if len(answers) > 1:
@@ -98,6 +101,21 @@ def _answers(
             named = f"{model.name}: " if len(models) > 1 else ""
             click.echo(f"wisp fit: {named}{error}", err=True)
     return answers
+
+
+def _notes(model: InferenceModel, answer: Fit, *, wants_gpu: bool) -> Iterator[str]:
+    """Yield what a reader of the verdict would not expect.
+
+    Args:
+        wants_gpu: the user did not ask for the CPU, and the model is a manifest's.
+    """
+    if wants_gpu and model.spec.gpu.count and answer.device_name == hardware.THIS_MACHINE:
+        yield (
+            f"{model.name} wants a GPU, and this machine has none that nvidia-smi lists: checked for the "
+            "memory of its CPU. Name a card to check for that: --gpu l4"
+        )
+    if meaning := foreign_meaning(model.served_name, model.key):
+        yield f"spec.model.servedName: {meaning} {model.name} is then reached as {model.key} alone."
 
 
 def _card(answer: Fit) -> Card | None:
@@ -173,9 +191,14 @@ def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
 
 
 def _device(model: InferenceModel, choice: Choice) -> verdict.Device:
-    """Device that the manifest names; where it names none, this machine's."""
+    """Device that the manifest names; where it names none, this machine's within the manifest's limits."""
     asked = verdict.device_of(model.spec.gpu) if choice == "auto" else None
-    return asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
+    device = asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
+    limit = model.spec.resources.limits.memory
+    if device.kind != "cpu" or limit is None:
+        return device
+    available_bytes = min(device.available_bytes, int(limit.bytes * DEFAULT_FRACTION))
+    return verdict.Device("cpu", f"CPU within spec.resources.limits.memory {limit}", available_bytes)
 
 
 def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def columns(rows: Sequence[Row], *, wide: bool) -> str:
     """The rows as kubectl prints them: upper-case heads, columns three spaces apart."""
     heads = ["NAMESPACE", "NAME", "REPLICAS", "STATE", "REASON", "WAITING", "RUNNING"]
     heads += ["TOK/S", "COLD", "IDLE"]
-    table = [heads + (["URL", "MESSAGE"] if wide else []), *(_cells(row, wide) for row in rows)]
+    table = [
+        heads + (["SERVED NAME", "URL", "MESSAGE"] if wide else []),
+        *(_cells(row, wide) for row in rows),
+    ]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     padded = (
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table
@@ -79,4 +82,4 @@ def _cells(row: Row, wide: bool) -> list[str]:
         f"{row.cold_start_s:.1f}s" if row.cold_start_s is not None else "-",
         format_duration(row.idle_s).replace(" ", "") if row.idle_s is not None else "-",
     ]
-    return cells + ([row.url, row.message or "-"] if wide else [])
+    return cells + ([row.served_name, row.url, row.message or "-"] if wide else [])

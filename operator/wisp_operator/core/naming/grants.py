@@ -47,6 +47,13 @@ def leaving_names(
     return frozenset(sorted(set(granted) - set(asked))[:MAX_LEAVING])
 
 
+def foreign_meaning(served_name: str, key: str) -> str:
+    """Return why no request for ``served_name`` is one for the model ``key``; empty if its form allows it."""
+    if not is_qualified(served_name) or served_name == key:
+        return ""
+    return f"A request for {served_name!r} means the model of that namespace and name, and no other."
+
+
 def grant(names: BareNames, claim: Claim, served_name: str) -> Grant:
     """Return the decision on the model of ``claim``, which is among those that ``names`` has decided."""
     held = tuple(sorted(name for name in claim.names if names.holder(name) == claim.key))
@@ -57,8 +64,8 @@ def grant(names: BareNames, claim: Claim, served_name: str) -> Grant:
 
 
 def _reason(names: BareNames, claim: Claim, served_name: str) -> str:
-    if is_qualified(served_name):
-        return f"A request for {served_name!r} means the model of that namespace and name, and no other."
+    if meaning := foreign_meaning(served_name, claim.key):
+        return meaning
     holder = names.holder(served_name)
     if holder is None:
         return (

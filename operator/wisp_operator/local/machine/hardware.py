@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 MIB = 2**20
 DRIVER_TIMEOUT_S = 10.0
 MAX_CONCURRENT_CHECKS = 4
+THIS_MACHINE = "this machine"  # name of its CPU as a device
 QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
 
 
@@ -73,7 +74,7 @@ def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> verdict.Device:
     if wants_gpu and gpus:
         card = max(gpus, key=lambda card: card.free_bytes)
         return verdict.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
-    return verdict.Device("cpu", "this machine", int(free_memory_bytes() * DEFAULT_FRACTION))
+    return verdict.Device("cpu", THIS_MACHINE, int(free_memory_bytes() * DEFAULT_FRACTION))
 
 
 class LocalFitChecker:
