@@ -4,7 +4,7 @@
     python .ci/release/imports.py --record   tests/bench/records/imports.json besides
 
 Bytecode is written by a first run; times are of the CPU, medians of ``RUNS`` processes. They depend on the
-machine, modules do not: ``tests/release/test_imports.py`` bounds those.
+machine, modules do not: ``tests/distribution/test_imports.py`` bounds those.
 """
 
 from __future__ import annotations

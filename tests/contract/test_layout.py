@@ -25,7 +25,7 @@ TOP_LEVEL = {
 }
 TEST_FOLDERS = {
     *("contract", "plan", "http", "names", "operator", "gateway", "runtime", "emulator"),
-    *("gpu", "cluster", "bench", "attacks", "release"),
+    *("gpu", "cluster", "bench", "attacks", "distribution"),
 }
 MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 300, 400, 50
 MAX_FOLDER_FILES = 15
