@@ -64,9 +64,9 @@ class World:
     def reconcile(self):
         return asyncio.run(self.reconciler.reconcile("a/chat"))
 
-    def ask(self, waiting=1, running=0):
-        report = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
-        self.demand.record({"gateway": "g", "models": {"a/chat": report}}, time.time())
+    def ask(self, waiting=1, running=0, gateway="g", **ready):
+        report = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0, **ready}
+        self.demand.record({"gateway": gateway, "models": {"a/chat": report}}, time.time())
 
     def pod(self, name, ready=True, age_s=60.0, running=0, **container):
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age_s))

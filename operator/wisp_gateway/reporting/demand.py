@@ -140,6 +140,7 @@ def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
             "running": state.running,
             "arrivals": state.arrivals,
             "idleSeconds": None if state.idle_s is None else round(state.idle_s, 3),
+            "ready": sum(pod.is_ready for pod in state.pods.values()),
         }
         for state in states
     }

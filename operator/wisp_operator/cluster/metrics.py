@@ -11,6 +11,7 @@ _HELP = {
     "wisp_operator_status_writes_total": "Statuses written.",
     "wisp_operator_events_total": "Events emitted, by type.",
     "wisp_operator_wakes_total": "Models that left zero, by reason.",
+    "wisp_operator_endpoint_requests_total": "Services changed since a gateway missed pods that are ready.",
     "wisp_operator_demand_reports_total": "Reports of gateways, by how they came.",
     "wisp_operator_takeovers_total": "Times this replica became the leader.",
 }

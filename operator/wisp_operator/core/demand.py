@@ -22,13 +22,20 @@ REFUSAL = "not a demand report (docs/contracts.md, Demand)"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One gateway's report on one model; units as in :class:`wisp_operator.core.observation.Demand`."""
+    """One gateway's report on one model; units as in :class:`wisp_operator.core.observation.Demand`.
+
+    Attributes:
+        at: time of the report, Unix seconds.
+        ready: pods that the gateway gives requests; None: it does not say. In a sum, the fewest of a gateway
+            with waiting requests.
+    """
 
     waiting: int
     running: int
     arrivals: int
     idle_s: float | None
     at: float
+    ready: int | None = None
 
 
 class DemandAggregator:
@@ -71,6 +78,10 @@ class DemandAggregator:
             arrivals=sum(report.arrivals for report in reports),
             idle_s=min(idle, default=None),
             at=now,
+            ready=min(
+                (report.ready for report in reports if report.waiting and report.ready is not None),
+                default=None,
+            ),
         )
 
 
@@ -87,6 +98,7 @@ def _report(document: object, now: float) -> Report:
         arrivals=_count(entry, "arrivals", MAX_ARRIVALS) if "arrivals" in entry else 0,
         idle_s=None if idle_s is None else float(_number(idle_s, "idleSeconds", MAX_IDLE_S)),
         at=now,
+        ready=_count(entry, "ready", MAX_REQUESTS) if "ready" in entry else None,
     )
 
 

@@ -65,15 +65,13 @@ def test_in_its_own_namespace_the_operator_also_keeps_its_lease(release):
             ("create", thing)
             for thing in ("pods", "pods/exec", "serviceaccounts/token", "clusterrolebindings")
         ),
-        *(
-            ("delete", thing)
-            for thing in ("pods", "deployments", "services", "persistentvolumeclaims", "nodes")
-        ),
+        *(("delete", thing) for thing in ("pods", "deployments", "persistentvolumeclaims", "nodes")),
         *(
             ("patch", thing)
             for thing in ("inferencemodels", "nodes", "namespaces", "customresourcedefinitions")
         ),
         *(
+            ("deletecollection", "services"),
             ("list", "secrets"),
             ("impersonate", "users"),
             ("escalate", "clusterroles"),

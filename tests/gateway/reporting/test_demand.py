@@ -66,7 +66,9 @@ def test_a_replica_that_hangs_delays_no_other(world, operators, caplog, monkeypa
 
 def state(key, *, waiting=0, running=0, idle_s=None):
     model = SimpleNamespace(key=key)
-    return SimpleNamespace(model=model, queue=range(waiting), running=running, arrivals=3, idle_s=idle_s)
+    return SimpleNamespace(
+        model=model, queue=range(waiting), running=running, arrivals=3, idle_s=idle_s, pods={}
+    )
 
 
 def test_a_tenant_with_models_without_number_keeps_no_other_from_waking():
@@ -77,3 +79,11 @@ def test_a_tenant_with_models_without_number_keeps_no_other_from_waking():
     recorded = DemandAggregator().record(document, 0.0)
     assert recorded["prod/llama"].waiting == 1
     assert recorded["prod/qwen"].idle_s == 0.5
+
+
+def test_a_report_says_how_many_pods_get_requests():
+    pods = {name: SimpleNamespace(is_ready=name != "starts") for name in ("a", "b", "starts")}
+    found = state("default/m", waiting=1)
+    found.pods = pods
+    document = report("gw", SimpleNamespace(states=lambda: [found]))
+    assert DemandAggregator().record(document, 0.0)["default/m"].ready == 2

@@ -24,6 +24,7 @@ from wisp_operator.cluster.observation.pods import Template, address_of, prefetc
 from wisp_operator.cluster.observation.polling import Poller
 from wisp_operator.cluster.reconcile.applying import Applier
 from wisp_operator.cluster.reconcile.fitting import FitChecker
+from wisp_operator.cluster.reconcile.late_endpoints import LateEndpoints
 from wisp_operator.cluster.reconcile.model_names import ModelNames
 from wisp_operator.cluster.reconcile.ownership import is_pod_of, owned
 from wisp_operator.cluster.reconcile.pod_requests import mark_idle_first, record_mounts
@@ -72,6 +73,7 @@ class Reconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._applier = Applier(dependencies.caches, dependencies.writer)
+        self._late_endpoints = LateEndpoints(dependencies.caches, dependencies.writer, dependencies.metrics)
         self._reporter = Reporter(dependencies.writer, dependencies.config.identity)
         self._histories: dict[str, ClusterHistory] = {}
         self._names = ModelNames(dependencies.caches, dependencies.config.policy)
@@ -140,6 +142,8 @@ class Reconciler:
         self._record_wake(history, model, observation, decision, now)
         observation = self._with_applied(observation, model, pods, build(replicas))
         observation = replace(observation, blocked=blocked)
+        demand = self._dependencies.demand.total(model.key, now)
+        await self._late_endpoints.hasten(model, observation, demand, now)
         await self._reporter.report(model, history, observation, decision, now)
         is_active = observation.pods or observation.demand.waiting or decision.replicas or decision.retry_at
         if is_active:
@@ -245,6 +249,7 @@ class Reconciler:
     def _remove(self, key: str) -> None:
         self._end_observation(key)
         self._applier.forget(key)
+        self._late_endpoints.forget(key)
         self._names.forget(key)
 
     def _end_observation(self, key: str) -> None:
