@@ -27,13 +27,16 @@ log = logging.getLogger(__name__)
 
 ASKED_AT = "wisp.dev/endpoints-asked-at"
 LATE_S = 3.0  # an EndpointSlice is usually written within one
-PAUSE_S = (5.0, 60.0)  # between two changes of one Service: doubled from the first to the second
+PAUSE_S = 5.0  # between two changes of one Service, in the first minute
+LONG_PAUSE_S = 60.0  # and after it, since then the reason is another
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    at: float
-    pause_s: float
+class _Requests:
+    """Changes of one Service: times of the first and the last."""
+
+    first: float
+    last: float
 
 
 class LateEndpoints:
@@ -41,7 +44,7 @@ class LateEndpoints:
 
     def __init__(self, caches: Caches, writer: ClusterWriter, metrics: Metrics) -> None:
         self._caches, self._writer, self._metrics = caches, writer, metrics
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _Requests] = {}
 
     async def hasten(
         self, model: InferenceModel, observation: Observation, demand: Report, now: float
@@ -86,13 +89,13 @@ class LateEndpoints:
 
     def _is_due(self, key: str, now: float) -> bool:
         """Whether a change may be made now; True counts as made."""
-        shortest_s, longest_s = PAUSE_S
-        last, pause_s = self._requests.get(key), shortest_s
-        if last is not None and now - last.at < 2 * longest_s:
-            if now - last.at < last.pause_s:
-                return False
-            pause_s = min(longest_s, 2 * last.pause_s)
-        self._requests[key] = _Request(now, pause_s)
+        before = self._requests.get(key)
+        if before is None or now - before.last > 2 * LONG_PAUSE_S:
+            self._requests[key] = _Requests(now, now)
+            return True
+        if now - before.last < (PAUSE_S if now - before.first < LONG_PAUSE_S else LONG_PAUSE_S):
+            return False
+        self._requests[key] = _Requests(before.first, now)
         return True
 
 
