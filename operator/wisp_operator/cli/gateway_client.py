@@ -135,7 +135,7 @@ def _deltas(answer: http.client.HTTPResponse) -> Iterator[TextDelta]:
     """Read server-sent events; comments keep a held request alive and carry no text.
 
     Raises:
-        ValueError: what was read are none.
+        ValueError: the answer holds no events.
     """
     line = b""
     for line in answer:
