@@ -36,7 +36,7 @@ def test_a_request_wakes_and_is_served_as_soon_as_the_pod_answers(world, monkeyp
     world.model("m", state="Asleep")
     world.start(demand_url=operator.url, name="gw-7")
     world.until(lambda: operator.reports)
-    assert operator.last() == {"waiting": 0, "running": 0, "arrivals": 0, "idleSeconds": None}
+    assert operator.last() == {"waiting": 0, "running": 0, "arrivals": 0, "idleSeconds": None, "ready": 0}
     monkeypatch.setattr(demand, "PERIOD_S", 300.0)
     before = len(operator.reports)
     world.until(lambda: len(operator.reports) > before)  # the last by the second
