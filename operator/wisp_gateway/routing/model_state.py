@@ -193,9 +193,14 @@ class ModelState:
         self._refusal = refusal
         self.queue.refuse_all(refusal)
 
-    def expire(self, why: str = "") -> None:
-        """Refuse the queued requests past their deadline; ``why``: the reason that no pod came, if known."""
-        self.queue.expire(self._clock(), self.model.key, self.retry_after_s, why)
+    def expire(self, deadline_s: float, why: str = "") -> None:
+        """Refuse the queued requests past their deadline.
+
+        Args:
+            deadline_s: deadline whose timer fired; uvloop counts whole milliseconds, and may be early.
+            why: the reason that no pod came, if known.
+        """
+        self.queue.expire(max(self._clock(), deadline_s), self.model.key, self.retry_after_s, why)
 
     def acquire(self, pod: Pod, sequences: int) -> int:
         """Count a request that begins at ``pod``; return its number of slots there."""

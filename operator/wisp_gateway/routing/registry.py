@@ -108,9 +108,9 @@ class ModelRegistry:
         slot.release()
         self._on_wait(state)
 
-    def _expire(self, state: ModelState) -> None:
+    def _expire(self, state: ModelState, deadline_s: float) -> None:
         is_nobody_there = not state.ready and self.is_operator_away()
-        state.expire(NO_OPERATOR if is_nobody_there else "")
+        state.expire(deadline_s, NO_OPERATOR if is_nobody_there else "")
 
     async def acquire_slot(
         self,
@@ -153,7 +153,7 @@ class ModelRegistry:
         finally:
             if not outcome.done():
                 self._on_wait(state)
-        timer = loop.call_later(max(0.0, wait_s) + 0.001, self._expire, state)
+        timer = loop.call_later(max(0.0, wait_s), self._expire, state, request.deadline_s)
         try:
             return await outcome
         except asyncio.CancelledError:
