@@ -27,8 +27,8 @@ class ModelHistory:
         demand_samples: requests in the gateway over time.
         crashes: failures in a row that are not forgiven (:meth:`record_ready`).
         last_failure: the last of them; None once they are forgiven.
-        cold_start_s: seconds from leaving zero until a pod was ready, the latest last.
-        woken_at: time at which the model last left zero, Unix seconds; None once a pod was ready.
+        cold_start_s: seconds from leaving zero until a pod answered, the latest last.
+        woken_at: time at which the model last left zero, Unix seconds; None once a pod answers.
         conditions: conditions of the last status.
     """
 
@@ -70,7 +70,9 @@ class ModelHistory:
             self.last_failure = failure
 
     def record_ready(self, pods: Sequence[ObservedPod], now: float, wanted: int | None = None) -> None:
-        """Forgive failures, and end the cold start with the first pod that is ready after a wake.
+        """Forgive failures, and end the cold start with the first pod that answers after a wake.
+
+        A pod answers once its runtime says that it is ready: gateways do not wait for the kubelet to say so.
 
         Failures are forgiven once no pod that failed is without readiness still, and a pod became ready, or
         all are. A pod that was ready all along proves nothing: it may be of an earlier template. A failing
@@ -79,6 +81,9 @@ class ModelHistory:
         Args:
             wanted: pods that should exist; None if those that exist are as many.
         """
+        if self.woken_at is not None and any(self._answers_first(pod) for pod in pods):
+            self.cold_start_s = (*self.cold_start_s, now - self.woken_at)[-MAX_COLD_STARTS:]
+            self.woken_at = None
         live = {pod.name for pod in pods if pod.phase != "Draining"}
         ready = frozenset(pod.name for pod in pods if pod.phase == "Ready")
         became_ready = bool(ready - self._ready or ready & self._failing.keys())
@@ -92,12 +97,13 @@ class ModelHistory:
         if not is_failing and (became_ready or is_settled):
             self.crashes, self.last_failure = 0, None
         for pod in pods:
-            if pod.ready_since is None or pod.name in self._ready_since:
-                continue
-            self._ready_since[pod.name] = pod.ready_since
-            if self.woken_at is not None:
-                self.cold_start_s = (*self.cold_start_s, now - self.woken_at)[-MAX_COLD_STARTS:]
-                self.woken_at = None
+            if pod.ready_since is not None:
+                self._ready_since.setdefault(pod.name, pod.ready_since)
+
+    def _answers_first(self, pod: ObservedPod) -> bool:
+        """Whether the pod answers requests, and was not known to before."""
+        says_ready = pod.phase != "Draining" and pod.runtime is not None and pod.runtime.status == "ready"
+        return pod.name not in self._ready_since and (says_ready or pod.ready_since is not None)
 
     def record_demand(self, model: InferenceModel, concurrency: float, now: float) -> None:
         """Record the number of requests waiting and running."""

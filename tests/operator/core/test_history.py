@@ -8,6 +8,7 @@ from wisp_operator import api
 from wisp_operator.core.demand import Report
 from wisp_operator.core.history import MAX_COLD_STARTS, ModelHistory
 from wisp_operator.core.observation import Failure, ObservedPod
+from wisp_operator.core.runtime_state import RuntimeState
 from wisp_operator.local.history import LocalHistory
 from wisp_operator.local.processes.pods import PodState
 
@@ -50,6 +51,18 @@ def test_a_cold_start_is_from_leaving_zero_until_the_first_pod_is_ready():
     assert history.cold_start_s == (4.0,)
     history.record_ready([ready("a", 104.0), ready("b", 160.0)], 160.0)  # one more pod is no cold start
     assert history.cold_start_s == (4.0,)
+
+
+def test_a_cold_start_ends_when_the_runtime_is_ready_not_when_the_kubelet_says_so():
+    history = ModelHistory()
+    history.record_wake(False, 1, 100.0)
+    going = ObservedPod("old", "Draining", runtime=RuntimeState(status="ready"))
+    history.record_ready([going, ObservedPod("a", "Starting", runtime=RuntimeState(status="warming"))], 102.0)
+    assert history.cold_start_s == ()
+    history.record_ready([going, ObservedPod("a", "Starting", runtime=RuntimeState(status="ready"))], 102.5)
+    assert history.cold_start_s == (2.5,)
+    history.record_ready([ready("a", 104.0)], 104.0)
+    assert history.cold_start_s == (2.5,)
 
 
 def test_only_the_latest_cold_starts_are_kept():
