@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,7 +21,7 @@ BEGIN, END = "<!-- figures: python tests/bench/pages/readme_figures.py -->", "<!
 Records = Mapping[str, dict[str, Any]]
 
 VLLM, SERVED = "vllm-in-process-llama-3-8b", "beside-vllm-served"
-TODAY, START, FIRST = "before-after-isolation", "startup-llama-3-8b", "first-token-llama-3-8b"
+PREFILL, START = "prefill-llama-3-8b", "startup-llama-3-8b"
 SERVERS = ("wisp", "vllm-0.26.0")
 CPU, GATEWAY, CLUSTER, FAULTS = "cpu_engine", "gateway", "cluster", "faults"
 
@@ -63,12 +62,12 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def gpu_rows(records: Records) -> Iterator[tuple[str, ...]]:
-    """Yield what is measured over HTTP (in the engines' processes until it is), prefill, and a start."""
-    yield from served_rows(records) if f"{SERVED}.json" in records else process_rows(records)
-    prefill = median(value(records, TODAY, what="prefill, 64 x 512, tokens/s")["after"])
+    """Yield what is measured over HTTP, prefill, and a start."""
+    yield from served_rows(records)
+    prefill = value(records, PREFILL, metric="prefill_tokens_per_s", batch=64, context=512)
     many = value(records, VLLM, metric="prefill_tokens_per_s", batch=64)
     title = "64 prompts of 512 tokens, in process"
-    yield title, f"{prefill:,.0f} tokens/s", f"{many:,.0f} tokens/s", cite(records, TODAY, VLLM)
+    yield title, f"{prefill:,.0f} tokens/s", f"{many:,.0f} tokens/s", cite(records, PREFILL, VLLM)
     starts = records[f"{START}.json"]["rows"][0]
     runs = [*starts["runs_s"], starts["uncounted_s"]]
     cached = value(records, VLLM, path="vllm-0.26.0, every cache warm")
@@ -77,31 +76,6 @@ def gpu_rows(records: Records) -> Iterator[tuple[str, ...]]:
         f"{min(runs):.1f}–{max(runs):.1f} s",
         f"{cached:.0f} s, compiled before",
         cite(records, START, VLLM),
-    )
-
-
-def process_rows(records: Records) -> Iterator[tuple[str, ...]]:
-    """Yield decode steps and first tokens in the engines' processes."""
-    batches, prompts = (1, 8, 32, 64, 256), (128, 512, 2048, 7900)
-    decode = {"metric": "decode_step_ms", "context": 512}
-    today = [value(records, TODAY, what=f"decode step, batch {batch}, ms")["after"] for batch in batches]
-    theirs = [value(records, VLLM, path="vllm-0.26.0", batch=batch, **decode) for batch in batches]
-    tuned = [value(records, VLLM, path="vllm-0.26.0, tuned", batch=batch, **decode) for batch in (1, 8, 32)]
-    yield (
-        "decode step of 1 / 8 / 32 / 64 / 256 sequences, 512 tokens each; median, vLLM's a mean",
-        f"{joined(map(median, today))} ms",
-        f"{joined(theirs)} ms; tuned, 1 / 8 / 32: {joined(tuned)}",
-        cite(records, TODAY, VLLM),
-    )
-    ours, theirs = (
-        [value(records, name, metric="first_token_ms", context=prompt) for prompt in prompts]
-        for name in (FIRST, VLLM)
-    )
-    yield (
-        "first token of a prompt of 128 / 512 / 2,048 / 7,900 tokens",
-        f"{joined(ours, 1)} ms",
-        f"{joined(theirs, 1)} ms",
-        cite(records, FIRST, VLLM),
     )
 
 
@@ -144,13 +118,9 @@ def served_rows(records: Records) -> Iterator[tuple[str, ...]]:
 
 
 def tuned_gap(records: Records) -> str:
-    """Return vLLM's tuned number for one stream: of the same call, or of its engine's process."""
-    rows = records[f"{SERVED}.json"]["rows"]
-    served = [row for row in rows if row["metric"] == "decode_alone" and row["server"] not in SERVERS]
-    if served:
-        return f"; tuned, 1: {served[0]['time_per_token_ms']['mean']:.2f}"
-    tuned = value(records, VLLM, metric="decode_step_ms", path="vllm-0.26.0, tuned", batch=1)
-    return f"; tuned, 1, in process: {tuned:.2f}"
+    """Return the time per token of one stream of vLLM with tuned kernels."""
+    tuned = value(records, SERVED, metric="decode_alone", server="vllm-0.26.0 tuned")["time_per_token_ms"]
+    return f"; tuned, 1: {tuned['mean']:.2f}"
 
 
 def gaps_of(records: Records, server: str) -> Iterator[dict[str, Any]]:
