@@ -184,6 +184,8 @@ def _read_choice(
     allowed = ", ".join(choices) + (f" or {instead}" if instead else "")
     guess = nearest(value, choices) if isinstance(value, str) else None
     hint = f"; did you mean {guess}?" if guess else ""
+    if isinstance(value, bool):
+        hint = "; YAML reads on, off, yes and no as true and false unless they are in quotes"
     problems.append(Problem(path, f"{show(value)} is not one of: {allowed}{hint}"))
     return None
 

@@ -79,6 +79,11 @@ def test_replicas_by_hand_turn_the_autoscaler_off(spec, autoscaling):
             "spec.coldStart.mode: 'hold' is not one of: Hold, Reject; did you mean Hold?",
         ),
         (
+            {"model": {"uri": "hf://a/b", "generationConfig": False}},
+            "spec.model.generationConfig: false is not one of: auto, none; "
+            "YAML reads on, off, yes and no as true and false unless they are in quotes",
+        ),
+        (
             {"runtime": {"maxContext": "8k"}},
             "spec.runtime.maxContext: '8k' is not one of: auto or a whole number",
         ),

@@ -116,6 +116,14 @@ def test_several_models_fit_only_if_each_does(folder, tmp_path):
     assert "Each model is checked alone" in done.output
 
 
+def test_several_files_and_folders_are_checked_in_their_order(folder, tmp_path):
+    file = tmp_path / "model.yaml"
+    file.write_text(json.dumps({**manifest(folder), "metadata": {"name": "mine"}}))
+    done = wisp("fit", file, folder, "--gpu", "h100", "--json")
+    assert done.exit_code == 0
+    assert [answer["model"] for answer in json.loads(done.output)] == ["default/mine", "default/llama-8b"]
+
+
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_one_model_that_cannot_be_read_hides_no_other(folder, tmp_path, flags):
     file = tmp_path / "models.yaml"

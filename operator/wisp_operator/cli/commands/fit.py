@@ -29,7 +29,7 @@ UNKNOWN = 2  # exit code
 EXAMPLES = """\b
 Examples:
   wisp fit model.yaml                       on what the manifest asks for, else on this machine
-  wisp fit model.yaml --gpu l4
+  wisp fit chat.yaml code.yaml --gpu l4
   wisp fit hf://Qwen/Qwen3-8B --gpu h100 --max-context 32768
   wisp fit ./my-model --device cpu --json
 
@@ -38,7 +38,7 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
 
 
 @click.command("fit", epilog=EXAMPLES)
-@click.argument("target")
+@click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @click.option(
     "--gpu", metavar="NAME", help="A card: l4, a100-80gb, h100, rtx4090, …; default: the manifest's."
 )
@@ -58,17 +58,19 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
     help="Of the weights. Served yet: bf16, which auto takes; the others are refused.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
-    """Say whether the model of TARGET fits: a manifest, a folder, or hf://ORG/NAME.
+def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
+    """Say whether the models of each TARGET fit: a manifest, a folder, or hf://ORG/NAME.
 
     Reads config.json and the headers of the weights, nothing more.
     """
     chosen = {key: value for key, value in runtime.items() if value is not None}
     try:
-        models = _models(target, chosen)
+        by_target = {target: _models(target, chosen) for target in targets}
     except (PlanError, SourceError, InvalidModel) as error:
         click.echo(f"wisp fit: {error}", err=True)
         raise click.exceptions.Exit(UNKNOWN) from error
+    models = [model for found in by_target.values() for model in found]
+    of_manifests = [model for target, found in by_target.items() if Path(target).is_file() for model in found]
     answers = _answers(models, gpu, device)
     cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
@@ -77,7 +79,7 @@ def command(target: str, gpu: str | None, device: Choice, as_json: bool, **runti
     else:
         for model, answer in answers:
             ledger.show(model.name, answer)
-            for note in _notes(model, answer, wants_gpu=device != "cpu" and Path(target).is_file()):
+            for note in _notes(model, answer, wants_gpu=device != "cpu" and model in of_manifests):
                 click.echo(note)
         for card in filter(None, cards.values()):
             click.echo(_caution(card), nl=False)
