@@ -79,8 +79,8 @@ def test_replicas_by_hand_turn_the_autoscaler_off(spec, autoscaling):
             "spec.coldStart.mode: 'hold' is not one of: Hold, Reject; did you mean Hold?",
         ),
         (
-            {"model": {"uri": "hf://a/b", "generationConfig": False}},
-            "spec.model.generationConfig: false is not one of: auto, none; "
+            {"runtime": {"generationConfig": False}},
+            "spec.runtime.generationConfig: false is not one of: auto, none; "
             "YAML reads on, off, yes and no as true and false unless they are in quotes",
         ),
         (
