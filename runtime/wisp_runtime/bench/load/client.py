@@ -122,8 +122,7 @@ class _Client:
         return await asyncio.gather(*map(self._send, requests, planned))
 
     async def _send(self, request: bytes, planned_s: float) -> Streamed:
-        wait_s = planned_s - time.perf_counter()
-        if wait_s > 0:
+        while (wait_s := planned_s - time.perf_counter()) > 0:  # a timer may be a fraction of a ms early
             await asyncio.sleep(wait_s)
         streamed = Streamed(planned_s, time.perf_counter())
         try:
