@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 POD_GRACE_S = DRAIN_S + 3.0
 GATEWAY_GRACE_S = DRAIN_S + 10.0
 """Time to end of the gateway: the drain, then the error event of what still runs, on a busy machine too."""
-HURRIED_S = 5.0
+HURRIED_S = 10.0
 """Time for these events alone, of a gateway that was asked twice: it ends as soon as they are sent."""
 REREAD_S = 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -194,11 +194,17 @@ class Session:
             orderly.cancel()
             with suppress(asyncio.CancelledError):
                 await orderly
-            await self._end_in_order(HURRIED_S, 0.0)
+            await self._end_at_once()
         hurried.cancel()
 
-    async def _end_in_order(self, gateway_s: float = GATEWAY_GRACE_S, pod_s: float = POD_GRACE_S) -> None:
+    async def _end_in_order(self) -> None:
         if self._gateway is not None:
-            await self._gateway.stop(gateway_s)
-        await self._cluster.close(pod_s)
+            await self._gateway.stop(GATEWAY_GRACE_S)
+        await self._cluster.close(POD_GRACE_S)
+        await self._demand.close()
+
+    async def _end_at_once(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.hurry(HURRIED_S)
+        await self._cluster.close(0.0)
         await self._demand.close()

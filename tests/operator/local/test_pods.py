@@ -199,6 +199,19 @@ def test_a_process_ends_with_its_exit_code_and_its_output_is_kept(tmp_path):
     asyncio.run(scenario())
 
 
+DRAINS = "trap 'n=$((n+1)); [ $n -lt 2 ] || exit 3' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(("grace_s", "code"), [(30.0, 3), (0.0, 129)])
+def test_a_hurried_program_gets_signals_until_one_is_its_second(tmp_path, grace_s, code):
+    async def scenario():
+        process = await Process.start(["sh", "-c", DRAINS], os.environ, tmp_path / "log")
+        await until(lambda: "up" in (tmp_path / "log").read_text())
+        assert await process.hurry(grace_s) == code
+
+    asyncio.run(scenario())
+
+
 def test_a_pod_that_could_not_be_run_is_tried_again_and_stops_in_order(tmp_path, monkeypatch):
     attempts = []
     run_once = Pod._run_once

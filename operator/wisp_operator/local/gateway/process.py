@@ -108,6 +108,11 @@ class GatewayProcess:
         if self._process is not None:
             await self._process.stop(grace_s)
 
+    async def hurry(self, grace_s: float) -> None:
+        """Have it end its streams with their error event now, and itself within ``grace_s`` seconds."""
+        if self._process is not None:
+            await self._process.hurry(grace_s)
+
     async def _launch(self) -> None:
         path = config.program(PROGRAM)
         if path is None:

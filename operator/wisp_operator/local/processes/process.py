@@ -10,10 +10,12 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+HURRY_PERIOD_S = 0.2
 SUBREAPER = Path(__file__).with_name("subreaper.py")
 
 
@@ -64,6 +66,19 @@ class Process:
             self._signal(signal.SIGTERM)
         with suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), grace_s)
+        return await self.kill()
+
+    async def hurry(self, grace_s: float) -> int:
+        """Send SIGTERM again and again, kill after ``grace_s`` seconds; return the exit code.
+
+        For programs that drain after the first and end at once after the second: of two signals that a busy
+        program has not seen yet, one is lost.
+        """
+        deadline = time.monotonic() + grace_s
+        while self.exit_code is None and time.monotonic() < deadline:
+            self._signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(self.wait(), HURRY_PERIOD_S)
         return await self.kill()
 
     async def kill(self) -> int:
