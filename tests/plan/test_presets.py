@@ -5,7 +5,7 @@ from spec_changes import attention_of, field_of
 
 from wisp_plan.errors import UnknownShape
 from wisp_plan.presets import SHAPES, shape_config, shape_spec
-from wisp_plan.weights.formats import parameters
+from wisp_plan.weights.sizes import parameters
 
 # What the model's page on the Hugging Face Hub counts in its safetensors files; tied embeddings once.
 PARAMETERS = {

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
+from wisp_plan.quantization.config import read_quantization
 from wisp_plan.spec.model import ModelSpec
 
 Translator = Callable[[ConfigReader], ModelSpec]
@@ -76,7 +78,7 @@ def parse_config(config: Mapping[str, object]) -> ModelSpec:
     reader = ConfigReader(config)
     translate = TRANSLATORS[_architecture(reader)]
     _refuse_what_cannot_run(reader)
-    return translate(reader)
+    return replace(translate(reader), quantization=read_quantization(reader))
 
 
 def _architecture(reader: ConfigReader) -> str:
@@ -100,13 +102,4 @@ def _refuse_what_cannot_run(reader: ConfigReader) -> None:
             f"config.json: hidden_act is '{shorten(activation)}'; only 'silu' is supported. "
             "Choose a model with it.",
             key="hidden_act",
-        )
-    quantized = reader.section("quantization_config")
-    if quantized is not None:
-        method = quantized.values.get("quant_method", "an unnamed method")
-        raise ConfigInvalid(
-            "config.json: quantization_config says that the checkpoint is already quantized "
-            f"({shorten(method)}); such weights cannot be read yet. "
-            "Use the repository of the unquantized model.",
-            key="quantization_config",
         )

@@ -138,6 +138,15 @@ class ConfigReader:
             raise self.bad(key, "an object")
         return ConfigReader(value, f"{self.path}{key}.", file=self._file, remedy=self._remedy)
 
+    def items(self, key: str) -> list[object]:
+        """Read a list; empty where it is absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.bad(key, "a list")
+        return value
+
     def token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Read one token id or a list of them; null is none, duplicates are dropped."""
         if key not in self.values:

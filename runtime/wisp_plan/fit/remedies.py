@@ -14,9 +14,9 @@ from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
+from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
-from wisp_plan.weights.formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True)

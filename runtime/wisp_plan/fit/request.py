@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
+from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.weights.formats import FORMATS, Device
+from wisp_plan.weights.sizes import Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
-from wisp_plan.weights.formats import Device, weight_bytes
+from wisp_plan.weights.sizes import Device, weight_bytes
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""

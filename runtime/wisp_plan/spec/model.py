@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from wisp_plan.quantization.scheme import Quantization
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerGroup, LayerSpec, NormSpec
@@ -38,6 +39,7 @@ class ModelSpec:
         ties_embeddings: whether the head is the embedding table.
         bos_token_id, eos_token_ids: tokens that begin and end a text.
         dtype: dtype of the checkpoint's weights, in safetensors' words (``BF16``).
+        quantization: quantized layers of the checkpoint; None: there are none.
     """
 
     architecture: str
@@ -51,6 +53,7 @@ class ModelSpec:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "BF16"
+    quantization: Quantization | None = None
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the different layers, in order of their first, each with the indices of its equals."""

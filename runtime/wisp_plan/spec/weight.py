@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from wisp_plan.quantization.stored_format import StoredFormat
+
 Shape = tuple[int, ...]
 
 Role = Literal["embedding", "head", "projection", "norm", "bias", "parameter", "scale"]
-"""Purpose of a weight; only a ``projection`` is ever quantized."""
+"""Purpose of a weight; only a ``projection`` and the ``head`` are ever quantized."""
 
 COMPUTABLE_DTYPES = ("BF16", "F16", "F32")
 """Dtypes of unquantized tensors, by safetensors' names."""
@@ -49,7 +51,6 @@ class WeightSource:
             weight's last axis whole.
         view: shape that the tensor is seen in, row-major: ``[C, 1, K]`` as ``[C, K]``; None: as it is.
         dtypes: dtypes that the tensor may have, by safetensors' names.
-        repeats: rows of the weight that each row of the part fills.
     """
 
     tensor: str
@@ -58,7 +59,6 @@ class WeightSource:
     at: Shape
     view: Shape | None = None
     dtypes: tuple[str, ...] = COMPUTABLE_DTYPES
-    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class WeightSpec:
         shard_unit: indices of that axis that stay together, such as the rows of a head.
         is_on_first_rank: whether only rank 0 has it, as the bias of a layer whose ranks give partial sums.
         rows: structure of the rows, from which a device chooses their permutation.
-        format: name of the projection's format in :data:`wisp_plan.weights.formats.FORMATS`.
+        stored: format in which a checkpoint stores it quantized; None: it is not.
         dtype: safetensors' name of the dtype in which it is held; None: the device's own.
     """
 
@@ -86,7 +86,7 @@ class WeightSpec:
     shard_unit: int = 1
     is_on_first_rank: bool = False
     rows: GateUpRows | RotaryRows | None = None
-    format: str = "bf16"
+    stored: StoredFormat | None = None
     dtype: str | None = None
 
     @property

@@ -1,88 +1,114 @@
-"""Formats in which a checkpoint stores a model's projections, recognised by the tensors that it has.
+"""Formats in which a checkpoint stores weights: by the tensors that it has, checked against its config.
 
-A projection in a quantized format becomes several weights: its values, and one for each other part, such as
-``layers.0.qkv.weight.scale``.
+A quantized weight is read from several tensors for each of its sources: values, scales, zero points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
-from wisp_plan.spec.weight import WeightSource, WeightSpec
-from wisp_plan.weights.formats import FORMATS, VALUES, StoredPart, WeightFormat, blocks
+from wisp_plan.quantization.config import stored_format
+from wisp_plan.quantization.scheme import Quantization
+from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
+from wisp_plan.quantization.weight_format import blocks
+from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
+
+_QUANTIZED_ROLES = ("projection", "head")
 
 
-def as_stored(weights: Iterable[WeightSpec], tensors: Mapping[str, TensorInfo]) -> tuple[WeightSpec, ...]:
-    """Return the weights in the formats of a checkpoint; unquantized where its tensors are of no format.
+@dataclass(frozen=True, slots=True)
+class PartSource:
+    """Part of a quantized weight's source: a tensor, and the elements of it that belong to the source.
+
+    Attributes:
+        part: the part.
+        tensor: name in the checkpoint.
+        shape: shape in which the checkpoint stores it.
+        view: the same elements as ``[…, out, in]``, in units of the part; a transposed tensor's transpose.
+        slices: indices of ``view`` that are taken, a range an axis.
+    """
+
+    part: StoredPart
+    tensor: str
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    slices: tuple[range, ...]
+
+
+def as_stored(
+    weights: Iterable[WeightSpec],
+    tensors: Mapping[str, TensorInfo],
+    quantization: Quantization | None,
+) -> tuple[WeightSpec, ...]:
+    """Return the weights in the formats of a checkpoint.
+
+    A tensor in a dtype that can be computed with is unquantized, whether or not a list names its layer.
 
     Raises:
-        TensorsMismatch: a part of a projection begins inside a block of scales.
+        TensorsMismatch: sources of one weight are in different formats.
     """
-    return tuple(part for weight in weights for part in _parts(weight, _format_of(weight, tensors)))
+    if quantization is None:
+        return tuple(weights)
+    return tuple(replace(weight, stored=_format_of(weight, tensors, quantization)) for weight in weights)
 
 
-def part_tensor(part: StoredPart, tensor: str) -> str:
-    """Return the name of ``part`` of the projection whose unquantized name is ``tensor``."""
-    return part.tensor.format(weight=tensor, layer=tensor.removesuffix(".weight"))
+def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, ...]:
+    """Return the tensors that a source of a quantized weight is read from, the values first.
+
+    Raises:
+        TensorsMismatch: the source begins inside a block of scales.
+    """
+    assert weight.stored is not None
+    return tuple(_part_source(weight, source, part) for part in weight.stored.parts)
 
 
-def part_shape(part: StoredPart, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of ``part`` of a projection of ``shape``."""
-    *leading, out, into = shape
-    return *leading, blocks(out, part.rows), blocks(into, part.columns)
+def _format_of(
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
+) -> StoredFormat | None:
+    if weight.role not in _QUANTIZED_ROLES:
+        return None
+    first = weight.sources[0]
+    stored = _format_of_source(first, tensors, quantization)
+    for source in weight.sources[1:]:
+        other = _format_of_source(source, tensors, quantization)
+        if other != stored:
+            raise TensorsMismatch(
+                f"{source.tensor} is stored {_name(other)}, and {first.tensor}, which is computed together "
+                f"with it, {_name(stored)}. Choose a checkpoint that stores both alike."
+            )
+    return stored
 
 
-def _format_of(weight: WeightSpec, tensors: Mapping[str, TensorInfo]) -> WeightFormat:
-    if weight.role == "projection":
-        for weight_format in FORMATS.values():
-            if weight_format.stored and _has_all(weight_format, weight.sources[0], tensors):
-                return weight_format
-    return FORMATS["bf16"]
+def _format_of_source(
+    source: WeightSource, tensors: Mapping[str, TensorInfo], quantization: Quantization
+) -> StoredFormat | None:
+    info = tensors.get(source.tensor)
+    if info is not None and info.dtype in COMPUTABLE_DTYPES:
+        return None
+    scheme = quantization.scheme_of(source.tensor.removesuffix(".weight"))
+    return None if scheme is None else stored_format(scheme)
 
 
-def _has_all(weight_format: WeightFormat, source: WeightSource, tensors: Mapping[str, TensorInfo]) -> bool:
-    infos = (tensors.get(part_tensor(part, source.tensor)) for part in weight_format.stored)
-    return all(
-        info is not None and info.dtype in part.dtypes
-        for info, part in zip(infos, weight_format.stored, strict=True)
-    )
+def _name(stored: StoredFormat | None) -> str:
+    return "unquantized" if stored is None else f"as {stored.name}"
 
 
-def _parts(weight: WeightSpec, weight_format: WeightFormat) -> Iterator[WeightSpec]:
-    for part in weight_format.stored[1:]:
-        sources = tuple(_source(weight, source, part) for source in weight.sources)
-        shape = part_shape(replace(part, rows=part.rows or 1), weight.shape)
-        yield WeightSpec(f"{weight.name}.{part.name}", shape, sources, "scale", dtype=part.dtype)
-    if weight_format.name != weight.format:
-        values = weight_format.stored[0]
-        assert values.name == VALUES, f"{weight_format.name}: the values are not its first part"
-        sources = tuple(_source(weight, source, values) for source in weight.sources)
-        weight = replace(weight, sources=sources, format=weight_format.name)
-    yield weight
-
-
-def _source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> WeightSource:
-    """Return the source of a part that belongs to ``source`` of a projection."""
-    *slices, rows, columns = source.slices
-    *leading, first, _ = source.at
-    at = _block(range(first, first + 1), part.rows or 1, weight).start
-    view = part_shape(part, source.view or source.shape)
+def _part_source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> PartSource:
+    *leading, out, into = source.view or source.shape
+    *outer, rows, columns = source.slices
+    view = (*leading, blocks(out, part.rows), blocks(into, part.columns))
     shape = (*view[:-1], view[-1] // part.tail, part.tail) if part.tail else view
-    return WeightSource(
-        part_tensor(part, source.tensor),
-        shape,
-        (*slices, _block(rows, part.rows, weight), _block(columns, part.columns, weight)),
-        (*leading, at, 0),
-        None if shape == view else view,
-        part.dtypes,
-        1 if part.rows else len(rows),
-    )
+    if part.is_transposed:
+        shape = (*view[:-2], view[-1], view[-2])
+    slices = (*outer, _blocks_of(rows, part.rows, weight), _blocks_of(columns, part.columns, weight))
+    tensor = part.tensor.format(weight=source.tensor, layer=source.tensor.removesuffix(".weight"))
+    return PartSource(part, tensor, shape, view, slices)
 
 
-def _block(indices: range, block: int, weight: WeightSpec) -> range:
+def _blocks_of(indices: range, block: int, weight: WeightSpec) -> range:
     """Return the blocks that ``indices`` of an axis lie in."""
     if block == 1:
         return indices

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
+from wisp_plan.quantization.stored_format import VALUES
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, Role, WeightSpec
 from wisp_plan.weights.declaration import declare
-from wisp_plan.weights.stored import as_stored
+from wisp_plan.weights.stored import as_stored, part_sources
 
 _SHOWN = 4
 
@@ -53,11 +54,20 @@ def expected_tensors(spec: ModelSpec) -> Iterator[ExpectedTensor]:
 def tensors_of(weights: Iterable[WeightSpec]) -> Iterator[ExpectedTensor]:
     """List the tensors that ``weights`` are read from, each once."""
     listed = set()
-    for weight in weights:
-        for source in weight.sources:
-            if source.tensor not in listed:
-                listed.add(source.tensor)
-                yield ExpectedTensor(source.tensor, source.shape, weight.role, source.dtypes)
+    for tensor in (tensor for weight in weights for tensor in _tensors_of(weight)):
+        if tensor.name not in listed:
+            listed.add(tensor.name)
+            yield tensor
+
+
+def _tensors_of(weight: WeightSpec) -> Iterator[ExpectedTensor]:
+    for source in weight.sources:
+        if weight.stored is None:
+            yield ExpectedTensor(source.tensor, source.shape, weight.role, source.dtypes)
+            continue
+        for found in part_sources(weight, source):
+            role: Role = weight.role if found.part.name == VALUES else "scale"
+            yield ExpectedTensor(found.tensor, found.shape, role, found.part.dtypes)
 
 
 def compare(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Comparison:
@@ -67,7 +77,7 @@ def compare(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Comparison:
     missing nor extra.
     """
     missing, mismatched, used = [], [], set()
-    for wanted in tensors_of(as_stored(declare(spec), tensors)):
+    for wanted in tensors_of(as_stored(declare(spec), tensors, spec.quantization)):
         used.add(wanted.name)
         stored = tensors.get(wanted.name)
         if stored is None:

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 
 from wisp_plan.memory.cache import kv_bytes_per_token
+from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_layer
-from wisp_plan.weights.formats import FORMATS
 from wisp_plan.weights.tensors import expected_tensors
 
 

@@ -21,7 +21,7 @@ from wisp_plan.memory.cache import model_groups
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
-from wisp_plan.weights.formats import parameters
+from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner

@@ -17,7 +17,7 @@ from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare, shard
 from wisp_plan.weights.stored import as_stored
-from wisp_plan.weights.tensors import check_tensors
+from wisp_plan.weights.tensors import check_tensors, tensors_of
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
@@ -26,7 +26,9 @@ from wisp_runtime.models.registry import model_class
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan
-from wisp_runtime.weights.reader import Files, OnProgress, WeightReader
+from wisp_runtime.weights.files import Files
+from wisp_runtime.weights.quantized_chunks import plan_quantized
+from wisp_runtime.weights.reader import OnProgress, WeightReader
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -87,9 +89,13 @@ class Checkpoint:
         """
         by_name = self.tensors.by_name
         weights = Weights(ops, self.weights)
-        wanted = {source.tensor: by_name[source.tensor] for spec in self.weights for source in spec.sources}
+        wanted = {tensor.name: by_name[tensor.name] for tensor in tensors_of(self.weights)}
         uploader = ops.uploader(sum(tensor.size_bytes for tensor in wanted.values()))
-        chunks = plan(self.weights, wanted, uploader.chunk_bytes)
+        plans = (make(self.weights, wanted, uploader.chunk_bytes) for make in (plan_quantized, plan))
+        chunks = sorted(
+            (chunk for chunks in plans for chunk in chunks),
+            key=lambda chunk: (chunk.tensor.file, chunk.start),
+        )
         names = dict.fromkeys(tensor.file for tensor in wanted.values())
         with (
             Files(self.path, names, is_direct=is_direct) as files,
@@ -117,7 +123,7 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     try:
         tensors = read_directory(path)
         check_tensors(spec, tensors.by_name)
-        weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name)
+        weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name, spec.quantization)
     except CheckpointMissing as error:
         raise ModelNotFound(error.message) from error
     except PlanError as error:

@@ -1,1 +1,1 @@
-"""Weights of a model: arena, plan of the reads, reading, dequantization."""
+"""Weights of a model: arena, plans of the reads, reading, dequantization."""

@@ -11,7 +11,6 @@ from wisp_plan.spec.weight import WeightSpec, flat_index
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import WeightDestination
 from wisp_runtime.ops.protocol.weights import HeldWeight, WeightOps
-from wisp_runtime.weights.dequantize import decoder_of
 
 
 class Weights:
@@ -65,8 +64,7 @@ class Weights:
         *leading, first, _ = at
         if leading:
             weight = weight[flat_index(spec.shape[:-2], tuple(leading))]
-        decode = decoder_of(spec, self._held, at)
-        return WeightDestination(weight, permutation, first, shape, dtype, decode)
+        return WeightDestination(weight, permutation, first, shape, dtype)
 
     def randomize(self, seed: int) -> None:
         """Fill all weights with random numbers of a size at which a model's activations stay finite.

@@ -1,4 +1,4 @@
-"""Plan of the reads that fill a model's weights: contiguous rows of tensors, in the order of the files.
+"""Plan of the reads that fill a model's unquantized weights: contiguous rows, in the order of the files.
 
 Pure: no file is opened here.
 """
@@ -33,8 +33,6 @@ class ReadChunk:
         shape: shape of what is kept.
         step: distance between rows that are kept.
         columns: bytes of each element, and indices of those that are kept of a row; None: all.
-        repeats: copies of each kept row that are stored.
-        is_scale: whether values of other chunks need it to be dequantized.
     """
 
     tensor: TensorInfo
@@ -46,8 +44,6 @@ class ReadChunk:
     shape: tuple[int, ...]
     step: int = 1
     columns: tuple[int, range] | None = None
-    repeats: int = 1
-    is_scale: bool = False
 
     @property
     def start(self) -> int:
@@ -61,8 +57,6 @@ class ReadChunk:
 
     def select(self, raw: Array) -> Array:
         """Return the bytes to store of those read, ``raw`` ``[size_bytes]`` uint8; may overwrite them."""
-        if self.repeats > 1:
-            return raw.reshape(self.rows, -1).repeat(self.repeats, axis=0).reshape(-1)
         if self.step == 1 and self.columns is None:
             return raw
         rows = raw.reshape(-1, self.row_bytes)[:: self.step]
@@ -77,7 +71,7 @@ class ReadChunk:
 def plan(
     weights: Iterable[WeightSpec], tensors: Mapping[str, TensorInfo], chunk_bytes: int
 ) -> list[ReadChunk]:
-    """List the reads that fill ``weights``: scales first, then in the order of the bytes in the files.
+    """List the reads that fill the unquantized of ``weights``, in the order of the bytes in the files.
 
     A chunk has at most ``chunk_bytes`` (or one row), and starts at a multiple of 64 rows of its source where
     64 rows are not too much for a chunk.
@@ -85,10 +79,11 @@ def plan(
     chunks = [
         chunk
         for weight in weights
+        if weight.stored is None
         for source in weight.sources
         for chunk in _chunks(weight, source, tensors[source.tensor], chunk_bytes)
     ]
-    return sorted(chunks, key=lambda chunk: (not chunk.is_scale, chunk.tensor.file, chunk.start))
+    return sorted(chunks, key=lambda chunk: (chunk.tensor.file, chunk.start))
 
 
 def _chunks(
@@ -117,9 +112,7 @@ def _chunks(
                 row_bytes,
                 weight.name,
                 at,
-                (len(part) * source.repeats, *kept),
+                (len(part), *kept),
                 rows.step,
                 columns,
-                source.repeats,
-                weight.role == "scale",
             )

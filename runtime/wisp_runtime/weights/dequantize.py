@@ -1,47 +1,110 @@
-"""Dequantization of a checkpoint's rows on the host, for devices without kernels for their format.
+"""Dequantization of a checkpoint's rows on the host: the reference, and the way of devices without kernels.
 
-The parts beside the values, such as scales, are loaded first; each chunk of values then meets its own.
+A layer's numbers are codes, each with a scale and a zero point of its block: ``w = (code - zero) * scale``.
+Layouts: ``docs/checkpoints.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 
-from wisp_plan.spec.weight import WeightSpec
-from wisp_plan.weights.formats import FORMATS, StoredPart
+from wisp_plan.quantization.scheme import Scheme
+from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.weights import HeldWeight
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Row of a word's eight that its nibble i holds, in AWQ's files."""
+
+_MIDDLE = {"int4": 8.0, "int8": 128.0}
 
 
-def decoder_of(
-    spec: WeightSpec, held: Mapping[str, HeldWeight], at: tuple[int, ...]
-) -> Callable[[Array], Array] | None:
-    """Return the dequantization of rows of ``spec`` from index ``at`` on; None for an unquantized weight.
+def dequantize(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int]) -> Array:
+    """Return the weights ``[R, in]``, float32.
 
     Args:
-        held: all weights by name; the parts of ``spec`` are among them, in the host's memory.
+        scheme: meaning of the numbers.
+        parts: stored parts by name, ``[rows, columns]`` each, beginning with a block's or word's first row.
+        shape: R and in.
     """
-    weight_format = FORMATS[spec.format]
-    decode, others = weight_format.decode, weight_format.stored[1:]
-    if decode is None:
-        return None
-    *leading, first, _ = at
-
-    def dequantize(rows: Array) -> Array:
-        parts = {}
-        for part in others:
-            array = held[f"{spec.name}.{part.name}"][tuple(leading)]
-            parts[part.name] = _of_rows(array, part, first, len(rows), spec.shape[-1])
-        return np.asarray(decode(rows, parts), np.float32)
-
-    return dequantize
+    numbers = _numbers(scheme, parts[VALUES], shape)
+    group = parts.get("group")
+    if "zero_point" in parts:
+        zeros = _zero_points(scheme, parts["zero_point"], shape[0])
+        numbers -= _spread(zeros, 1, scheme.columns, shape, group)
+    numbers *= _spread(_scales(scheme, parts), scheme.rows, scheme.columns, shape, group)
+    return numbers
 
 
-def _of_rows(array: Array, part: StoredPart, first: int, count: int, inputs: int) -> Array:
-    """Repeat a part's elements so that each of ``count`` rows has its own: ``[R, in]``, or ``[R, 1]``."""
-    rows = array[(first + np.arange(count)) // (part.rows or 1)]
-    if part.columns == 0:
-        return rows
-    return rows if part.columns == 1 else np.repeat(rows, part.columns, axis=1)[:, :inputs]
+def _numbers(scheme: Scheme, values: Array, shape: tuple[int, int]) -> Array:
+    """Return the numbers that stand for the weights: float32, a symmetric scheme's about zero."""
+    match scheme.kind:
+        case "fp8" | "mxfp8":
+            return values.astype(np.float32)
+        case "mxfp4" | "nvfp4":
+            return E2M1[_nibbles(values)]
+    if not scheme.is_packed:
+        return values.astype(np.float32)
+    codes = _awq_codes(values) if scheme.arrangement == "awq" else _codes(scheme, values)
+    numbers = codes[: shape[0], : shape[1]].astype(np.float32)
+    return numbers if scheme.has_zero_points else numbers - _MIDDLE[scheme.kind]
+
+
+def _nibbles(values: Array) -> Array:
+    """Return the nibbles of bytes, a byte's low one first: ``[R, 2 C]``."""
+    both = np.empty((*values.shape, 2), np.uint8)
+    both[..., 0], both[..., 1] = values & 15, values >> 4
+    return both.reshape(len(values), -1)
+
+
+def _codes(scheme: Scheme, words: Array) -> Array:
+    """Return the codes of int32 words, the lowest bits first."""
+    octets = np.ascontiguousarray(words).view(np.uint8)
+    return _nibbles(octets) if scheme.kind == "int4" else octets
+
+
+def _awq_codes(words: Array) -> Array:
+    """Return the nibbles of words of eight rows, in the order of the rows: ``[8 R, C]``."""
+    codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
+    for nibble, row in enumerate(AWQ_COLUMNS):
+        codes[:, row] = (words >> (4 * nibble)) & 15
+    return codes.reshape(-1, words.shape[1])
+
+
+def _zero_points(scheme: Scheme, words: Array, rows: int) -> Array:
+    """Return the zero points ``[R, groups]`` of words that hold those of several rows."""
+    if scheme.arrangement == "awq":
+        codes = _awq_codes(words)
+    else:
+        codes = np.ascontiguousarray(_codes(scheme, np.ascontiguousarray(words.T)).T)
+    return codes[:rows].astype(np.float32) + scheme.stores_zero_minus_one
+
+
+def _scales(scheme: Scheme, parts: Mapping[str, Array]) -> Array:
+    scales = parts["scale"]
+    if scales.dtype == np.uint8:
+        scales = scales.view(ml_dtypes.float8_e8m0fnu)
+    scales = scales.astype(np.float32)
+    if "tensor_scale" in parts:
+        whole = parts["tensor_scale"].astype(np.float32)
+        scales = scales / whole if scheme.arrangement == "compressed-tensors" else scales * whole
+    return scales
+
+
+def _spread(values: Array, rows: int, columns: int, shape: tuple[int, int], group: Array | None) -> Array:
+    """Repeat a value of each block so that it broadcasts to ``shape``.
+
+    Args:
+        rows, columns: extent of a block; 0: the whole axis.
+        group: ``[1, in]``, the group of each column; None: groups follow each other.
+    """
+    if rows > 1:
+        values = np.repeat(values, rows, axis=0)[: shape[0]]
+    if columns == 0:
+        return values
+    if group is not None:
+        return values[:, group[0]]
+    return np.repeat(values, columns, axis=1)[:, : shape[1]]

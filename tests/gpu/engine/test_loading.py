@@ -17,7 +17,7 @@ from safetensors.numpy import save_file  # noqa: E402
 from wisp_plan.families.config import parse_config  # noqa: E402
 from wisp_plan.spec.weight import WeightSpec  # noqa: E402
 from wisp_plan.weights.declaration import declare  # noqa: E402
-from wisp_plan.weights.formats import weight_bytes  # noqa: E402
+from wisp_plan.weights.sizes import weight_bytes  # noqa: E402
 from wisp_plan.weights.tensors import expected_tensors  # noqa: E402
 from wisp_runtime.errors import GpuOutOfMemory, ShapeError, WeightsUnreadable  # noqa: E402
 from wisp_runtime.models.load import open_checkpoint  # noqa: E402

@@ -68,7 +68,7 @@ def test_a_dimension_that_is_no_count_is_refused(config_of, key, value):
         ({"architectures": ["x" * 500_000]}, "architectures"),
         ({"architectures": ["evil\n2026-01-01 INFO all is well \ud800"]}, "architectures"),
         ({"hidden_act": "y" * 500_000}, "hidden_act"),
-        ({"quantization_config": {"quant_method": "z" * 500_000}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "z" * 500_000}}, "quantization_config.quant_method"),
         ({"rope_scaling": {"type": "w" * 500_000}}, "rope_scaling.type"),
     ],
 )

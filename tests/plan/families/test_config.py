@@ -11,7 +11,7 @@ from wisp_plan.errors import ConfigInvalid, UnknownArchitecture
 from wisp_plan.families.config import SUPPORTED_ARCHITECTURES, parse_config
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.rope import RopeSpec
-from wisp_plan.weights.formats import parameters
+from wisp_plan.weights.sizes import parameters
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_absent_keys_take_the_defaults_of_transformers(spec_of, model, changes, 
         ({"eos_token_id": -1}, "eos_token_id", "-1"),
         ({"torch_dtype": "int8"}, "torch_dtype", "bfloat16, float16, float32"),
         ({"hidden_act": "gelu"}, "hidden_act", "'gelu'; only 'silu' is supported"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config", "awq"),
+        ({"quantization_config": {"quant_method": "bnb"}}, "quantization_config.quant_method", "bnb"),
         ({"architectures": ...}, "architectures", "is missing"),
         ({"architectures": []}, "architectures", "['LlamaForCausalLM']"),
         ({"architectures": "LlamaForCausalLM"}, "architectures", "a list"),

@@ -16,10 +16,11 @@ from wisp_plan.memory.ledger import (
     graphs_bytes,
     workspace_bytes,
 )
+from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.units import MIB
 from wisp_plan.weights.declaration import DECLARATIONS
-from wisp_plan.weights.formats import FORMATS, weight_bytes
+from wisp_plan.weights.sizes import weight_bytes
 
 CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
 CPU = replace(CUDA, device="cpu", kv_dtype="float32")

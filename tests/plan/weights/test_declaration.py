@@ -11,10 +11,11 @@ import pytest
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import CannotShard, TensorsMismatch
 from wisp_plan.presets import shape_spec
+from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
+from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSource, WeightSpec, part_of, stacked
 from wisp_plan.weights.declaration import declare, shard
-from wisp_plan.weights.formats import FORMATS, VALUES, ScaleLayout, StoredPart, WeightFormat
-from wisp_plan.weights.stored import as_stored
+from wisp_plan.weights.stored import as_stored, part_sources
 from wisp_plan.weights.tensors import tensors_of
 
 FAMILIES = ("llama-3-8b", "mistral-7b", "qwen2.5-7b", "qwen3-0.6b")
@@ -106,23 +107,9 @@ def test_experts_are_shared_along_any_axis(weight, axis, shape):
             }
 
 
-FP8_BLOCKS = WeightFormat(
-    "fp8-blocks",
-    8,
-    ScaleLayout(128, 128, "f32"),
-    stored=(
-        StoredPart(VALUES, "{weight}", ("F8_E4M3",)),
-        StoredPart("scale", "{layer}.weight_scale_inv", ("F32", "BF16"), rows=128, columns=128),
-    ),
-)
-MXFP4 = WeightFormat(
-    "mxfp4",
-    4,
-    ScaleLayout(1, 32, "e8m0"),
-    stored=(
-        StoredPart(VALUES, "{weight}_blocks", ("U8",), columns=2, tail=16),
-        StoredPart("scale", "{weight}_scales", ("U8",), columns=32, dtype="U8"),
-    ),
+FP8_BLOCKS = Quantization("fp8", (Rule(LayerNames((EVERY_LAYER,)), Scheme("fp8", "fp8", 128, 128)),))
+MXFP4 = Quantization(
+    "mxfp4", (Rule(LayerNames((EVERY_LAYER,)), Scheme("mxfp4", "mxfp4", 1, 32, is_packed=True)),)
 )
 
 
@@ -130,28 +117,31 @@ def index(**tensors):
     return {name: TensorInfo(name, dtype, (), 0, 0, "f") for name, dtype in tensors.items()}
 
 
-@pytest.fixture
-def formats(monkeypatch):
-    for weight_format in (FP8_BLOCKS, MXFP4):
-        monkeypatch.setitem(FORMATS, weight_format.name, weight_format)
+def parts_of(weight):
+    """Sources of each part of a weight, by name."""
+    listed = [part_sources(weight, source) for source in weight.sources]
+    return {same[0].part.name: same for same in zip(*listed, strict=True)}
 
 
-@pytest.mark.usefixtures("formats")
 def test_scales_of_blocks_follow_the_slices_of_their_weights():
     sources = stacked(("q.weight", (256, 384)), ("k.weight", (128, 384)))
     weight = WeightSpec("qkv.weight", (384, 384), sources, "projection")
     tensors = index(**{"q.weight": "F8_E4M3", "q.weight_scale_inv": "F32"})
-    scale, values = as_stored([weight], tensors)
-    assert (values.name, values.format) == ("qkv.weight", "fp8-blocks")
-    assert (scale.name, scale.shape, scale.role) == ("qkv.weight.scale", (3, 3), "scale")
-    assert [source.at for source in scale.sources] == [(0, 0), (2, 0)]
-    assert [(tensor.name, tensor.shape) for tensor in tensors_of([scale])] == [
+    (stored,) = as_stored([weight], tensors, FP8_BLOCKS)
+    scales = parts_of(stored)["scale"]
+    assert [(source.tensor, source.shape) for source in scales] == [
         ("q.weight_scale_inv", (2, 3)),
         ("k.weight_scale_inv", (1, 3)),
     ]
+    assert [source.slices[0] for source in scales] == [range(2), range(1)]
+    assert [tensor.name for tensor in tensors_of([stored])] == [
+        "q.weight",
+        "q.weight_scale_inv",
+        "k.weight",
+        "k.weight_scale_inv",
+    ]
 
 
-@pytest.mark.usefixtures("formats")
 @pytest.mark.parametrize("expert_at_a_time", [True, False])
 def test_scales_of_experts_are_shared_with_their_weights(expert_at_a_time):
     shape, whole = (2, 512, 256), (range(512), range(256))
@@ -160,13 +150,13 @@ def test_scales_of_experts_are_shared_with_their_weights(expert_at_a_time):
         sources = (part_of("e0.weight", shape, (range(2), *whole), (0, 0, 0)),)
     weight = WeightSpec("experts.weight", shape, sources, "projection", shard_axis=2)
     tensors = index(**{"e0.weight": "F8_E4M3", "e0.weight_scale_inv": "F32"})
-    scale, values = as_stored(shard([weight], 1, 2), tensors)
-    assert (values.shape, scale.shape) == ((2, 512, 128), (2, 4, 1))
-    assert all(source.slices[-1] == range(1, 2) for source in scale.sources)
-    assert (covered(scale) == 1).all()
+    (stored,) = as_stored(shard([weight], 1, 2), tensors, FP8_BLOCKS)
+    assert stored.shape == (2, 512, 128)
+    scales = parts_of(stored)["scale"]
+    assert all(source.slices[-2:] == (range(4), range(1, 2)) for source in scales)
+    assert sum(len(source.slices[0]) if len(source.slices) == 3 else 1 for source in scales) == 2
 
 
-@pytest.mark.usefixtures("formats")
 def test_packed_bytes_with_a_split_last_axis_are_seen_as_rows():
     shape = (4, 64, 96)
     rows = tuple(range(first, 64, 2) for first in range(2))  # gate and up alternate in the checkpoint
@@ -175,23 +165,26 @@ def test_packed_bytes_with_a_split_last_axis_are_seen_as_rows():
         for first, part in enumerate(rows)
     )
     weight = WeightSpec("gate_up", shape, sources, "projection", rows=GateUpRows())
-    scale, values = as_stored([weight], index(gate_up_blocks="U8", gate_up_scales="U8"))
-    assert [(tensor.name, tensor.shape) for tensor in tensors_of([scale, values])] == [
-        ("gate_up_scales", (4, 64, 3)),
+    (stored,) = as_stored([weight], index(gate_up_blocks="U8", gate_up_scales="U8"), MXFP4)
+    assert [(tensor.name, tensor.shape) for tensor in tensors_of([stored])] == [
         ("gate_up_blocks", (4, 64, 3, 16)),
+        ("gate_up_scales", (4, 64, 3)),
     ]
-    assert values.sources[1].slices == (range(4), range(1, 64, 2), range(48))
-    assert (values.sources[1].view, scale.dtype) == ((4, 64, 48), "U8")
+    values = parts_of(stored)["values"]
+    assert (values[1].slices, values[1].view) == ((range(4), range(1, 64, 2), range(48)), (4, 64, 48))
 
 
-@pytest.mark.usefixtures("formats")
 def test_a_part_that_begins_inside_a_block_of_scales_is_refused():
-    sources = stacked(("q.weight", (64, 128)), ("k.weight", (64, 128)))
-    weight = WeightSpec("qkv.weight", (128, 128), sources, "projection")
+    sources = stacked(("q.weight", (128, 128)))
+    weight = WeightSpec("q.weight", (128, 128), sources, "projection", shard_axis=0)
+    tensors = index(**{"q.weight": "F8_E4M3", "q.weight_scale_inv": "F32"})
+    (stored,) = as_stored(shard([weight], 1, 2), tensors, FP8_BLOCKS)
     with pytest.raises(TensorsMismatch, match="begins at 64, inside a block of 128"):
-        as_stored([weight], index(**{"q.weight": "F8_E4M3", "q.weight_scale_inv": "F32"}))
+        parts_of(stored)
 
 
-def test_what_is_of_no_known_format_stays_as_declared():
+def test_what_is_stored_unquantized_stays_as_declared():
     weights = declare(shape_spec("smollm2-135m"))
-    assert as_stored(weights, index(**{"model.layers.0.self_attn.q_proj.weight": "I8"})) == weights
+    names = {source.tensor: "BF16" for weight in weights for source in weight.sources}
+    assert as_stored(weights, index(**names), FP8_BLOCKS) == weights
+    assert as_stored(weights, index(), None) == weights

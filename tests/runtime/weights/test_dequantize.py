@@ -1,131 +1,123 @@
-"""Quantized experts on a device that holds float32: each chunk of values meets the scales of its own rows."""
+"""Quantized layers on a device that holds float32, read in small chunks: every format, fused and sharded."""
 
-from __future__ import annotations
-
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from quantized_checkpoints import FORMATS
+from safetensors.numpy import load_file, save_file
 
 from wisp_plan.checkpoint.directory import read_file
-from wisp_plan.spec.weight import WeightSpec, part_of, stacked
+from wisp_plan.errors import TensorsMismatch
+from wisp_plan.families.reader import ConfigReader
+from wisp_plan.quantization.config import read_quantization
+from wisp_plan.spec.weight import WeightSource, WeightSpec, stacked
 from wisp_plan.weights.declaration import shard
-from wisp_plan.weights.formats import FORMATS, VALUES, ScaleLayout, StoredPart, WeightFormat
 from wisp_plan.weights.stored import as_stored
+from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.weights.arena import Weights
-from wisp_runtime.weights.chunks import plan
-from wisp_runtime.weights.reader import Files, WeightReader
+from wisp_runtime.weights.files import Files
+from wisp_runtime.weights.quantized_chunks import plan_quantized
+from wisp_runtime.weights.reader import WeightReader
 
-EXPERTS, ROWS, COLUMNS = 3, 8, 32
-
-
-def decode(values, parts):
-    low_first = np.stack([values & 15, values >> 4], axis=-1).reshape(len(values), -1)
-    return (low_first.astype(np.float32) - parts["zero_point"]) * parts["scale"]
+FILE = "model.safetensors"
+LAYERS = {"q_proj": 256, "k_proj": 64}
+COLUMNS = 96
 
 
-INT4_GROUPS = WeightFormat(
-    "int4-groups",
-    4,
-    ScaleLayout(1, 4, "f16"),
-    has_zero_points=True,
-    stored=(
-        StoredPart(VALUES, "{weight}_packed", ("U8",), columns=2),
-        StoredPart("scale", "{weight}_scale", ("F16",), columns=4),
-        StoredPart("zero_point", "{weight}_zero_point", ("U8",), columns=4, dtype="U8"),
-    ),
-    decode=decode,
-)
-FP_BLOCKS = WeightFormat(
-    "blocks",
-    8,
-    ScaleLayout(4, 8, "f32"),
-    stored=(
-        StoredPart(VALUES, "{weight}_packed", ("I8",)),
-        StoredPart("scale", "{weight}_scale", ("F32",), rows=4, columns=8),
-    ),
-    decode=lambda values, parts: values * parts["scale"],
-)
-FP_TENSORS = replace(
-    FP_BLOCKS,
-    name="tensors",
-    stored=(FP_BLOCKS.stored[0], StoredPart("scale", "{weight}_scale", ("F32",), rows=0, columns=0)),
-)
-RANDOM = np.random.default_rng(3)
+def write(folder, name, layers=LAYERS, columns=COLUMNS):
+    """Write layers in a format; return its section, and the weights by layer."""
+    section, writer = FORMATS[name]
+    random, stored, meant = np.random.default_rng(7), {}, {}
+    for layer, rows in layers.items():
+        tensors, meant[layer] = writer(random, rows, columns)
+        stored |= {layer + suffix: values for suffix, values in tensors.items()}
+    save_file(stored, folder / FILE)
+    return section, meant
 
 
-def int4(shape):
-    codes = RANDOM.integers(0, 16, shape).astype(np.uint8)
-    groups = (*shape[:-1], shape[-1] // 4)
-    scale, zero = RANDOM.random(groups).astype(np.float16), RANDOM.integers(0, 16, groups).astype(np.uint8)
-    wide = [np.repeat(part.astype(np.float32), 4, axis=-1) for part in (scale, zero)]
-    packed = codes[..., ::2] | codes[..., 1::2] << 4
-    return {"packed": packed, "scale": scale, "zero_point": zero}, (codes - wide[1]) * wide[0]
-
-
-def blocks(shape):
-    values = RANDOM.integers(-9, 9, shape).astype(np.int8)
-    scale = RANDOM.random((*shape[:-2], shape[-2] // 4, shape[-1] // 8)).astype(np.float32)
-    return {"packed": values, "scale": scale}, values * scale.repeat(4, axis=-2).repeat(8, axis=-1)
-
-
-@pytest.mark.parametrize(("weight_format", "quantize"), [(INT4_GROUPS, int4), (FP_BLOCKS, blocks)])
-@pytest.mark.parametrize("is_fused", [True, False])
-@pytest.mark.parametrize(("axis", "rank", "ranks"), [(None, 0, 1), (1, 1, 2), (2, 0, 2)])
-def test_experts_are_dequantized_as_they_are_read(
-    tmp_path, monkeypatch, weight_format, quantize, is_fused, axis, rank, ranks
-):
-    monkeypatch.setitem(FORMATS, weight_format.name, weight_format)
-    shape = (EXPERTS, ROWS, COLUMNS)
-    stored, expected = quantize(shape)
-    if is_fused:
-        save_file({f"e_{part}": values for part, values in stored.items()}, tmp_path / "f.safetensors")
-        sources = (part_of("e", shape, map(range, shape), (0, 0, 0)),)
-    else:
-        parts = {f"{e}_{part}": values[e].copy() for part, values in stored.items() for e in range(EXPERTS)}
-        save_file(parts, tmp_path / "f.safetensors")
-        sources = tuple(part_of(f"{e}", shape[1:], map(range, shape[1:]), (e, 0, 0)) for e in range(EXPERTS))
-    declared = shard([WeightSpec("experts", shape, sources, "projection", shard_axis=axis)], rank, ranks)
-    for matrix, values in zip(load(tmp_path, declared), share(expected, axis, rank, ranks), strict=True):
-        np.testing.assert_array_equal(matrix, values.astype(np.float32))
-
-
-def load(folder, declared):
-    """Read the experts in small chunks; return their rows."""
-    tensors = read_file(folder / "f.safetensors").by_name
-    weights, ops = as_stored(declared, tensors), CpuOps(threads=1)
+def load(folder, section, declared, chunk_bytes=1 << 14):
+    """Read the weights ``declared`` in small chunks; return the rows of the first."""
+    tensors = read_file(folder / FILE).by_name
+    quantization = read_quantization(ConfigReader({"quantization_config": section}))
+    weights, ops = as_stored(declared, tensors, quantization), CpuOps(threads=1)
     held = Weights(ops, weights)
-    chunks = plan(weights, tensors, 100)
-    with (
-        Files(folder, ["f.safetensors"]) as files,
-        WeightReader(files, chunks, held, ops.uploader(0)) as reader,
-    ):
+    chunks = plan_quantized(weights, tensors, chunk_bytes)
+    with Files(folder, [FILE]) as files, WeightReader(files, chunks, held, ops.uploader(0)) as reader:
         reader.wait(lambda *_: None)
-    matrices = held["experts"]
-    matrices = matrices if isinstance(matrices, tuple) else (matrices,)
-    return [ops.embedding(np.arange(matrix.outputs), matrix) for matrix in matrices]
+    matrix = held[weights[0].name]
+    return ops.embedding(np.arange(matrix.outputs), matrix)
 
 
-def share(values, axis, rank, ranks):
-    return values if axis is None else np.split(values, ranks, axis=axis)[rank]
+def fused(layers=LAYERS, columns=COLUMNS):
+    sources = stacked(*((f"{layer}.weight", (rows, columns)) for layer, rows in layers.items()))
+    return WeightSpec(
+        "qkv.weight", (sum(layers.values()), columns), sources, "projection", shard_axis=0, shard_unit=32
+    )
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_weights_that_it_means(tmp_path, name):
+    section, meant = write(tmp_path, name)
+    rows = load(tmp_path, section, [fused()])
+    np.testing.assert_array_equal(rows, np.concatenate([meant[layer] for layer in LAYERS]))
+
+
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_scales_of_whole_tensors_are_those_of_their_rows_where_tensors_are_stacked(
-    tmp_path, monkeypatch, rank
-):
-    monkeypatch.setitem(FORMATS, FP_TENSORS.name, FP_TENSORS)
-    values = {name: RANDOM.integers(-9, 9, (rows, 16)).astype(np.int8) for name, rows in (("q", 8), ("k", 4))}
-    scales = {
-        "q": np.array(0.5, np.float32),
-        "k": np.array([0.25], np.float32),
-    }  # both are written
-    stored = {f"{name}_packed": rows for name, rows in values.items()}
-    save_file(stored | {f"{name}_scale": scale for name, scale in scales.items()}, tmp_path / "f.safetensors")
-    sources = stacked(*((name, rows.shape) for name, rows in values.items()))
-    declared = shard([WeightSpec("experts", (12, 16), sources, "projection", shard_axis=0)], rank, 2)
-    (rows,) = load(tmp_path, declared)
-    halves = [np.split(values[name] * scales[name], 2)[rank] for name in "qk"]
+def test_two_ranks_have_half_of_each_layer(tmp_path, name, rank):
+    section, meant = write(tmp_path, name)
+    rows = load(tmp_path, section, shard([fused()], rank, 2))
+    halves = [np.split(meant[layer], 2)[rank] for layer in LAYERS]
     np.testing.assert_array_equal(rows, np.concatenate(halves))
+
+
+ONE_BY_ONE = [name for name in FORMATS if not any(word in name for word in ("block", "zeros", "awq"))]
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)  # in the others rows share a scale, or a word
+def test_rows_that_alternate_are_parted(tmp_path, name):
+    """Gate and up of gpt-oss lie row by row."""
+    section, meant = write(tmp_path, name, {"gate_up": 256})
+    shape = (256, COLUMNS)
+    sources = tuple(
+        WeightSource("gate_up.weight", shape, (range(first, 256, 2), range(COLUMNS)), (128 * first, 0))
+        for first in range(2)
+    )
+    rows = load(tmp_path, section, [WeightSpec("gate_up", shape, sources, "projection")])
+    np.testing.assert_array_equal(rows, np.concatenate([meant["gate_up"][::2], meant["gate_up"][1::2]]))
+
+
+@pytest.mark.parametrize("name", ["fp8 block", "ct fp8 block"])
+def test_the_last_block_of_rows_and_columns_may_be_short(tmp_path, name):
+    section, meant = write(tmp_path, name, {"q_proj": 80}, 72)
+    rows = load(tmp_path, section, [fused({"q_proj": 80}, 72)])
+    np.testing.assert_array_equal(rows, meant["q_proj"])
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+def test_a_scale_that_is_none_is_named(tmp_path, wrong):
+    section, _ = write(tmp_path, "ct int8")
+    tensors = load_file(tmp_path / FILE)
+    tensors["k_proj.weight_scale"][3] = wrong
+    save_file(tensors, tmp_path / FILE)
+    with pytest.raises(
+        WeightsUnreadable, match=re.escape("k_proj.weight_scale has a scale below zero or not")
+    ):
+        load(tmp_path, section, [fused()])
+
+
+def test_rows_that_share_a_word_of_zero_points_cannot_be_parted(tmp_path):
+    section, _ = write(tmp_path, "awq", {"gate_up": 256})
+    source = WeightSource("gate_up.weight", (256, COLUMNS), (range(1, 256, 2), range(COLUMNS)), (0, 0))
+    with pytest.raises(TensorsMismatch, match="inside a block of 8"):
+        load(tmp_path, section, [WeightSpec("gate_up", (128, COLUMNS), (source,), "projection")])
+
+
+def test_layers_that_are_computed_together_must_be_stored_alike(tmp_path):
+    section, _ = write(tmp_path, "gptq")
+    section = section | {"dynamic": {"+:.*k_proj": {"bits": 8}}}
+    said = "k_proj.weight is stored as gptq int8, and q_proj.weight, .*, as gptq int4"
+    with pytest.raises(TensorsMismatch, match=said):
+        load(tmp_path, section, [fused()])

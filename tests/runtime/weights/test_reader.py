@@ -18,8 +18,8 @@ from wisp_plan.checkpoint.index import combine
 from wisp_plan.families.config import parse_config
 from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.weights.declaration import declare
-from wisp_plan.weights.formats import weight_bytes
 from wisp_plan.weights.layout import held_elements, padded
+from wisp_plan.weights.sizes import weight_bytes
 from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ShapeError, WeightsUnreadable
 from wisp_runtime.ops.cpu.ops import CpuOps

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from wisp_plan.spec.model import ModelSpec, dense_layer
 from wisp_plan.units import GIB
-from wisp_plan.weights.formats import weight_bytes
+from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED

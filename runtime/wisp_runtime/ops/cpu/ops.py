@@ -131,8 +131,7 @@ class CpuOps:
         return HostUploader(self.store)
 
     def store(self, destination: WeightDestination, rows: Array) -> None:
-        """Write ``rows`` of the destination's shape at the destination, dequantized where it says how."""
-        rows = rows if destination.decode is None else destination.decode(rows)
+        """Write ``rows`` of the destination's shape at the destination."""
         store = self.store_rows if rows.ndim == 2 else self.store_vector
         store(destination.weight, destination.first, rows)
 

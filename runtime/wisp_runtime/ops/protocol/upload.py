@@ -46,7 +46,6 @@ class WeightDestination:
         first: index of the first row, or element; rows are counted top to bottom, before permutation.
         shape: ``(R, in)`` for rows of a matrix, ``(R,)`` for elements of an array.
         dtype: dtype in the checkpoint, by safetensors' name.
-        decode: dequantization of the rows to float32 ``[R, in]``, for a device that cannot hold their format.
     """
 
     weight: Any
@@ -54,7 +53,6 @@ class WeightDestination:
     first: int
     shape: tuple[int, ...]
     dtype: str
-    decode: Callable[[Array], Array] | None = None
 
 
 class WeightUploader(Protocol):
@@ -63,10 +61,12 @@ class WeightUploader(Protocol):
     Attributes:
         threads: number of threads that are worth reading with.
         chunk_bytes: maximum bytes of a read.
+        dequantized: dtype of rows that were dequantized on the host, by safetensors' name.
     """
 
     threads: int
     chunk_bytes: int
+    dequantized: str
 
     def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """Lend ``fill`` a buffer (it waits for a free one) and store its rows at ``destination``.
@@ -90,6 +90,7 @@ class HostUploader:
 
     threads = 4
     chunk_bytes = 1 << 20
+    dequantized = "F32"
 
     def __init__(self, store: Callable[[WeightDestination, Array], None]) -> None:
         self._store = store

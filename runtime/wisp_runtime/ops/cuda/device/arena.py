@@ -15,7 +15,7 @@ from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.units import format_size
 from wisp_plan.weights.layout import held_elements, packed_elements
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import KernelsMissing, ShapeError
+from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
@@ -57,10 +57,6 @@ class Arenas:
 
     def weight_bytes(self, weight: WeightSpec) -> int:
         """Return the bytes of a weight in bf16, or of its own dtype; matrices are packed."""
-        if weight.format != "bf16":
-            raise KernelsMissing(
-                f"no kernels for weights in {weight.format} ({weight.name}). Serve the unquantized model."
-            )
         return held_elements(weight) * _dtype(weight).itemsize
 
     def weight_arena(self, size_bytes: int) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.weights.formats import weight_bytes
+from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros

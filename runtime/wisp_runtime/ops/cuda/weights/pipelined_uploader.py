@@ -47,6 +47,8 @@ class PipelinedUploader:
         chunk_bytes: bytes of rows in a buffer.
     """
 
+    dequantized = "BF16"
+
     def __init__(self, engine: CopyEngine, *, threads: int, chunk_bytes: int) -> None:
         self.threads, self.chunk_bytes = threads, chunk_bytes
         self._engine = engine

@@ -1,0 +1,67 @@
+"""Quantization of layers as a checkpoint's ``quantization_config`` describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wisp_plan.quantization.layer_names import LayerNames
+
+Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4"]
+"""Numbers that stand for the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a layer's weights are stored.
+
+    Attributes:
+        arrangement: names and order of its tensors, by the ``quant_method`` that arranges them so.
+        kind: kind of number.
+        rows, columns: weights along each axis that share a scale; 0: the whole axis. A scale a tensor is
+            (0, 0), a scale a row (1, 0), a block (128, 128), a group of 128 (1, 128).
+        is_packed: whether several numbers share a stored word.
+        has_zero_points: whether each scale has a zero point.
+        stores_zero_minus_one: whether stored zero points are one less than those meant (GPTQ v1).
+        is_act_ordered: whether each column names its group (``g_idx``).
+    """
+
+    arrangement: str
+    kind: Kind
+    rows: int
+    columns: int
+    is_packed: bool = False
+    has_zero_points: bool = False
+    stores_zero_minus_one: bool = False
+    is_act_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Layers, and how they are stored; None: they are not quantized."""
+
+    layers: LayerNames
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What a checkpoint says of its layers.
+
+    Attributes:
+        method: its ``quant_method``.
+        rules: the first that names a layer decides.
+        kv: kind of number of a KV cache that the checkpoint has scales for; None: it has none.
+    """
+
+    method: str
+    rules: tuple[Rule, ...]
+    kv: Literal["fp8", "nvfp4"] | None = None
+
+    def scheme_of(self, layer: str) -> Scheme | None:
+        """Return the scheme of a layer; None: it is not quantized.
+
+        Args:
+            layer: name of its weight in the checkpoint, without ``.weight``.
+        """
+        return next((rule.scheme for rule in self.rules if layer in rule.layers), None)
