@@ -14,8 +14,8 @@ import numpy as np
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.reference.quantized_packing import E2M1
 
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 """Row of a word's eight that its nibble i holds, in AWQ's files."""
 
