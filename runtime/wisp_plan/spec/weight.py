@@ -51,6 +51,7 @@ class WeightSource:
             weight's last axis whole.
         view: shape that the tensor is seen in, row-major: ``[C, 1, K]`` as ``[C, K]``; None: as it is.
         dtypes: dtypes that the tensor may have, by safetensors' names.
+        stored: format in which a checkpoint stores it quantized; None: it is not.
     """
 
     tensor: str
@@ -59,6 +60,7 @@ class WeightSource:
     at: Shape
     view: Shape | None = None
     dtypes: tuple[str, ...] = COMPUTABLE_DTYPES
+    stored: StoredFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,6 @@ class WeightSpec:
         shard_unit: indices of that axis that stay together, such as the rows of a head.
         is_on_first_rank: whether only rank 0 has it, as the bias of a layer whose ranks give partial sums.
         rows: structure of the rows, from which a device chooses their permutation.
-        stored: format in which a checkpoint stores it quantized; None: it is not.
         dtype: safetensors' name of the dtype in which it is held; None: the device's own.
     """
 
@@ -86,13 +87,18 @@ class WeightSpec:
     shard_unit: int = 1
     is_on_first_rank: bool = False
     rows: GateUpRows | RotaryRows | None = None
-    stored: StoredFormat | None = None
     dtype: str | None = None
 
     @property
     def is_matrix(self) -> bool:
         """Whether GEMMs or the embedding read it: one ``[out, in]`` matrix, or several."""
         return self.role in _MATRICES
+
+    @property
+    def stored(self) -> StoredFormat | None:
+        """Format in which a checkpoint stores all of it quantized; None: unquantized, or in several."""
+        formats = {source.stored for source in self.sources}
+        return formats.pop() if len(formats) == 1 else None
 
 
 def part_of(tensor: str, shape: Shape, slices: Iterable[range], at: Shape) -> WeightSource:

@@ -52,7 +52,7 @@ def as_stored(
     """
     if quantization is None:
         return tuple(weights)
-    return tuple(replace(weight, stored=_format_of(weight, tensors, quantization)) for weight in weights)
+    return tuple(_as_stored(weight, tensors, quantization) for weight in weights)
 
 
 def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, ...]:
@@ -61,15 +61,22 @@ def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, 
     Raises:
         TensorsMismatch: the source begins inside a block of scales.
     """
-    assert weight.stored is not None
-    return tuple(_part_source(weight, source, part) for part in weight.stored.parts)
+    assert source.stored is not None
+    return tuple(_part_source(weight, source, part) for part in source.stored.parts)
+
+
+def _as_stored(
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
+) -> WeightSpec:
+    if weight.role not in _QUANTIZED_ROLES:
+        return weight
+    stored = _format_of(weight, tensors, quantization)
+    return replace(weight, sources=tuple(replace(source, stored=stored) for source in weight.sources))
 
 
 def _format_of(
     weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
 ) -> StoredFormat | None:
-    if weight.role not in _QUANTIZED_ROLES:
-        return None
     first = weight.sources[0]
     stored = _format_of_source(first, tensors, quantization)
     for source in weight.sources[1:]:

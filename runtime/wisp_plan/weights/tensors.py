@@ -62,7 +62,7 @@ def tensors_of(weights: Iterable[WeightSpec]) -> Iterator[ExpectedTensor]:
 
 def _tensors_of(weight: WeightSpec) -> Iterator[ExpectedTensor]:
     for source in weight.sources:
-        if weight.stored is None:
+        if source.stored is None:
             yield ExpectedTensor(source.tensor, source.shape, weight.role, source.dtypes)
             continue
         for found in part_sources(weight, source):

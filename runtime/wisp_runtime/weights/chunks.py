@@ -79,8 +79,8 @@ def plan(
     chunks = [
         chunk
         for weight in weights
-        if weight.stored is None
         for source in weight.sources
+        if source.stored is None
         for chunk in _chunks(weight, source, tensors[source.tensor], chunk_bytes)
     ]
     return sorted(chunks, key=lambda chunk: (chunk.tensor.file, chunk.start))

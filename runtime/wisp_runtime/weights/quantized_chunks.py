@@ -90,8 +90,8 @@ def plan_quantized(
     chunks = [
         chunk
         for weight in weights
-        if weight.stored is not None
         for source in weight.sources
+        if source.stored is not None
         for chunk in _chunks(weight, source, tensors, chunk_bytes)
     ]
     return sorted(chunks, key=lambda chunk: (chunk.tensor.file, chunk.start))
@@ -100,7 +100,7 @@ def plan_quantized(
 def _chunks(
     weight: WeightSpec, source: WeightSource, tensors: Mapping[str, TensorInfo], chunk_bytes: int
 ) -> Iterator[QuantizedChunk]:
-    assert weight.stored is not None
+    assert source.stored is not None
     *outer, rows, columns = source.slices
     parts = part_sources(weight, source)
     is_transposed = any(part.part.is_transposed and part.part.name == VALUES for part in parts)
@@ -116,7 +116,7 @@ def _chunks(
                 *(a + b for a, b in zip(source.at[-len(moved) :], moved, strict=True)),
             )
             reads = tuple(_read(part, leading, kept, tensors[part.tensor]) for part in parts)
-            yield QuantizedChunk(weight.name, at, (len(kept), len(columns)), weight.stored, reads)
+            yield QuantizedChunk(weight.name, at, (len(kept), len(columns)), source.stored, reads)
 
 
 def _read(part: PartSource, leading: tuple[int, ...], rows: range, tensor: TensorInfo) -> PartRead:
