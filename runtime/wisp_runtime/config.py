@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_runtime.errors import ConfigError
@@ -36,7 +36,7 @@ OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # prefixes t
 
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
-KVCacheDtype = Literal["auto", "bf16", "fp8"]
+KVCacheDtype = Literal["auto", "bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"]
 DecodePath = Literal["auto", "general"]
 GenerationDefaults = Literal["auto", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -96,9 +96,15 @@ class ServeConfig:
         "Format of weights in memory. Supported yet: bf16, which auto chooses; the others are refused.",
     )
     kv_cache_dtype: KVCacheDtype = _choice(
-        ("auto", "bf16", "fp8"),
+        get_args(KVCacheDtype),
         "auto",
-        "Format of keys and values in memory. Supported yet: bf16, which auto chooses; fp8 is refused.",
+        "Format of keys and values in memory. Supported yet: bf16, which auto takes; others are refused.",
+    )
+    kv_cache_bf16_layers: int = _option(
+        0,
+        parse_integer(0),
+        "N",
+        "First and last layers whose keys and values stay bf16 with a smaller --kv-cache-dtype.",
     )
     decode_path: DecodePath = _choice(
         ("auto", "general"),

@@ -85,6 +85,10 @@ def served(found: api.InferenceModel) -> ServeConfig:
         # A step must hold a token of each sequence; auto sees to it.
         (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
+        (
+            model(runtime={"kvCacheDtype": "turbo4", "kvCacheBf16Layers": 2}),
+            {"kv_cache_dtype": "turbo4", "kv_cache_bf16_layers": 2},
+        ),
         (model(runtime={"decodePath": "general"}), {"decode_path": "general", "deterministic": False}),
         (model(runtime={"deterministic": True}), {"decode_path": "auto", "deterministic": True}),
         (model(runtime={"prefixCache": False}), {"prefix_cache": False}),
@@ -107,7 +111,7 @@ def test_the_runtime_reads_what_the_operator_wrote(found, expect):
 
 
 def test_every_flag_the_operator_writes_is_on_the_contracts_page():
-    documented = set(re.findall(r"--[a-z-]+", CONTRACTS.read_text()))
+    documented = set(re.findall(r"--[a-z0-9-]+", CONTRACTS.read_text()))
     scheduling = {"targetFirstToken": "1s", "targetPerToken": "20ms", "maxWaiting": 9, "maxQueueWait": "9s"}
     source = {"revision": "main", "servedName": "Qwen/Qwen3"}
     everything = model(source=source, runtime={"deterministic": True}, scheduling=scheduling)

@@ -38,6 +38,7 @@ VALUES = [
     ("--max-concurrent", "1", 1),
     ("--quantization", "nvfp4", "nvfp4"),
     ("--kv-cache-dtype", "fp8", "fp8"),
+    ("--kv-cache-bf16-layers", "2", 2),
     ("--decode-path", "general", "general"),
     ("--deterministic", "true", True),
     ("--generation-config", "none", "none"),

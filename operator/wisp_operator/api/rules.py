@@ -237,6 +237,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
+        "spec.runtime.kvCacheBf16Layers keeps layers out of a smaller format, and kvCacheDtype auto or bf16 "
+        "is none: name one in kvCacheDtype, or remove kvCacheBf16Layers.",
+        ("spec.runtime.kvCacheBf16Layers", "spec.runtime.kvCacheDtype"),
+        lambda m: (
+            not m.spec.runtime.kv_cache_bf16_layers or m.spec.runtime.kv_cache_dtype not in ("auto", "bf16")
+        ),
+    ),
+    Rule(
+        "spec",
         "spec.runtime.deterministic needs a GPU, and spec.gpu.count 0 means the CPU, whose matrix products "
         "depend on a step's size: remove it, or set count to 1.",
         ("spec.gpu.count", "spec.runtime.deterministic"),

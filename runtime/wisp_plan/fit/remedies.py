@@ -10,10 +10,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
+from wisp_plan.kv_formats.layers import KV_FORMATS
+from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
@@ -81,11 +84,22 @@ def _other_format(spec: ModelSpec, request: FitRequest, available_bytes: int) ->
 
 
 def _other_kv_dtype(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
-    if request.kv_format != "bf16" or "fp8" not in request.kv_dtypes_available:
-        return None
-    if not resolve(spec, replace(request, kv_dtype="fp8"), available_bytes).fits:
-        return None
-    return Remedy("kvCacheDtype", "fp8", "kvCacheDtype: fp8")
+    tried = kv_bytes_per_token(spec, request.kv)
+    for name in (name for name in KV_FORMATS if name in request.kv_formats):
+        changed = replace(request, kv_dtype=name)
+        if not _is_servable(spec, changed) or kv_bytes_per_token(spec, changed.kv) >= tried:
+            continue
+        if resolve(spec, changed, available_bytes).fits:
+            return Remedy("kvCacheDtype", name, f"kvCacheDtype: {name}")
+    return None
+
+
+def _is_servable(spec: ModelSpec, request: FitRequest) -> bool:
+    try:
+        request.check(spec)
+    except RequestInvalid:
+        return False
+    return True
 
 
 def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:

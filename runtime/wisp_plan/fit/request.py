@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
+from wisp_plan.kv_formats.layers import SERVED_KV_FORMATS, KvLayers
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
 from wisp_plan.quantization.weight_format import FORMATS
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.sizes import Device
 
@@ -21,7 +23,8 @@ class FitRequest:
         max_concurrent: sequences in one step; None is auto (:mod:`.concurrency`).
         max_auto_concurrent: maximum of ``auto``, where the step cannot hold more.
         quantization: format of the weights, or auto.
-        kv_dtype: dtype of keys and values, or auto.
+        kv_dtype: format of keys and values, or auto.
+        kv_bf16_layers: number of first and of last layers whose keys and values stay bf16.
         block_tokens: Tb, tokens per KV block.
         max_step_tokens: tokens a step may compute; None is auto (:mod:`wisp_plan.memory.limits`).
         device: device of the model; on ``cpu`` weights, keys and values are float32.
@@ -30,7 +33,7 @@ class FitRequest:
             after; None: the ledger's estimate.
         sm_count: SMs of the GPU; None: not known yet.
         formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
-        kv_dtypes_available: likewise for keys and values.
+        kv_dtypes_available: likewise for keys and values; None: those of the device.
     """
 
     max_context: int | None = None
@@ -38,6 +41,7 @@ class FitRequest:
     max_auto_concurrent: int | None = None
     quantization: str = "auto"
     kv_dtype: str = "auto"
+    kv_bf16_layers: int = 0
     block_tokens: int = 16
     max_step_tokens: int | None = None
     device: Device = "cuda"
@@ -45,7 +49,7 @@ class FitRequest:
     context_bytes: int | None = None
     sm_count: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
-    kv_dtypes_available: tuple[str, ...] = ("bf16",)
+    kv_dtypes_available: tuple[str, ...] | None = None
 
     @property
     def sequences(self) -> int:
@@ -61,11 +65,21 @@ class FitRequest:
         return tuple(name for name in FORMATS if name in self.formats_available)
 
     @property
+    def kv_formats(self) -> tuple[str, ...]:
+        """KV formats that the runtime can serve."""
+        available = self.kv_dtypes_available
+        return SERVED_KV_FORMATS[self.device] if available is None else available
+
+    @property
     def kv_format(self) -> str:
-        """Dtype of keys and values in memory."""
-        if self.device == "cpu":
-            return "float32"
-        return self.kv_dtypes_available[0] if self.kv_dtype == "auto" else self.kv_dtype
+        """Format of keys and values in memory, by name."""
+        name = "bf16" if self.kv_dtype == "auto" else self.kv_dtype
+        return "float32" if self.device == "cpu" and name == "bf16" else name
+
+    @property
+    def kv(self) -> KvLayers:
+        """Formats of the layers' keys and values."""
+        return KvLayers.of(self.kv_format, self.device, self.kv_bf16_layers)
 
     def ledger_options(
         self, quantization: str, max_context: int, kv_blocks: int, max_step_tokens: int
@@ -82,6 +96,7 @@ class FitRequest:
             max_step_tokens=max_step_tokens,
             context_bytes=self.context_bytes,
             sm_count=self.sm_count or MAX_SM_COUNT,
+            kv_bf16_layers=self.kv_bf16_layers,
         )
 
     def check(self, spec: ModelSpec) -> None:
@@ -100,7 +115,29 @@ class FitRequest:
                 "tokens. Set it within that, or to auto."
             )
         _check_choice(_both("quantization"), self.quantization, self.formats_available)
-        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_dtypes_available)
+        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
+        self._check_kv(spec)
+
+    def _check_kv(self, spec: ModelSpec) -> None:
+        """Refuse heads that a KV format cannot hold, and unquantized layers that leave none for it."""
+        kv_format, layers = self.kv.inner, len(spec.layers)
+        if self.kv_bf16_layers and not kv_format.is_quantized:
+            raise RequestInvalid(
+                f"{_both('kv_cache_bf16_layers')} is {self.kv_bf16_layers}, and all layers are bf16 already: "
+                f"set {_both('kv_cache_dtype')} to a smaller format, or leave it out."
+            )
+        if not 0 <= 2 * self.kv_bf16_layers < layers:
+            raise RequestInvalid(
+                f"{_both('kv_cache_bf16_layers')} is {self.kv_bf16_layers}; of this model's {layers} layers "
+                f"0 to {(layers - 1) // 2} at either end can stay bf16."
+            )
+        for mixer in spec.mixers(AttentionSpec):
+            if mixer.head_size % kv_format.channel_multiple:
+                raise RequestInvalid(
+                    f"{_both('kv_cache_dtype')}: {kv_format.name} holds heads of a multiple of "
+                    f"{kv_format.channel_multiple} channels, this model's have {mixer.head_size}. "
+                    "Set it to bf16 or fp8."
+                )
 
 
 def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:

@@ -87,7 +87,7 @@ def _score(candidate: Candidate) -> tuple[bool, int, int]:
 def _candidate(
     spec: ModelSpec, request: FitRequest, quantization: str, step_tokens: int, available_bytes: int
 ) -> Candidate:
-    groups = model_groups(spec, request.kv_format)
+    groups = model_groups(spec, request.kv)
 
     def at(context: int) -> Candidate:
         blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)

@@ -14,6 +14,7 @@ from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import Candidate, allocate
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
@@ -38,7 +39,7 @@ class Fit:
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
         quantization: format of the weights (``float32`` on the CPU).
-        kv_dtype: dtype of keys and values.
+        kv_dtype: format of keys and values.
         kv_blocks: P, blocks to allocate; 0 when it does not fit.
         block_tokens: Tb.
         remedies: changes that were checked and make it fit; empty when it fits.
@@ -65,6 +66,11 @@ class Fit:
     def headroom_bytes(self) -> int:
         """Memory left beyond the minimum that serves; negative: missing memory."""
         return self.available_bytes - self.required_bytes
+
+    @property
+    def kv(self) -> KvLayers:
+        """Formats of the layers' keys and values."""
+        return self.ledger.options.kv
 
     @property
     def cache(self) -> CacheSizes:

@@ -10,11 +10,14 @@ Pure. The specs are in :mod:`wisp_plan.spec.cache`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wisp_plan.spec.cache import KV_BITS, PagedKV, State
+from wisp_plan.kv_formats.format import ELEMENT_BYTES, KvFormat
+from wisp_plan.kv_formats.layers import KvLayers
+from wisp_plan.kv_formats.plain import FLOAT32
+from wisp_plan.spec.cache import PagedKV, State
 from wisp_plan.spec.model import ModelSpec
 
 SNAPSHOTS_A_SEQUENCE = 1
@@ -39,7 +42,7 @@ class CacheGroup:
         if isinstance(self.spec, State):
             return 0
         elements = sum(map(math.prod, self.spec.block_shapes(1)))
-        return len(self.layers) * elements * KV_BITS[self.spec.dtype] // 8
+        return len(self.layers) * elements * ELEMENT_BYTES[self.spec.format.dtype]
 
     @property
     def slot_bytes(self) -> int:
@@ -59,16 +62,18 @@ class CacheGroup:
         return min(every, -(-(window + max_step_tokens) // block_tokens) + 1)
 
 
-def groups(caches: Iterable[Any | None], kv_dtype: str) -> tuple[CacheGroup, ...]:
-    """Group layers by their caches, as they are held with ``kv_dtype``; the paged groups come first.
+def groups(caches: Sequence[Any | None], kv: KvLayers | str) -> tuple[CacheGroup, ...]:
+    """Group layers by their caches, as they are held; the paged groups come first.
 
     Args:
         caches: cache spec of each layer, None for a layer without.
+        kv: formats of keys and values, or the name of one for all layers.
     """
+    kv = _layers(kv)
     layers: dict[Any, list[int]] = {}
     for index, spec in enumerate(caches):
         if spec is not None:
-            layers.setdefault(_held(spec, kv_dtype), []).append(index)
+            layers.setdefault(_held(spec, kv.of_layer(index, len(caches)), kv.plain), []).append(index)
     grouped = [CacheGroup(spec, tuple(indices)) for spec, indices in layers.items()]
     return tuple(sorted(grouped, key=lambda group: isinstance(group.spec, State)))
 
@@ -81,24 +86,26 @@ def sequence_blocks(
     return max((group.sequence_blocks(tokens, block_tokens, max_step_tokens) for group in paged), default=0)
 
 
-def model_groups(spec: ModelSpec, kv_dtype: str) -> tuple[CacheGroup, ...]:
-    """Return the cache groups of a model."""
-    return groups(_layer_caches(spec), kv_dtype)
+def model_groups(spec: ModelSpec, kv: KvLayers | str) -> tuple[CacheGroup, ...]:
+    """Return the cache groups of a model; ``kv`` as in :func:`groups`."""
+    return groups([None if layer.mixer is None else layer.mixer.cache() for layer in spec.layers], kv)
 
 
-def kv_bytes_per_token(spec: ModelSpec, kv_dtype: str) -> int:
+def kv_bytes_per_token(spec: ModelSpec, kv: KvLayers | str) -> int:
     """Return the bytes that one token of one sequence takes in the KV cache, over all layers."""
-    return sum(group.token_bytes for group in model_groups(spec, kv_dtype))
+    return sum(group.token_bytes for group in model_groups(spec, kv))
 
 
-def _layer_caches(spec: ModelSpec) -> Iterable[Any | None]:
-    return (None if layer.mixer is None else layer.mixer.cache() for layer in spec.layers)
+def _layers(kv: KvLayers | str) -> KvLayers:
+    if isinstance(kv, KvLayers):
+        return kv
+    return KvLayers.of(kv, "cpu" if kv == FLOAT32.name else "cuda")
 
 
-def _held(spec: Any, kv_dtype: str) -> Any:
+def _held(spec: Any, kv_format: KvFormat, plain: KvFormat) -> Any:
     if not isinstance(spec, State):
-        return replace(spec, dtype=kv_dtype)
-    return replace(spec, dtypes=("float32",) * len(spec.dtypes)) if kv_dtype == "float32" else spec
+        return replace(spec, format=kv_format)
+    return replace(spec, dtypes=("float32",) * len(spec.dtypes)) if plain is FLOAT32 else spec
 
 
 @dataclass(frozen=True, slots=True)

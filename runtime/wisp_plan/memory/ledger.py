@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.memory.buffers.cpu import cpu_bytes
 from wisp_plan.memory.buffers.gpu import gpu_buffers
@@ -38,7 +39,8 @@ class LedgerOptions:
     Attributes:
         device: device of the model.
         quantization: format of the projections (ignored on ``cpu``).
-        kv_dtype: dtype of keys and values: bf16, fp8, or float32 on ``cpu``.
+        kv_dtype: format of keys and values, by name; on ``cpu`` bf16 is float32.
+        kv_bf16_layers: number of first and of last layers whose keys and values stay bf16.
         kv_blocks, block_tokens: P, Tb.
         max_context: tokens a sequence may hold.
         max_concurrent: sequences in one step.
@@ -57,12 +59,23 @@ class LedgerOptions:
     max_step_tokens: int
     context_bytes: int | None = None
     sm_count: int = MAX_SM_COUNT
+    kv_bf16_layers: int = 0
+
+    @property
+    def kv(self) -> KvLayers:
+        """Formats of the layers' keys and values."""
+        return KvLayers.of(self.kv_dtype, self.device, self.kv_bf16_layers)
 
     @property
     def step(self) -> StepSizes:
         """The largest step."""
         return StepSizes(
-            self.max_step_tokens, self.max_concurrent, self.max_context, self.block_tokens, self.sm_count
+            self.max_step_tokens,
+            self.max_concurrent,
+            self.max_context,
+            self.block_tokens,
+            self.sm_count,
+            self.kv,
         )
 
 
@@ -123,7 +136,7 @@ class Ledger:
             Row(
                 "KV cache",
                 self.kv_cache_bytes,
-                f"{tokens} tokens of {self.kv_bytes_per_token} B, {o.kv_dtype}",
+                f"{tokens} tokens of {self.kv_bytes_per_token} B, {o.kv}",
             ),
             Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
             Row("graphs", self.graphs_bytes, f"captured steps of up to {o.max_concurrent} sequences"),
@@ -150,7 +163,7 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
 def cache_of(spec: ModelSpec, options: LedgerOptions) -> CacheSizes:
     """Return the caches of ``spec`` with the blocks and sequences of ``options``."""
     return cache_sizes(
-        model_groups(spec, options.kv_dtype),
+        model_groups(spec, options.kv),
         options.kv_blocks,
         block_tokens=options.block_tokens,
         max_concurrent=options.max_concurrent,

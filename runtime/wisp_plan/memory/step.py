@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.kv_formats.layers import PLAIN_LAYERS, KvLayers
+
 MAX_SM_COUNT = 192
 """SMs of a card without a name; no card has more: a whole GB202 has 192, an RTX PRO 6000 188."""
 
@@ -18,6 +20,7 @@ class StepSizes:
         max_context: S, tokens of a sequence.
         block_tokens: Tb.
         sm_count: SMs of the GPU.
+        kv: formats of the caches that it reads; layers that differ have block tables of their own.
     """
 
     max_tokens: int
@@ -25,3 +28,4 @@ class StepSizes:
     max_context: int
     block_tokens: int
     sm_count: int = MAX_SM_COUNT
+    kv: KvLayers = PLAIN_LAYERS

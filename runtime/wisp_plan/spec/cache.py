@@ -1,6 +1,6 @@
 """Cache of one layer: a mixer's state of a sequence.
 
-A paged spec is a frozen dataclass with ``dtype``, ``window`` and ``block_shapes``, as :class:`PagedKV` is.
+A paged spec is a frozen dataclass with ``format``, ``window`` and ``block_shapes``, as :class:`PagedKV` is.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-Shape = tuple[int, ...]
+from wisp_plan.kv_formats.format import ELEMENT_BYTES, KvFormat
+from wisp_plan.kv_formats.plain import BF16
 
-KV_BITS = {"bf16": 16, "fp8": 8, "float32": 32}
-"""Bits of an element of a cache, by dtype."""
+Shape = tuple[int, ...]
 
 
 class Paged(Protocol):
     """Cache of a layer in blocks of tokens.
 
     Attributes:
-        dtype: dtype of the elements.
+        format: format of the elements.
         window: tokens that a query sees, its own included; None: all.
     """
 
     @property
-    def dtype(self) -> str: ...
+    def format(self) -> KvFormat: ...
     @property
     def window(self) -> int | None: ...
 
@@ -40,19 +40,20 @@ class PagedKV:
     Attributes:
         heads: KV heads.
         k_size, v_size: channels of a head's key and value.
-        dtype: dtype of the elements; the mixer's is replaced by the served one.
+        format: format of both; the mixer's is replaced by the served one.
         window: tokens that a query sees, its own included; None: all.
     """
 
     heads: int
     k_size: int
     v_size: int
-    dtype: str = "bf16"
+    format: KvFormat = BF16
     window: int | None = None
 
     def block_shapes(self, block_tokens: int) -> tuple[Shape, ...]:
         """Return the shapes of a block of keys and of values."""
-        return (self.heads, block_tokens, self.k_size), (self.heads, block_tokens, self.v_size)
+        k_elements, v_elements = self.format.row_elements(self.k_size), self.format.row_elements(self.v_size)
+        return (self.heads, block_tokens, k_elements), (self.heads, block_tokens, v_elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,6 @@ class State:
     def slot_bytes(self) -> int:
         """Bytes of one sequence's state in one layer."""
         return sum(
-            math.prod(shape) * KV_BITS[dtype] // 8
+            math.prod(shape) * ELEMENT_BYTES[dtype]
             for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
         )

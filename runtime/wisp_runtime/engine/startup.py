@@ -167,6 +167,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         max_auto_concurrent=STEP_SEQUENCES if config.deterministic else None,
         quantization=config.quantization,
         kv_dtype=config.kv_cache_dtype,
+        kv_bf16_layers=config.kv_cache_bf16_layers,
         block_tokens=config.block_tokens,
         max_step_tokens=config.max_step_tokens,
         device=memory.device,
@@ -235,7 +236,7 @@ def make_runner(
         GpuOutOfMemory: another process took memory that the ledger counted on.
     """
     ops = device.ops
-    cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv_dtype)), ops)
+    cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv)), ops)
     device.reserve(model.spec, limits.step)
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)

@@ -70,7 +70,7 @@ class Rig:
         self.ops, self.device = device.ops, device.gpu
 
         self.model = random_model(SPEC, self.ops, seed=3)
-        fit = SimpleNamespace(cache=CACHE, kv_dtype="bf16")
+        fit = SimpleNamespace(cache=CACHE, kv="bf16")
         self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path)[0]
         self.cache = self.runner.forward_pass.cache
         self.clear_cache()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.kv_formats.layers import KV_FORMATS, KvLayers
+from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.cache import (
     CacheGroup,
     Pool,
@@ -26,7 +29,7 @@ class PagedLatent:
     """A latent vector of every token, as multi-head latent attention keeps one for all heads."""
 
     size: int
-    dtype: str = "bf16"
+    format: KvFormat = BF16
     window: int | None = None
 
     def block_shapes(self, block_tokens):
@@ -45,6 +48,11 @@ def test_layers_with_equal_caches_form_a_group_and_states_come_last():
         (FULL, "fp8", 3 * 2 * 2 * 64, 0),
         (FULL, "float32", 3 * 2 * 2 * 64 * 4, 0),
         (PagedKV(1, 64, 32), "bf16", 3 * (64 + 32) * 2, 0),
+        (FULL, "turbo8", 3 * 2 * 2 * 64, 0),
+        (FULL, "nvfp4", 3 * 2 * 2 * (32 + 4), 0),  # a scale of a byte for 16 channels
+        (FULL, "turbo4", 3 * 2 * 2 * (32 + 4), 0),
+        (FULL, "turbo3", 3 * 2 * 2 * (24 + 4), 0),
+        (PagedKV(1, 80, 80), "turbo3", 3 * 2 * (30 + 5), 0),
         (PagedLatent(576), "bf16", 3 * 1152, 0),  # DeepSeek-V3: 1,152 bytes a token and layer
         (STATE, "bf16", 0, 3 * (256 * 4 + 36 * 2)),
         (STATE, "float32", 0, 3 * (256 + 36) * 4),  # a CPU has no bf16
@@ -59,6 +67,15 @@ def test_a_model_has_one_group_of_all_its_layers(spec_of):
     spec = spec_of("llama-3-8b")
     assert model_groups(spec, "bf16") == (CacheGroup(PagedKV(8, 128, 128), tuple(range(32))),)
     assert kv_bytes_per_token(spec, "bf16") == 131_072
+
+
+def test_first_and_last_layers_stay_bf16_in_a_group_of_their_own(spec_of):
+    plain, quantized = PagedKV(8, 128, 128), replace(PagedKV(8, 128, 128), format=KV_FORMATS["turbo4"])
+    kv = KvLayers.of("turbo4", plain_layers=2)
+    groups = model_groups(spec_of("llama-3-8b"), kv)
+    assert groups == (CacheGroup(plain, (0, 1, 30, 31)), CacheGroup(quantized, tuple(range(2, 30))))
+    assert kv_bytes_per_token(spec_of("llama-3-8b"), kv) == 8 * 2 * (4 * 256 + 28 * 72)
+    assert str(kv) == "turbo4, first and last 2 layers bf16"
 
 
 def sizes_of(specs, blocks, **more):

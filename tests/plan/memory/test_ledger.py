@@ -114,7 +114,15 @@ def test_a_row_that_is_no_multiple_of_the_group_gets_a_scale_for_its_rest():
 
 @pytest.mark.parametrize(
     ("options", "per_token"),
-    [(CUDA, 131_072), (replace(CUDA, kv_dtype="fp8"), 65_536), (CPU, 262_144)],
+    [
+        (CUDA, 131_072),
+        (replace(CUDA, kv_dtype="fp8"), 65_536),
+        (replace(CUDA, kv_dtype="turbo3"), 512 * (48 + 8)),
+        (replace(CUDA, kv_dtype="fp8", kv_bf16_layers=1), 65_536 + 65_536 // 16),
+        (CPU, 262_144),
+        (replace(CPU, kv_dtype="nvfp4"), 512 * (64 + 8)),
+        (replace(CPU, kv_dtype="nvfp4", kv_bf16_layers=1), 480 * (64 + 8) + 32 * 512),
+    ],
 )
 def test_the_kv_cache_is_blocks_of_tokens(spec_of, options, per_token):
     ledger = compute_ledger(spec_of("llama-3-8b"), options)

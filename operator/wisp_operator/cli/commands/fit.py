@@ -215,6 +215,7 @@ def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str
         "requiredBytes": answer.required_bytes,
         "quantization": answer.quantization,
         "kvCacheDtype": answer.kv_dtype,
+        "kvCacheBf16Layers": answer.kv.plain_layers,
         **answer.to_dict(),
         "rows": rows,
         "remedies": [remedy.text for remedy in answer.remedies],

@@ -121,6 +121,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         max_auto_concurrent=BATCH_SIZES[-1] if runtime.deterministic else None,
         quantization=runtime.quantization,
         kv_dtype=runtime.kv_cache_dtype,
+        kv_bf16_layers=runtime.kv_cache_bf16_layers,
         device=device.kind,
     )
     return verdict.check(

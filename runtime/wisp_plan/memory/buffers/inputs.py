@@ -16,7 +16,7 @@ ARRAY_ALIGNMENT_BYTES = 16
 
 def inputs(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, Buffer]:
     """Return a step's sampling parameters and packed arrays in one buffer, and its block tables."""
-    groups = model_groups(spec, "bf16")
+    groups = model_groups(spec, step.kv)
     states = sum(isinstance(group.spec, State) for group in groups)
     paged = len(groups) - states
     parameters = HEADER_BYTES + step.max_sequences * ROW_BYTES

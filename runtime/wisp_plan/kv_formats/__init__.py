@@ -1,0 +1,1 @@
+"""Formats of keys and values in a paged cache: bytes of a token, scales, rotation."""

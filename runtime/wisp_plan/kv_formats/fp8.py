@@ -1,0 +1,7 @@
+"""FP8 (E4M3) with a scale a layer: half of bf16's bytes."""
+
+from __future__ import annotations
+
+from wisp_plan.kv_formats.format import KvFormat
+
+FP8 = KvFormat("fp8", 8, has_layer_scale=True)
