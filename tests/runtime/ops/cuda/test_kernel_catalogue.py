@@ -83,7 +83,7 @@ def test_the_nearest_source_that_reads_the_format_serves_an_op(kernels, manifest
 
 def test_a_model_of_another_format_has_the_same_kernels_where_no_weights_are_read(kernels):
     text = manifest("norm") + '[ops.gemm.linear]\nentries = ["linear"]\nneeds = ""\nformats = ["bf16"]\n'
-    fp8 = '[ops.gemm.linear_fp8]\nop = "linear"\nentries = ["linear_fp8"]\nneeds = ""\nformats = ["fp8"]\n'
+    fp8 = '[ops.gemm.linear_fp8]\nops = ["linear"]\nentries = ["linear_fp8"]\nneeds = ""\nformats = ["fp8"]\n'
     catalogue = kernels({PORTABLE: text, HOPPER: fp8})
     bf16, fp8 = (catalogue.resolve("hopper", name) for name in ("bf16", "fp8"))
     assert bf16["norm"] == fp8["norm"]

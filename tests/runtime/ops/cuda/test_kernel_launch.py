@@ -286,3 +286,15 @@ def test_require_asks_for_all_before_anything_is_loaded(kernel_set, tmp_path):
     chosen_kernels.require("rmsnorm")
     with pytest.raises(KernelsMissing, match="rope_write_kv"):
         chosen_kernels.require("rmsnorm", "rope_write_kv")
+
+
+def test_one_set_has_kernels_of_several_weight_formats(kernel_set, tmp_path):
+    cubin(tmp_path, "rmsnorm")
+    chosen_kernels = kernel_set()
+    assert chosen_kernels.has("linear")
+    assert not chosen_kernels.has("linear", "no_format")
+    assert chosen_kernels.get("rmsnorm", weight_format="no_format").name == "rmsnorm"
+    with pytest.raises(
+        KernelsMissing, match=r"^hopper/common/no_format has no kernel for linear: it reads no"
+    ):
+        chosen_kernels.require("linear", weight_format="no_format")

@@ -77,12 +77,11 @@ class Gpu:
             self.stream.synchronize()
 
 
-def open_gpu(index: int = 0, *, weight_format: str = "bf16", model: str = EVERY_MODEL) -> Gpu:
+def open_gpu(index: int = 0, *, model: str = EVERY_MODEL) -> Gpu:
     """Open GPU ``index`` of those this process sees, and make it and its stream current.
 
     Args:
         index: number of the GPU, from 0.
-        weight_format: format of the weights that GEMMs read.
         model: shape whose own kernels come first.
 
     Raises:
@@ -108,9 +107,7 @@ def open_gpu(index: int = 0, *, weight_format: str = "bf16", model: str = EVERY_
         sm_count=_attribute("MULTIPROCESSOR_COUNT", handle),
         shared_bytes=_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", handle),
         stream=stream,
-        kernels=KernelSet(
-            catalogue, hardware, arch, kernels_dir(), stream, weight_format=weight_format, model=model
-        ),
+        kernels=KernelSet(catalogue, hardware, arch, kernels_dir(), stream, model),
         workspace=Workspace(),
     )
 

@@ -27,12 +27,13 @@ _MAX_CONFIGS = 4096  # grids differ with the tokens of a step; the cache is clea
 _SLOT_BYTES = 8
 _CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 _CODES |= {"f2": "e", "f4": "f", "f8": "d"}
+_BF16 = "bf16"
 _BY_VALUE = (ctypes.Structure, ctypes.Union, ctypes.Array)
 _ARRAY = cp.ndarray
 
 
 class KernelSet:
-    """The kernels of one GPU, model and weight format; a cubin is loaded at its first use."""
+    """The kernels of one GPU and model, for weights of any format; a cubin is loaded at its first use."""
 
     def __init__(
         self,
@@ -41,11 +42,9 @@ class KernelSet:
         arch: str,
         folder: Path,
         stream: Any,
-        *,
-        weight_format: str = "bf16",
         model: str = EVERY_MODEL,
     ) -> None:
-        """Choose the sources.
+        """Choose the sources of bf16 weights; those of another format are chosen at its first use.
 
         Args:
             catalogue: the kernel folders.
@@ -53,39 +52,39 @@ class KernelSet:
             arch: this GPU's architecture, e.g. ``sm_90a``.
             folder: folder of the cubins.
             stream: stream on which every kernel is launched.
-            weight_format: format of the weights that GEMMs read.
             model: shape whose own kernels come first.
         """
-        self.name = f"{hardware.name}/{model}/{weight_format}"
+        self._hardware, self._model = hardware.name, model
+        self.name = self._name(_BF16)
         self.arch, self.folder = arch, folder
-        self.chosen = catalogue.resolve(hardware.name, weight_format, model)
+        self.chosen = catalogue.resolve(hardware.name, _BF16, model)
+        self._by_format = {_BF16: self.chosen}
         self._catalogue, self._stream = catalogue, stream
         self._modules: dict[str, Any] = {}
         self._paths: dict[Source, Path] = {}  # a path needs the hash of every header: once a source
-        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self._kernels: dict[tuple[str, str, str], Kernel] = {}
 
-    def get(self, op: str, entry: str | None = None) -> Kernel:
+    def get(self, op: str, entry: str | None = None, weight_format: str = _BF16) -> Kernel:
         """Return a kernel of ``op``: the one named like it, or another ``entry`` of its file.
 
         Raises:
             KernelsMissing: this hardware has no such kernel, or it is not compiled.
         """
-        key = (op, entry or op)
+        key = (op, entry or op, weight_format)
         if key not in self._kernels:
-            self._kernels[key] = self._load(*key)
+            self._kernels[key] = self._open(*self._cubin(op, weight_format), entry or op)
         return self._kernels[key]
 
-    def get_template(self, op: str, model: Model, entry: str) -> Kernel:
+    def get_template(self, op: str, model: Model, entry: str, weight_format: str = _BF16) -> Kernel:
         """Return a kernel of the template ``op``, compiled for ``model``.
 
         Raises:
             KernelsMissing: this hardware has no such template, or it is not compiled for this model.
         """
-        hardware, _, weight_format = self.name.split("/")
-        templates = self._catalogue.templates(hardware, weight_format, model)
-        source = next((template for template in templates if template.op == op), None)
+        templates = self._catalogue.templates(self._hardware, weight_format, model)
+        source = next((each for each in templates if each.op == op), None)
         if source is None:
-            raise KernelsMissing(f"{hardware} has no {op} that reads {weight_format} weights.")
+            raise KernelsMissing(f"{self._hardware} has no {op} that reads {weight_format} weights.")
         if not self._path(source).is_file():
             raise KernelsMissing(
                 f"{op} is not compiled for a model of this shape. Run `wisp-runtime kernels build --for "
@@ -93,20 +92,20 @@ class KernelSet:
             )
         return self._open(source, self._compiled(source), entry)
 
-    def has(self, op: str) -> bool:
+    def has(self, op: str, weight_format: str = _BF16) -> bool:
         """Return whether this hardware has a kernel for ``op``, compiled or not."""
-        return isinstance(self.chosen.get(op), Source)
+        return isinstance(self._sources(weight_format).get(op), Source)
 
-    def require(self, *ops: str) -> None:
+    def require(self, *ops: str, weight_format: str = _BF16) -> None:
         """Check that all of ``ops`` exist and are compiled, before expensive work.
 
         Raises:
             KernelsMissing: names the first missing one.
         """
         for op in ops:
-            self._cubin(op)
+            self._cubin(op, weight_format)
 
-    def preload(self, *ops: str) -> int:
+    def preload(self, *ops: str, weight_format: str = _BF16) -> int:
         """Load every kernel of ``ops``, so that no step waits for one; return how many there are.
 
         The driver loads a kernel's code at its first use, which takes memory and is not allowed while a
@@ -115,15 +114,26 @@ class KernelSet:
         Raises:
             KernelsMissing: see :meth:`get`.
         """
-        entries = [(op, entry) for op in ops for entry in self._cubin(op)[0].entries]
-        return len([self.get(op, entry) for op, entry in entries])
+        entries = [(op, entry) for op in ops for entry in self._cubin(op, weight_format)[0].entries]
+        return len([self.get(op, entry, weight_format) for op, entry in entries])
 
-    def _cubin(self, op: str) -> tuple[Source, Path]:
-        source = self.chosen.get(op)
+    def _name(self, weight_format: str) -> str:
+        return f"{self._hardware}/{self._model}/{weight_format}"
+
+    def _sources(self, weight_format: str) -> dict[str, Source | Absent]:
+        if weight_format not in self._by_format:
+            self._by_format[weight_format] = self._catalogue.resolve(
+                self._hardware, weight_format, self._model
+            )
+        return self._by_format[weight_format]
+
+    def _cubin(self, op: str, weight_format: str) -> tuple[Source, Path]:
+        sources = self._sources(weight_format)
+        source, name = sources.get(op), self._name(weight_format)
         if source is None:
-            raise KernelsMissing(f"there is no op {op}; {self.name} has {', '.join(self.chosen)}.")
+            raise KernelsMissing(f"there is no op {op}; {name} has {', '.join(sources)}.")
         if isinstance(source, Absent):
-            raise KernelsMissing(f"{self.name} has no kernel for {op}: {source.why}")
+            raise KernelsMissing(f"{name} has no kernel for {op}: {source.why}")
         return source, self._compiled(source)
 
     def _compiled(self, source: Source) -> Path:
@@ -140,9 +150,6 @@ class KernelSet:
         if source not in self._paths:
             self._paths[source] = self.folder / self._catalogue.cubin_name(source, self.arch)
         return self._paths[source]
-
-    def _load(self, op: str, entry: str) -> Kernel:
-        return self._open(*self._cubin(op), entry)
 
     def _open(self, source: Source, path: Path, entry: str) -> Kernel:
         if entry not in source.entries:

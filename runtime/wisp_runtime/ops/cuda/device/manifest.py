@@ -180,18 +180,12 @@ def read_manifest(folder: Path) -> Manifest:
 def _sources(
     folder: Path, subjects: Mapping[str, Any], hardware: str, model: str = EVERY_MODEL
 ) -> Iterator[Source]:
-    """Yield a source for each ``[ops.<subject>.<file>]``; the key ``op`` names another op than the file."""
+    """Yield a source for each op of each ``[ops.<subject>.<file>]``; ``ops`` names others than the file."""
     for subject, files in subjects.items():
         for stem, row in files.items():
-            yield Source(
-                row.get("op", stem),
-                hardware,
-                model,
-                tuple(row.get("formats", ())),
-                folder / subject / f"{stem}.cu",
-                tuple(row["entries"]),
-                row["needs"],
-            )
+            path, formats = folder / subject / f"{stem}.cu", tuple(row.get("formats", ()))
+            for op in row.get("ops", (stem,)):
+                yield Source(op, hardware, model, formats, path, tuple(row["entries"]), row["needs"])
 
 
 def _model(path: Path) -> ModelEntry:
