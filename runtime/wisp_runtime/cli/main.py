@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": ("wisp_runtime.cli.serve", "Serve a model behind the OpenAI API."),
     "pull": ("wisp_runtime.cli.pull", "Fetch a model into the cache."),
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
+    "quantize": ("wisp_runtime.cli.quantize", "Quantize a checkpoint to 8 or 4 bits."),
     "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
     "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, memory, start-up, load."),
     "profile": ("wisp_runtime.cli.profile", "Break down a step's time by kernel."),

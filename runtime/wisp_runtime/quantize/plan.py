@@ -1,0 +1,160 @@
+"""Tensors of the checkpoint to write, from the headers of the one that is read; no weight is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
+from wisp_plan.weights.declaration import declare
+from wisp_runtime.quantize.formats import Layout, OutputTensor, TargetFormat
+
+HEAD = "lm_head"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTensor:
+    """A tensor that keeps its dtype."""
+
+    source: TensorInfo
+
+    @property
+    def tensors(self) -> tuple[OutputTensor, ...]:
+        """The tensor as it is written."""
+        return (OutputTensor(self.source.name, self.source.dtype, self.source.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor:
+    """A projection that is quantized.
+
+    Attributes:
+        source: ``[N, K]`` in 16 or 32 bits.
+        group: columns that share a scale; 0: the whole row.
+        layout: the tensors that are written.
+        scale_dtype: dtype of an INT4 group's scale.
+        fused: tensors that are computed together with it, itself included; they share a tensor scale.
+    """
+
+    source: TensorInfo
+    group: int
+    layout: Layout
+    scale_dtype: str
+    fused: tuple[TensorInfo, ...]
+
+    @property
+    def layer(self) -> str:
+        """Name of the layer: the tensor's without ``.weight``."""
+        return self.source.name.removesuffix(".weight")
+
+    @property
+    def tensors(self) -> tuple[OutputTensor, ...]:
+        """The tensors that are written."""
+        return self.layout.tensors
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLayer:
+    """A projection that is not quantized, and the reason."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """The tensors to write.
+
+    Attributes:
+        items: in the order of the files that are read.
+        kept: projections that stay as they are.
+        unused: layers with a matrix that the model does not use; they stay as they are.
+    """
+
+    items: tuple[CopiedTensor | QuantizedTensor, ...]
+    kept: tuple[KeptLayer, ...]
+    unused: tuple[str, ...]
+
+    @property
+    def quantized(self) -> tuple[QuantizedTensor, ...]:
+        """Those of the items that are quantized."""
+        return tuple(item for item in self.items if isinstance(item, QuantizedTensor))
+
+    def section(self, target: TargetFormat) -> dict[str, object]:
+        """Return the ``quantization_config`` of the result."""
+        targets: dict[int, list[str]] = {}
+        for item in self.quantized:
+            targets.setdefault(item.group, []).append(item.layer)
+        ignored = [HEAD, *(kept.layer for kept in self.kept), *self.unused]
+        return target.section(_shortened(targets), list(dict.fromkeys(ignored)))
+
+
+def plan_checkpoint(
+    spec: ModelSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
+) -> CheckpointPlan:
+    """Decide for each tensor of a checkpoint that matches ``spec`` whether it is quantized, and how."""
+    quantized: dict[str, QuantizedTensor] = {}
+    kept: list[KeptLayer] = []
+    declared = declare(spec)
+    for weight in declared:
+        if weight.role != "projection":
+            continue
+        if reason := _reason_to_keep(weight, tensors, target):
+            kept += (KeptLayer(source.tensor.removesuffix(".weight"), reason) for source in weight.sources)
+            continue
+        for item in _quantized(weight, tensors, target):
+            quantized[item.source.name] = item
+    used = {source.tensor for weight in declared for source in weight.sources}
+    listed = sorted(tensors.values(), key=lambda tensor: (tensor.file, tensor.start))
+    unused = (
+        tensor.name.removesuffix(".weight")
+        for tensor in listed
+        if tensor.name not in used and tensor.name.endswith(".weight") and len(tensor.shape) > 1
+    )
+    items = (quantized.get(tensor.name, CopiedTensor(tensor)) for tensor in listed)
+    return CheckpointPlan(tuple(items), tuple(kept), tuple(unused))
+
+
+def _quantized(
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
+) -> Iterable[QuantizedTensor]:
+    fused = tuple(tensors[source.tensor] for source in weight.sources)
+    for tensor in fused:
+        rows, columns = tensor.shape
+        group = target.group_of(columns)
+        assert group is not None
+        scale_dtype = "F16" if tensor.dtype == "F16" else "BF16"
+        layout = target.layout(tensor.name, (rows, columns), group, scale_dtype)
+        yield QuantizedTensor(tensor, group, layout, scale_dtype, fused)
+
+
+def _reason_to_keep(
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
+) -> str | None:
+    if not all(_is_complete(source) for source in weight.sources):
+        return "it is a part of a tensor, or one of several in it"
+    if any(tensors[source.tensor].dtype not in COMPUTABLE_DTYPES for source in weight.sources):
+        return "it is stored in a dtype of its own"
+    columns = weight.shape[-1]
+    if target.group_of(columns) is None:
+        groups = " or ".join(map(str, target.groups))
+        return f"its {columns} columns do not split into groups of {groups}"
+    return None
+
+
+def _is_complete(source: WeightSource) -> bool:
+    """Whether a source is one whole ``[N, K]`` tensor under a name that can be quantized."""
+    is_all = source.slices == tuple(map(range, source.shape))
+    return is_all and source.view is None and len(source.shape) == 2 and source.tensor.endswith(".weight")
+
+
+def _shortened(targets: Mapping[int, list[str]]) -> dict[int, list[str]]:
+    """Return patterns for layers whose last names tell their groups from each other, else all names."""
+    if len(targets) == 1:
+        return {group: ["Linear"] for group in targets}
+    last = {group: sorted({name.rpartition(".")[2] for name in names}) for group, names in targets.items()}
+    if sum(map(len, last.values())) != len({name for names in last.values() for name in names}):
+        return dict(targets)
+    return {group: [rf"re:.*\.{name}$" for name in names] for group, names in last.items()}
