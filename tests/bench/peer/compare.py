@@ -19,7 +19,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ SHAPE, VLLM, TUNED = "llama-3-8b", "vllm-0.26.0", "vllm-0.26.0 tuned"
 WRITE = "import sys; from pathlib import Path; from wisp_runtime.bench.checkpoint import write_checkpoint; "
 WRITE += "write_checkpoint(sys.argv[1], Path(sys.argv[2]), lambda done, total: None)"
 CLI = [sys.executable, "-c", "from wisp_runtime.cli.main import main; main()"]
+NAME = {"bf16": "beside-vllm-served"}  # of a record; others are named after their format
+GROUPS = {
+    "fp8": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    "int8": ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
+    "int4": ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}),
+}
 TUNED_S = 60.0  # a tuned start and its two measurements at least
 
 
@@ -74,6 +80,7 @@ class Comparison:
     commit: str
     limit_s: float
     is_dry: bool
+    quantization: str = "bf16"
     tests: tuple[str, ...] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
@@ -99,9 +106,13 @@ class Comparison:
             writing.kill()
             self.say("the checkpoint is not written in time: Wisp is left out")
             return
-        with started(wisp(self._model("wisp"), self.sizes.device, 18200, self._kernels), self.out) as server:
+        asked = "auto" if self.quantization == "bf16" else self.quantization
+        ours = wisp(self._model("wisp"), self.sizes.device, 18200, self._kernels, asked)
+        with started(ours, self.out) as server:
             self._measure(server, 30.0)
         self._test()
+        if self.quantization != "bf16":
+            return
         if self.left_s < TUNED_S:
             self.say(f"no time for {TUNED}: {self.left_s:.0f} s are left")
             return
@@ -122,6 +133,8 @@ class Comparison:
                 unpack(archive, folder)
                 self.say(f"unpacked {archive.name}")
         config = shape_config(self.sizes.shape)
+        if self.quantization != "bf16":
+            config["quantization_config"] = quantization_config(self.quantization)
         self._model("vllm").mkdir(parents=True, exist_ok=True)
         (self._model("vllm") / "config.json").write_text(json.dumps(config))
         write_tokenizer(self._model("vllm"), int(str(config["vocab_size"])))
@@ -158,15 +171,9 @@ class Comparison:
         sizes = self.sizes
         self._alone(server, repeats=5)
         self._served(server)
-        load = [
-            "--rates",
-            sizes.rates,
-            "--seconds",
-            str(sizes.seconds),
-            "--burst",
-            sizes.burst,
-            *sizes.lengths,
-        ]
+        load = ["--rates", sizes.rates, "--seconds", str(sizes.seconds), *sizes.lengths]
+        if sizes.burst:
+            load += ["--burst", sizes.burst]
         self._load(server, load, 90.0)
 
     def _test(self) -> None:
@@ -255,15 +262,42 @@ class Comparison:
         """Write the record of all rows so far."""
         from wisp_runtime.bench.record import make_record, write_record
 
+        name = NAME.get(self.quantization, f"beside-vllm-{self.quantization}")
         command = ["python", "tests/bench/peer/compare.py", "--out", "OUT"]
-        made = make_record("beside-vllm-served", [Kept(row) for row in self.rows], device=self.sizes.device,
+        if self.quantization != "bf16":
+            command += ["--quantization", self.quantization]
+        made = make_record(name, [Kept(row) for row in self.rows], device=self.sizes.device,
                            command=command, commit=self.commit)  # fmt: skip
         made["note"] = (
             "both servers over HTTP in one call on one card, vLLM first; the same seeded requests; vLLM with "
             "its defaults, where a row says tuned with compile_sizes 1 and so max-autotune; Wisp with "
             "--max-concurrent 256"
         )
-        write_record(self.out / "beside-vllm-served.json", made)
+        if self.quantization != "bf16":
+            made["note"] += (
+                f"; {self.quantization}: vLLM with random weights in compressed-tensors' arrangement, Wisp "
+                "quantizing a bf16 checkpoint while it loads"
+            )
+        write_record(self.out / f"{name}.json", made)
+
+
+def quantization_config(name: str) -> dict[str, Any]:
+    """Return the section of a ``config.json`` whose projections are in a format of compressed-tensors."""
+    arrangement, weights = GROUPS[name]
+    tokens = {"type": weights["type"], "num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**weights, "symmetric": True, "dynamic": False},
+        "input_activations": None if weights["num_bits"] == 4 else tokens,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": arrangement,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
 
 
 @dataclass(frozen=True)
@@ -311,6 +345,9 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("/tmp/wisp-peer"))
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--limit-s", type=float, default=285.0)
+    parser.add_argument(
+        "--quantization", choices=["bf16", *GROUPS], default="bf16", help="format of the weights"
+    )
     parser.add_argument("--tests", default="", help="tests for pytest, after Wisp was measured")
     parser.add_argument("--dry-run", action="store_true")
     asked = parser.parse_args()
@@ -323,7 +360,11 @@ def main() -> int:
     os.environ["PYTHONUNBUFFERED"] = "1"
     sizes = DRY if asked.dry_run else Sizes()
     tests = tuple(asked.tests.split())
-    comparison = Comparison(sizes, asked.work, asked.out, asked.commit, asked.limit_s, asked.dry_run, tests)
+    if asked.quantization != "bf16":
+        sizes = replace(sizes, clients="1,8,16,32,64", rates="15,30", burst="")
+    comparison = Comparison(
+        sizes, asked.work, asked.out, asked.commit, asked.limit_s, asked.dry_run, asked.quantization, tests
+    )
     try:
         comparison.run()
     finally:

@@ -76,10 +76,11 @@ def vllm(
     return Command(name, words, _OFFLINE | caches, "/health", port)
 
 
-def wisp(folder: Path, device: str, port: int, kernels: Path) -> Command:
-    """Return Wisp's server."""
+def wisp(folder: Path, device: str, port: int, kernels: Path, quantization: str = "auto") -> Command:
+    """Return Wisp's server; of a format, it quantizes the folder's bf16 weights while it loads them."""
     words = [sys.executable, "-c", "from wisp_runtime.cli.main import main; main()", "serve", str(folder)]
     words += ["--served-name", MODEL, "--host", HOST, "--port", str(port), "--device", device]
+    words += ["--quantization", quantization]
     if device == "cuda":
         words += ["--max-concurrent", "256", "--max-context", str(CONTEXT)]
     return Command("wisp", words, {"WISP_KERNELS": str(kernels)}, "/readyz", port)
