@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import Candidate, allocate, resolve_formats
+from wisp_plan.fit.resolve import Candidate, allocate, resolve_step
 from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.spec.model import ModelSpec
 
@@ -24,9 +24,9 @@ _DECODED_TOKENS = 1  # of a sequence in a step: prompts are computed a few at a 
 
 
 def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
-    """Resolve ``request``: its concurrency, then format, step and context (:func:`.resolve_formats`)."""
+    """Resolve ``request``: its concurrency, then step and context (:func:`.resolve_step`)."""
     if request.max_concurrent is not None:
-        return resolve_formats(spec, request, available_bytes)
+        return resolve_step(spec, request, available_bytes)
     sizes = buckets(_limit(request))
     low, high = 0, len(sizes)
     while high - low > 1:
@@ -34,7 +34,7 @@ def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candi
         low, high = (
             (middle, high) if _serves(spec, request, sizes[middle], available_bytes) else (low, middle)
         )
-    return resolve_formats(spec, replace(request, max_concurrent=sizes[low]), available_bytes)
+    return resolve_step(spec, replace(request, max_concurrent=sizes[low]), available_bytes)
 
 
 def _limit(request: FitRequest) -> int:
@@ -47,7 +47,7 @@ def _limit(request: FitRequest) -> int:
 def _serves(spec: ModelSpec, request: FitRequest, sequences: int, available_bytes: int) -> bool:
     """Return whether ``sequences`` fit, each with its share of the KV cache."""
     request = replace(request, max_concurrent=sequences)
-    candidate = resolve_formats(spec, request, available_bytes)
+    candidate = resolve_step(spec, request, available_bytes)
     if not candidate.fits or sequences <= MIN_AUTO_SEQUENCES:
         return candidate.fits
     ledger = allocate(spec, request, candidate)

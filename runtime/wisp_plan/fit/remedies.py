@@ -17,9 +17,10 @@ from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
 from wisp_plan.kv_formats.layers import KV_FORMATS
 from wisp_plan.memory.cache import kv_bytes_per_token
-from wisp_plan.quantization.weight_format import FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
+from wisp_plan.weights.held import AUTO, BF16, ROUNDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) 
 
 def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
     """Try the shorter context together with each narrower format, the most precise first."""
-    for name in _narrower_formats(request):
+    for name in _narrower_formats(spec, request):
         changed = replace(request, quantization=name)
         remedy = _other_context(spec, changed, available_bytes)
         if remedy is not None:
@@ -67,17 +68,22 @@ def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) 
             return
 
 
-def _narrower_formats(request: FitRequest) -> Iterator[str]:
-    tried = max((FORMATS[name].bits for name in request.formats), default=0)
-    if request.quantization == "auto" or request.device == "cpu":
+def _narrower_formats(spec: ModelSpec, request: FitRequest) -> Iterator[str]:
+    """Yield formats of fewer bits than the request's; of a quantized checkpoint only its own."""
+    if request.device == "cpu":
         return
-    for name, weight_format in FORMATS.items():
-        if name in request.formats_available and weight_format.bits < tried:
+    if spec.quantization is not None:
+        if request.quantization == BF16:
+            yield AUTO
+        return
+    tried = PACKED_FORMATS.get(request.quantization)
+    for name in ROUNDED:
+        if name in request.formats_available and (tried is None or PACKED_FORMATS[name].bits < tried.bits):
             yield name
 
 
 def _other_format(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
-    for name in _narrower_formats(request):
+    for name in _narrower_formats(spec, request):
         if resolve(spec, replace(request, quantization=name), available_bytes).fits:
             return Remedy("quantization", name, f"quantization: {name}")
     return None

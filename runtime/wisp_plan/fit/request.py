@@ -8,9 +8,9 @@ from wisp_plan.errors import RequestInvalid
 from wisp_plan.kv_formats.layers import SERVED_KV_FORMATS, KvLayers
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
-from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.held import BF16, ROUNDED, check_rounding
 from wisp_plan.weights.sizes import Device
 
 
@@ -22,7 +22,7 @@ class FitRequest:
         max_context: tokens a sequence may hold; None is auto.
         max_concurrent: sequences in one step; None is auto (:mod:`.concurrency`).
         max_auto_concurrent: maximum of ``auto``, where the step cannot hold more.
-        quantization: format of the weights, or auto.
+        quantization: format of the weights; auto: as stored (:mod:`wisp_plan.weights.held`).
         kv_dtype: format of keys and values, or auto.
         kv_bf16_layers: number of first and of last layers whose keys and values stay bf16.
         block_tokens: Tb, tokens per KV block.
@@ -32,7 +32,8 @@ class FitRequest:
         context_bytes: size of the CUDA context if the available bytes were measured before it was made, 0 if
             after; None: the ledger's estimate.
         sm_count: SMs of the GPU; None: not known yet.
-        formats_available: weight formats that the runtime can serve; nothing else is chosen or proposed.
+        formats_available: bf16 and the packed formats that the device has kernels for; nothing else is chosen
+            or proposed.
         kv_dtypes_available: likewise for keys and values; None: those of the device.
     """
 
@@ -58,11 +59,9 @@ class FitRequest:
         return self.max_concurrent
 
     @property
-    def formats(self) -> tuple[str, ...]:
-        """Weight formats to try, the most precise first."""
-        if self.quantization != "auto":
-            return (self.quantization,)
-        return tuple(name for name in FORMATS if name in self.formats_available)
+    def requests(self) -> tuple[str, ...]:
+        """Weight formats that can be asked for."""
+        return BF16, *(name for name in ROUNDED if name in self.formats_available)
 
     @property
     def kv_formats(self) -> tuple[str, ...]:
@@ -81,13 +80,12 @@ class FitRequest:
         """Formats of the layers' keys and values."""
         return KvLayers.of(self.kv_format, self.device, self.kv_bf16_layers)
 
-    def ledger_options(
-        self, quantization: str, max_context: int, kv_blocks: int, max_step_tokens: int
-    ) -> LedgerOptions:
+    def ledger_options(self, max_context: int, kv_blocks: int, max_step_tokens: int) -> LedgerOptions:
         """Put this request and what was decided about it into the ledger's terms."""
         return LedgerOptions(
             device=self.device,
-            quantization=quantization,
+            quantization=self.quantization,
+            formats=self.formats_available,
             kv_dtype=self.kv_format,
             kv_blocks=kv_blocks,
             block_tokens=self.block_tokens,
@@ -114,7 +112,9 @@ class FitRequest:
                 f"{_both('max_context')} is {self.max_context}; this model can hold 1 to {spec.max_context} "
                 "tokens. Set it within that, or to auto."
             )
-        _check_choice(_both("quantization"), self.quantization, self.formats_available)
+        if self.device == "cuda":
+            check_rounding(spec, self.quantization)
+        _check_choice(_both("quantization"), self.quantization, self.requests)
         _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
         self._check_kv(spec)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.memory.cache import model_groups, sequence_blocks
@@ -64,16 +63,13 @@ class Candidate:
         return self.available_bytes - self.required.total_bytes
 
 
-def resolve_formats(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
-    """Resolve ``request``, whose concurrency is: the most precise format that fits comfortably, else the best
-    candidate.
-
-    Within a format, the widest step that allows that; where nothing fits, the closest candidate.
-    """
+def resolve_step(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
+    """Resolve ``request``, whose concurrency is: the widest step that fits comfortably, else the best
+    candidate, where nothing fits the closest one."""
     limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
     candidates = []
-    for name, tokens in product(request.formats, step_sizes(spec, request, available_bytes)):
-        candidate = _candidate(spec, request, name, tokens, available_bytes)
+    for tokens in step_sizes(spec, request, available_bytes):
+        candidate = _candidate(spec, request, tokens, available_bytes)
         if candidate.fits and candidate.max_context >= limit:
             return candidate
         candidates.append(candidate)
@@ -84,14 +80,12 @@ def _score(candidate: Candidate) -> tuple[bool, int, int]:
     return candidate.fits, candidate.max_context, 0 if candidate.fits else -candidate.required.total_bytes
 
 
-def _candidate(
-    spec: ModelSpec, request: FitRequest, quantization: str, step_tokens: int, available_bytes: int
-) -> Candidate:
+def _candidate(spec: ModelSpec, request: FitRequest, step_tokens: int, available_bytes: int) -> Candidate:
     groups = model_groups(spec, request.kv)
 
     def at(context: int) -> Candidate:
         blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)
-        options = request.ledger_options(quantization, context, blocks, step_tokens)
+        options = request.ledger_options(context, blocks, step_tokens)
         return Candidate(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
 
     if request.max_context is not None:

@@ -38,7 +38,7 @@ class Fit:
         max_context: tokens a sequence may hold, prompt and completion together.
         max_concurrent: sequences in one step.
         max_step_tokens: tokens a step may compute.
-        quantization: format of the weights (``float32`` on the CPU).
+        quantization: formats of the weights by name, such as ``int4, bf16``; on the CPU ``float32``.
         kv_dtype: format of keys and values.
         kv_blocks: P, blocks to allocate; 0 when it does not fit.
         block_tokens: Tb.
@@ -148,7 +148,7 @@ def check(
         max_context=candidate.max_context,
         max_concurrent=ledger.options.max_concurrent,
         max_step_tokens=ledger.options.max_step_tokens,
-        quantization="float32" if request.device == "cpu" else ledger.options.quantization,
+        quantization=ledger.weight_format,
         kv_dtype=ledger.options.kv_dtype,
         kv_blocks=ledger.options.kv_blocks if candidate.fits else 0,
         block_tokens=request.block_tokens,

@@ -15,9 +15,10 @@ from wisp_plan.memory.buffers.cpu import cpu_bytes
 from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
-from wisp_plan.weights.sizes import Device, weight_bytes
+from wisp_plan.weights.sizes import Device, weight_bytes, weight_format
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
@@ -38,7 +39,7 @@ class LedgerOptions:
 
     Attributes:
         device: device of the model.
-        quantization: format of the projections (ignored on ``cpu``).
+        quantization: format of the projections, as :func:`.held.held_format` takes it (ignored on ``cpu``).
         kv_dtype: format of keys and values, by name; on ``cpu`` bf16 is float32.
         kv_bf16_layers: number of first and of last layers whose keys and values stay bf16.
         kv_blocks, block_tokens: P, Tb.
@@ -47,6 +48,7 @@ class LedgerOptions:
         max_step_tokens: tokens a step may compute.
         context_bytes: measured size of the CUDA context; None: the estimate.
         sm_count: SMs of the GPU.
+        formats: packed formats that the device has kernels for.
     """
 
     device: Device
@@ -60,6 +62,7 @@ class LedgerOptions:
     context_bytes: int | None = None
     sm_count: int = MAX_SM_COUNT
     kv_bf16_layers: int = 0
+    formats: tuple[str, ...] = tuple(PACKED_FORMATS)
 
     @property
     def kv(self) -> KvLayers:
@@ -100,6 +103,7 @@ class Ledger:
         context_bytes: CUDA context.
         cache: caches of all layers.
         options: settings of the computation.
+        weight_format: formats of the projections by name: ``bf16``, ``fp8``, ``int4, bf16``.
     """
 
     weights_bytes: int
@@ -109,6 +113,7 @@ class Ledger:
     context_bytes: int
     cache: CacheSizes
     options: LedgerOptions
+    weight_format: str
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -128,7 +133,7 @@ class Ledger:
     def rows(self) -> tuple[Row, ...]:
         """Return the ledger line by line, as a table shows it; rows of 0 bytes are included."""
         o = self.options
-        held = "float32" if o.device == "cpu" else o.quantization
+        held = self.weight_format
         tokens = o.kv_blocks * o.block_tokens
         return (
             Row("weights", self.weights_bytes, f"held as {held}"),
@@ -146,7 +151,7 @@ class Ledger:
 
 def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
     """Count the memory of serving ``spec`` under ``options``."""
-    weights = weight_bytes(spec, options.quantization, options.device)
+    weights = weight_bytes(spec, options.quantization, options.device, options.formats)
     is_cuda = options.device == "cuda"
     context = CONTEXT_BYTES if options.context_bytes is None else options.context_bytes
     return Ledger(
@@ -157,6 +162,7 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
         context_bytes=context if is_cuda else 0,
         cache=cache_of(spec, options),
         options=options,
+        weight_format=weight_format(spec, options.quantization, options.device, options.formats),
     )
 
 

@@ -34,8 +34,6 @@ def step_sizes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> tu
     sizes = sorted({max(min(size, most), least) for size in GPU_STEPS}, reverse=True)
     share = available_bytes // WORKSPACE_SHARE
     cheap = [
-        size
-        for size in sizes
-        if workspace_bytes(spec, request.ledger_options("bf16", context, 0, size)) <= share
+        size for size in sizes if workspace_bytes(spec, request.ledger_options(context, 0, size)) <= share
     ]
     return tuple(cheap or sizes[-1:])

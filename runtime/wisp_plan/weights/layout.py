@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from wisp_plan.checkpoint.header import DTYPE_BITS
+from wisp_plan.quantization.packed_format import TILE_ROWS
 from wisp_plan.spec.weight import WeightSpec
 
 BLOCK = 64
@@ -36,3 +38,14 @@ def held_elements(weight: WeightSpec) -> int:
     *leading, outputs, inputs = (1, 1, *weight.shape)
     elements = packed_elements(outputs, inputs) if weight.is_matrix else outputs * inputs
     return padded(math.prod(leading) * elements, ALIGNMENT_ELEMENTS)
+
+
+def held_bytes(weight: WeightSpec) -> tuple[int, int]:
+    """Count the bytes of a weight in a GPU's arena: weights, and scales with their padding."""
+    if weight.held is None:
+        return held_elements(weight) * DTYPE_BITS[weight.dtype or "BF16"] // 8, 0
+    *leading, outputs, inputs = weight.shape
+    row_tiles, column_tiles = weight.held.tiles(outputs, inputs)
+    codes = row_tiles * column_tiles * TILE_ROWS * weight.held.tile_columns * weight.held.bits // 8
+    whole = weight.held.sections(outputs, inputs)[2]
+    return math.prod(leading) * codes, math.prod(leading) * (whole - codes)

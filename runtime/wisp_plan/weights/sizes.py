@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from wisp_plan.checkpoint.header import DTYPE_BITS
-from wisp_plan.quantization.weight_format import FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.declaration import declare
-from wisp_plan.weights.layout import held_elements, packed_shape
+from wisp_plan.weights.held import held_name, held_weights
+from wisp_plan.weights.layout import held_bytes
 
 Device = Literal["cuda", "cpu"]
 
@@ -25,26 +25,26 @@ class WeightBytes:
 
 
 @lru_cache(maxsize=256)
-def weight_bytes(spec: ModelSpec, format_name: str, device: Device) -> WeightBytes:
+def weight_bytes(
+    spec: ModelSpec, quantization: str, device: Device, formats: tuple[str, ...] = tuple(PACKED_FORMATS)
+) -> WeightBytes:
     """Count the bytes of all weights of ``spec`` in memory.
 
     Args:
-        format_name: format of the projections; all else is held in bf16, or in a dtype of its own.
+        quantization: format of the projections (:func:`.held.held_format`); all else is held in bf16, or in a
+            dtype of its own.
         device: ``cpu`` holds everything in float32; ``cuda`` adds the padding of :mod:`.layout`.
+        formats: packed formats that the device has kernels for.
     """
     if device == "cpu":
         return WeightBytes(parameters(spec) * 4, 0)
-    projection, weights, scales = FORMATS[format_name], 0, 0
-    for weight in declare(spec):
-        if weight.role != "projection" or projection.bits == 16:
-            weights += held_elements(weight) * DTYPE_BITS[weight.dtype or "BF16"] // 8
-            continue
-        matrices = math.prod(weight.shape[:-2])
-        weights += matrices * projection.weight_bytes(*packed_shape(*weight.shape[-2:]))
-        for source in weight.sources:
-            *leading, out, into = map(len, source.slices)
-            scales += math.prod(leading) * projection.scales_bytes(out, into)
-    return WeightBytes(weights, scales)
+    sizes = [held_bytes(weight) for weight in held_weights(spec, quantization, formats)]
+    return WeightBytes(sum(codes for codes, _ in sizes), sum(scales for _, scales in sizes))
+
+
+def weight_format(spec: ModelSpec, quantization: str, device: Device, formats: tuple[str, ...]) -> str:
+    """Return the formats of projections by name; arguments as of :func:`weight_bytes`."""
+    return "float32" if device == "cpu" else held_name(held_weights(spec, quantization, formats))
 
 
 def parameters(spec: ModelSpec) -> int:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
 from wisp_plan.quantization.config import stored_format
-from wisp_plan.quantization.scheme import Quantization
+from wisp_plan.quantization.layer_names import LayerNames
+from wisp_plan.quantization.scheme import Quantization, Rule
 from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
-from wisp_plan.quantization.weight_format import blocks
+from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
+from wisp_plan.weights.declaration import declare
 
 _QUANTIZED_ROLES = ("projection", "head")
 
@@ -55,6 +57,25 @@ def as_stored(
     return tuple(_as_stored(weight, tensors, quantization) for weight in weights)
 
 
+def as_found(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelSpec:
+    """Return ``spec`` with a rule that leaves out layers that are quantized by their config alone.
+
+    Their tensors are in a dtype that can be computed with; after this the config says so too.
+    """
+    quantization = spec.quantization
+    if quantization is None:
+        return spec
+    names = [
+        name
+        for weight in declare(spec)
+        if weight.role in _QUANTIZED_ROLES
+        for name in (source.tensor.removesuffix(".weight") for source in weight.sources)
+        if quantization.scheme_of(name) and _is_computable(tensors.get(f"{name}.weight"))
+    ]
+    rules = (Rule(LayerNames(tuple(names)), None), *quantization.rules) if names else quantization.rules
+    return replace(spec, quantization=replace(quantization, rules=rules))
+
+
 def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, ...]:
     """Return the tensors that a source of a quantized weight is read from, the values first.
 
@@ -92,11 +113,14 @@ def _format_of(
 def _format_of_source(
     source: WeightSource, tensors: Mapping[str, TensorInfo], quantization: Quantization
 ) -> StoredFormat | None:
-    info = tensors.get(source.tensor)
-    if info is not None and info.dtype in COMPUTABLE_DTYPES:
+    if _is_computable(tensors.get(source.tensor)):
         return None
     scheme = quantization.scheme_of(source.tensor.removesuffix(".weight"))
     return None if scheme is None else stored_format(scheme)
+
+
+def _is_computable(info: TensorInfo | None) -> bool:
+    return info is not None and info.dtype in COMPUTABLE_DTYPES
 
 
 def _name(stored: StoredFormat | None) -> str:
@@ -113,6 +137,11 @@ def _part_source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> 
     slices = (*outer, _blocks_of(rows, part.rows, weight), _blocks_of(columns, part.columns, weight))
     tensor = part.tensor.format(weight=source.tensor, layer=source.tensor.removesuffix(".weight"))
     return PartSource(part, tensor, shape, view, slices)
+
+
+def blocks(extent: int, block: int) -> int:
+    """Count the blocks along an axis; a block of 0 is the whole axis."""
+    return -(-extent // block) if block else 1
 
 
 def _blocks_of(indices: range, block: int, weight: WeightSpec) -> range:

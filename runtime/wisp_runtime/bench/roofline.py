@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 
 from wisp_plan.memory.cache import kv_bytes_per_token
-from wisp_plan.quantization.weight_format import FORMATS
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.weights.held import AUTO, BF16, held_weights
 from wisp_plan.weights.tensors import expected_tensors
 
 
@@ -37,15 +38,29 @@ def ceiling_of(gpu: str | None) -> Ceiling | None:
 
 
 def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
-    """Count the bytes of weights that a step reads: all, except an embedding table that is not the head."""
-    projection, total = FORMATS[weights], 0
-    for tensor in expected_tensors(spec):
-        if tensor.role == "projection":
-            out, into = tensor.shape
-            total += projection.weight_bytes(out, into) + projection.scales_bytes(out, into)
-        elif tensor.role != "embedding" or spec.ties_embeddings:
-            total += 2 * math.prod(tensor.shape)
-    return total
+    """Count the bytes of weights that a step reads: all, except an embedding table that is not the head.
+
+    Args:
+        weights: formats of the projections by name, as a fit has them.
+    """
+    return sum(
+        _read_bytes(weight)
+        for weight in _held(spec, weights)
+        if weight.role != "embedding" or spec.ties_embeddings
+    )
+
+
+def _held(spec: ModelSpec, weights: str) -> tuple[WeightSpec, ...]:
+    """Return the weights as a device holds them that names its formats ``weights``."""
+    names = tuple(weights.split(", "))
+    request = BF16 if names[0] == BF16 else AUTO if spec.quantization else names[0].partition("_")[0]
+    return held_weights(spec, request, names)
+
+
+def _read_bytes(weight: WeightSpec) -> int:
+    if weight.held is None:
+        return 2 * math.prod(weight.shape)
+    return math.prod(weight.shape[:-2]) * weight.held.sections(*weight.shape[-2:])[2]
 
 
 def decode_lower_bound_s(
@@ -113,22 +128,15 @@ def _pairs(tokens: int, window: int) -> int:
 
 def phase_bytes(spec: ModelSpec, *, weights: str, kv: str, batch: int, context: int) -> dict[str, int]:
     """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
-    element = 2 if weights in FORMATS else 4  # float32 on the CPU
+    element = 4 if weights == "float32" else 2  # float32 on the CPU
     seen = min(context, _attention(spec).window or context)
     phases = {"attention": batch * seen * kv_bytes_per_token(spec, kv)}
-    for tensor in expected_tensors(spec):
-        phase = next((phase for name, phase in _PHASE_OF.items() if name in tensor.name), None)
-        if tensor.role == "projection" and phase:
-            size = math.prod(tensor.shape) * element
-            held = FORMATS[weights].weight_bytes(*tensor.shape) if weights in FORMATS else size
-            phases[phase] = phases.get(phase, 0) + held
+    for weight in _held(spec, BF16 if weights == "float32" else weights):
+        phase = next((phase for name, phase in _PHASE_OF.items() if name in weight.name), None)
+        if weight.role == "projection" and phase:
+            phases[phase] = phases.get(phase, 0) + _read_bytes(weight) * element // 2
     phases["head"] = spec.vocab * spec.hidden * element
     return phases
 
 
-_PHASE_OF = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
-    "o_proj": "output",
-    **dict.fromkeys(("gate_proj", "up_proj"), "gate/up"),
-    "down_proj": "down",
-}
+_PHASE_OF = {".qkv.": "qkv", ".output.": "output", ".gate_up.": "gate/up", ".down.": "down"}

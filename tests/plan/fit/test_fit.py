@@ -14,6 +14,9 @@ from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.errors import RequestInvalid, TensorsMismatch
 from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware.gpus import find_card, usable_bytes
+from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_decoder
 from wisp_plan.spec.rope import RopeSpec
@@ -134,11 +137,41 @@ def test_the_refusal_on_this_machine_has_the_needed_memory(spec_of):
     assert fit.message == "needs 579.8 MiB, this machine has 400.0 MiB free; fits with 1 GiB of free memory"
 
 
-def test_auto_quantization_leaves_bf16_only_when_a_useful_context_does_not_fit(spec_of):
+def test_auto_quantization_rounds_nothing_and_a_refusal_proposes_the_first_format_that_fits(spec_of):
     spec = spec_of("llama-3.1-8b")
     assert on("l4", spec, EVERYTHING).quantization == "bf16"
-    assert on("t4", spec, EVERYTHING).quantization == "fp8"
-    assert on("l4", spec, replace(EVERYTHING, max_context=131072)).quantization == "int4"
+    refused = on("t4", spec, EVERYTHING)
+    assert (refused.fits, refused.quantization) == (False, "bf16")
+    assert refused.remedies[0].text == "quantization: fp8"
+    assert on("t4", spec, replace(EVERYTHING, quantization="int4")).quantization == "int4"
+
+
+ALL_LAYERS = LayerNames((EVERY_LAYER,))
+_FP8 = Scheme("fp8", "fp8", 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("request_", "formats", "held"),
+    [
+        ("auto", ("bf16", "fp8_block"), "fp8_block"),
+        ("fp8", ("bf16", "fp8", "fp8_block"), "fp8_block"),  # of the kind that is asked for
+        ("auto", ("bf16", "fp8"), "bf16"),  # no kernels: dequantized
+        ("bf16", ("bf16", "fp8_block"), "bf16"),
+    ],
+)
+def test_a_quantized_checkpoint_is_held_as_it_is_stored(spec_of, request_, formats, held):
+    spec = replace(spec_of("llama-3-8b"), quantization=Quantization("fp8", (Rule(ALL_LAYERS, _FP8),)))
+    request = request_of(quantization=request_, formats_available=formats)
+    assert on("l4", spec, request).quantization == held
+
+
+def test_a_quantized_checkpoint_is_not_rounded_again_and_fits_as_it_is_stored(spec_of):
+    spec = replace(spec_of("llama-3-8b"), quantization=Quantization("fp8", (Rule(ALL_LAYERS, _FP8),)))
+    request = request_of(quantization="int4", formats_available=tuple(PACKED_FORMATS))
+    with pytest.raises(RequestInvalid, match=r"int4, but the checkpoint is quantized already \(fp8, fp8\)"):
+        on("l4", spec, request)
+    remedies = on("t4", spec, replace(request, quantization="bf16")).remedies
+    assert remedies[0].text == "quantization: auto"
 
 
 def test_the_cpu_computes_in_float32_and_takes_no_more_than_it_needs(spec_of):
@@ -221,7 +254,7 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
         ({"quantization": "q4_k_m"}, "q4_k_m"),
         ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served by this runtime yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
-        ({"formats_available": ()}, "no format at all"),
+        ({"kv_dtypes_available": ()}, "no format at all"),
     ],
 )
 def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):

@@ -16,10 +16,12 @@ from wisp_plan.memory.ledger import (
     graphs_bytes,
     workspace_bytes,
 )
-from wisp_plan.quantization.weight_format import FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.units import MIB
 from wisp_plan.weights.declaration import DECLARATIONS
+from wisp_plan.weights.held import hold
+from wisp_plan.weights.layout import held_bytes
 from wisp_plan.weights.sizes import weight_bytes
 
 CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
@@ -37,8 +39,9 @@ OTHERS = 8_030_261_248 - PROJECTIONS
         ("bf16", 2 * 8_030_261_248, 0),
         ("fp8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
         ("int8", PROJECTIONS + 2 * OTHERS, 4 * ROWS),
-        ("int4", PROJECTIONS // 2 + 2 * OTHERS, 2 * PROJECTIONS // 128),
-        ("nvfp4", PROJECTIONS // 2 + 2 * OTHERS, PROJECTIONS // 16 + 4 * 7 * 32),
+        ("int4", PROJECTIONS // 2 + 2 * OTHERS, 2 * PROJECTIONS // 128 + 4 * ROWS),
+        ("nvfp4", PROJECTIONS // 2 + 2 * OTHERS, PROJECTIONS // 16 + 4 * ROWS),
+        ("auto", 2 * 8_030_261_248, 0),
     ],
 )
 def test_weights_are_exact_in_every_format(spec_of, name, weights, scales):
@@ -46,10 +49,25 @@ def test_weights_are_exact_in_every_format(spec_of, name, weights, scales):
     assert (counted.weights, counted.scales) == (weights, scales)
 
 
-def test_every_format_is_in_the_table_above_and_narrower_ones_come_later():
-    assert list(FORMATS) == ["bf16", "fp8", "int8", "int4", "nvfp4"]
-    bits = [weight_format.bits for weight_format in FORMATS.values()]
-    assert bits == sorted(bits, reverse=True)
+def test_a_format_without_kernels_is_counted_as_bf16(spec_of):
+    spec = spec_of("llama-3-8b")
+    assert weight_bytes(spec, "fp8", "cuda", ("int8",)) == weight_bytes(spec, "bf16", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "tile_bytes"),
+    [
+        (128, "int4", 4 * (2048 + 16 * 2 * 2)),  # padded to a tile of 256 columns
+        (192, "int4", 4 * (2048 + 16 * 4 * 2)),  # no multiple of 128: groups of 64
+        (96, "int4", 4 * (2048 + 16 * 8 * 2)),
+        (96, "fp8", 4 * 2048),
+    ],
+)
+def test_a_quantized_matrix_is_padded_to_whole_tiles(columns, name, tile_bytes):
+    shape = 72, columns
+    weight = WeightSpec("some.weight", shape, stacked(("some.weight", shape)), "projection")
+    (held,) = hold([weight], name, tuple(PACKED_FORMATS))
+    assert sum(held_bytes(held)) == 2 * tile_bytes + 128 * 4
 
 
 def test_a_gpu_holds_stacked_matrices_padded_to_blocks_of_64_and_aligned_vectors(spec_of):
@@ -105,11 +123,6 @@ def test_the_stored_dtype_does_not_change_the_memory(spec_of, stored):
     spec = replace(spec_of("smollm2-135m"), dtype=stored)
     assert weight_bytes(spec, "bf16", "cuda").weights == 2 * 134_515_008
     assert weight_bytes(spec, "bf16", "cpu").weights == 4 * 134_515_008
-
-
-def test_a_row_that_is_no_multiple_of_the_group_gets_a_scale_for_its_rest():
-    assert FORMATS["int4"].scales_bytes(10, 129) == 10 * 2 * 2
-    assert FORMATS["int4"].weight_bytes(10, 129) == 10 * 65  # rows end on whole bytes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""Formats in which a device holds a model's weights: as the checkpoint stores them, bf16, or rounded at load.
+
+The arena, the ledger, the loader and every text about weights ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from wisp_plan.errors import RequestInvalid
+from wisp_plan.quantization.packed_format import PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_scheme import int4_name, packed_scheme
+from wisp_plan.quantization.scheme import Scheme
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.stored import as_stored
+
+AUTO, BF16 = "auto", "bf16"
+ROUNDED = ("fp8", "int8", "int4", "nvfp4")
+"""Formats to which unquantized projections can be rounded at load, the most precise first."""
+
+_COLUMNS_AT_ONCE = 16  # of a step of the tensor cores
+_EIGHT_ROWS = 8  # that share a block scale in a packed tile
+
+
+def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> PackedFormat | None:
+    """Return the packed format of a weight; None: it is held in bf16, or in a dtype of its own.
+
+    Args:
+        weight: the weight as a checkpoint stores it.
+        request: ``auto``: as it is stored; ``bf16``: dequantized; one of :data:`ROUNDED`.
+        formats: names of the packed formats that the device has kernels for.
+    """
+    if weight.role != "projection" or request == BF16:
+        return None
+    stored = weight.stored
+    if stored is None:
+        is_quantized = any(source.stored is not None for source in weight.sources)
+        packed = None if is_quantized or request == AUTO else _rounded(request, weight.shape[-1])
+    else:
+        packed = packed_scheme(stored.scheme)
+    if packed is None or packed.name not in formats or not _fits(packed, weight):
+        return None
+    return packed
+
+
+def hold(
+    weights: Iterable[WeightSpec], request: str, formats: Collection[str], *, is_quantized: bool = False
+) -> tuple[WeightSpec, ...]:
+    """Return the weights with the format in which the device holds each.
+
+    Args:
+        weights: weights as a checkpoint stores them.
+        request, formats: arguments of :func:`held_format`.
+        is_quantized: whether the checkpoint is; what it leaves unquantized is then not rounded either.
+    """
+    if is_quantized and request != BF16:
+        request = AUTO
+    return tuple(replace(weight, held=held_format(weight, request, formats)) for weight in weights)
+
+
+@lru_cache(maxsize=256)
+def held_weights(spec: ModelSpec, request: str, formats: tuple[str, ...]) -> tuple[WeightSpec, ...]:
+    """Return the weights of ``spec`` as a device holds them, by its ``quantization`` alone: without headers.
+
+    Arguments are those of :func:`held_format`.
+    """
+    stored = as_stored(declare(spec), {}, spec.quantization)
+    return hold(stored, request, formats, is_quantized=spec.quantization is not None)
+
+
+def check_rounding(spec: ModelSpec, request: str) -> None:
+    """Refuse to round a checkpoint that is quantized in another format.
+
+    Raises:
+        RequestInvalid: names both formats and the remedy.
+    """
+    if request not in ROUNDED or spec.quantization is None:
+        return
+    for rule in spec.quantization.rules:
+        packed = packed_scheme(rule.scheme) if rule.scheme is not None else None
+        if rule.scheme is not None and (packed is None or packed.name.partition("_")[0] != request):
+            raise RequestInvalid(
+                f"quantization (--quantization): {request}, but the checkpoint is quantized already "
+                f"({spec.quantization.method}, {rule.scheme.kind}), and would lose more. Set it to auto, "
+                "which holds it as stored, to bf16, or choose the model's unquantized checkpoint."
+            )
+
+
+def held_name(weights: Iterable[WeightSpec]) -> str:
+    """Return the formats of projections by name: ``bf16``, ``fp8``, ``int4, bf16``."""
+    names = [weight.held.name if weight.held else BF16 for weight in weights if weight.role == "projection"]
+    return ", ".join(sorted(set(names), key=lambda name: (name == BF16, name))) or BF16
+
+
+def describe_held(weights: Iterable[WeightSpec]) -> str:
+    """Return the formats of projections for people: ``fp8 (E4M3, 128 x 128), held as stored``."""
+    kinds: dict[str, str] = {}
+    for weight in weights:
+        if weight.role == "projection":
+            kinds.setdefault(*_described(weight))
+    return "; ".join(f"{name}, {kinds[name]}" if kinds[name] else name for name in kinds)
+
+
+def _described(weight: WeightSpec) -> tuple[str, str]:
+    stored, held = weight.stored, weight.held
+    if held is None:
+        return BF16, "" if stored is None else f"dequantized from {stored.name}"
+    if stored is None:
+        return _title(held), "rounded at load"
+    return _title(held, stored.scheme), "held as stored"
+
+
+_NUMBERS = {"e4m3": "E4M3", "e2m1": "E2M1"}
+
+
+def _title(packed: PackedFormat, scheme: Scheme | None = None) -> str:
+    """Return a format's name, numbers and block of a scale; the checkpoint's block where it has one."""
+    numbers = _NUMBERS.get(packed.numbers, packed.numbers)
+    if scheme is not None and scheme.rows > 1:
+        block = f"{scheme.rows} x {scheme.columns}"
+    elif packed.group:
+        block = f"groups of {packed.group}" + ", zero points" * packed.has_zero_points
+    else:
+        block = "a scale a row"
+    return f"{packed.name.partition('_')[0]} ({numbers}, {block})"
+
+
+def _rounded(request: str, columns: int) -> PackedFormat | None:
+    return PACKED_FORMATS.get(int4_name(columns) if request == "int4" else request)
+
+
+def _fits(packed: PackedFormat, weight: WeightSpec) -> bool:
+    """Return whether columns fill steps of the tensor cores and groups, and parts eights of rows."""
+    columns = weight.shape[-1]
+    if columns % _COLUMNS_AT_ONCE or columns % (packed.group or 1):
+        return False
+    return not packed.has_block_scales or all(not source.at[-2] % _EIGHT_ROWS for source in weight.sources)
