@@ -50,7 +50,7 @@ def as_stored(
     A tensor in a dtype that can be computed with is unquantized, whether or not a list names its layer.
 
     Raises:
-        TensorsMismatch: sources of one weight are in different formats.
+        TensorsMismatch: sources of one weight are in different formats, or a group does not divide columns.
     """
     if quantization is None:
         return tuple(weights)
@@ -116,7 +116,15 @@ def _format_of_source(
     if _is_computable(tensors.get(source.tensor)):
         return None
     scheme = quantization.scheme_of(source.tensor.removesuffix(".weight"))
-    return None if scheme is None else stored_format(scheme)
+    if scheme is None:
+        return None
+    columns = (source.view or source.shape)[-1]
+    if scheme.rows == 1 and scheme.columns and columns % scheme.columns:
+        raise TensorsMismatch(
+            f"{source.tensor} has {columns} columns, which do not split into the groups of {scheme.columns} "
+            "that quantization_config says share a scale. Choose a checkpoint whose groups divide them."
+        )
+    return stored_format(scheme)
 
 
 def _is_computable(info: TensorInfo | None) -> bool:

@@ -114,6 +114,7 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
     result = compare(spec, tensors)
     if result.is_usable:
         return result
+    _refuse_unlisted(result.missing, tensors)
     faults = (
         [f"{_count(result.missing, 'is', 'are')} missing: {_some(result.missing)}"] if result.missing else []
     )
@@ -124,6 +125,17 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
         f"the checkpoint does not match config.json ({spec.architecture}): {'; '.join(faults)}. "
         "Download config.json and the weights again, from the same revision."
     )
+
+
+def _refuse_unlisted(missing: Iterable[str], tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuse a checkpoint that stores a layer quantized, though its config does not say so."""
+    for name in missing:
+        stored = (name + "_packed", name + "_blocks", name.removesuffix("weight") + "qweight")
+        if quantized := next((other for other in stored if other in tensors), None):
+            raise TensorsMismatch(
+                f"{quantized} is quantized, but config.json has no quantization_config that says so of its "
+                "layer. Take config.json from the same repository as the weights."
+            )
 
 
 def _count(names: Sequence[str], singular: str, plural: str) -> str:

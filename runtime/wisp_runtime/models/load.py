@@ -29,6 +29,7 @@ from wisp_runtime.weights.chunks import plan
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.quantized_chunks import plan_quantized
 from wisp_runtime.weights.reader import OnProgress, WeightReader
+from wisp_runtime.weights.stated_shapes import check_stated_shapes, stating_files
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -124,6 +125,8 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
         tensors = read_directory(path)
         check_tensors(spec, tensors.by_name)
         weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name, spec.quantization)
+        with Files(path, stating_files(weights, tensors.by_name)) as files:
+            check_stated_shapes(files, weights, tensors.by_name)
     except CheckpointMissing as error:
         raise ModelNotFound(error.message) from error
     except PlanError as error:
