@@ -122,7 +122,6 @@ BROKEN = [
     ({"gpu": {"tolerations": [{"value": "x"}]}}, ["spec.gpu.tolerations: operator"]),
     ({"gpu": {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}}, ["spec.gpu.tolerations: tolerationS"]),
     ({"gpu": {"count": 0}, "runtime": {"quantization": "int8"}}, ["spec.runtime.quantization must be"]),
-    ({"gpu": {"count": 0}, "runtime": {"kvCacheDtype": "fp8"}}, ["spec.runtime.kvCacheDtype must be"]),
     (
         {"runtime": {"kvCacheDtype": "bf16", "kvCacheBf16Layers": 2}},
         ["spec.runtime.kvCacheBf16Layers keeps"],

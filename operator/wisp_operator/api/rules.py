@@ -230,13 +230,6 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "spec.runtime.kvCacheDtype must be auto or bf16 on the CPU (spec.gpu.count 0): fp8 needs kernels, "
-        "which no GPU has in this version either.",
-        ("spec.gpu.count", "spec.runtime.kvCacheDtype"),
-        lambda m: _on_gpu(m.spec) or m.spec.runtime.kv_cache_dtype in ("auto", "bf16"),
-    ),
-    Rule(
-        "spec",
         "spec.runtime.kvCacheBf16Layers keeps layers out of a smaller format, and kvCacheDtype auto or bf16 "
         "is none: name one in kvCacheDtype, or remove kvCacheBf16Layers.",
         ("spec.runtime.kvCacheBf16Layers", "spec.runtime.kvCacheDtype"),

@@ -15,7 +15,7 @@ KV_FORMATS = {kv_format.name: kv_format for kv_format in (BF16, FLOAT32, FP8, TU
 """All formats by name, those of most bytes first. Another is registered by adding it here."""
 
 SERVED_KV_FORMATS = {
-    "cpu": ("bf16",),
+    "cpu": ("bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"),
     "cuda": ("bf16",),
 }
 """Formats that a device has code for, by its kind; ``bf16`` is float32 on the CPU."""

@@ -48,7 +48,11 @@ def fill_with_noise(cache: ModelCache, ops: Ops, seed: int = 0) -> None:
     """Fill keys and values with standard normal numbers, repeating a million of them."""
     for number, array in enumerate(array for group in cache.groups for array in group):
         rng = np.random.default_rng((seed, number))
-        noise = rng.standard_normal(min(array.size, _NOISE_ELEMENTS), np.float32).astype(array.dtype)
+        count = min(array.size, _NOISE_ELEMENTS)
+        if array.dtype == np.uint8:  # codes and scales that are finite in every format
+            noise = rng.integers(0x20, 0x40, count, np.uint8) | rng.integers(0, 2, count, np.uint8) << 7
+        else:
+            noise = rng.standard_normal(count, np.float32).astype(array.dtype)
         bits = f"u{array.dtype.itemsize}"
         _tile(array.reshape(-1).view(bits), ops.from_host(noise.view(bits)))
 

@@ -34,7 +34,8 @@ from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
-from wisp_runtime.layers.cache import allocate
+from wisp_runtime.layers.cache import KvScales, allocate
+from wisp_runtime.models.kv_scales import read_kv_scales
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops import registry
@@ -91,7 +92,8 @@ def start(config: ServeConfig, report: Report) -> Engine:
         model = load_model(path, spec, device.ops, progress, device.comm)
     limits = limits_of(spec, config, fit)
     with phase("kernels", report):
-        runner, strategy = make_runner(model, device, fit, limits, config.decode_path)
+        kv_scales = read_kv_scales(path, spec, fit.kv.inner)
+        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, kv_scales)
     with phase("firstToken", report):
         smoke_test(runner, limits)
     scheduler = make_scheduler(limits)
@@ -221,7 +223,12 @@ def smoke_test(runner: Runner, limits: Limits) -> None:
 
 
 def make_runner(
-    model: Model, device: Device, fit: Fit, limits: Limits, requested: DecodePath
+    model: Model,
+    device: Device,
+    fit: Fit,
+    limits: Limits,
+    requested: DecodePath,
+    kv_scales: KvScales | None = None,
 ) -> tuple[Runner, DecodeStrategy]:
     """Allocate caches and buffers, and return the runner; on a GPU, every size of step has run once.
 
@@ -231,12 +238,13 @@ def make_runner(
         fit: sizes of the caches.
         limits: bounds of every step.
         requested: decode path of the settings.
+        kv_scales: scales of a quantized KV cache, of layers where they are not 1.
 
     Raises:
         GpuOutOfMemory: another process took memory that the ledger counted on.
     """
     ops = device.ops
-    cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv)), ops)
+    cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv)), ops, kv_scales)
     device.reserve(model.spec, limits.step)
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)

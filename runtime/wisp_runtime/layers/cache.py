@@ -5,13 +5,19 @@ Which block or slot belongs to which sequence is the engine's business (``engine
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
 from wisp_runtime.ops.protocol.cache import CacheOps
+
+KvScales = Mapping[int, tuple[float, float]]
+"""Scales of a layer's keys and values, by layer."""
 
 CopySlot = Callable[[Array, int, int], None]
 """Copy of one slot of a state's array to another: array, source, target."""
@@ -25,10 +31,12 @@ class LayerCache:
         arrays: for attention keys and values, ``[P, Hkv, Tb, Dh]`` each; for a recurrent mixer each array of
             its state, ``[slots, …]``.
         group: position of the layer's paged group: block tables and slots are ``batch.of_group(group)``'s.
+        encoding: format and scales of keys and values.
     """
 
     arrays: tuple[Array, ...]
     group: int = 0
+    encoding: KvEncoding = UNQUANTIZED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,11 @@ class ModelCache:
         """P, the number of blocks of the only group."""
         return int(self.keys.shape[1])
 
+    @property
+    def kv_formats(self) -> tuple[KvFormat, ...]:
+        """Formats of the layers' keys and values, each once."""
+        return tuple(dict.fromkeys(layer.encoding.format for layer in self.layers if layer is not None))
+
     def of_layer(self, index: int) -> LayerCache:
         """Return the cache of a layer that has one."""
         layer = self.layers[index]
@@ -84,8 +97,11 @@ def kv_cache(keys: Array, values: Array, block_tokens: int) -> ModelCache:
     return ModelCache(block_tokens, layers, ((keys, values),))
 
 
-def allocate(sizes: CacheSizes, ops: CacheOps) -> ModelCache:
+def allocate(sizes: CacheSizes, ops: CacheOps, kv_scales: KvScales | None = None) -> ModelCache:
     """Allocate caches of ``sizes``.
+
+    Args:
+        kv_scales: scales of layers that are not 1.
 
     Raises:
         GpuOutOfMemory: there is less memory than the ledger counted on.
@@ -95,10 +111,11 @@ def allocate(sizes: CacheSizes, ops: CacheOps) -> ModelCache:
     for index, pool in enumerate(sizes.pools):
         spec, count = pool.group.spec, len(pool.group.layers)
         shapes = spec.block_shapes(sizes.block_tokens)
-        arrays = tuple(ops.kv_arena((count, pool.blocks, *shape)) for shape in shapes)
+        arrays = tuple(ops.kv_arena((count, pool.blocks, *shape), spec.format) for shape in shapes)
         groups.append(arrays)
         for row, layer in enumerate(pool.group.layers):
-            layers[layer] = LayerCache(tuple(array[row] for array in arrays), index)
+            encoding = _encoding(spec.format, (kv_scales or {}).get(layer, (1.0, 1.0)))
+            layers[layer] = LayerCache(tuple(array[row] for array in arrays), index, encoding)
     states: list[Array] = []
     for group in sizes.states:
         slots, count = sizes.state_slots + sizes.snapshots, len(group.layers)
@@ -111,10 +128,16 @@ def allocate(sizes: CacheSizes, ops: CacheOps) -> ModelCache:
     return ModelCache(sizes.block_tokens, of_layers, tuple(groups), tuple(states), ops.copy_slot)
 
 
-def allocate_blocks(spec: ModelSpec, ops: CacheOps, *, blocks: int, block_tokens: int) -> ModelCache:
+def _encoding(kv_format: KvFormat, scales: tuple[float, float]) -> KvEncoding:
+    return KvEncoding(kv_format, *scales) if kv_format.has_layer_scale else KvEncoding(kv_format)
+
+
+def allocate_blocks(
+    spec: ModelSpec, ops: CacheOps, *, blocks: int, block_tokens: int, kv: KvLayers | str = "bf16"
+) -> ModelCache:
     """Allocate caches of a model without recurrent state: ``blocks`` blocks of ``block_tokens`` tokens."""
     sizes = cache_sizes(
-        model_groups(spec, "bf16"),
+        model_groups(spec, kv),
         blocks,
         block_tokens=block_tokens,
         max_concurrent=blocks,

@@ -52,7 +52,7 @@ TOLERATION = {"key": "gpu", "value": "x"}
             "only means something with effect NoExecute",
         ),
         ({"runtime": {"quantization": "fp8"}}, "must be auto or bf16 on the CPU"),
-        ({"runtime": {"kvCacheDtype": "fp8"}}, "must be auto or bf16 on the CPU"),
+        ({"runtime": {"kvCacheBf16Layers": 1}}, "keeps layers out of a smaller format"),
         ({"runtime": {"env": [{"name": "WISP_PORT", "value": "1"}]}}, "must not set WISP_* variables"),
         ({"runtime": {"env": [{"name": "A"}]}}, "either a value or a secretRef"),
         ({"runtime": {"maxContext": 0}}, "spec.runtime.maxContext"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.spec.model import dense_layer
 from wisp_plan.units import GIB
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
@@ -97,8 +97,8 @@ def select_strategy(
     max_sequences = (
         limits.max_running if limits.separate_prefill_decode else min(limits.max_running, _FASTER_UP_TO)
     )
-    model = forward_pass.model
-    kernel = _refusal(requested, model.spec, limits, co_running) or load_persistent(model, ops, max_sequences)
+    model, why_not = forward_pass.model, _refusal(requested, forward_pass, limits, co_running)
+    kernel = why_not or load_persistent(model, ops, max_sequences)
     if not isinstance(kernel, str):
         best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
         why = None
@@ -127,7 +127,8 @@ def load_persistent(model: Model, ops: Ops, max_sequences: int) -> PersistentKer
     return ops.persistent_kernel(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
 
 
-def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, co_running: int) -> str | None:
+def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, co_running: int) -> str | None:
+    spec, formats = forward_pass.model.spec, forward_pass.cache.kv_formats
     if requested == "general":
         return "--decode-path general"
     if hang := decode_hang():
@@ -135,6 +136,9 @@ def _refusal(requested: DecodePath, spec: ModelSpec, limits: Limits, co_running:
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
     if is_small and not limits.separate_prefill_decode:
         return "the model is small: barriers of the persistent kernel take longer than launches of the others"
+    if any(kv_format.is_quantized for kv_format in formats):
+        names = " and ".join(kv_format.name for kv_format in formats)
+        return f"keys and values are {names}: the persistent kernel reads bf16 alone"
     if limits.block_tokens % STEP_BLOCK_TOKENS:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"
     if co_running:

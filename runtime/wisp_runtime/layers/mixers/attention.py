@@ -43,7 +43,9 @@ class Attention:
         layer = cache.of_layer(self._layer)
         keys, values = layer.arrays
         batch = batch.of_group(layer.group)
-        q = ops.project_qkv(x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values)
-        mixed = ops.paged_attention(q, keys, values, batch, scale=spec.head_size**-0.5, window=spec.window)
+        projected = x, self._qkv, self._qkv_bias, self._heads, self._rope
+        q = ops.project_qkv(*projected, batch, keys, values, layer.encoding)
+        shape = {"scale": spec.head_size**-0.5, "window": spec.window}
+        mixed = ops.paged_attention(q, keys, values, batch, **shape, encoding=layer.encoding)
         mixed = mixed.reshape(len(x), -1)
         return self._output(mixed if rows is None else ops.gather_rows(mixed, rows))

@@ -6,7 +6,7 @@ For small models and for tests. Weights, activations and the cache are float32.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,27 +19,18 @@ from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
+from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
 from wisp_runtime.ops.protocol.weights import NamedWeights
-from wisp_runtime.ops.reference import Decode
 
 _ALIGNMENT_BYTES = 64
 _NUMBERS_AT_ONCE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _LastBatch:
-    """Decode tokens of the last attention's batch, and the shapes that they were listed for."""
-
-    batch: Batch
-    shapes: tuple[object, ...]
-    single: dict[int, Decode]
 
 
 def _dtype(weight: WeightSpec) -> np.dtype[Any]:
@@ -47,7 +38,7 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
     return STORED[weight.dtype or "F32"]
 
 
-class CpuOps:
+class CpuOps(PagedAttention):
     """NumPy as a device.
 
     Args:
@@ -60,9 +51,8 @@ class CpuOps:
     def __init__(self, threads: int | None = None) -> None:
         keep_blas_single_threaded()
         self._pairs_rows = has_small_gemms()
-        self._last: _LastBatch | None = None
         self._is_chosen = threads is not None
-        self._workers: Workers | None = None
+        super().__init__()
         self._use_threads(threads or 1)
 
     def choose_threads(self, spec: ModelSpec) -> None:
@@ -155,18 +145,6 @@ class CpuOps:
         """Return ``array``: host and device are one."""
         return array
 
-    def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate float32 zeros."""
-        return np.zeros(shape, np.float32)
-
-    def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:  # noqa: ARG002 (a GPU's business)
-        """Allocate float32 zeros."""
-        return np.zeros(shape, np.float32)
-
-    def copy_slot(self, array: Array, source: int, target: int) -> None:
-        """Copy one slot of recurrent state."""
-        array[target] = array[source]
-
     def to_host(self, array: Array) -> Array:
         """Return ``array``: host and device are one."""
         return array
@@ -232,6 +210,7 @@ class CpuOps:
         batch: Batch,
         keys: Array,
         values: Array,
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
         qkv = self.linear(x, weight, bias)
@@ -245,39 +224,13 @@ class CpuOps:
         checks.indices("positions", batch.positions, len(rope.cosines))
         cosines, sines = rope.cosines[batch.positions], rope.sines[batch.positions]
         self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
-        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values)
+        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values, encoding)
         return q
 
     def rope(self, x: Array, cosines: Array, sines: Array) -> None:
         """See :func:`.reference.rope`."""
         checks.rope(x, cosines, sines)
         reference.rope(x, cosines, sines)
-
-    def write_kv(self, k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
-        """See :func:`.reference.write_kv`."""
-        checks.cache(keys, values, k.shape[1:])
-        checks.same_shape("v", v, k.shape)
-        checks.same_shape("slots", slots, k.shape[:1])
-        reference.write_kv(k, v, slots, keys, values)
-
-    def paged_attention(
-        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
-    ) -> Array:
-        """See :func:`.reference.paged_attention`."""
-        checks.rank("q", q, 3)
-        checks.cache(keys, values, (keys.shape[1], q.shape[2]))
-        single = self._decodes(q, keys, batch, window)
-        return reference.paged_attention(
-            q, keys, values, batch, scale=scale, window=window, single=single, workers=self._workers
-        )
-
-    def _decodes(self, q: Array, keys: Array, batch: Batch, window: int | None) -> dict[int, Decode]:
-        """Check a batch and list its decode tokens, once for all layers."""
-        shapes, last = (q.shape, keys.shape, window), self._last
-        if last is None or last.batch is not batch or last.shapes != shapes:
-            checks.attention(q, keys, batch)
-            last = self._last = _LastBatch(batch, shapes, reference.decodes(batch, keys.shape[2], window))
-        return last.single
 
     def persistent_kernel(
         self,

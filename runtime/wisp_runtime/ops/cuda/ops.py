@@ -32,7 +32,7 @@ from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.attention import HeadLayout, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 from wisp_runtime.ops.protocol.weights import NamedWeights
@@ -179,6 +179,7 @@ class CudaOps(Arenas):
         batch: Batch,
         keys: Array,
         values: Array,
+        encoding: KvEncoding = UNQUANTIZED,  # noqa: ARG002 (FitRequest refuses all but bf16 yet)
     ) -> Array:
         """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`."""
         sizes = heads.queries, heads.keys, heads.size
@@ -197,7 +198,15 @@ class CudaOps(Arenas):
         return self._linear.fuses_rope and is_tile and heads.q_norm is None and heads.k_norm is None
 
     def paged_attention(
-        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        encoding: KvEncoding = UNQUANTIZED,  # noqa: ARG002 (FitRequest refuses all but bf16 yet)
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
         mix = self._mix_of(batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.kv_formats.plain import BF16
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.protocol.gemm import Matrix
 
@@ -36,6 +38,23 @@ class RopeTable:
     sines: Array
 
 
+@dataclass(frozen=True, slots=True)
+class KvEncoding:
+    """Encoding of one layer's cached keys and values.
+
+    Attributes:
+        format: format of both; on the CPU the unquantized one is float32, whatever its name.
+        k_scale, v_scale: scales of the layer, which multiply what is stored; 1 where the format has none.
+    """
+
+    format: KvFormat = BF16
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+
+
+UNQUANTIZED = KvEncoding()
+
+
 class AttentionOps(Protocol):
     """Softmax attention over the paged KV cache."""
 
@@ -49,6 +68,7 @@ class AttentionOps(Protocol):
         batch: Batch,
         keys: Array,
         values: Array,
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Project to Q, K and V, norm and rotate the heads of Q and K, write K and V to the cache, return Q.
 
@@ -60,7 +80,8 @@ class AttentionOps(Protocol):
             heads: head counts of a row, and the norms of Q and K.
             rope: the cosines and sines of every position.
             batch: the step; ``positions`` and ``slots`` are read.
-            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``.
+            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``; of a row's bytes if quantized.
+            encoding: their format and scales.
 
         Returns:
             ``[N, Hq, Dh]``; its rows may be farther apart.
@@ -68,7 +89,15 @@ class AttentionOps(Protocol):
         ...
 
     def paged_attention(
-        self, q: Array, keys: Array, values: Array, batch: Batch, *, scale: float, window: int | None
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
         ...

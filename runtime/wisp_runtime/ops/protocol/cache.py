@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.kv_formats.plain import BF16
 from wisp_runtime.batch import Array
 
 
 class CacheOps(Protocol):
     """Allocation of caches, and copies between slots of recurrent state."""
 
-    def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate an array of a paged group, as keys ``[L, P, Hkv, Tb, Dh]``; its contents are undefined."""
+    def kv_arena(self, shape: tuple[int, ...], kv_format: KvFormat = BF16) -> Array:
+        """Allocate an array of a paged group, as keys ``[L, P, Hkv, Tb, Dh]``; its contents are undefined.
+
+        Of a quantized format it holds bytes.
+        """
         ...
 
     def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
 
 _PER_ROW = (
     *("temperature", "top_k", "top_p", "min_p"),
@@ -55,12 +56,15 @@ def rope(x: Array, cosines: Array, sines: Array) -> None:
         )
 
 
-def cache(keys: Array, values: Array, head_shape: tuple[int, ...]) -> None:
-    """Require one layer's cache ``[P, Hkv, Tb, Dh]`` of that ``(Hkv, Dh)``."""
+def cache(
+    keys: Array, values: Array, head_shape: tuple[int, ...], encoding: KvEncoding = UNQUANTIZED
+) -> None:
+    """Require one layer's cache ``[P, Hkv, Tb, Dh]`` of that ``(Hkv, Dh)``; of bytes if quantized."""
     rank("keys", keys, 4)
     same_shape("values", values, keys.shape)
-    if (keys.shape[1], keys.shape[3]) != head_shape:
-        raise ShapeError(f"keys is {list(keys.shape)}, must be [P, {head_shape[0]}, Tb, {head_shape[-1]}]")
+    heads, row = head_shape[0], encoding.format.row_elements(head_shape[-1])
+    if (keys.shape[1], keys.shape[3]) != (heads, row):
+        raise ShapeError(f"keys is {list(keys.shape)}, must be [P, {heads}, Tb, {row}]")
 
 
 def attention(q: Array, keys: Array, batch: Batch) -> None:

@@ -12,12 +12,18 @@ import numpy as np
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cpu.threads import Workers
 from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes
+from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks
+from wisp_runtime.ops.reference.kv_cache.hadamard import rotate
 
 _MAX_ROWS_BY_BLOCK = 32  # few rows times a block is so small that OpenBLAS copies nothing: 4 times faster
 _MAX_SCORES = 8 << 20  # 32 MiB of float32: a long chunk over a long context is computed in slices
 
 
-def write_kv(k: Array, v: Array, slots: Array, keys: Array, values: Array) -> None:
+CachedKv = Array | QuantizedBlocks
+"""Keys or values of one layer: ``[P, Hkv, Tb, Dh]`` float32, or quantized."""
+
+
+def write_kv(k: Array, v: Array, slots: Array, keys: CachedKv, values: CachedKv) -> None:
     """Write each token's K and V to its slot of one layer's cache.
 
     Args:
@@ -26,14 +32,17 @@ def write_kv(k: Array, v: Array, slots: Array, keys: Array, values: Array) -> No
         keys, values: ``[P, Hkv, Tb, Dh]``.
     """
     blocks, offsets = np.divmod(slots, keys.shape[2])
-    keys[blocks, :, offsets] = k
-    values[blocks, :, offsets] = v
+    for rows, cache in ((k, keys), (v, values)):
+        if isinstance(cache, QuantizedBlocks):
+            cache.write(rows, slots)
+        else:
+            cache[blocks, :, offsets] = rows
 
 
 def paged_attention(
     q: Array,
-    keys: Array,
-    values: Array,
+    keys: CachedKv,
+    values: CachedKv,
     batch: Batch,
     *,
     scale: float,
@@ -57,6 +66,8 @@ def paged_attention(
 
     Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups).
     """
+    is_rotated = isinstance(keys, QuantizedBlocks) and keys.kv_format.is_rotated
+    q = rotate(q) if is_rotated else q
     out = np.empty(q.shape, np.float32)
     single = decodes(batch, keys.shape[2], window) if single is None else single
     attend_decodes(q, keys, values, list(single.values()), scale, out, workers)
@@ -71,7 +82,7 @@ def paged_attention(
             span = first_query + low - start, first_query + high - start
             attended = _gather(keys, values, batch.block_tables[row], span, window)
             out[low:high] = _attend(q[low:high], attended, span, scale, window)
-    return out
+    return rotate(out) if is_rotated else out
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,19 @@ class _Context:
     first: int
 
 
-def _gather(keys: Array, values: Array, table: Array, span: tuple[int, int], window: int | None) -> _Context:
+def _gather(
+    keys: CachedKv, values: CachedKv, table: Array, span: tuple[int, int], window: int | None
+) -> _Context:
     """Collect the context of queries at positions ``span``."""
     _, heads, block_tokens, size = keys.shape
     first_block = max(0, span[0] - window + 1) // block_tokens if window is not None else 0
     blocks = table[first_block : -(-span[1] // block_tokens)]
     first = first_block * block_tokens
-    by_head = values[blocks, np.arange(heads)[:, None]].reshape(heads, -1, size)
-    return _Context(np.take(keys, blocks, axis=0), by_head[:, : span[1] - first], first)
+    if isinstance(values, QuantizedBlocks):
+        by_head = values.take(blocks).swapaxes(0, 1).reshape(heads, -1, size)
+    else:
+        by_head = values[blocks, np.arange(heads)[:, None]].reshape(heads, -1, size)
+    return _Context(keys.take(blocks, axis=0), by_head[:, : span[1] - first], first)
 
 
 def _attend(q: Array, attended: _Context, span: tuple[int, int], scale: float, window: int | None) -> Array:

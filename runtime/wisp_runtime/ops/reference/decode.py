@@ -13,6 +13,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cpu.threads import Work, Workers
+from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks
 
 _MIN_BLOCKS_IN_PLACE = 8  # fewer cost more as a GEMM of their own than as copies
 
@@ -77,8 +78,8 @@ def _runs(table: Array, context: int, block_tokens: int) -> tuple[Run, ...]:
 
 def attend_decodes(
     q: Array,
-    keys: Array,
-    values: Array,
+    keys: Array | QuantizedBlocks,
+    values: Array | QuantizedBlocks,
     queries: list[Decode],
     scale: float,
     out: Array,
@@ -110,7 +111,9 @@ def attend_decodes(
     workers.split(work, attend)
 
 
-def _attend(q: Array, keys: Array, values: Array, decode: Decode, scale: float) -> Array:
+def _attend(
+    q: Array, keys: Array | QuantizedBlocks, values: Array | QuantizedBlocks, decode: Decode, scale: float
+) -> Array:
     """Return the attention of one query ``[Hq, Dh]`` to its sequence, ``[Hq, Dh]``."""
     (_, kv_heads, block_tokens, size), last = keys.shape, decode.runs[-1]
     queries = (q * np.float32(scale)).reshape(kv_heads, -1, size)
@@ -131,7 +134,7 @@ def _attend(q: Array, keys: Array, values: Array, decode: Decode, scale: float) 
     return mixed.reshape(q.shape)
 
 
-def _blocks_of(cache: Array, run: Run) -> Array:
+def _blocks_of(cache: Array | QuantizedBlocks, run: Run) -> Array:
     """Return a run's keys or values, ``[blocks, Hkv, Tb, Dh]``: a view if consecutive, else a copy."""
     return cache[run.blocks] if isinstance(run.blocks, slice) else cache.take(run.blocks, axis=0)
 

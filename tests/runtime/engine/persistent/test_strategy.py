@@ -65,7 +65,9 @@ def noisy(logits, batch):
     return logits + 5.0 * np.random.default_rng(1).standard_normal(logits.shape)
 
 
-def selected(wrong=right, why=None, requested="auto", co_running=0, limits=LIMITS, best_up_to=1 << 20):
+def selected(
+    wrong=right, why=None, requested="auto", co_running=0, limits=LIMITS, best_up_to=1 << 20, kv="bf16"
+):
     """The strategy, the forward pass that it is for, and the kernel that was tried."""
     model = make(max_context=LIMITS.max_context)
     kernel = Kernel(model, wrong)
@@ -81,7 +83,7 @@ def selected(wrong=right, why=None, requested="auto", co_running=0, limits=LIMIT
     gpu = Gpu()
     gpu.persistent_kernel = persistent_kernel
     cache = allocate_blocks(
-        model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens
+        model.spec, OPS, blocks=limits.cache.pools[0].blocks, block_tokens=limits.block_tokens, kv=kv
     )
     forward_pass = ForwardPass(model, cache)
     return select_strategy(requested, forward_pass, gpu, limits, co_running), forward_pass, kernel
@@ -99,6 +101,16 @@ def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width()
         "general",
         "general",
     ]
+
+
+def test_a_cache_that_the_kernel_cannot_read_takes_the_general_path():
+    strategy, forward_pass, kernel = selected(kv="fp8")
+    assert (strategy.path, strategy.why) == (
+        "general",
+        "keys and values are fp8: the persistent kernel reads bf16 alone",
+    )
+    assert forward_pass.persistent is None
+    assert kernel.rows == []
 
 
 def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_attention_has():

@@ -11,6 +11,8 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.kv_formats import plain
+from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.units import format_size
 from wisp_plan.weights.layout import held_elements, packed_elements
@@ -87,9 +89,9 @@ class Arenas:
         )
         return matrices if leading else matrices[0]
 
-    def kv_arena(self, shape: tuple[int, ...]) -> Array:
-        """Allocate keys or values in bf16. Their contents may be NaN: attention never lets it through."""
-        return allocate(shape, BF16, "the KV cache")
+    def kv_arena(self, shape: tuple[int, ...], kv_format: KvFormat = plain.BF16) -> Array:
+        """Allocate keys or values. Their contents may be NaN: attention never lets it through."""
+        return allocate(shape, np.dtype(np.uint8) if kv_format.is_quantized else BF16, "the KV cache")
 
     def state_arena(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate slots of recurrent state, and have the device's stream clear them."""
