@@ -93,7 +93,7 @@ class ServeConfig:
     quantization: Quantization = _choice(
         ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
         "auto",
-        "Format of weights in memory. Supported yet: bf16, which auto chooses; the others are refused.",
+        "Format of weights in memory; auto: as stored, where the GPU has kernels for that, else bf16.",
     )
     kv_cache_dtype: KVCacheDtype = _choice(
         get_args(KVCacheDtype),

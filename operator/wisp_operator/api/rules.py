@@ -223,8 +223,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "spec.runtime.quantization must be auto or bf16 on the CPU (spec.gpu.count 0): the other formats "
-        "need kernels, which no GPU has in this version either.",
+        "spec.runtime.quantization must be auto or bf16 on the CPU (spec.gpu.count 0), which computes in "
+        "float32: the other formats are held by GPUs. Set it to auto, or spec.gpu.count to 1.",
         ("spec.gpu.count", "spec.runtime.quantization"),
         lambda m: _on_gpu(m.spec) or m.spec.runtime.quantization in ("auto", "bf16"),
     ),

@@ -41,8 +41,11 @@ class Remedy:
 def find_remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tuple[Remedy, ...]:
     """List changes that make ``request`` fit, the least intrusive first.
 
-    One change of a setting where one suffices, else two together, else larger hardware.
+    One change of a setting where one suffices, else two together, else other hardware; where there are no
+    kernels, that alone helps.
     """
+    if not request.has_kernels:
+        return (_hardware(request, candidate),)
     available = candidate.available_bytes
     singles = tuple(_single_changes(spec, request, available))
     if singles:
@@ -145,5 +148,5 @@ def _hardware(request: FitRequest, candidate: Candidate) -> Remedy:
     size = f"{math.ceil((needed / DEFAULT_FRACTION + DRIVER_BYTES) / GIB)} GiB"
     card = smallest_card(needed)
     if card is None:
-        return Remedy("gpu", size, f"a GPU of at least {size}, which is more than any card we know")
+        return Remedy("gpu", size, f"a GPU of at least {size}, which is more than any card that has kernels")
     return Remedy("gpu", card.name, f"gpu: a card of at least {size} (e.g. {card.name})")

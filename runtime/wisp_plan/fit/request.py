@@ -64,6 +64,11 @@ class FitRequest:
         return BF16, *(name for name in ROUNDED if name in self.formats_available)
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether the runtime has kernels for the device at all."""
+        return self.device == "cpu" or bool(self.formats_available)
+
+    @property
     def kv_formats(self) -> tuple[str, ...]:
         """KV formats that the runtime can serve."""
         available = self.kv_dtypes_available

@@ -19,6 +19,8 @@ from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import format_size
+from wisp_plan.weights.held import BF16
+from wisp_plan.weights.stored import as_found
 from wisp_plan.weights.tensors import check_tensors
 
 __all__ = ["Fit", "FitRequest", "Remedy", "check"]
@@ -134,12 +136,14 @@ def check(
     request.check(spec)
     if tensors is not None:
         check_tensors(spec, tensors.by_name)
+        spec = as_found(spec, tensors.by_name)
     candidate = resolve(spec, request, available_bytes)
     request = replace(request, max_concurrent=candidate.required.options.max_concurrent)
-    remedies = () if candidate.fits else find_remedies(spec, request, candidate)
-    ledger = allocate(spec, request, candidate)
+    fits = candidate.fits and request.has_kernels
+    remedies = () if fits else find_remedies(spec, request, candidate)
+    ledger = allocate(spec, request, candidate) if fits else candidate.required
     return Fit(
-        fits=candidate.fits,
+        fits=fits,
         message=_message(spec, request, candidate, remedies, device_name),
         ledger=ledger,
         required_bytes=candidate.required.total_bytes,
@@ -150,7 +154,7 @@ def check(
         max_step_tokens=ledger.options.max_step_tokens,
         quantization=ledger.weight_format,
         kv_dtype=ledger.options.kv_dtype,
-        kv_blocks=ledger.options.kv_blocks if candidate.fits else 0,
+        kv_blocks=ledger.options.kv_blocks if fits else 0,
         block_tokens=request.block_tokens,
         remedies=remedies,
         basis="config" if tensors is None else "checkpoint",
@@ -162,7 +166,12 @@ def _message(
 ) -> str:
     device = device_name if device_name.startswith(("the ", "this ")) else f"the {device_name}"
     needs = f"needs {format_size(candidate.required.total_bytes)}"
+    if candidate.required.weight_format not in (BF16, "float32"):
+        needs += f" with weights in {candidate.required.weight_format}"
     has = f"{device} has {format_size(candidate.available_bytes)} free"
+    advice = ", or ".join(remedy.text for remedy in remedies)
+    if not request.has_kernels:
+        return f"{needs}, and there are no kernels for {device}; fits with {advice}"
     if candidate.fits:
         is_shortened = candidate.max_context < spec.max_context and request.max_context is None
         why = (
@@ -170,7 +179,6 @@ def _message(
         )
         limit = f" (of the model's {spec.max_context}, {why})" if is_shortened else ""
         return f"{needs} for a context of {candidate.max_context} tokens{limit}, {has}"
-    advice = ", or ".join(remedy.text for remedy in remedies)
     if candidate.headroom_bytes >= 0 and candidate.kv_limit_bytes is not None:
         cache, allowed = format_size(candidate.required.kv_cache_bytes), format_size(candidate.kv_limit_bytes)
         return (

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from wisp_plan.errors import UnknownCard
 from wisp_plan.hardware.catalogue import CARDS, Card, hardware_of
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.units import GIB, MIB, format_size
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -74,14 +75,16 @@ def usable_bytes(card: Card, fraction: float = DEFAULT_FRACTION) -> int:
 
 
 def smallest_card(needed_bytes: int, fraction: float = DEFAULT_FRACTION) -> Card | None:
-    """Return the smallest data-centre card with bf16 and ``needed_bytes`` usable, or None.
+    """Return the smallest data-centre card with kernels and ``needed_bytes`` usable, or None.
 
     Among cards that differ by less than a GiB, the first of the catalogue is returned.
     """
     fitting = [
         card
         for card in CARDS
-        if card.is_datacenter and card.capability >= (8, 0) and usable_bytes(card, fraction) >= needed_bytes
+        if card.is_datacenter
+        and kernel_formats(card.hardware)
+        and usable_bytes(card, fraction) >= needed_bytes
     ]
     return min(fitting, key=lambda card: round(card.memory_bytes / GIB), default=None)
 

@@ -18,7 +18,7 @@ from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
-from wisp_plan.weights.sizes import Device, weight_bytes, weight_format
+from wisp_plan.weights.sizes import Device, weight_bytes
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
@@ -104,6 +104,7 @@ class Ledger:
         cache: caches of all layers.
         options: settings of the computation.
         weight_format: formats of the projections by name: ``bf16``, ``fp8``, ``int4, bf16``.
+        weight_description: the same for people, with what the checkpoint has.
     """
 
     weights_bytes: int
@@ -114,6 +115,7 @@ class Ledger:
     cache: CacheSizes
     options: LedgerOptions
     weight_format: str
+    weight_description: str
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -133,11 +135,10 @@ class Ledger:
     def rows(self) -> tuple[Row, ...]:
         """Return the ledger line by line, as a table shows it; rows of 0 bytes are included."""
         o = self.options
-        held = self.weight_format
         tokens = o.kv_blocks * o.block_tokens
         return (
-            Row("weights", self.weights_bytes, f"held as {held}"),
-            Row("scales", self.scales_bytes, f"of {held} weights"),
+            Row("weights", self.weights_bytes, self.weight_description),
+            Row("scales", self.scales_bytes, "scales and zero points, padding included"),
             Row(
                 "KV cache",
                 self.kv_cache_bytes,
@@ -162,7 +163,8 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
         context_bytes=context if is_cuda else 0,
         cache=cache_of(spec, options),
         options=options,
-        weight_format=weight_format(spec, options.quantization, options.device, options.formats),
+        weight_format=weights.format,
+        weight_description=weights.description,
     )
 
 

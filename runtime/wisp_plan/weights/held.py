@@ -5,6 +5,7 @@ The arena, the ledger, the loader and every text about weights ask here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -97,21 +98,29 @@ def held_name(weights: Iterable[WeightSpec]) -> str:
 
 
 def describe_held(weights: Iterable[WeightSpec]) -> str:
-    """Return the formats of projections for people: ``fp8 (E4M3, 128 x 128), held as stored``."""
-    kinds: dict[str, str] = {}
+    """Return the formats of weights for people, those of most bytes first.
+
+    For example ``fp8 (E4M3, 128 x 128) as stored; embeddings and head bf16``.
+    """
+    elements: dict[str, int] = {}
+    is_quantized = False
     for weight in weights:
         if weight.role == "projection":
-            kinds.setdefault(*_described(weight))
-    return "; ".join(f"{name}, {kinds[name]}" if kinds[name] else name for name in kinds)
+            name = _described(weight)
+            elements[name] = elements.get(name, 0) + math.prod(weight.shape)
+            is_quantized |= weight.held is not None
+    names = sorted(elements, key=lambda name: -elements[name]) or [BF16]
+    if not is_quantized:
+        return "; ".join(names)
+    others = "some projections, embeddings and head" if BF16 in names else "embeddings and head"
+    return "; ".join([*(name for name in names if name != BF16), f"{others} {BF16}"])
 
 
-def _described(weight: WeightSpec) -> tuple[str, str]:
+def _described(weight: WeightSpec) -> str:
     stored, held = weight.stored, weight.held
     if held is None:
-        return BF16, "" if stored is None else f"dequantized from {stored.name}"
-    if stored is None:
-        return _title(held), "rounded at load"
-    return _title(held, stored.scheme), "held as stored"
+        return BF16 if stored is None else f"{BF16}, dequantized from {stored.name}"
+    return f"{_title(held)} rounded at load" if stored is None else f"{_title(held, stored.scheme)} as stored"
 
 
 _NUMBERS = {"e4m3": "E4M3", "e2m1": "E2M1"}
@@ -119,14 +128,14 @@ _NUMBERS = {"e4m3": "E4M3", "e2m1": "E2M1"}
 
 def _title(packed: PackedFormat, scheme: Scheme | None = None) -> str:
     """Return a format's name, numbers and block of a scale; the checkpoint's block where it has one."""
-    numbers = _NUMBERS.get(packed.numbers, packed.numbers)
     if scheme is not None and scheme.rows > 1:
         block = f"{scheme.rows} x {scheme.columns}"
     elif packed.group:
         block = f"groups of {packed.group}" + ", zero points" * packed.has_zero_points
     else:
         block = "a scale a row"
-    return f"{packed.name.partition('_')[0]} ({numbers}, {block})"
+    numbers = f"{_NUMBERS[packed.numbers]}, " if packed.numbers in _NUMBERS else ""
+    return f"{packed.name.partition('_')[0]} ({numbers}{block})"
 
 
 def _rounded(request: str, columns: int) -> PackedFormat | None:

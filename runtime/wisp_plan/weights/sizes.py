@@ -10,18 +10,28 @@ from typing import Literal
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.declaration import declare
-from wisp_plan.weights.held import held_name, held_weights
+from wisp_plan.weights.held import BF16, describe_held, held_name, held_weights
 from wisp_plan.weights.layout import held_bytes
 
 Device = Literal["cuda", "cpu"]
+_CPU = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
-    """Memory for a model's weights: the weights themselves, and the scales of the quantized ones."""
+    """Memory for a model's weights.
+
+    Attributes:
+        weights: bytes of the weights themselves.
+        scales: bytes of scales and zero points of the quantized ones.
+        format: formats of the projections by name: ``bf16``, ``fp8``, ``int4, bf16``, ``float32``.
+        description: the same for people, with what the checkpoint has.
+    """
 
     weights: int
     scales: int
+    format: str
+    description: str
 
 
 @lru_cache(maxsize=256)
@@ -37,14 +47,16 @@ def weight_bytes(
         formats: packed formats that the device has kernels for.
     """
     if device == "cpu":
-        return WeightBytes(parameters(spec) * 4, 0)
-    sizes = [held_bytes(weight) for weight in held_weights(spec, quantization, formats)]
-    return WeightBytes(sum(codes for codes, _ in sizes), sum(scales for _, scales in sizes))
-
-
-def weight_format(spec: ModelSpec, quantization: str, device: Device, formats: tuple[str, ...]) -> str:
-    """Return the formats of projections by name; arguments as of :func:`weight_bytes`."""
-    return "float32" if device == "cpu" else held_name(held_weights(spec, quantization, formats))
+        held = describe_held(held_weights(spec, BF16, ())).replace(BF16, _CPU)
+        return WeightBytes(parameters(spec) * 4, 0, _CPU, held)
+    weights = held_weights(spec, quantization, formats)
+    sizes = [held_bytes(weight) for weight in weights]
+    return WeightBytes(
+        sum(codes for codes, _ in sizes),
+        sum(scales for _, scales in sizes),
+        held_name(weights),
+        describe_held(weights),
+    )
 
 
 def parameters(spec: ModelSpec) -> int:

@@ -2,8 +2,8 @@
 
 Each phase is reported as it begins, progresses and ends. Order on a GPU: from the first moment a thread
 makes the context (C code, without Python's lock) while the model is resolved and CuPy is imported. Then
-memory is checked against the card's free memory; only then are the files' headers read, which takes
-milliseconds, and the weights. While threads read, the model's tables are made. All that, from the import of
+files' headers are read, which takes milliseconds, and memory is checked against the card's free memory; only
+then are weights read. While threads read, the model's tables are made. All that, from the import of
 CuPy on, is the phase "weights". The phase "kernels" follows before the first step: the KV cache, and on a
 GPU one step of every size, so that nothing is loaded or allocated later.
 """
@@ -36,7 +36,7 @@ from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams,
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales, allocate
 from wisp_runtime.models.kv_scales import read_kv_scales
-from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops import registry
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device, Memory
@@ -88,8 +88,9 @@ def start(config: ServeConfig, report: Report) -> Engine:
             device.ops.set_batch_invariant()
         memory = device.memory()
         device.require_model(spec, config.block_tokens)
-        fit = require_fit(spec, config, memory)
-        model = load_model(path, spec, device.ops, progress, device.comm)
+        checkpoint = open_checkpoint(path, spec, rank=device.comm.rank, ranks=device.comm.size)
+        fit = require_fit(checkpoint.spec, config, memory)
+        model = checkpoint.load(device.ops, progress, comm=device.comm)
     limits = limits_of(spec, config, fit)
     with phase("kernels", report):
         kv_scales = read_kv_scales(path, spec, fit.kv.inner)
@@ -154,7 +155,7 @@ def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progr
 
 
 def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
-    """Check ``spec`` against the memory that is free now.
+    """Check ``spec``, of a checkpoint :attr:`.load.Checkpoint.spec`, against the memory that is free now.
 
     Memory that this process holds already (a GPU's context) counts neither as free nor against the model.
 
@@ -176,6 +177,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         kv_cache_bytes=config.kv_cache_memory,
         context_bytes=held_bytes,
         sm_count=memory.sm_count,
+        formats_available=memory.formats,
     )
     usable = int(memory.free_bytes * config.memory_fraction) + held_bytes
     try:

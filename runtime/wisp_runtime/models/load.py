@@ -16,7 +16,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare, shard
-from wisp_plan.weights.stored import as_stored
+from wisp_plan.weights.stored import as_found, as_stored
 from wisp_plan.weights.tensors import check_tensors, tensors_of
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
@@ -56,7 +56,7 @@ class Checkpoint:
 
     Attributes:
         path: the folder.
-        spec: dimensions of the model.
+        spec: dimensions of the model, and the quantized layers that the headers have.
         tensors: index of its tensors.
         weights: the weights that are read from them, in their stored formats.
     """
@@ -124,6 +124,7 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     try:
         tensors = read_directory(path)
         check_tensors(spec, tensors.by_name)
+        spec = as_found(spec, tensors.by_name)
         weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name, spec.quantization)
         with Files(path, stating_files(weights, tensors.by_name)) as files:
             check_stated_shapes(files, weights, tensors.by_name)

@@ -127,9 +127,19 @@ def test_the_designs_own_example_reads_like_it(spec_of):
     )
 
 
+@pytest.mark.parametrize("card", ["t4", "b200"])
+@pytest.mark.parametrize(("layers", "remedy"), [(32, "L4"), (130, "A100-80GB"), (600, "286 GiB")])
+def test_a_card_without_kernels_serves_nothing_and_no_setting_helps(spec_of, card, layers, remedy):
+    spec = spec_of("llama-3-8b", num_hidden_layers=layers)
+    fit = on(card, spec, request_of(formats_available=(), max_context=4096))
+    assert (fit.fits, fit.kv_blocks, fit.ledger.total_bytes) == (False, 0, fit.required_bytes)
+    assert f"and there are no kernels for the {fit.device_name}; fits with " in fit.message
+    assert [(remedy.setting, remedy.value) for remedy in fit.remedies] == [("gpu", remedy)]
+
+
 def test_a_model_beyond_every_card_is_refused(spec_of):
     spec = spec_of("llama-3-8b", num_hidden_layers=600)
-    assert "more than any card we know" in on("b300", spec).message
+    assert "more than any card that has kernels" in on("b300", spec).message
 
 
 def test_the_refusal_on_this_machine_has_the_needed_memory(spec_of):

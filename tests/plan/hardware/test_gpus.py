@@ -134,15 +134,14 @@ def test_labels_that_do_not_say_enough_are_refused(node, said):
 @pytest.mark.parametrize(
     ("needed_gib", "expect"),
     [
-        (1, "L4"),  # not a T4, which has no bf16, nor a desktop card
+        (1, "L4"),  # not a T4, which has no kernels, nor a desktop card
         (19, "L4"),
         (20, "A30"),
         (30, "A100-40GB"),
         (39, "L40S"),
         (60, "A100-80GB"),
-        (150, "B200"),
-        (241, "B300"),
-        (242, None),
+        (120, "H200"),
+        (150, None),  # a B200 would hold it, and is refused: it has no kernels
     ],
 )
 def test_the_smallest_card_that_suffices_is_proposed(needed_gib, expect):

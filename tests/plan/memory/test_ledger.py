@@ -159,7 +159,9 @@ def test_the_total_is_the_sum_of_the_rows_and_each_row_is_explained(spec_of):
     rows = {row.name: row for row in ledger.rows()}
     assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context"]
     assert ledger.total_bytes == sum(row.size_bytes for row in rows.values())
-    assert rows["weights"].explanation == "held as fp8"
+    assert (
+        rows["weights"].explanation == "fp8 (E4M3, a scale a row) rounded at load; embeddings and head bf16"
+    )
     assert rows["KV cache"].explanation == "1600 tokens of 131072 B, bf16"
     assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
 

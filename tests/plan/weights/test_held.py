@@ -99,17 +99,21 @@ def test_layers_that_a_quantized_checkpoint_leaves_out_are_not_rounded(spec_of):
     spec = replace(spec, quantization=Quantization("fp8", (ignored, Rule(LAYERS, BLOCK))))
     weights = held_weights(spec, "fp8", ALL)
     assert held_name(weights) == "fp8_block, bf16"
-    assert describe_held(weights) == "bf16; fp8 (E4M3, 128 x 128), held as stored"
+    assert describe_held(weights) == (
+        "fp8 (E4M3, 128 x 128) as stored; some projections, embeddings and head bf16"
+    )
     assert {weight.held for weight in weights if weight.name.startswith("layers.0.")} == {None}
 
 
 def test_the_words_for_weights_name_what_was_done_with_them(spec_of):
     spec = spec_of("llama-3-8b")
     assert describe_held(held_weights(spec, "auto", ALL)) == "bf16"
-    assert describe_held(held_weights(spec, "int8", ALL)) == "int8 (int8, a scale a row), rounded at load"
+    assert describe_held(held_weights(spec, "int8", ALL)) == (
+        "int8 (a scale a row) rounded at load; embeddings and head bf16"
+    )
     spec = replace(spec, quantization=Quantization("gptq", (Rule(LAYERS, GPTQ),)))
     held = describe_held(held_weights(spec, "auto", ALL))
-    assert held == "int4 (int4, groups of 128), held as stored"
+    assert held == "int4 (groups of 128) as stored; embeddings and head bf16"
     assert describe_held(held_weights(spec, "bf16", ALL)) == "bf16, dequantized from gptq int4"
 
 

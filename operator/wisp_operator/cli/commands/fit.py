@@ -55,7 +55,7 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
 @click.option(
     "--quantization",
     type=click.Choice(["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]),
-    help="Of the weights. Served yet: bf16, which auto takes; the others are refused.",
+    help="Of the weights; auto: as stored, where the card has kernels for that (docs/quantization.md).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:

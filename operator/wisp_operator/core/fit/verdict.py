@@ -18,7 +18,9 @@ from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card, usable_bytes
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
+from wisp_plan.weights.held import BF16
 
 MAX_MESSAGE_CHARACTERS = 1000
 
@@ -79,11 +81,13 @@ class Device:
         kind: cpu or cuda.
         name: name in messages: ``L4``, ``this machine``.
         available_bytes: memory that the model may take, CUDA's own context included.
+        hardware: generation of the GPU, by its folder of kernels; None is unknown, or the CPU.
     """
 
     kind: Literal["cpu", "cuda"]
     name: str
     available_bytes: int
+    hardware: str | None = None
 
 
 def device_of(gpu: Gpu) -> Device | None:
@@ -104,7 +108,7 @@ def device_of(gpu: Gpu) -> Device | None:
 
 def of_card(card: Card) -> Device:
     """Make a device of a card of the catalogue, with no other process on it."""
-    return Device("cuda", card.name, usable_bytes(card))
+    return Device("cuda", card.name, usable_bytes(card), card.hardware)
 
 
 def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
@@ -120,6 +124,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         max_concurrent=None if runtime.max_concurrent == "auto" else runtime.max_concurrent,
         max_auto_concurrent=BATCH_SIZES[-1] if runtime.deterministic else None,
         quantization=runtime.quantization,
+        formats_available=kernel_formats(device.hardware) if device.kind == "cuda" else (BF16,),
         kv_dtype=runtime.kv_cache_dtype,
         kv_bf16_layers=runtime.kv_cache_bf16_layers,
         device=device.kind,

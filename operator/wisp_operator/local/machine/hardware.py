@@ -15,8 +15,9 @@ from wisp_operator.core.fit.worker import FitJob
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.pod_template import Device as Choice
+from wisp_plan.errors import UnknownCard
 from wisp_plan.hardware import host
-from wisp_plan.hardware.gpus import DEFAULT_FRACTION
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 
 logger = logging.getLogger(__name__)
 MIB = 2**20
@@ -73,7 +74,9 @@ def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> verdict.Device:
     wants_gpu = choice == "cuda" or (choice == "auto" and gpu.count > 0)
     if wants_gpu and gpus:
         card = max(gpus, key=lambda card: card.free_bytes)
-        return verdict.Device("cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION))
+        return verdict.Device(
+            "cuda", card.name, int(card.free_bytes * DEFAULT_FRACTION), _hardware(card.name)
+        )
     return verdict.Device("cpu", THIS_MACHINE, int(free_memory_bytes() * DEFAULT_FRACTION))
 
 
@@ -125,6 +128,14 @@ def files_of(model: InferenceModel) -> sources.Files | None:
         SourceError: the configured hub is no URL.
     """
     return sources.files_of(model.spec.model, endpoint=config.hub_endpoint(), token=config.hub_token() or "")
+
+
+def _hardware(name: str) -> str | None:
+    """Return the generation of a GPU by the driver's name for it; None if it is in no catalogue."""
+    try:
+        return find_card(name).hardware
+    except UnknownCard:
+        return None
 
 
 def _card(line: str) -> Card | None:

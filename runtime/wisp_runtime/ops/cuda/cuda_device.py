@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import cupy as cp
 
+from wisp_plan.hardware.catalogue import hardware_of
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.none import NO_COMM
@@ -67,4 +69,5 @@ def memory_of(gpu: Gpu) -> Memory:
     with translate("asking for the GPU's memory"):
         total_bytes = int(cp.cuda.runtime.memGetInfo()[1])
     held_bytes = context_prefetch.process_bytes(gpu.index)
-    return Memory("cuda", gpu.name, free_bytes, total_bytes, held_bytes, gpu.sm_count)
+    formats = kernel_formats(hardware_of(gpu.capability))
+    return Memory("cuda", gpu.name, free_bytes, total_bytes, held_bytes, gpu.sm_count, formats)

@@ -27,6 +27,7 @@ class Memory:
         total_bytes: all memory of a GPU, in use or not.
         process_bytes: a GPU's memory that this process holds already, its context included; None is unknown.
         sm_count: SMs of a GPU.
+        formats: weight formats that the device has kernels for (:mod:`wisp_plan.hardware.kernel_formats`).
     """
 
     device: Literal["cpu", "cuda"]
@@ -35,6 +36,7 @@ class Memory:
     total_bytes: int = 0
     process_bytes: int | None = None
     sm_count: int | None = None
+    formats: tuple[str, ...] = ("bf16",)
 
 
 class Device(Protocol):
