@@ -1,0 +1,46 @@
+"""The tables of docs/quantization.md are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text()
+EXTENT = 4096
+NAMES = {"bf16", *PACKED_FORMATS}
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """The cells of a section's first table, without its head."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def named(cell: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`(\w+)`", cell))
+
+
+def test_the_kernels_of_each_generation_are_listed():
+    listed = {gpu.split()[0].lower(): named(formats) for gpu, formats in rows_of("Kernels by GPU")}
+    assert listed.pop("others") == ()
+    assert listed == dict(KERNEL_FORMATS)
+
+
+def test_every_format_is_listed_with_its_bytes():
+    rows = {named(row[0])[0]: row for row in rows_of("Bytes a weight")}
+    assert float(rows.pop("bf16")[-1]) == 2
+    assert list(rows) == list(PACKED_FORMATS)
+    for name, (_, scale, zero_points, size) in rows.items():
+        packed = PACKED_FORMATS[name]
+        assert float(size) == round(packed.sections(EXTENT, EXTENT)[2] / EXTENT**2, 4), name
+        assert (zero_points == "–") is not packed.has_zero_points
+        assert scale.startswith(f"{packed.group} " if packed.group else "a ")
+
+
+def test_each_packed_format_is_what_some_checkpoint_becomes():
+    held = {name for row in rows_of("What a checkpoint becomes") for name in named(row[1])}
+    assert held == set(PACKED_FORMATS)
