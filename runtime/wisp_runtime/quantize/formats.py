@@ -68,7 +68,7 @@ class TargetFormat:
         name: name on the command line.
         form: compressed-tensors' name.
         weights, activations: its descriptions of the numbers; activations None: they stay as they are.
-        groups: possible numbers of columns that share a scale, best first; 0: the whole row.
+        groups: possible numbers of columns that share a scale, the largest first; 0: the whole row.
         has_tensor_scale: whether weights that are computed together share one more scale.
     """
 
@@ -79,9 +79,19 @@ class TargetFormat:
     groups: tuple[int, ...]
     has_tensor_scale: bool = False
 
-    def group_of(self, columns: int) -> int | None:
-        """Return how many of ``columns`` share a scale; None: no group divides them."""
-        return next((group for group in self.groups if group == 0 or columns % group == 0), None)
+    def choose_group(self, elements: Mapping[int, int]) -> int:
+        """Return how many columns share a scale: the group by which most weights can be quantized.
+
+        One for all layers, because transformers takes the first group of a checkpoint for every layer.
+
+        Args:
+            elements: number of weights by their columns.
+        """
+
+        def quantized(group: int) -> int:
+            return sum(count for columns, count in elements.items() if divides(group, columns))
+
+        return max(self.groups, key=quantized)
 
     def layout(self, weight: str, shape: tuple[int, int], group: int, scale_dtype: str) -> Layout:
         """Return the stored tensors of a weight.
@@ -89,7 +99,7 @@ class TargetFormat:
         Args:
             weight: name of the unquantized tensor, ``….weight``.
             shape: N and K.
-            group: result of :meth:`group_of`.
+            group: result of :meth:`choose_group`.
             scale_dtype: ``BF16`` or ``F16``, the dtype of an INT4 group's scale.
         """
         rows, columns = shape
@@ -124,31 +134,33 @@ class TargetFormat:
             case _:
                 return partial(nvfp4_groups, tensor_scale=tensor_scale)
 
-    def section(self, targets: Mapping[int, list[str]], ignored: list[str]) -> dict[str, object]:
+    def section(self, group: int, ignored: list[str]) -> dict[str, object]:
         """Return the ``quantization_config``.
 
         Args:
-            targets: layers of each size of group, by names or ``re:`` patterns.
+            group: result of :meth:`choose_group`.
             ignored: layers that are not quantized.
         """
-        groups = {
-            f"group_{number}": {
-                "targets": names,
-                "weights": {**self.weights, "group_size": group or None},
-                "input_activations": dict(self.activations) if self.activations else None,
-                "output_activations": None,
-                "format": self.form,
-            }
-            for number, (group, names) in enumerate(targets.items())
+        layers = {
+            "targets": ["Linear"],
+            "weights": {**self.weights, "group_size": group or None},
+            "input_activations": dict(self.activations) if self.activations else None,
+            "output_activations": None,
+            "format": self.form,
         }
         return {
             "quant_method": "compressed-tensors",
             "quantization_status": "compressed",
             "format": self.form,
-            "config_groups": groups,
+            "config_groups": {"group_0": layers},
             "ignore": ignored,
             "kv_cache_scheme": None,
         }
+
+
+def divides(group: int, columns: int) -> bool:
+    """Whether columns split into groups of so many; 0 is the whole row."""
+    return group == 0 or columns % group == 0
 
 
 def _f16(scales: Array) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +11,7 @@ from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
 from wisp_plan.weights.declaration import declare
-from wisp_runtime.quantize.formats import Layout, OutputTensor, TargetFormat
+from wisp_runtime.quantize.formats import Layout, OutputTensor, TargetFormat, divides
 
 HEAD = "lm_head"
 
@@ -68,12 +70,14 @@ class CheckpointPlan:
     """The tensors to write.
 
     Attributes:
-        items: in the order of the files that are read.
+        items: tensors in the order of the files that are read.
+        group: columns that share a scale; 0: the whole row.
         kept: projections that stay as they are.
         unused: layers with a matrix that the model does not use; they stay as they are.
     """
 
     items: tuple[CopiedTensor | QuantizedTensor, ...]
+    group: int
     kept: tuple[KeptLayer, ...]
     unused: tuple[str, ...]
 
@@ -84,28 +88,26 @@ class CheckpointPlan:
 
     def section(self, target: TargetFormat) -> dict[str, object]:
         """Return the ``quantization_config`` of the result."""
-        targets: dict[int, list[str]] = {}
-        for item in self.quantized:
-            targets.setdefault(item.group, []).append(item.layer)
         ignored = [HEAD, *(kept.layer for kept in self.kept), *self.unused]
-        return target.section(_shortened(targets), list(dict.fromkeys(ignored)))
+        return target.section(self.group, list(dict.fromkeys(ignored)))
 
 
 def plan_checkpoint(
     spec: ModelSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
 ) -> CheckpointPlan:
     """Decide for each tensor of a checkpoint that matches ``spec`` whether it is quantized, and how."""
+    declared = declare(spec)
+    candidates = [weight for weight in declared if weight.role == "projection"]
+    reasons = {weight.name: _reason_to_keep(weight, tensors) for weight in candidates}
+    group = _group(target, [weight for weight in candidates if reasons[weight.name] is None])
     quantized: dict[str, QuantizedTensor] = {}
     kept: list[KeptLayer] = []
-    declared = declare(spec)
-    for weight in declared:
-        if weight.role != "projection":
-            continue
-        if reason := _reason_to_keep(weight, tensors, target):
+    for weight in candidates:
+        reason = reasons[weight.name] or _reason_of_columns(weight, group)
+        if reason:
             kept += (KeptLayer(source.tensor.removesuffix(".weight"), reason) for source in weight.sources)
-            continue
-        for item in _quantized(weight, tensors, target):
-            quantized[item.source.name] = item
+        else:
+            quantized |= {item.source.name: item for item in _quantized(weight, tensors, target, group)}
     used = {source.tensor for weight in declared for source in weight.sources}
     listed = sorted(tensors.values(), key=lambda tensor: (tensor.file, tensor.start))
     unused = (
@@ -114,47 +116,41 @@ def plan_checkpoint(
         if tensor.name not in used and tensor.name.endswith(".weight") and len(tensor.shape) > 1
     )
     items = (quantized.get(tensor.name, CopiedTensor(tensor)) for tensor in listed)
-    return CheckpointPlan(tuple(items), tuple(kept), tuple(unused))
+    return CheckpointPlan(tuple(items), group, tuple(kept), tuple(unused))
 
 
 def _quantized(
-    weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat, group: int
 ) -> Iterable[QuantizedTensor]:
     fused = tuple(tensors[source.tensor] for source in weight.sources)
     for tensor in fused:
         rows, columns = tensor.shape
-        group = target.group_of(columns)
-        assert group is not None
         scale_dtype = "F16" if tensor.dtype == "F16" else "BF16"
         layout = target.layout(tensor.name, (rows, columns), group, scale_dtype)
         yield QuantizedTensor(tensor, group, layout, scale_dtype, fused)
 
 
-def _reason_to_keep(
-    weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
-) -> str | None:
+def _group(target: TargetFormat, weights: Iterable[WeightSpec]) -> int:
+    elements: Counter[int] = Counter()
+    for weight in weights:
+        elements[weight.shape[-1]] += math.prod(weight.shape)
+    return target.choose_group(elements)
+
+
+def _reason_to_keep(weight: WeightSpec, tensors: Mapping[str, TensorInfo]) -> str | None:
     if not all(_is_complete(source) for source in weight.sources):
         return "it is a part of a tensor, or one of several in it"
     if any(tensors[source.tensor].dtype not in COMPUTABLE_DTYPES for source in weight.sources):
         return "it is stored in a dtype of its own"
-    columns = weight.shape[-1]
-    if target.group_of(columns) is None:
-        groups = " or ".join(map(str, target.groups))
-        return f"its {columns} columns do not split into groups of {groups}"
     return None
+
+
+def _reason_of_columns(weight: WeightSpec, group: int) -> str | None:
+    columns = weight.shape[-1]
+    return None if divides(group, columns) else f"its {columns} columns do not split into groups of {group}"
 
 
 def _is_complete(source: WeightSource) -> bool:
     """Whether a source is one whole ``[N, K]`` tensor under a name that can be quantized."""
     is_all = source.slices == tuple(map(range, source.shape))
     return is_all and source.view is None and len(source.shape) == 2 and source.tensor.endswith(".weight")
-
-
-def _shortened(targets: Mapping[int, list[str]]) -> dict[int, list[str]]:
-    """Return patterns for layers whose last names tell their groups from each other, else all names."""
-    if len(targets) == 1:
-        return {group: ["Linear"] for group in targets}
-    last = {group: sorted({name.rpartition(".")[2] for name in names}) for group, names in targets.items()}
-    if sum(map(len, last.values())) != len({name for names in last.values() for name in names}):
-        return dict(targets)
-    return {group: [rf"re:.*\.{name}$" for name in names] for group, names in last.items()}
