@@ -64,6 +64,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   store16(weight + index * kBf16Vec, values);
 }
 
+// Rows [first, first + count / columns) of a matrix, row-major, for what has another layout.
+extern "C" __global__ void __launch_bounds__(kThreads) fill_random_rows(bf16* rows, long long count, int columns,
+                                                                        int first, unsigned long long key, float scale,
+                                                                        float mean) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index * kBf16Vec >= count) return;
+  const uint32_t group = static_cast<uint32_t>(first) * (columns / kBf16Vec) + static_cast<uint32_t>(index);
+  store16(rows + index * kBf16Vec, random8(group, key, scale, mean));
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads)
     fill_random_vector(bf16* weight, int count, int order, unsigned long long key, float scale, float mean) {
   pdl_launch_dependents();

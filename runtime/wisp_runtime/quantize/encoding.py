@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.quantize.rounding import E2M1_MAX, E4M3_MAX, from_e4m3, to_bf16, to_e2m1, to_e4m3
+from wisp_runtime.ops.reference.rounding import E2M1_MAX, E4M3_MAX, from_e4m3, to_bf16, to_e2m1, to_e4m3
 
 INT8_MAX = 127
 INT4_MIN, INT4_MAX = -8, 7

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.reference.rounding import to_bf16
 from wisp_runtime.quantize.encoding import (
     Encoded,
     RoundScale,
@@ -22,7 +23,6 @@ from wisp_runtime.quantize.encoding import (
     int8_rows,
     nvfp4_groups,
 )
-from wisp_runtime.quantize.rounding import to_bf16
 
 FORMATS = ("fp8", "int8", "int4", "nvfp4")
 

@@ -16,8 +16,46 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 
-Fill = Callable[[Array], Array]
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Rows of a quantized weight, as a host sends them to a device.
+
+    Attributes:
+        codes: ``[R, in]`` uint8, or ``[R, in / 2]`` of codes of 4 bits, the even column low: codes as
+            :class:`~wisp_runtime.ops.reference.quantized_packing.QuantizedMatrix` has them.
+        row_scales: ``[R]`` float32.
+        group_scales, zero_points, block_scales: rows of that class's arrays.
+    """
+
+    codes: Array
+    row_scales: Array
+    group_scales: Array | None = None
+    zero_points: Array | None = None
+    block_scales: Array | None = None
+
+    @property
+    def arrays(self) -> tuple[Array | None, ...]:
+        """All arrays, the codes first."""
+        return self.codes, self.row_scales, self.group_scales, self.zero_points, self.block_scales
+
+    def __getitem__(self, rows: slice) -> QuantizedRows:
+        return QuantizedRows(*(None if array is None else array[rows] for array in self.arrays))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(0 if array is None else array.nbytes for array in self.arrays)
+
+
+Fill = Callable[[Array], Array | QuantizedRows]
 """``fill(buffer)``: write rows into a buffer ``[bytes]`` uint8 and return the part of it that holds them."""
+
+QUANTIZED = "quantized"
+"""Dtype of a destination of :class:`QuantizedRows`."""
 
 PAGE_BYTES = 4096
 SLACK_BYTES = 2 * PAGE_BYTES
@@ -45,7 +83,7 @@ class WeightDestination:
         permutation: the weight's row permutation on this device.
         first: index of the first row, or element; rows are counted top to bottom, before permutation.
         shape: ``(R, in)`` for rows of a matrix, ``(R,)`` for elements of an array.
-        dtype: dtype in the checkpoint, by safetensors' name.
+        dtype: dtype in the checkpoint, by safetensors' name; :data:`QUANTIZED` for :class:`QuantizedRows`.
     """
 
     weight: Any
@@ -98,6 +136,7 @@ class HostUploader:
     def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """See :meth:`WeightUploader.upload`."""
         rows = fill(page_aligned(np.empty(read_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8)))
+        assert not isinstance(rows, QuantizedRows), "the host holds no weights quantized"
         self._store(destination, rows.view(STORED[destination.dtype]).reshape(destination.shape))
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ from wisp_plan.kv_formats import plain
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.units import format_size
-from wisp_plan.weights.layout import held_elements, packed_elements
+from wisp_plan.weights.layout import held_bytes, packed_elements
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
@@ -23,12 +23,15 @@ from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage, clear_padding
+from wisp_runtime.ops.cuda.weights.rounding import fill_quantized
 from wisp_runtime.ops.protocol.row_permutation import (
     RowPermutation,
     fused_permutation,
     interleaved_head_size,
 )
 from wisp_runtime.ops.protocol.upload import STORED, WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.weights import HeldWeight
 from wisp_runtime.ops.reference.random import random_scale
 
 _FILL_THREADS = 256
@@ -58,8 +61,8 @@ class Arenas:
         return "plain" if is_rope and not self._fuses_rope else permutation
 
     def weight_bytes(self, weight: WeightSpec) -> int:
-        """Return the bytes of a weight in bf16, or of its own dtype; matrices are packed."""
-        return held_elements(weight) * _dtype(weight).itemsize
+        """Return the bytes of a weight: packed and quantized, packed in bf16, or of its own dtype."""
+        return sum(held_bytes(weight))
 
     def weight_arena(self, size_bytes: int) -> Array:
         """Allocate ``[size_bytes]`` uint8, and have the device's stream clear them."""
@@ -68,8 +71,8 @@ class Arenas:
             arena.data.memset_async(0, arena.nbytes, self._device.stream)
         return arena
 
-    def weight(self, weight: WeightSpec, storage: Array) -> Array | PackedMatrix | tuple[PackedMatrix, ...]:
-        """See ``storage`` as a packed matrix, as several, or as an array."""
+    def weight(self, weight: WeightSpec, storage: Array) -> HeldWeight:
+        """See ``storage`` as a packed matrix, quantized or not, as several, or as an array."""
         size_bytes = self.weight_bytes(weight)
         if storage.nbytes != size_bytes:
             raise ShapeError(f"{weight.name} takes {size_bytes} bytes of the arena, not {storage.nbytes}")
@@ -77,17 +80,20 @@ class Arenas:
         if not weight.is_matrix:
             return cp.ndarray(weight.shape, dtype, storage.data)
         *leading, outputs, inputs = weight.shape
-        count, permutation = packed_elements(outputs, inputs), self.row_permutation(weight)
-        matrices = tuple(
-            PackedMatrix(
-                cp.ndarray((count,), dtype, storage.data + index * count * dtype.itemsize),
-                outputs,
-                inputs,
-                permutation,
-            )
-            for index in range(math.prod(leading))
-        )
-        return matrices if leading else matrices[0]
+        matrix_bytes = size_bytes // max(1, math.prod(leading))
+        permutation = self.row_permutation(weight)
+        matrices: list[PackedMatrix | QuantizedStorage] = []
+        for index in range(math.prod(leading)):
+            memory = storage.data + index * matrix_bytes
+            if weight.held is None:
+                elements = cp.ndarray((packed_elements(outputs, inputs),), dtype, memory)
+                matrices.append(PackedMatrix(elements, outputs, inputs, permutation))
+            else:
+                octets = cp.ndarray((matrix_bytes,), np.dtype(np.uint8), memory)
+                quantized = QuantizedStorage(octets, outputs, inputs, permutation, weight.held)
+                clear_padding(self._device, quantized)
+                matrices.append(quantized)
+        return tuple(matrices) if leading else matrices[0]
 
     def kv_arena(self, shape: tuple[int, ...], kv_format: KvFormat = plain.BF16) -> Array:
         """Allocate keys or values. Their contents may be NaN: attention never lets it through."""
@@ -111,6 +117,9 @@ class Arenas:
 
     def randomize(self, destination: WeightDestination, *, key: int, mean: float, deviation: float) -> None:
         """Fill a whole matrix or vector with :func:`.reference.random_values`, and wait for it."""
+        if isinstance(destination.weight, QuantizedStorage):
+            fill_quantized(self._device, destination.weight, key, mean, deviation)
+            return
         is_matrix = len(destination.shape) == 2
         storage = destination.weight.storage if is_matrix else destination.weight
         rows_of_head = interleaved_head_size(destination.permutation)

@@ -14,14 +14,17 @@ import cupy as cp
 import numpy as np
 
 from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.threads import available_threads
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.packing import pack_rows
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage, carve, carved_bytes, pack_quantized
+from wisp_runtime.ops.cuda.weights.rounding import Rounding
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size, permuted_row
-from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, WeightDestination
+from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, QuantizedRows, WeightDestination
 
 CHUNK_BYTES = 8 << 20
 _SLOT_BYTES = CHUNK_BYTES + SLACK_BYTES
@@ -61,7 +64,7 @@ class CudaCopyEngine:
     """
 
     def __init__(self, device: Gpu, slots: int) -> None:
-        self._device = device
+        self._device, self._rounding = device, Rounding(device)
         self.buffers = [np.empty(0, np.uint8)] * slots
         with translate(f"allocating {slots} buffers of {CHUNK_BYTES} bytes for reading weights"):
             staging = cp.cuda.MemoryPointer(cp.cuda.Memory(slots * CHUNK_BYTES), 0)
@@ -77,10 +80,12 @@ class CudaCopyEngine:
             if not self.buffers[slot].size:
                 self.buffers[slot] = _pinned(_SLOT_BYTES)
 
-    def send(self, slot: int, rows: Array, destination: WeightDestination) -> None:
+    def send(self, slot: int, rows: Array | QuantizedRows, destination: WeightDestination) -> None:
         """See :meth:`.pipelined_uploader.CopyEngine.send`."""
         with translate(_DOING):
-            if len(destination.shape) == 2:
+            if isinstance(rows, QuantizedRows):
+                self._send_quantized(self._slots[slot], rows, destination)
+            elif len(destination.shape) == 2:
                 self._send_rows(self._slots[slot], rows, destination)
             else:
                 self._send_vector(self._slots[slot], self.buffers[slot], rows, destination)
@@ -91,6 +96,7 @@ class CudaCopyEngine:
             self._stream.synchronize()
             self._device.stream.synchronize()
             self._slots, self.buffers = [], []
+            self._rounding = Rounding(self._device)
 
     def _send_rows(self, slot: _Slot, rows: Array, destination: WeightDestination) -> None:
         self._stream.wait_event(slot.packed)
@@ -98,7 +104,24 @@ class CudaCopyEngine:
         slot.copied.record(self._stream)
         self._device.stream.wait_event(slot.copied)
         staged = cp.ndarray(destination.shape, STORED[destination.dtype], slot.staging)
-        pack_rows(self._device, staged, destination.weight, destination.first)
+        if isinstance(destination.weight, QuantizedStorage):
+            self._rounding.store(staged, destination.weight, destination.first)
+        else:
+            pack_rows(self._device, staged, destination.weight, destination.first)
+        slot.packed.record(self._device.stream)
+
+    def _send_quantized(self, slot: _Slot, rows: QuantizedRows, destination: WeightDestination) -> None:
+        shapes = [None if array is None else (array.shape, array.dtype) for array in rows.arrays]
+        if carved_bytes(shapes) > CHUNK_BYTES:
+            raise ShapeError(f"{carved_bytes(shapes)} bytes of rows at once; a buffer has {CHUNK_BYTES}")
+        self._stream.wait_event(slot.packed)
+        staged = carve(shapes, slot.staging)
+        for target, array in zip(staged.arrays, rows.arrays, strict=True):
+            if target is not None and array is not None:
+                self._copy(target.data.ptr, array)
+        slot.copied.record(self._stream)
+        self._device.stream.wait_event(slot.copied)
+        pack_quantized(self._device, staged, destination.weight, destination.first)
         slot.packed.record(self._device.stream)
 
     def _send_vector(self, slot: _Slot, buffer: Array, rows: Array, destination: WeightDestination) -> None:

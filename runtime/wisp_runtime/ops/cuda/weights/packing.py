@@ -73,7 +73,7 @@ def pack_rows(device: Gpu, rows: Array, weight: PackedMatrix, first: int) -> Non
         raise ShapeError(f"pack: rows are {rows.dtype}, must be {', '.join(map(str, _SOURCES))}")
     _check("pack", rows, weight, first)
     kernel = device.kernels.get("pack", entry)
-    for begin, end, at, code in _runs(weight, first, first + len(rows)):
+    for begin, end, at, code in row_runs(weight.outputs, weight.permutation, first, first + len(rows)):
         arguments = _counts(end - begin, at, weight, code)
         part = rows[begin - first : end - first]
         kernel.launch(_grid(end - begin, weight), _THREADS, part, weight.storage, *arguments)
@@ -84,7 +84,7 @@ def unpack_rows(device: Gpu, weight: PackedMatrix, first: int, count: int) -> Ar
     out = cp.empty((count, weight.inputs), BF16)
     _check("unpack", out, weight, first)
     kernel = device.kernels.get("pack", "unpack")
-    for begin, end, at, code in _runs(weight, first, first + count):
+    for begin, end, at, code in row_runs(weight.outputs, weight.permutation, first, first + count):
         arguments = _counts(end - begin, at, weight, code)
         part = out[begin - first : end - first]
         kernel.launch(_grid(end - begin, weight), _THREADS, weight.storage, part, *arguments)
@@ -97,20 +97,30 @@ def _check(op: str, rows: Array, weight: PackedMatrix, first: int) -> None:
     require(op, "the packed matrix", weight.storage, (elements(weight.outputs, columns),), BF16)
     require_aligned(op, "the packed matrix", weight.storage)
     require_true(columns % 8 == 0, f"{op}: the matrix has {columns} columns, must be a multiple of 8")
-    permutation = weight.permutation
+    check_rows(op, weight.outputs, weight.permutation, first, count)
+
+
+def check_rows(op: str, outputs: int, permutation: RowPermutation, first: int, count: int) -> None:
+    """Require that ``count`` rows from ``first`` on lie in a matrix of ``outputs`` rows of ``permutation``.
+
+    Raises:
+        ShapeError: they do not, or the matrix has no whole number of what the permutation interleaves.
+    """
     unit = interleaved_head_size(permutation) or (16 if permutation == "gate_up_interleaved" else 1)
-    is_even = weight.outputs % unit == 0
-    require_true(is_even, f"{op}: {weight.outputs} rows of {permutation}, must be a multiple of {unit}")
-    fits = first >= 0 and first + count <= weight.outputs
-    require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {weight.outputs}")
+    is_even = outputs % unit == 0
+    require_true(is_even, f"{op}: {outputs} rows of {permutation}, must be a multiple of {unit}")
+    fits = first >= 0 and first + count <= outputs
+    require_true(fits, f"{op}: rows {first}:{first + count} of a matrix of {outputs}")
 
 
-def _runs(weight: PackedMatrix, first: int, end: int) -> list[tuple[int, int, int, int]]:
-    """Split rows between gate and up: first and end of each run, position in its half, pack.cu's code."""
-    if weight.permutation != "gate_up_interleaved":
-        code = interleaved_head_size(weight.permutation) or _PLAIN
-        return [(first, end, first, code)] if end > first else []
-    half = weight.outputs // 2
+def row_runs(
+    outputs: int, permutation: RowPermutation, first: int, end: int
+) -> list[tuple[int, int, int, int]]:
+    """Split rows between gate and up: first and end of each run, position in its half, the order."""
+    if permutation != "gate_up_interleaved":
+        order = interleaved_head_size(permutation) or _PLAIN
+        return [(first, end, first, order)] if end > first else []
+    half = outputs // 2
     runs = ((first, min(end, half), first, _GATE), (max(first, half), end, max(first, half) - half, _UP))
     return [run for run in runs if run[1] > run[0]]
 

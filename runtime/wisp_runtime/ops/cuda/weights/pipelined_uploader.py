@@ -11,7 +11,7 @@ from typing import Protocol
 
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
-from wisp_runtime.ops.protocol.upload import Fill, WeightDestination
+from wisp_runtime.ops.protocol.upload import Fill, QuantizedRows, WeightDestination
 
 
 class CopyEngine(Protocol):
@@ -27,8 +27,8 @@ class CopyEngine(Protocol):
         """Wait until the last copy out of buffer ``slot`` is over."""
         ...
 
-    def send(self, slot: int, rows: Array, destination: WeightDestination) -> None:
-        """Start storing ``rows``, uint8 in buffer ``slot``, at ``destination``; one call at a time."""
+    def send(self, slot: int, rows: Array | QuantizedRows, destination: WeightDestination) -> None:
+        """Start storing ``rows``, which lie in buffer ``slot``, at ``destination``; one call at a time."""
         ...
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from wisp_runtime.quantize.rounding import from_e4m3, to_bf16, to_e2m1, to_e4m3
+from wisp_runtime.ops.reference.rounding import from_e4m3, to_bf16, to_e2m1, to_e4m3
 
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 VALUES = np.concatenate(
