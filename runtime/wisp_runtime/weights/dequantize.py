@@ -33,9 +33,9 @@ def dequantize(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int
     numbers = _numbers(scheme, parts[VALUES], shape)
     group = parts.get("group")
     if "zero_point" in parts:
-        zeros = _zero_points(scheme, parts["zero_point"], shape[0])
+        zeros = zero_points_of(scheme, parts["zero_point"], shape[0])
         numbers -= _spread(zeros, 1, scheme.columns, shape, group)
-    numbers *= _spread(_scales(scheme, parts), scheme.rows, scheme.columns, shape, group)
+    numbers *= _spread(scales_of(scheme, parts), scheme.rows, scheme.columns, shape, group)
     return numbers
 
 
@@ -48,7 +48,7 @@ def _numbers(scheme: Scheme, values: Array, shape: tuple[int, int]) -> Array:
             return E2M1[_nibbles(values)]
     if not scheme.is_packed:
         return values.astype(np.float32)
-    codes = _awq_codes(values) if scheme.arrangement == "awq" else _codes(scheme, values)
+    codes = awq_codes(values) if scheme.arrangement == "awq" else _codes(scheme, values)
     numbers = codes[: shape[0], : shape[1]].astype(np.float32)
     return numbers if scheme.has_zero_points else numbers - _MIDDLE[scheme.kind]
 
@@ -66,7 +66,7 @@ def _codes(scheme: Scheme, words: Array) -> Array:
     return _nibbles(octets) if scheme.kind == "int4" else octets
 
 
-def _awq_codes(words: Array) -> Array:
+def awq_codes(words: Array) -> Array:
     """Return the nibbles of words of eight rows, in the order of the rows: ``[8 R, C]``."""
     codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
     for nibble, row in enumerate(AWQ_COLUMNS):
@@ -74,16 +74,17 @@ def _awq_codes(words: Array) -> Array:
     return codes.reshape(-1, words.shape[1])
 
 
-def _zero_points(scheme: Scheme, words: Array, rows: int) -> Array:
+def zero_points_of(scheme: Scheme, words: Array, rows: int) -> Array:
     """Return the zero points ``[R, groups]`` of words that hold those of several rows."""
     if scheme.arrangement == "awq":
-        codes = _awq_codes(words)
+        codes = awq_codes(words)
     else:
         codes = np.ascontiguousarray(_codes(scheme, np.ascontiguousarray(words.T)).T)
     return codes[:rows].astype(np.float32) + scheme.stores_zero_minus_one
 
 
-def _scales(scheme: Scheme, parts: Mapping[str, Array]) -> Array:
+def scales_of(scheme: Scheme, parts: Mapping[str, Array]) -> Array:
+    """Return the scales of blocks, float32, times a tensor's."""
     scales = parts["scale"]
     if scales.dtype == np.uint8:
         scales = scales.view(ml_dtypes.float8_e8m0fnu)

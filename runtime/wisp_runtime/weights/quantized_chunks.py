@@ -15,7 +15,7 @@ from wisp_plan.spec.weight import WeightSource, WeightSpec, flat_index
 from wisp_plan.weights.stored import PartSource, part_sources
 from wisp_runtime.batch import Array
 
-_ROW_STEP = 128  # a multiple of the rows of a block, of a packed word's, and of 64
+ROW_STEP = 128  # a multiple of the rows of a block, of a packed word's, and of 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _chunks(
     *outer, rows, columns = source.slices
     parts = part_sources(weight, source)
     is_transposed = any(part.part.is_transposed and part.part.name == VALUES for part in parts)
-    fitting = max(1, chunk_bytes // (2 * len(columns)) // _ROW_STEP) * _ROW_STEP
+    fitting = max(1, chunk_bytes // (2 * len(columns)) // ROW_STEP) * ROW_STEP
     step = len(rows) if is_transposed else fitting
     for position in product(*(range(len(axis)) for axis in outer)):
         leading = tuple(axis[number] for axis, number in zip(outer, position, strict=True))

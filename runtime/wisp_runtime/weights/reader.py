@@ -1,6 +1,7 @@
 """Read a checkpoint's tensors, chunk by chunk in the order of the files, into a device's weights.
 
-Threads read, and dequantize what the device has no kernels for; the device's
+Threads read, and arrange quantized rows as the device holds them, or dequantize those that it has no kernels
+for; the device's
 :class:`~wisp_runtime.ops.protocol.upload.WeightUploader` stores.
 """
 
@@ -14,13 +15,14 @@ from typing import Self
 
 import numpy as np
 
+from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import STORED, WeightUploader
+from wisp_runtime.ops.protocol.upload import PAGE_BYTES, QUANTIZED, STORED, WeightUploader
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import ReadChunk
 from wisp_runtime.weights.files import Files
-from wisp_runtime.weights.quantized_chunks import QuantizedChunk
-from wisp_runtime.weights.quantized_rows import read_dequantized
+from wisp_runtime.weights.quantized_chunks import ROW_STEP, QuantizedChunk
+from wisp_runtime.weights.quantized_rows import copied, parts_bytes, read_dequantized, read_held
 
 OnProgress = Callable[[int, int], None]
 """``on_progress(bytes_done, total_bytes)``: called from the thread that called, in order."""
@@ -76,8 +78,10 @@ class WeightReader:
         try:
             if isinstance(chunk, ReadChunk):
                 self._load_rows(chunk)
-            else:
+            elif (packed := self._weights.specs[chunk.weight].held) is None:
                 self._load_quantized(chunk)
+            else:
+                self._load_held(chunk, packed)
         except Exception as error:
             error.add_note(f"while {chunk.tensor.name} of {chunk.tensor.file} was loaded")
             raise
@@ -97,6 +101,23 @@ class WeightReader:
             at = (*leading, first + start, column)
             destination = self._weights.destination(chunk.weight, at, part.shape, dtype)
             self._uploader.upload(destination, part.nbytes, partial(_fill, part))
+
+    def _load_held(self, chunk: QuantizedChunk, packed: PackedFormat) -> None:
+        """Store a chunk's rows in their packed format; those of a large chunk as many as a buffer holds."""
+        needed = parts_bytes(chunk)
+        if needed <= self._uploader.chunk_bytes:
+            destination = self._weights.destination(chunk.weight, chunk.at, chunk.shape, QUANTIZED)
+            self._uploader.upload(destination, needed, partial(read_held, self._files, chunk, packed))
+            return
+        rows = read_held(self._files, chunk, packed, np.empty(needed, np.uint8))
+        *leading, first, column = chunk.at
+        row_bytes = -(-rows.nbytes // len(rows))
+        step = max(1, (self._uploader.chunk_bytes - PAGE_BYTES) // row_bytes // ROW_STEP) * ROW_STEP
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            at, shape = (*leading, first + start, column), (len(part), chunk.shape[1])
+            destination = self._weights.destination(chunk.weight, at, shape, QUANTIZED)
+            self._uploader.upload(destination, part.nbytes, partial(copied, part))
 
 
 def _fill(rows: Array, buffer: Array) -> Array:

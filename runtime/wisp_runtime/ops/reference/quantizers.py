@@ -62,7 +62,7 @@ def _eight_bits(packed: PackedFormat, rows: Array) -> QuantizedMatrix:
 def _int4(packed: PackedFormat, rows: Array) -> QuantizedMatrix:
     grouped = rows.reshape(len(rows), -1, packed.group)
     scales = to_bf16(np.abs(grouped).max(axis=2) / np.float32(INT4_REACH))
-    row_scales = _power_of_two(scales.max(axis=1))
+    row_scales = power_of_two(scales.max(axis=1))
     stored = _divided(scales, row_scales[:, None]).astype(np.float16)
     scales = stored.astype(np.float32) * row_scales[:, None]
     numbers = np.clip(np.rint(_divided(grouped, scales[..., None])), -_MIDDLE, _MIDDLE - 1)
@@ -108,6 +108,6 @@ def _exponent(values: Array) -> Array:
     return (values.view(np.int32) >> 23) - 127
 
 
-def _power_of_two(values: Array) -> Array:
+def power_of_two(values: Array) -> Array:
     """Return the largest power of two up to each value; 2^-127 of 0."""
     return np.ldexp(np.float32(1), _exponent(values))
