@@ -64,3 +64,17 @@ def smollm2_dir() -> Path:
     from wisp_runtime.convert.example import example_model
 
     return example_model()
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(smollm2_dir: Path) -> Path:
+    """The GGUF file that the example model is converted from; kept beside it."""
+    from wisp_runtime.convert import example
+
+    folder = smollm2_dir.with_name("smollm2-135m-instruct-gguf")
+    folder.mkdir(exist_ok=True)
+    file = folder / "model.gguf"
+    with example._locked(folder / ".lock"):
+        if not file.exists():
+            example._fetch(folder).rename(file)
+    return file

@@ -1,13 +1,13 @@
-"""Read a model's folder on this machine: its configs and its safetensors headers, but no weights."""
+"""Read a model on this machine: its configs, and headers of safetensors or GGUF files, but no weights."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
 
-from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, only_gguf
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
     MAX_INDEX_BYTES,
@@ -26,22 +26,40 @@ from wisp_plan.families.generation import (
     GenerationConfig,
     parse_generation_text,
 )
+from wisp_plan.gguf.model import CONFIG_FILE, SUFFIX, GGUFModel, files_of, read_model
 from wisp_plan.spec.model import ModelSpec
 
 
+def gguf_model(path: Path) -> GGUFModel | None:
+    """Read the headers of a model in GGUF: a file, or a folder with one such model; None for another folder.
+
+    Raises:
+        ConfigMissing: a folder with several.
+        CheckpointMissing, HeaderInvalid, FileTruncated: a file is missing or damaged.
+        ConfigInvalid: an unsupported model.
+    """
+    files = files_of(path)
+    return read_model(files, _source) if files else None
+
+
 def read_config(folder: Path) -> ModelSpec:
-    """Parse ``folder/config.json``.
+    """Parse ``folder/config.json``, or the metadata of a GGUF file.
+
+    Args:
+        folder: the folder, or a GGUF file.
 
     Raises:
         ConfigMissing: it is not there or cannot be opened.
         ConfigInvalid: it is not JSON, or describes an unsupported model.
+        CheckpointInvalid: a GGUF file is damaged.
     """
-    path = folder / "config.json"
+    if model := gguf_model(folder):
+        return model.spec
+    path = folder / CONFIG_FILE
     try:
         text = _read(path, 0, MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
-        why = only_gguf(folder) if folder.is_dir() else ""
-        raise ConfigMissing(why or f"{path} is not there. Point at a folder that holds a model.") from error
+        raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
     return parse_config_text(text, str(folder))
@@ -58,6 +76,9 @@ def read_generation_config(folder: Path, *, has_sampling: bool = True) -> Genera
         ConfigMissing: it cannot be opened.
         ConfigInvalid: it is not JSON, or a value is none that a model can mean.
     """
+    if model := gguf_model(folder):
+        text = json.dumps(model.generation_config).encode()
+        return parse_generation_text(text, str(folder), has_sampling=has_sampling)
     path = folder / GENERATION_FILE
     try:
         text = _read(path, 0, MAX_GENERATION_BYTES + 1)
@@ -83,12 +104,14 @@ def read_file(path: Path) -> TensorIndex:
 
 def read_directory(folder: Path) -> TensorIndex:
     """Read the headers of a folder's checkpoint: ``model.safetensors``, the shards of its index, or its
-    only ``*.safetensors`` file.
+    only ``*.safetensors`` file; or of a GGUF file.
 
     Raises:
         CheckpointMissing: there is none, or the index names a shard that is not there.
         HeaderInvalid, FileTruncated: a file is damaged, or files contradict each other.
     """
+    if model := gguf_model(folder):
+        return model.tensors
     if (folder / SINGLE_FILE).is_file():
         return read_file(folder / SINGLE_FILE)
     if (folder / INDEX_FILE).is_file():
@@ -136,14 +159,12 @@ def _nothing_to_read(folder: Path, files: list[Path]) -> str:
         return f"{folder} is not a folder. Point at a folder that holds a model."
     if files:
         return f"{folder} has {len(files)} .safetensors files but no {INDEX_FILE}. Download the model again."
-    others = sorted(p for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", GGUF_SUFFIX})
+    others = sorted(p for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", SUFFIX})
     if others:
         named = ", ".join(path.name for path in others[:3])
-        ggufs = [path for path in others if path.suffix == GGUF_SUFFIX]
+        ggufs = [path for path in others if path.suffix == SUFFIX]
         remedy = (
-            f"Convert one: {convert_command(ggufs[0])}"
-            if ggufs
-            else "Use a repository with safetensors weights"
+            f"Serve the file itself: {ggufs[0]}" if ggufs else "Use a repository with safetensors weights"
         )
         return f"{folder} has no safetensors file, only {named}. {remedy}."
     return f"{folder} has no safetensors file. Point at a folder that holds a model."

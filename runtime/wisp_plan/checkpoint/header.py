@@ -59,6 +59,8 @@ class TensorInfo:
         shape: row-major; empty for a scalar.
         start, end: byte range ``file[start:end]``, counted from the file's first byte.
         file: file name, without its folder.
+        paired_rows: rows of a head, if they are stored in pairs: row 2 i + h of the file is row h Dh / 2 + i.
+            0: they are not.
     """
 
     name: str
@@ -67,6 +69,7 @@ class TensorInfo:
     start: int
     end: int
     file: str
+    paired_rows: int = 0
 
     @property
     def size_bytes(self) -> int:

@@ -110,6 +110,7 @@ class Fit:
             "headroomBytes": self.headroom_bytes,
             "fits": self.fits,
             "message": self.message,
+            "weights": self.ledger.weight_description,
         }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.quantization import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
+from wisp_plan.quantization import awq, compressed_tensors, fp8, gguf, gptq, modelopt, mxfp4
 from wisp_plan.quantization.scheme import Quantization, Scheme
 from wisp_plan.quantization.scheme_reader import not_read
 from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
@@ -31,7 +31,7 @@ class Method:
 
 METHODS = {
     module.METHOD: Method(module.read, module.parts)
-    for module in (fp8, compressed_tensors, gptq, awq, mxfp4, modelopt)
+    for module in (fp8, compressed_tensors, gptq, awq, mxfp4, modelopt, gguf)
 }
 """Every method by its name; a new one is a file and its name here."""
 

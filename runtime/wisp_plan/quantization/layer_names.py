@@ -35,9 +35,11 @@ class LayerNames:
         entries: ``re:`` and a regex that matches from the name's start; a glob with ``*``, ``?`` or ``[``;
             the class :data:`EVERY_LAYER`; or a run of whole components of the name, such as ``lm_head``,
             ``mlp.gate``, ``model.layers.0``.
+        exact: complete names.
     """
 
     entries: tuple[str, ...] = ()
+    exact: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, entries: Iterable[object], key: str) -> LayerNames:
@@ -59,10 +61,12 @@ class LayerNames:
         return cls(tuple(str(entry) for entry in listed))
 
     def __contains__(self, layer: object) -> bool:
+        if layer in self.exact:
+            return True
         return isinstance(layer, str) and any(_matches(entry, layer) for entry in self.entries)
 
     def __bool__(self) -> bool:
-        return bool(self.entries)
+        return bool(self.entries or self.exact)
 
 
 def _matches(entry: str, layer: str) -> bool:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from wisp_plan.quantization.layer_names import LayerNames
 
-Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4"]
-"""Numbers that stand for the weights."""
+Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "block"]
+"""Numbers that stand for the weights; a ``block`` has its scales among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Scheme:
         has_zero_points: whether each scale has a zero point.
         stores_zero_minus_one: whether stored zero points are one less than those meant (GPTQ v1).
         is_act_ordered: whether each column names its group (``g_idx``).
+        block_type: name of the type of its blocks (GGUF); empty if there are none.
     """
 
     arrangement: str
@@ -34,6 +35,7 @@ class Scheme:
     has_zero_points: bool = False
     stores_zero_minus_one: bool = False
     is_act_ordered: bool = False
+    block_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

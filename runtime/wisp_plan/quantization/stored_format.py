@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_plan.quantization.scheme import Scheme
 
 VALUES = "values"
@@ -51,5 +52,11 @@ class StoredFormat:
 
     @property
     def name(self) -> str:
-        """Name in messages: ``gptq int4``."""
-        return f"{self.scheme.arrangement} {self.scheme.kind}"
+        """Name in messages: ``gptq int4``, ``Q4_K``."""
+        return self.scheme.block_type or f"{self.scheme.arrangement} {self.scheme.kind}"
+
+    @property
+    def title(self) -> str:
+        """Name for people, with the bits of a weight where they are a block's: ``Q4_K (4.5 bits)``."""
+        block = BLOCK_TYPES.get(self.scheme.block_type)
+        return self.name if block is None else f"{self.name} ({block.bits:.2g} bits)"

@@ -6,6 +6,7 @@ The arena, the ledger, the loader and every text about weights ask here.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -86,8 +87,9 @@ def check_rounding(spec: ModelSpec, request: str) -> None:
         if rule.scheme is not None and (packed is None or packed.name.partition("_")[0] != request):
             raise RequestInvalid(
                 f"quantization (--quantization): {request}, but the checkpoint is quantized already "
-                f"({spec.quantization.method}, {rule.scheme.kind}), and would lose more. Set it to auto, "
-                "which holds it as stored, to bf16, or choose the model's unquantized checkpoint."
+                f"({spec.quantization.method}, {rule.scheme.block_type or rule.scheme.kind}), and would lose "
+                "more. Set it to auto, which holds it as stored, to bf16, or choose the model's unquantized "
+                "checkpoint."
             )
 
 
@@ -102,14 +104,22 @@ def describe_held(weights: Iterable[WeightSpec]) -> str:
 
     For example ``fp8 (E4M3, 128 x 128) as stored; embeddings and head bf16``.
     """
-    elements: dict[str, int] = {}
+    elements, dequantized = Counter[str](), Counter[str]()
     is_quantized = False
     for weight in weights:
-        if weight.role == "projection":
-            name = _described(weight)
-            elements[name] = elements.get(name, 0) + math.prod(weight.shape)
+        if weight.role != "projection":
+            continue
+        titles = [source.stored.title if source.stored else "" for source in weight.sources]
+        if weight.held is None and any(titles):
+            for source, title in zip(weight.sources, titles, strict=True):
+                dequantized[title or BF16] += math.prod(map(len, source.slices))
+        else:
+            elements[_described(weight)] += math.prod(weight.shape)
             is_quantized |= weight.held is not None
-    names = sorted(elements, key=lambda name: -elements[name]) or [BF16]
+    if dequantized:
+        stored = ", ".join(title for title, _ in dequantized.most_common() if title != BF16)
+        elements[f"{BF16}, dequantized from {stored}"] = dequantized.total()
+    names = [name for name, _ in elements.most_common()] or [BF16]
     if not is_quantized:
         return "; ".join(names)
     others = "some projections, embeddings and head" if BF16 in names else "embeddings and head"
@@ -119,7 +129,7 @@ def describe_held(weights: Iterable[WeightSpec]) -> str:
 def _described(weight: WeightSpec) -> str:
     stored, held = weight.stored, weight.held
     if held is None:
-        return BF16 if stored is None else f"{BF16}, dequantized from {stored.name}"
+        return BF16
     return f"{_title(held)} rounded at load" if stored is None else f"{_title(held, stored.scheme)} as stored"
 
 

@@ -5,11 +5,12 @@ A quantized weight is read from several tensors for each of its sources: values,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
+from wisp_plan.quantization import gguf
 from wisp_plan.quantization.config import stored_format
 from wisp_plan.quantization.layer_names import LayerNames
 from wisp_plan.quantization.scheme import Quantization, Rule
@@ -19,6 +20,7 @@ from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
 from wisp_plan.weights.declaration import declare
 
 _QUANTIZED_ROLES = ("projection", "head")
+"""Roles of weights that a ``quantization_config`` means; of GGUF, every matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def as_stored(
     A tensor in a dtype that can be computed with is unquantized, whether or not a list names its layer.
 
     Raises:
-        TensorsMismatch: sources of one weight are in different formats, or a group does not divide columns.
+        TensorsMismatch: a group does not divide columns; or sources of one weight are in different formats,
+            other than GGUF's.
     """
     if quantization is None:
         return tuple(weights)
@@ -89,25 +92,24 @@ def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, 
 def _as_stored(
     weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
 ) -> WeightSpec:
-    if weight.role not in _QUANTIZED_ROLES:
+    is_gguf = quantization.method == gguf.METHOD
+    if weight.role not in _QUANTIZED_ROLES and not (is_gguf and weight.is_matrix):
         return weight
-    stored = _format_of(weight, tensors, quantization)
-    return replace(weight, sources=tuple(replace(source, stored=stored) for source in weight.sources))
+    formats = [_format_of_source(source, tensors, quantization) for source in weight.sources]
+    pairs = list(zip(weight.sources, formats, strict=True))
+    if not is_gguf:
+        _require_alike(pairs)
+    return replace(weight, sources=tuple(replace(source, stored=stored) for source, stored in pairs))
 
 
-def _format_of(
-    weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
-) -> StoredFormat | None:
-    first = weight.sources[0]
-    stored = _format_of_source(first, tensors, quantization)
-    for source in weight.sources[1:]:
-        other = _format_of_source(source, tensors, quantization)
+def _require_alike(pairs: Sequence[tuple[WeightSource, StoredFormat | None]]) -> None:
+    first, stored = pairs[0]
+    for source, other in pairs[1:]:
         if other != stored:
             raise TensorsMismatch(
                 f"{source.tensor} is stored {_name(other)}, and {first.tensor}, which is computed together "
                 f"with it, {_name(stored)}. Choose a checkpoint that stores both alike."
             )
-    return stored
 
 
 def _format_of_source(

@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.checkpoint.index import SINGLE_FILE
 from wisp_plan.errors import PlanError
-from wisp_plan.families.config import parse_config
-from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.gguf.model import SUFFIX, GGUFModel
 from wisp_plan.weights.tensors import check_tensors
-from wisp_runtime.convert.gguf_config import config, generation_config
-from wisp_runtime.convert.gguf_file import GGUFFile
+from wisp_runtime.convert.gguf_model import open_gguf, reported
 from wisp_runtime.convert.gguf_tensors import pending_tensors
 from wisp_runtime.convert.gguf_tokenizer import tokenizer, tokenizer_config
-from wisp_runtime.convert.writer import DTYPES, PendingTensor, write_safetensors
-from wisp_runtime.errors import ConfigError, ModelUnsupported
+from wisp_runtime.convert.writer import DTYPES, write_safetensors
+from wisp_runtime.errors import ConfigError, ModelNotFound, ModelUnsupported
 from wisp_runtime.sources.disk import require_space
+from wisp_runtime.weights.files import Files
 
 Dtype = Literal["bf16", "f32"]
 OnProgress = Callable[[int, int], None]
@@ -67,49 +65,55 @@ def convert(
         ModelUnsupported, TokenizerUnreadable: the model cannot be converted.
         DiskFull: too little free space for the result.
     """
-    file, stored = GGUFFile(source), dtype.upper()
+    model, stored = _open(source), dtype.upper()
     if target.exists() and not force and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} is there already. Choose another folder, or replace it with --force.")
-    settings = config(file, stored)
-    tensors = _tensors(file, settings)
-    parameters = sum(tensor.elements for tensor in tensors)
-    needed = parameters * DTYPES[stored].itemsize + _SPARE_BYTES
-    require_space(target, needed, f"converting {source.name}")
-    with _appearing(target) as folder:
-        _write_tokenizer(file, folder, settings)
-        _write_json(folder / "config.json", settings)
-        _write_json(folder / "generation_config.json", generation_config(file))
-        written = write_safetensors(folder / SINGLE_FILE, tensors, stored, on_progress or _ignore)
+    _check(model, source)
+    settings = model.config | {"torch_dtype": {"BF16": "bfloat16", "F32": "float32"}[stored]}
+    with Files(model.folder, model.tensors.files) as files:
+        tensors = list(pending_tensors(model, files))
+        parameters = sum(tensor.elements for tensor in tensors)
+        needed = parameters * DTYPES[stored].itemsize + _SPARE_BYTES
+        require_space(target, needed, f"converting {source.name}")
+        with _appearing(target) as folder:
+            with reported():
+                _write_tokenizer(model, folder)
+                _write_json(folder / "generation_config.json", model.generation_config)
+            _write_json(folder / "config.json", settings)
+            written = write_safetensors(folder / SINGLE_FILE, tensors, stored, on_progress or _ignore)
     return Converted(target, len(tensors), parameters, written)
 
 
-def _tensors(file: GGUFFile, settings: dict[str, object]) -> list[PendingTensor]:
-    """List the tensors to write; those of the model that ``settings`` describes.
+def _open(source: Path) -> GGUFModel:
+    if not source.is_file():
+        raise ModelNotFound(f"{source} is not a file. Name a .gguf file.")
+    if source.suffix != SUFFIX:
+        raise ModelNotFound(f"{source} does not end in {SUFFIX}. Name a {SUFFIX} file.")
+    model = open_gguf(source)
+    assert model is not None
+    return model
+
+
+def _check(model: GGUFModel, source: Path) -> None:
+    """Refuse a file that lacks tensors of its model, or has them in other shapes.
 
     Raises:
-        ModelUnsupported: the settings are no model's, or the file has other tensors than they need.
+        ModelUnsupported: it does.
     """
     try:
-        spec = parse_config(settings)
-        attention = spec.mixers(AttentionSpec)[0]
-        tensors = list(pending_tensors(file, attention.heads, attention.kv_heads))
-        check_tensors(
-            spec, {each.name: TensorInfo(each.name, "F32", each.shape, 0, 0, "") for each in tensors}
-        )
+        check_tensors(model.spec, model.tensors.by_name)
     except PlanError as error:
-        raise ModelUnsupported(f"{file.path}, as config.json and safetensors: {error.message}") from error
-    return tensors
+        raise ModelUnsupported(f"{source}: {error.message}") from error
 
 
 def _ignore(_done: int, _total: int) -> None:
     """Report nowhere."""
 
 
-def _write_tokenizer(file: GGUFFile, folder: Path, settings: dict[str, object]) -> None:
-    tokenizer(file).save(str(folder / "tokenizer.json"))
-    longest = settings["max_position_embeddings"]
-    assert isinstance(longest, int)
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(file, longest))
+def _write_tokenizer(model: GGUFModel, folder: Path) -> None:
+    tokenizer(model.metadata).save(str(folder / "tokenizer.json"))
+    settings = tokenizer_config(model.metadata, model.spec.max_context)
+    _write_json(folder / "tokenizer_config.json", settings)
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:

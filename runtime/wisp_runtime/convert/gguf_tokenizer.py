@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
 
-from wisp_runtime.convert.gguf_file import GGUFFile
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from wisp_plan.gguf.metadata import Metadata
 from wisp_runtime.errors import ModelUnsupported, TokenizerUnreadable
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -16,7 +20,47 @@ _ROUND_TRIPS = (
 )
 
 
-def tokenizer(source: GGUFFile) -> Tokenizer:
+_REMEDY = "Put the model's tokenizer.json, from the original repository, beside the file."
+_GPT4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Splitter:
+    """Rule by which a tokenizer splits text before it merges bytes.
+
+    Attributes:
+        pre_tokenizer: splits, and maps bytes to letters.
+        ignores_merges: whether a split that is a token is taken without merging.
+        adds_bos: whether a text begins with the first token where the file does not say.
+        normalizes: whether Unicode is composed first.
+    """
+
+    pre_tokenizer: pre_tokenizers.PreTokenizer
+    ignores_merges: bool = False
+    adds_bos: bool = False
+    normalizes: bool = False
+
+
+def _by_regex(digits: str) -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(Regex(_GPT4.replace("DIGITS", digits)), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+_BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+_LLAMA3 = Splitter(_by_regex("{1,3}"), ignores_merges=True, adds_bos=True)
+SPLITTERS = {
+    "gpt-2": Splitter(_BYTE_LEVEL),
+    "smollm": Splitter(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL])),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3),
+    "qwen2": Splitter(_by_regex(""), normalizes=True),
+}
+"""Rules by ggml's names (``tokenizer.ggml.pre``), each as in the ``tokenizer.json`` that it stands for."""
+
+
+def tokenizer(source: Metadata) -> Tokenizer:
     """Build the tokenizer of the file, and check that text survives a round trip.
 
     Raises:
@@ -25,20 +69,27 @@ def tokenizer(source: GGUFFile) -> Tokenizer:
     """
     _require_byte_level(source)
     tokens, kinds, merges = (
-        source.require(f"tokenizer.ggml.{name}", list) for name in ("tokens", "token_type", "merges")
+        source.listed(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges")
     )
-    is_text = all(isinstance(text, str) for text in (*tokens, *merges))
-    if not is_text or len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
-        raise TokenizerUnreadable(f"{source.path}: its token list is damaged; download it again.")
+    if (
+        not _is_texts(tokens)
+        or not _is_texts(merges)
+        or len(kinds) != len(tokens)
+        or len(set(tokens)) != len(tokens)
+    ):
+        raise TokenizerUnreadable(f"{source.file}: its token list is damaged; download it again.")
+    splitter = _splitter(source)
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [_pair(source, merge) for merge in merges]
     try:
-        built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=False))
+        built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=splitter.ignores_merges))
     except Exception as error:  # the library's only class
         raise TokenizerUnreadable(
-            f"{source.path}: its tokens and merges contradict each other ({error}); download it again."
+            f"{source.file}: its tokens and merges contradict each other ({error}); download it again."
         ) from error
-    built.pre_tokenizer = _splitter(source)
+    built.pre_tokenizer = splitter.pre_tokenizer
+    if splitter.normalizes:
+        built.normalizer = normalizers.NFC()
     built.decoder = decoders.ByteLevel()
     built.add_tokens(
         [
@@ -48,14 +99,14 @@ def tokenizer(source: GGUFFile) -> Tokenizer:
         ]
     )
     _check_round_trips(source, built)
-    if source.get("tokenizer.ggml.add_bos_token", bool, False):
+    if source.get("tokenizer.ggml.add_bos_token", bool, splitter.adds_bos):
         built.post_processor = _bos_first(source, tokens)
     return built
 
 
-def tokenizer_config(source: GGUFFile, max_context: int) -> dict[str, object]:
+def tokenizer_config(source: Metadata, max_context: int) -> dict[str, object]:
     """Return ``tokenizer_config.json``, with the chat template if the file has one."""
-    tokens = source.require("tokenizer.ggml.tokens", list)
+    tokens = source.listed("tokenizer.ggml.tokens")
     roles = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
     ids = {ours: source.get(f"tokenizer.ggml.{theirs}_token_id", int) for theirs, ours in roles.items()}
     template = source.get("tokenizer.chat_template", str)
@@ -63,7 +114,7 @@ def tokenizer_config(source: GGUFFile, max_context: int) -> dict[str, object]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_context,
         "clean_up_tokenization_spaces": False,
-        "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, False),
+        "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, _splitter(source).adds_bos),
         **{
             f"{role}_token": _token(source, tokens, index) for role, index in ids.items() if index is not None
         },
@@ -71,46 +122,45 @@ def tokenizer_config(source: GGUFFile, max_context: int) -> dict[str, object]:
     }
 
 
-def _token(source: GGUFFile, tokens: list[str], index: int) -> str:
+def _token(source: Metadata, tokens: Sequence[object], index: int) -> str:
     if not 0 <= index < len(tokens):
         raise TokenizerUnreadable(
-            f"{source.path}: the special token {index} is none of its {len(tokens)}; download it again."
+            f"{source.file}: the special token {index} is none of its {len(tokens)}; download it again."
         )
-    return tokens[index]
+    return str(tokens[index])
 
 
-def _require_byte_level(source: GGUFFile) -> None:
+def _require_byte_level(source: Metadata) -> None:
     kind = source.require("tokenizer.ggml.model", str)
     if kind != "gpt2":
         raise ModelUnsupported(
-            f"{source.path}: its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') can be "
-            "converted. Use the repository with the original tokenizer.json."
+            f"{source.file}: its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') is read. "
+            f"{_REMEDY}"
         )
 
 
-def _splitter(source: GGUFFile) -> pre_tokenizers.PreTokenizer:
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    known = {
-        "gpt-2": byte_level,
-        "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level]),
-    }
+def _splitter(source: Metadata) -> Splitter:
     rule = source.get("tokenizer.ggml.pre", str) or "gpt-2"
-    if rule not in known:
+    if rule not in SPLITTERS:
         raise ModelUnsupported(
-            f"{source.path}: its tokenizer splits text by {rule!r}; only {', '.join(known)} can be "
-            "converted. Use the repository with the original tokenizer.json."
+            f"{source.file}: its tokenizer splits text by {rule!r}; only {', '.join(SPLITTERS)} are read. "
+            f"{_REMEDY}"
         )
-    return known[rule]
+    return SPLITTERS[rule]
 
 
-def _pair(source: GGUFFile, merge: str) -> tuple[str, str]:
+def _is_texts(values: list[object]) -> TypeGuard[list[str]]:
+    return all(isinstance(text, str) for text in values)
+
+
+def _pair(source: Metadata, merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right):
-        raise TokenizerUnreadable(f"{source.path}: the merge {merge!r} is no pair; download it again.")
+        raise TokenizerUnreadable(f"{source.file}: the merge {merge!r} is no pair; download it again.")
     return left, right
 
 
-def _bos_first(source: GGUFFile, tokens: list[str]) -> processors.TemplateProcessing:
+def _bos_first(source: Metadata, tokens: Sequence[object]) -> processors.TemplateProcessing:
     index = source.require("tokenizer.ggml.bos_token_id", int)
     token = _token(source, tokens, index)
     return processors.TemplateProcessing(
@@ -118,10 +168,11 @@ def _bos_first(source: GGUFFile, tokens: list[str]) -> processors.TemplateProces
     )
 
 
-def _check_round_trips(source: GGUFFile, built: Tokenizer) -> None:
+def _check_round_trips(source: Metadata, built: Tokenizer) -> None:
     for text in _ROUND_TRIPS:
+        text = built.normalizer.normalize_str(text) if built.normalizer else text
         back = built.decode(built.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
         if back != text:
             raise TokenizerUnreadable(
-                f"{source.path}: its tokenizer turns {text!r} into {back!r}; its token list is incomplete."
+                f"{source.file}: its tokenizer turns {text!r} into {back!r}; its token list is incomplete."
             )

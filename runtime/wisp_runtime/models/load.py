@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wisp_plan.checkpoint.directory import read_config, read_directory
 from wisp_plan.checkpoint.index import TensorIndex
-from wisp_plan.errors import CheckpointMissing, ConfigDamaged, ConfigMissing, PlanError
+from wisp_plan.errors import CheckpointInvalid, CheckpointMissing, ConfigDamaged, ConfigMissing, PlanError
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
@@ -33,18 +33,18 @@ from wisp_runtime.weights.stated_shapes import check_stated_shapes, stating_file
 
 
 def read_spec(path: Path) -> ModelSpec:
-    """Name every dimension of the model in the folder ``path``.
+    """Name every dimension of the model at ``path``: a folder, or a GGUF file.
 
     Raises:
-        ModelNotFound: there is no ``config.json``.
+        ModelNotFound: there is no ``config.json`` and no GGUF file.
         WeightsUnreadable: it is damaged.
         ModelUnsupported: it describes what we cannot run.
     """
     try:
         return read_config(path)
-    except ConfigMissing as error:
+    except (ConfigMissing, CheckpointMissing) as error:
         raise ModelNotFound(error.message) from error
-    except ConfigDamaged as error:
+    except (ConfigDamaged, CheckpointInvalid) as error:
         raise WeightsUnreadable(error.message) from error
     except PlanError as error:
         raise ModelUnsupported(error.message) from error
@@ -52,10 +52,10 @@ def read_spec(path: Path) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose headers are read and match the model.
+    """A model whose headers are read and match its config.
 
     Attributes:
-        path: the folder.
+        path: the folder, or a GGUF file.
         spec: dimensions of the model, and the quantized layers that the headers have.
         tensors: index of its tensors.
         weights: the weights that are read from them, in their stored formats.
@@ -65,6 +65,11 @@ class Checkpoint:
     spec: ModelSpec
     tensors: TensorIndex
     weights: tuple[WeightSpec, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its files."""
+        return self.path.parent if self.path.is_file() else self.path
 
     def load(
         self,
@@ -99,7 +104,7 @@ class Checkpoint:
         )
         names = dict.fromkeys(tensor.file for tensor in wanted.values())
         with (
-            Files(self.path, names, is_direct=is_direct) as files,
+            Files(self.folder, names, is_direct=is_direct) as files,
             WeightReader(files, chunks, weights, uploader) as reader,
         ):
             model = model_class(self.spec)(rank_share(self.spec, comm.size), weights, ops, comm)
@@ -111,7 +116,7 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     """Read and check the headers of the checkpoint in ``path``; needs no device.
 
     Args:
-        path: a folder with safetensors files.
+        path: a folder with safetensors files, or a GGUF file.
         spec: dimensions that :func:`read_spec` read there.
         rank, ranks: index of this GPU among those that share the weights, and their number.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command
+from wisp_plan.gguf.model import SUFFIX, convert_command
 from wisp_runtime.errors import ConfigError, ModelUnsupported
 from wisp_runtime.models.load import Checkpoint, open_checkpoint, read_spec
 from wisp_runtime.ops.cpu.threads import available_threads
@@ -102,7 +102,7 @@ def quantize(
 
 
 def _open(source: Path) -> Checkpoint:
-    if source.suffix == GGUF_SUFFIX and source.is_file():
+    if source.suffix == SUFFIX and source.is_file():
         raise ConfigError(
             f"{source} is GGUF. Convert it first: {convert_command(source)}; then quantize that folder."
         )

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from wisp_plan.units import format_size
@@ -45,6 +45,12 @@ def phase_line(phase: Phase) -> str:
     """Return a phase's line: its name, its time, and its bytes if it moved any."""
     size = f"  {format_size(phase.bytes)}" if phase.bytes else ""
     return f"{phase.name:<10} {phase.seconds:7.2f} s{size}"
+
+
+def weights_lines(ledger: Mapping[str, object]) -> Iterator[str]:
+    """Yield a line on weights that are quantized, in the files or in memory."""
+    if (held := ledger.get("weights")) not in (None, "bf16", "float32"):
+        yield f"weights are held as {held}"
 
 
 def failure_of(error: RuntimeFailure) -> Fatal:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, target_of
+from wisp_plan.gguf.model import SUFFIX
 from wisp_runtime.config import storage_settings
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported
 
@@ -19,11 +19,11 @@ _MOUNTED = {"pvc": "a claim's directory", "oci": "an image's files"}
 
 
 def resolve(uri: str, revision: str | None, cache_dir: Path, on_progress: OnProgress | None = None) -> Path:
-    """Return the folder of the model at ``uri``, downloading it if it is not in the cache yet.
+    """Return the folder or GGUF file of the model at ``uri``, downloading it if it is not in the cache yet.
 
     Args:
-        uri: a folder, ``file://FOLDER``, ``s3://BUCKET/PREFIX``, or ``hf://ORG/NAME`` with an optional
-            ``@REVISION``.
+        uri: a folder or a GGUF file, ``file://PATH``, ``s3://BUCKET/PREFIX``, or ``hf://ORG/NAME`` with an
+            optional ``@REVISION``.
         revision: branch, tag or commit of a hub; one in ``uri`` takes precedence.
         cache_dir: folder of downloads (:mod:`.store`).
         on_progress: ``on_progress(bytes_done, total_bytes)`` while downloading.
@@ -42,7 +42,7 @@ def resolve(uri: str, revision: str | None, cache_dir: Path, on_progress: OnProg
 
 
 def source_of(uri: str, revision: str | None) -> Source | None:
-    """Return the source of ``uri``, or None for a folder.
+    """Return the source of ``uri``, or None for a folder or a file.
 
     Raises:
         ModelUnsupported: an unsupported scheme.
@@ -66,8 +66,8 @@ def source_of(uri: str, revision: str | None) -> Source | None:
             "Name the folder where they are."
         )
     raise ModelUnsupported(
-        f"{uri}: the scheme {scheme}:// cannot be read; a model is a folder, file://FOLDER, hf://ORG/NAME "
-        "or s3://BUCKET/PREFIX."
+        f"{uri}: the scheme {scheme}:// cannot be read; a model is a folder, a GGUF file, file://PATH, "
+        "hf://ORG/NAME or s3://BUCKET/PREFIX."
     )
 
 
@@ -76,8 +76,10 @@ def _path(uri: str) -> Path:
 
 
 def _folder(path: Path) -> Path:
-    """Return the folder at ``path``, or the only one in it that holds a model (an image's ``/models``)."""
+    """Return the folder or GGUF file at ``path``, or the only folder in it with a model (an image's)."""
     try:
+        if path.suffix == SUFFIX and path.is_file():
+            return path.absolute()  # a hub's cache links it to a name without this suffix
         if path.is_dir():
             nested = [] if (path / "config.json").exists() else [*path.glob("*/config.json")]
             return (nested[0].parent if len(nested) == 1 else path).resolve()
@@ -87,8 +89,6 @@ def _folder(path: Path) -> Path:
             f"model folder {path} may not be read by user {os.getuid()}. Let it: chmod -R a+rX {path}."
         ) from error
     hint = ""
-    if path.suffix == GGUF_SUFFIX and path.is_file():
-        hint = f" Convert it first: {convert_command(path)}; then serve {target_of(path)}."
-    elif not path.exists() and len(path.parts) == 2 and not path.is_absolute():
+    if not path.exists() and len(path.parts) == 2 and not path.is_absolute():
         hint = f" For a model of a hub, write hf://{path}."
     raise ModelNotFound(f"model folder {path} {claim}.{hint or ' Check the path.'}")

@@ -14,6 +14,7 @@ from operator import add
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.spec.weight import WeightSource, WeightSpec, flat_index
 from wisp_runtime.batch import Array
+from wisp_runtime.weights.row_pairs import in_halves
 
 _ROW_STEP = 64  # packed matrices have blocks of 64 rows, the CPU's have tiles of 32
 
@@ -57,9 +58,9 @@ class ReadChunk:
 
     def select(self, raw: Array) -> Array:
         """Return the bytes to store of those read, ``raw`` ``[size_bytes]`` uint8; may overwrite them."""
-        if self.step == 1 and self.columns is None:
+        if self.step == 1 and self.columns is None and not self.tensor.paired_rows:
             return raw
-        rows = raw.reshape(-1, self.row_bytes)[:: self.step]
+        rows = in_halves(raw.reshape(-1, self.row_bytes)[:: self.step], self.tensor.paired_rows)
         if self.columns is not None:
             element_bytes, kept = self.columns
             rows = rows.reshape(self.rows, -1, element_bytes)[:, kept.start : kept.stop : kept.step]
@@ -98,6 +99,8 @@ def _chunks(
         columns = row_bytes // widths[0], source.slices[-1]
     fitting = max(1, chunk_bytes // max(1, row_bytes * rows.step))
     count = fitting // _ROW_STEP * _ROW_STEP or fitting
+    if head := tensor.paired_rows:
+        count = max(1, fitting // head) * head
     for position in product(*(range(len(axis)) for axis in outer)):
         index = tuple(axis[number] for axis, number in zip(outer, position, strict=True))
         before = flat_index(row_axes, (*index, 0))

@@ -5,15 +5,17 @@ Pure: no file is opened here. A chunk has everything that its rows need, so chun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from wisp_plan.checkpoint.header import DTYPE_BITS, TensorInfo
+from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.quantization.stored_format import VALUES, StoredFormat
 from wisp_plan.spec.weight import WeightSource, WeightSpec, flat_index
 from wisp_plan.weights.stored import PartSource, part_sources
 from wisp_runtime.batch import Array
+from wisp_runtime.weights.row_pairs import in_halves
 
 ROW_STEP = 128  # a multiple of the rows of a block, of a packed word's, and of 64
 
@@ -43,7 +45,7 @@ class PartRead:
         matrix = elements.reshape(self.shape)
         matrix = matrix.T if self.source.part.is_transposed else matrix
         rows, columns = (slice(kept.start, kept.stop, kept.step) for kept in (self.rows, self.columns))
-        return matrix[rows, columns]
+        return in_halves(matrix[rows, columns], self.tensor.paired_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def _chunks(
     *outer, rows, columns = source.slices
     parts = part_sources(weight, source)
     is_transposed = any(part.part.is_transposed and part.part.name == VALUES for part in parts)
-    fitting = max(1, chunk_bytes // (2 * len(columns)) // ROW_STEP) * ROW_STEP
+    row_step = math.lcm(ROW_STEP, tensors[parts[0].tensor].paired_rows or 1)
+    fitting = max(1, chunk_bytes // (2 * len(columns)) // row_step) * row_step
     step = len(rows) if is_transposed else fitting
     for position in product(*(range(len(axis)) for axis in outer)):
         leading = tuple(axis[number] for axis, number in zip(outer, position, strict=True))
@@ -126,7 +129,7 @@ def _read(part: PartSource, leading: tuple[int, ...], rows: range, tensor: Tenso
     kept = (
         rows if block == 1 else range(1) if block == 0 else range(rows.start // block, -(-rows.stop // block))
     )
-    element_bits = DTYPE_BITS[tensor.dtype]
+    element_bytes = tensor.size_bytes // tensor.elements
     matrix_start = flat_index(tuple(outer), leading) * height * width if outer else 0
     if part.part.is_transposed:
         shape, first, count = (width, height), matrix_start, height * width
@@ -137,8 +140,8 @@ def _read(part: PartSource, leading: tuple[int, ...], rows: range, tensor: Tenso
     return PartRead(
         part,
         tensor,
-        tensor.start + first * element_bits // 8,
-        count * element_bits // 8,
+        tensor.start + first * element_bytes,
+        count * element_bytes,
         shape,
         kept,
         part.slices[-1],

@@ -12,8 +12,9 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, QuantizedRows
 from wisp_runtime.weights.dequantize import dequantize
 from wisp_runtime.weights.files import Files
+from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
 from wisp_runtime.weights.held_rows import held_rows
-from wisp_runtime.weights.part_checks import check_part
+from wisp_runtime.weights.part_checks import check_part, damaged
 from wisp_runtime.weights.quantized_chunks import PartRead, QuantizedChunk
 
 _ALIGNMENT = 64  # of arrays in a buffer
@@ -26,7 +27,10 @@ def read_dequantized(files: Files, chunk: QuantizedChunk) -> Array:
         WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
-    return dequantize(chunk.stored.scheme, parts, chunk.shape)
+    try:
+        return dequantize(chunk.stored.scheme, parts, chunk.shape)
+    except ScaleInvalid as error:
+        raise damaged(chunk.tensor, "a scale that is not finite") from error
 
 
 def read_held(files: Files, chunk: QuantizedChunk, packed: PackedFormat, buffer: Array) -> QuantizedRows:

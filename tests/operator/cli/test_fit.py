@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from gguf import GGMLQuantizationType
+from tiny_gguf import write_gguf
 
 from wisp_operator.cli.main import SUMMARIES, main
 from wisp_plan.families.config import parse_config
@@ -96,6 +98,15 @@ def test_a_manifest_is_checked_against_the_gpu_it_names_and_a_flag_outranks_it(f
     assert wisp("fit", file, "--gpu", "h100").output.startswith("eight on H100")
 
 
+def test_a_gguf_file_is_checked_as_a_model_and_its_types_are_named(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", kind=GGMLQuantizationType.Q8_0)
+    done = wisp("fit", tmp_path / "tiny.gguf", "--gpu", "h100")
+    assert done.exit_code == 0, done.output
+    assert "bf16, dequantized from Q8_0 (8.5 bits)" in done.output
+    (answer,) = json.loads(wisp("fit", tmp_path / "tiny.gguf", "--device", "cpu", "--json").output)
+    assert answer["weights"] == "float32, dequantized from Q8_0 (8.5 bits)"
+
+
 def test_json_carries_the_complete_ledger(folder):
     (answer,) = json.loads(wisp("fit", folder, "--gpu", "t4", "--json").output)
     assert (answer["fits"], answer["device"], answer["support"]) == (False, "T4", "refused")
@@ -177,18 +188,19 @@ def test_a_total_that_is_more_than_the_need_says_why(folder):
     [
         (
             "nowhere",
-            "nowhere is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://",
+            "nowhere is not there. TARGET is a manifest (a YAML file), a folder with a model, a GGUF",
         ),
         ("file:///no/where", "/no/where is not there"),
-        ("model.gguf", "wisp-runtime convert model.gguf model, then: wisp fit model"),
+        ("model.gguf", "model.gguf is truncated or damaged"),
         ("typo.yaml", "wisp fit: typo.yaml:1: "),
         ("pvc://claim/model", "can only be read by a pod"),
         ("ftp://host/model", "spec.model.uri"),
-        (".", "config.json"),
+        ("empty", "holds no config.json and no GGUF file"),
     ],
 )
 def test_what_cannot_be_known_is_exit_code_two(tmp_path, monkeypatch, target, said):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     (tmp_path / "typo.yaml").write_text(json.dumps(manifest(tmp_path, gpu={"cuont": 0})))
     done = subprocess.run([program(), "fit", target], capture_output=True, text=True, timeout=120)

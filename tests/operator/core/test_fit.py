@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
+from tiny_gguf import write_gguf
 from tiny_model import CONFIG, REPO, WEIGHTS, model
 
 from wisp_operator import api
@@ -314,15 +316,30 @@ def test_a_redirect_to_another_protocol_is_not_followed(hub):
         HubRepository(REPO, endpoint=hub.endpoint).config()
 
 
-def test_a_gguf_file_is_named_with_the_command_that_converts_it(tmp_path):
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(SourceError, match=r"m\.gguf is a GGUF file\. Convert it first: wisp-runtime convert"):
-        LocalFolder(tmp_path / "m.gguf").config()
+CPU = verdict.Device("cpu", "CPU", 1 << 30)
 
 
-def test_a_folder_with_gguf_alone_is_named_with_the_command_that_converts_it(tmp_path):
-    (tmp_path / "m q8.gguf").write_bytes(b"GGUF")
-    with pytest.raises(SourceError) as raised:
-        LocalFolder(tmp_path).config()
-    command = f"wisp-runtime convert '{tmp_path}/m q8.gguf' '{tmp_path}/m q8'"
-    assert f"holds no config.json, only GGUF (m q8.gguf). Convert it first: {command};" in str(raised.value)
+def test_a_gguf_file_and_a_folder_with_one_are_models(tmp_path):
+    write_gguf(tmp_path / "m.gguf", kind=GGMLQuantizationType.Q8_0)
+    for path in (tmp_path / "m.gguf", tmp_path):
+        report = verdict.plan(model(f"file://{path}"), LocalFolder(path), CPU)
+        assert (report.fits, report.quantization) == (True, "float32")
+        assert report.ledger.weight_description == "float32, dequantized from Q8_0 (8.5 bits)"
+
+
+def test_a_gguf_file_that_is_not_read_is_refused_with_its_reason(tmp_path):
+    write_gguf(tmp_path / "m.gguf", architecture="gemma3")
+    found = verdict.inspect(
+        model(f"file://{tmp_path}/m.gguf"),
+        LocalFolder(tmp_path / "m.gguf"),
+        CPU,
+    )
+    assert (found.report.verdict, found.fault) == ("Unsupported", "ModelUnsupported")
+    assert "the architecture 'gemma3' is not read from GGUF" in found.report.message
+    (tmp_path / "m.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:3000])
+    found = verdict.inspect(
+        model(f"file://{tmp_path}/m.gguf"),
+        LocalFolder(tmp_path / "m.gguf"),
+        CPU,
+    )
+    assert (found.report.verdict, found.fault) == ("Unknown", "WeightsUnreadable")

@@ -101,6 +101,21 @@ def test_every_mount_has_its_volume_and_the_root_may_stay_read_only(found):
             {"name": "model", "mountPath": "/models/chat", "readOnly": True},
         ),
         (
+            model("file:///srv/m/x-Q4_K_M.gguf"),
+            {"name": "model", "hostPath": {"path": "/srv/m/x-Q4_K_M.gguf", "type": "File"}},
+            {"name": "model", "mountPath": "/models/chat/x-Q4_K_M.gguf", "readOnly": True},
+        ),
+        (
+            model("pvc://models/a/x.gguf"),
+            {"name": "model", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}},
+            {
+                "name": "model",
+                "mountPath": "/models/chat/x.gguf",
+                "readOnly": True,
+                "subPath": "a/x.gguf",
+            },
+        ),
+        (
             model("pvc://models"),
             {"name": "model", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}},
             {"name": "model", "mountPath": "/models/chat", "readOnly": True},

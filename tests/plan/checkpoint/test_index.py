@@ -72,7 +72,7 @@ def test_files_beside_those_of_the_index_are_left_alone(tmp_path):
     [
         ([], "has no safetensors file. Point at"),
         (["pytorch_model.bin"], "only pytorch_model.bin"),
-        (["model.gguf"], "wisp-runtime convert"),
+        (["config.json", "model.gguf"], "Serve the file itself: "),
         ([SHARD_1, SHARD_2], f"2 .safetensors files but no {INDEX_FILE}"),
     ],
 )

@@ -293,4 +293,5 @@ def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):
         "headroomBytes",
         "fits",
         "message",
+        "weights",
     ]

@@ -230,4 +230,4 @@ def test_what_is_not_read_is_refused_with_its_name(section, said):
 
 
 def test_every_method_is_there_by_its_name():
-    assert set(METHODS) == {"fp8", CT, "gptq", "awq", "mxfp4", "modelopt"}
+    assert set(METHODS) == {"fp8", CT, "gptq", "awq", "mxfp4", "modelopt", "gguf"}

@@ -9,6 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from spec_changes import attention_of
@@ -18,6 +19,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.layers.cache import kv_cache
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
+from wisp_runtime.server.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.model
 
@@ -145,3 +147,13 @@ def test_a_cached_prefix_gives_the_same_tokens_as_computing_it(model, cache):
     model.forward(batch_of([(0, 0, prompt["ids"][:cut])]), cache)
     logits = model.forward(batch_of([(0, cut, prompt["ids"][cut:])]), cache).logits
     assert int(logits[0].argmax()) == prompt["tokens"][0]
+
+
+def test_the_gguf_file_itself_holds_the_same_model_before_its_weights_were_rounded(
+    model, smollm2_gguf, tokenizer
+):
+    direct = load_model(smollm2_gguf, read_spec(smollm2_gguf), open_device("cpu").ops)
+    stored = model.weights.arena.view(np.float32)
+    rounded = direct.weights.arena.view(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(rounded, stored)
+    assert load_tokenizer(smollm2_gguf).tokenizer.to_str() == tokenizer.to_str()

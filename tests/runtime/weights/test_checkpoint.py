@@ -167,12 +167,5 @@ def test_a_folder_is_found_by_path_and_by_file_uri(tmp_path):
 
 
 def test_paths_that_are_no_folder_say_what_to_do(tmp_path):
-    (tmp_path / "m.gguf").write_bytes(b"")
-    command = f"wisp-runtime convert {tmp_path}/m.gguf {tmp_path}/m;"
-    for uri in (str(tmp_path / "m.gguf"), f"file://{tmp_path}/m.gguf"):
-        with pytest.raises(ModelNotFound, match=command):
-            resolve(uri, None, tmp_path)
-    with pytest.raises(ModelNotFound, match=f"only GGUF .m.gguf.. Convert it first: {command}"):
-        read_spec(resolve(str(tmp_path), None, tmp_path))
     with pytest.raises(ModelNotFound, match="hf://org/name"):
         resolve("org/name", None, tmp_path)

@@ -19,9 +19,9 @@ from wisp_operator.core.naming.grants import foreign_meaning
 from wisp_operator.errors import InvalidModel, SourceError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
-from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, target_of
 from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
+from wisp_plan.gguf.model import SUFFIX
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 
@@ -59,7 +59,7 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
-    """Say whether the models of each TARGET fit: a manifest, a folder, or hf://ORG/NAME.
+    """Say whether the models of each TARGET fit: a manifest, a folder, a GGUF file, or hf://ORG/NAME.
 
     Reads config.json and the headers of the weights, nothing more.
     """
@@ -70,7 +70,12 @@ def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bo
         click.echo(f"wisp fit: {error}", err=True)
         raise click.exceptions.Exit(UNKNOWN) from error
     models = [model for found in by_target.values() for model in found]
-    of_manifests = [model for target, found in by_target.items() if Path(target).is_file() for model in found]
+    of_manifests = [
+        model
+        for target, found in by_target.items()
+        if Path(target).is_file() and not target.endswith(SUFFIX)
+        for model in found
+    ]
     answers = _answers(models, gpu, device)
     cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
@@ -151,7 +156,7 @@ def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
         SourceError: TARGET is none of these.
     """
     _require_target(target)
-    if "://" in target or Path(target).is_dir():
+    if "://" in target or Path(target).is_dir() or target.endswith(SUFFIX):
         uri = target if "://" in target else f"file://{Path(target).resolve()}"
         spec = {"model": {"uri": uri}}
         document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _name(uri)}, "spec": spec}
@@ -167,15 +172,10 @@ def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
 def _require_target(target: str) -> None:
     if "://" in target:
         return
-    path = Path(target)
-    if not path.exists():
+    if not Path(target).exists():
         raise SourceError(
-            f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, or hf://ORG/NAME."
-        )
-    if path.suffix == GGUF_SUFFIX and path.is_file():
-        raise SourceError(
-            f"{target} is a GGUF file. Convert it first: {convert_command(path)}, then: "
-            f"wisp fit {target_of(path)}"
+            f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, a GGUF file, "
+            "or hf://ORG/NAME."
         )
 
 

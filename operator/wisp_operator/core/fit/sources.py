@@ -1,7 +1,7 @@
-"""Sources of a model's ``config.json`` and safetensors headers; its weights are not read.
+"""Sources of a model's config and the headers of its weights; the weights themselves are not read.
 
-A folder of this machine, or a Hugging Face repository over HTTP range requests: a few hundred kilobytes
-suffice for a model of any size.
+A folder or GGUF file of this machine, or a Hugging Face repository over HTTP range requests: a few hundred
+kilobytes suffice for a model of any size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from urllib.parse import quote, urlsplit
 from wisp_operator.api import ModelSource
 from wisp_operator.errors import SourceError
 from wisp_plan.checkpoint import directory
-from wisp_plan.checkpoint.conversion import GGUF_SUFFIX, convert_command, only_gguf, target_of
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
     MAX_INDEX_BYTES,
@@ -28,11 +27,17 @@ from wisp_plan.checkpoint.index import (
 )
 from wisp_plan.errors import ConfigDamaged
 from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
+from wisp_plan.gguf.model import CONFIG_FILE, SUFFIX
+from wisp_plan.gguf.model import files_of as files_of_gguf
 from wisp_plan.json_object import shorten
 from wisp_plan.spec.model import ModelSpec
 
 HUB = "https://huggingface.co"
 TIMEOUT_S = 15.0
+_POINT_AT = (
+    "Point spec.model.uri at a folder with a model, or a GGUF file: three slashes and its absolute path, "
+    "file:///srv/models/NAME."
+)
 
 
 class Files(Protocol):
@@ -46,29 +51,17 @@ class Files(Protocol):
 
 
 class LocalFolder:
-    """A folder of this machine."""
+    """A folder or a GGUF file of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def config(self) -> ModelSpec:
-        """Read ``config.json``; raises SourceError if there is none."""
-        if self.folder.suffix == GGUF_SUFFIX and self.folder.is_file():
-            raise SourceError(
-                f"{self.folder} is a GGUF file. Convert it first: {convert_command(self.folder)}; then point "
-                f"spec.model.uri at that folder: file://{target_of(self.folder)}."
-            )
-        if not self.folder.is_dir():
-            raise SourceError(
-                f"{self.folder} is not there, or no folder. Point spec.model.uri at a folder with a model: "
-                "three slashes and its absolute path, file:///srv/models/NAME."
-            )
-        if not (self.folder / "config.json").is_file():
-            raise SourceError(
-                only_gguf(self.folder)
-                or f"{self.folder} holds no config.json. Point spec.model.uri at a folder with a model: "
-                "three slashes and its absolute path, file:///srv/models/NAME."
-            )
+        """Read ``config.json``, or a GGUF file's metadata; raises SourceError if there is neither."""
+        if not self.folder.is_dir() and not (self.folder.suffix == SUFFIX and self.folder.is_file()):
+            raise SourceError(f"{self.folder} is not there, or no folder. {_POINT_AT}")
+        if not files_of_gguf(self.folder) and not (self.folder / CONFIG_FILE).is_file():
+            raise SourceError(f"{self.folder} holds no {CONFIG_FILE} and no GGUF file. {_POINT_AT}")
         return directory.read_config(self.folder)
 
     def tensors(self) -> TensorIndex:

@@ -6,11 +6,13 @@ fetched by the runtime into ``/cache``.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import cache_claim
 from wisp_operator.desired.settings import BuildSettings
+from wisp_plan.gguf.model import SUFFIX
 
 CACHE_DIR = "/cache"
 MODELS_DIR = "/models"
@@ -18,8 +20,16 @@ FETCHED = ("hf", "s3")
 
 
 def model_path(model: InferenceModel) -> str:
-    """The MODEL argument: a directory of the pod, or the URI of what the runtime fetches itself."""
-    return model.spec.model.uri if model.spec.model.scheme in FETCHED else f"{MODELS_DIR}/{model.name}"
+    """The MODEL argument: a path in the pod, or the URI of what the runtime fetches itself."""
+    if model.spec.model.scheme in FETCHED:
+        return model.spec.model.uri
+    folder = f"{MODELS_DIR}/{model.name}"
+    return f"{folder}/{PurePosixPath(model.spec.model.location).name}" if _is_file(model) else folder
+
+
+def _is_file(model: InferenceModel) -> bool:
+    """Whether a GGUF file is mounted alone; its parts, or a tokenizer beside it, need their folder."""
+    return model.spec.model.scheme in ("file", "pvc") and model.spec.model.location.endswith(SUFFIX)
 
 
 def cache_dir(model: InferenceModel) -> str:
@@ -51,9 +61,9 @@ def mounts(model: InferenceModel) -> list[dict[str, Any]]:
     if model.spec.model.scheme in FETCHED:
         return container_mounts
     weights: dict[str, Any] = {"name": "model", "mountPath": model_path(model), "readOnly": True}
-    directory = model.spec.model.location.partition("/")[2].strip("/")
-    if model.spec.model.scheme == "pvc" and directory:
-        weights["subPath"] = directory
+    inside = model.spec.model.location.partition("/")[2].strip("/")
+    if model.spec.model.scheme == "pvc" and inside:
+        weights["subPath"] = inside
     return [weights, *container_mounts]
 
 
@@ -73,7 +83,7 @@ def _mounted(model: InferenceModel) -> dict[str, Any]:
     location = model.spec.model.location
     match model.spec.model.scheme:
         case "file":
-            return {"hostPath": {"path": location, "type": "Directory"}}
+            return {"hostPath": {"path": location, "type": "File" if _is_file(model) else "Directory"}}
         case "pvc":
             return {"persistentVolumeClaim": {"claimName": location.partition("/")[0], "readOnly": True}}
         case _:

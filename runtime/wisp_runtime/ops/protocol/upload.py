@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 
+from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 
@@ -70,6 +71,7 @@ STORED: dict[str, np.dtype[Any]] = {
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
     "I32": np.dtype(np.int32),
+    **{name: np.dtype((np.void, block.size_bytes)) for name, block in BLOCK_TYPES.items()},
 }
 """NumPy's dtypes of stored tensors, by safetensors' names."""
 

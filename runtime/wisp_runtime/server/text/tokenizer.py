@@ -1,4 +1,4 @@
-"""A model's tokenizer and the source of its chat template, read from its directory.
+"""A model's tokenizer and the source of its chat template, read from its directory or GGUF file.
 
 Wraps the ``tokenizers`` package. Encoding long texts takes time, so the server calls it from a thread.
 """
@@ -14,10 +14,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from wisp_plan.units import format_size
 from wisp_runtime.errors import TokenizerUnreadable
 from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS, ChatTemplate
-from wisp_runtime.sources.listing import MAX_TEXT_BYTES
+from wisp_runtime.server.text.tokenizer_files import SETTINGS, TokenizerFiles
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -73,15 +72,14 @@ class ModelTokenizer:
 
 
 def load_tokenizer(directory: Path) -> ModelTokenizer:
-    """Read a model's ``tokenizer.json``.
+    """Read a model's ``tokenizer.json``, or the tokenizer of a GGUF file.
 
     Raises:
         TokenizerUnreadable: a file is missing or broken; the message names it.
+        ModelUnsupported: the tokenizer of a GGUF file is none that is read.
     """
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise TokenizerUnreadable(f"{path} is missing; Wisp needs the model's tokenizer in this format.")
-    text = _read_bytes(path)
+    files = TokenizerFiles(directory)
+    path, text = files.tokenizer()
     try:
         tokenizer = Tokenizer.from_buffer(text)
     except Exception as error:  # the package raises plain Exception
@@ -91,7 +89,7 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
     content = json.loads(text)
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder()
-    end = _read_special_tokens(directory).get("eos_token")
+    end = _read_special_tokens(files).get("eos_token")
     return ModelTokenizer(
         tokenizer=tokenizer,
         special_ids=frozenset(token for token, content in added.items() if content.special),
@@ -110,56 +108,18 @@ def _renumbered(added: list[dict[str, Any]], vocabulary: dict[str, int]) -> tupl
     return tuple(entry for entry in known if entry[1] != entry[2])
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise TokenizerUnreadable(f"{path} is no JSON: {error}. Download or convert it again.") from error
-    if not isinstance(content, dict):
-        raise TokenizerUnreadable(f"{path} must hold a JSON object. Download or convert it again.")
-    return content
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return _read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TokenizerUnreadable(
-            f"{path} is no UTF-8 (byte {error.start}). Download or convert it again."
-        ) from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Read a file of at most ``MAX_TEXT_BYTES``, wherever the folder comes from."""
-    limit_bytes = MAX_TEXT_BYTES[path.name]
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit_bytes + 1)
-    except OSError as error:
-        raise TokenizerUnreadable(
-            f"{path} cannot be read: {error.strerror or error}. Check its permissions and the disk."
-        ) from error
-    if len(content) > limit_bytes:
-        raise TokenizerUnreadable(
-            f"{path} has more than {format_size(limit_bytes)}, unlike any model's. "
-            "Download or convert it again."
-        )
-    return content
-
-
 def read_template(directory: Path) -> ChatTemplate | None:
     """Read a model's chat template; None for a base model. It is compiled elsewhere.
 
     Raises:
         TokenizerUnreadable: a file is broken, or the template absurdly long; the message names it.
     """
-    config = _read_json(directory / "tokenizer_config.json")
-    file = directory / "chat_template.jinja"
-    source = _read_text(file) if file.is_file() else _named_template(config.get("chat_template"))
+    files = TokenizerFiles(directory)
+    source = files.text("chat_template.jinja")
     if source is None:
-        source = _named_template(_read_json(directory / "chat_template.json").get("chat_template"))
+        source = _named_template(files.json(SETTINGS).get("chat_template"))
+    if source is None:
+        source = _named_template(files.json("chat_template.json").get("chat_template"))
     if source is None:
         return None
     if len(source) > MAX_SOURCE_CHARS:
@@ -167,7 +127,7 @@ def read_template(directory: Path) -> ChatTemplate | None:
             f"{directory}: the chat template has {len(source)} characters; at most {MAX_SOURCE_CHARS} are "
             "read. Download or convert the model again."
         )
-    return ChatTemplate(source, _read_special_tokens(directory))
+    return ChatTemplate(source, _read_special_tokens(files))
 
 
 def _named_template(value: Any) -> str | None:
@@ -178,10 +138,9 @@ def _named_template(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _read_special_tokens(directory: Path) -> dict[str, str]:
+def _read_special_tokens(files: TokenizerFiles) -> dict[str, str]:
     """Return texts of special tokens by role; ``tokenizer_config.json`` outranks the map."""
-    files = ("special_tokens_map.json", "tokenizer_config.json")
-    first, second = (_special_tokens(_read_json(directory / name)) for name in files)
+    first, second = (_special_tokens(files.json(name)) for name in ("special_tokens_map.json", SETTINGS))
     return first | second
 
 

@@ -21,7 +21,6 @@ from tokenizers import Tokenizer
 from wisp_runtime.cli.main import main
 from wisp_runtime.convert import example
 from wisp_runtime.convert.gguf import convert
-from wisp_runtime.convert.gguf_tensors import half_split
 from wisp_runtime.convert.writer import PendingTensor, write_safetensors
 from wisp_runtime.errors import (
     ConfigError,
@@ -33,6 +32,7 @@ from wisp_runtime.errors import (
 )
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
+from wisp_runtime.weights.row_pairs import in_halves
 
 
 def test_written_files_can_be_read_by_the_safetensors_library(tmp_path):
@@ -43,13 +43,6 @@ def test_written_files_can_be_read_by_the_safetensors_library(tmp_path):
     found = safetensors.numpy.load_file(tmp_path / "x")
     np.testing.assert_array_equal(found["a"], values)
     np.testing.assert_array_equal(found["b"], values[1])
-
-
-def test_the_rows_of_a_head_return_from_pairs_to_halves():
-    half = np.arange(2 * 6).reshape(12, 1)  # two heads of six rows
-    paired = half.reshape(2, 2, 3, 1).swapaxes(1, 2).reshape(12, 1)  # what llama.cpp's converter does
-    assert paired[:6, 0].tolist() == [0, 3, 1, 4, 2, 5]
-    np.testing.assert_array_equal(half_split(paired, 2), half)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -63,8 +56,8 @@ def test_every_tensor_arrives_under_its_name_in_its_order(tmp_path, dtype):
     assert made.tensors == len(found) == len(written)
     assert done[-1][0] == done[-1][1]
     stored = np.float32 if dtype == "f32" else ml_dtypes.bfloat16
-    q = half_split(written["blk.1.attn_q.weight"], HEADS).astype(stored)
-    k = half_split(written["blk.1.attn_k.weight"], KV_HEADS).astype(stored)
+    q = in_halves(written["blk.1.attn_q.weight"], HEAD_SIZE).astype(stored)
+    k = in_halves(written["blk.1.attn_k.weight"], HEAD_SIZE).astype(stored)
     np.testing.assert_array_equal(found["model.layers.1.self_attn.q_proj.weight"], q)
     np.testing.assert_array_equal(found["model.layers.1.self_attn.k_proj.weight"], k)
     for name, source in (("self_attn.v_proj", "attn_v"), ("mlp.down_proj", "ffn_down")):
@@ -108,7 +101,7 @@ def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("options", "expect", "says"),
     [
-        ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' cannot be converted"),
+        ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' is not read from GGUF"),
         ({"change": {"model": "llama"}}, ModelUnsupported, "tokenizer is of the kind 'llama'"),
         ({"change": {"pre": "tekken"}}, ModelUnsupported, "splits text by 'tekken'"),
         ({"change": {"merges": ["h e", "broken"]}}, TokenizerUnreadable, "the merge 'broken'"),

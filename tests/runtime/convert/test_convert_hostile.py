@@ -1,9 +1,8 @@
-"""GGUF files that lie: counts, lengths, shapes and numbers beyond the file end in a sentence, and at once."""
+"""GGUF files that lie: a conversion refuses them with a sentence and leaves nothing."""
 
 from __future__ import annotations
 
 import struct
-import time
 from contextlib import suppress
 
 import gguf
@@ -13,73 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_gguf import HEADS, TOKENS, write_gguf
 
-from wisp_runtime.convert import gguf_file
 from wisp_runtime.convert.gguf import convert
-from wisp_runtime.convert.gguf_file import GGUFFile
-from wisp_runtime.errors import ModelUnsupported, RuntimeFailure, TokenizerUnreadable, WeightsUnreadable
-
-STRING, ARRAY, UINT8, UINT32 = 8, 9, 0, 4
-HUGE = (1 << 63) - 1
-AT_ONCE_S = 20.0  # of CPU time; without bounds none of these ends
-
-
-def text(value: bytes, length: int | None = None) -> bytes:
-    return struct.pack("<Q", len(value) if length is None else length) + value
-
-
-def header(tensors: int, fields: int, body: bytes = b"", version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + body
-
-
-def array(kind: int, count: int, body: bytes = b"") -> bytes:
-    return text(b"a") + struct.pack("<IIQ", ARRAY, kind, count) + body
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (header(HUGE, 0), "truncated or damaged"),
-        (header(0, HUGE), "truncated or damaged"),
-        (header(0, 1, text(b"", HUGE)), "truncated or damaged"),
-        (header(0, 1, array(UINT8, HUGE)), "truncated or damaged"),
-        (header(0, 1, array(STRING, HUGE)), "truncated or damaged"),
-        (header(0, 1, array(UINT32, HUGE, bytes(1000))), "truncated or damaged"),
-        (header(0, 1, array(UINT8, 50_000, bytes(50_000))), "more than 10000 values"),
-        (header(0, 1, array(ARRAY, 1, struct.pack("<IQ", ARRAY, 1) * 100_000)), "cannot be read"),
-        (header(0, 1, text(b"k") + struct.pack("<I", 99)), "99"),
-        (header(0, 2, (text(b"k") + struct.pack("<II", UINT32, 1)) * 2), "Duplicate"),
-        (header(1, 0, text(b"t") + struct.pack("<I", 1 << 30)), "truncated or damaged"),
-        (
-            header(1, 0, text(b"t") + struct.pack("<IQQIQ", 2, 1 << 33, 1 << 33, 0, 0)),
-            "cannot be read|truncated",
-        ),
-        (header(1, 0, text(b"t") + struct.pack("<IQIQ", 1, HUGE, 0, 0)), "truncated or damaged"),
-        (header(1, 0, text(b"t") + struct.pack("<IQIQ", 1, 1, 0, HUGE)), "truncated or damaged"),
-    ],
-)
-def test_counts_beyond_the_file_are_refused_at_once(tmp_path, monkeypatch, data, says):
-    monkeypatch.setattr(gguf_file, "MAX_VALUES", 10_000)
-    (tmp_path / "m.gguf").write_bytes(data)
-    began_s = time.process_time()
-    with pytest.raises(WeightsUnreadable, match=says):
-        GGUFFile(tmp_path / "m.gguf")
-    assert time.process_time() - began_s < AT_ONCE_S
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (header(0, 0, version=77), "of GGUF version 77; versions 2 and 3 can be read"),
-        (header(0, 0, version=1), "of GGUF version 1; versions 2 and 3 can be read"),
-        (header(1, 0, text(b"t") + struct.pack("<IQIQ", 1, 1, 12345, 0)), "a tensor of type 12345, which"),
-    ],
-)
-def test_a_sound_file_that_is_unknown_here_is_not_called_damaged(tmp_path, data, says):
-    (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(ModelUnsupported, match=says) as raised:
-        GGUFFile(tmp_path / "m.gguf")
-    assert "download" not in raised.value.message.lower()
-    assert "damaged" not in raised.value.message
+from wisp_runtime.errors import ModelUnsupported, RuntimeFailure, TokenizerUnreadable
 
 
 def rewritten(tmp_path, key, value, kind="<I"):

@@ -1,0 +1,163 @@
+"""A model in GGUF: its file, or the only one of a folder, or the parts of one that was split.
+
+The header alone is read: dimensions, tensors, and where the tokenizer lies in the metadata.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from wisp_plan.checkpoint.header import Header, TensorInfo
+from wisp_plan.checkpoint.index import MAX_FILES, Source, TensorIndex, combine
+from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing
+from wisp_plan.families.config import parse_config
+from wisp_plan.gguf.config import ROPE_FACTORS, config, family_of, generation_config, unpack_factors
+from wisp_plan.gguf.header import GGUFHeader, read_header
+from wisp_plan.gguf.metadata import Metadata
+from wisp_plan.gguf.tensor_names import renamed
+from wisp_plan.quantization.gguf import quantization_of
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec
+
+SUFFIX = ".gguf"
+CONFIG_FILE = "config.json"
+_PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_MAX_NAMED = 3
+_MAX_FACTOR_BYTES = 4096
+
+OpenFile = Callable[[Path], Source]
+"""``open_file(path)``: a file that can be read in ranges; raises OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFModel:
+    """A model in GGUF.
+
+    Attributes:
+        folder: folder of its files.
+        metadata: fields of its first file.
+        config: content of a ``config.json`` that says the same.
+        spec: the model.
+        tensors: its tensors, under the names of its family's checkpoints.
+    """
+
+    folder: Path
+    metadata: Metadata
+    config: dict[str, object]
+    spec: ModelSpec
+    tensors: TensorIndex
+
+    @property
+    def generation_config(self) -> dict[str, object]:
+        """Content of a ``generation_config.json`` that says the same."""
+        return generation_config(self.metadata)
+
+
+def convert_command(file: Path) -> str:
+    """Return the command that converts ``file`` into a folder beside it, named like it."""
+    return f"wisp-runtime convert {shlex.quote(str(file))} {shlex.quote(str(file.with_suffix('')))}"
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the GGUF files of the model at ``path``; none if it is a folder of another format, or not there.
+
+    Raises:
+        ConfigMissing: a folder with several models.
+        CheckpointMissing: a part is missing.
+    """
+    if path.suffix == SUFFIX and path.is_file():
+        return _parts(path)
+    if not path.is_dir() or (path / CONFIG_FILE).exists():
+        return ()
+    files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX and file.is_file())
+    models = [
+        file for file in files if (part := _PART.fullmatch(file.name)) is None or int(part["number"]) == 1
+    ]
+    if len(models) > 1:
+        named = ", ".join(file.name for file in models[:_MAX_NAMED])
+        more = ", …" if len(models) > _MAX_NAMED else ""
+        raise ConfigMissing(
+            f"{path} holds no {CONFIG_FILE}, but several models in GGUF ({named}{more}). Name "
+            f"the file: {models[0]}."
+        )
+    return _parts((models or files)[0]) if files else ()
+
+
+def _parts(file: Path) -> tuple[Path, ...]:
+    part = _PART.fullmatch(file.name)
+    if part is None:
+        return (file,)
+    count = int(part["count"])
+    if count > MAX_FILES:
+        raise CheckpointMissing(f"{file} is one of {count} parts; at most {MAX_FILES} are read. Use another.")
+    names = [f"{part['name']}-{number:05}-of-{part['count']}{SUFFIX}" for number in range(1, count + 1)]
+    missing = [name for name in names if not (file.parent / name).is_file()]
+    if missing:
+        raise CheckpointMissing(
+            f"{file.parent}: {len(missing)} of the {count} parts of the model are missing, among them "
+            f"{missing[0]}. Download it again."
+        )
+    return tuple(file.parent / name for name in names)
+
+
+def read_model(files: Sequence[Path], open_file: OpenFile) -> GGUFModel:
+    """Read the headers of a model's files.
+
+    Args:
+        files: result of :func:`files_of`, not empty.
+        open_file: opener of a file.
+
+    Raises:
+        CheckpointMissing: a file cannot be opened.
+        HeaderInvalid, FileTruncated: it is no GGUF file, or damaged.
+        ConfigInvalid: a model, a tensor's type or a scaling of positions that is not read.
+    """
+    try:
+        states = tuple(
+            (path, status.st_mtime_ns, status.st_size) for path in files if (status := path.stat())
+        )
+        return _read(states, open_file)
+    except OSError as error:
+        raise CheckpointMissing(f"{error.filename or files[0]} cannot be read: {error.strerror}.") from error
+
+
+@lru_cache(maxsize=1)  # a start asks for config, tensors and tokenizer in turn
+def _read(files: tuple[tuple[Path, int, int], ...], open_file: OpenFile) -> GGUFModel:
+    sources = [open_file(path) for path, *_ in files]
+    headers = [read_header(source, path.name) for source, (path, *_) in zip(sources, files, strict=True)]
+    listed = {info.name: info for header in headers for info in header.tensors}
+    metadata = Metadata(headers[0], listed)
+    family = family_of(metadata)
+    settings = config(metadata, _factors(listed.get(ROPE_FACTORS), headers, sources))
+    try:
+        spec = parse_config(settings)
+    except ConfigInvalid as error:
+        message = f"{metadata.file}, read as a config.json: {error.message.removeprefix('config.json: ')}"
+        raise ConfigInvalid(message, key=error.key) from error
+    head_size = spec.mixers(AttentionSpec)[0].head_size
+    index = combine(
+        Header(header.file, tuple(renamed(header.tensors, family, head_size)), header.file_bytes)
+        for header in headers
+    )
+    spec = replace(spec, quantization=quantization_of(index))
+    return GGUFModel(files[0][0].parent, metadata, settings, spec, index)
+
+
+def _factors(
+    info: TensorInfo | None, headers: Sequence[GGUFHeader], sources: Sequence[Source]
+) -> tuple[float, ...]:
+    """Read the factors of RoPE's frequencies, if the model has any."""
+    if info is None:
+        return ()
+    if info.dtype != "F32" or info.size_bytes > _MAX_FACTOR_BYTES:
+        raise ConfigInvalid(
+            f"{info.file}: {ROPE_FACTORS} is {info.dtype}{list(info.shape)}; expected F32 of a head's pairs. "
+            "Use another file."
+        )
+    source = next(source for header, source in zip(headers, sources, strict=True) if header.file == info.file)
+    return unpack_factors(source.read(info.start, info.size_bytes))
