@@ -128,7 +128,7 @@ def allocate(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> Ledg
     if not candidate.fits:
         return candidate.required
     required = candidate.required
-    free_bytes = required.kv_cache_bytes + candidate.headroom_bytes
+    free_bytes = required.kv_cache_bytes + candidate.headroom_bytes + required.beyond_serving_bytes
     limit_bytes = free_bytes
     if request.kv_cache_bytes is not None:
         limit_bytes = request.kv_cache_bytes

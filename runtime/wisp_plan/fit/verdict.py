@@ -100,6 +100,7 @@ class Fit:
             "workspaceBytes": self.ledger.workspace_bytes,
             "graphsBytes": self.ledger.graphs_bytes,
             "contextBytes": self.ledger.context_bytes,
+            "loadingBytes": self.ledger.beyond_serving_bytes,
             "totalBytes": self.ledger.total_bytes,
             "availableBytes": self.available_bytes,
             "kvBytesPerToken": self.ledger.kv_bytes_per_token,

@@ -14,6 +14,7 @@ from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.memory.buffers.cpu import cpu_bytes
 from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
+from wisp_plan.memory.loading import loading_bytes
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
@@ -103,6 +104,7 @@ class Ledger:
         context_bytes: CUDA context.
         cache: caches of all layers.
         options: settings of the computation.
+        loading_bytes: memory beside the weights while they are read, free again before caches are made.
         weight_format: formats of the projections by name: ``bf16``, ``fp8``, ``int4, bf16``.
         weight_description: the same for people, with what the checkpoint has.
     """
@@ -114,6 +116,7 @@ class Ledger:
     context_bytes: int
     cache: CacheSizes
     options: LedgerOptions
+    loading_bytes: int
     weight_format: str
     weight_description: str
 
@@ -147,7 +150,14 @@ class Ledger:
             Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
             Row("graphs", self.graphs_bytes, f"captured steps of up to {o.max_concurrent} sequences"),
             Row("CUDA context", self.context_bytes, "driver and kernels"),
+            Row("loading", self.beyond_serving_bytes, "while weights are read, more than serving takes"),
         )
+
+    @property
+    def beyond_serving_bytes(self) -> int:
+        """Bytes by which reading the weights takes more than the caches and buffers that follow."""
+        following = self.kv_cache_bytes + self.workspace_bytes + self.graphs_bytes
+        return max(0, self.loading_bytes - following)
 
 
 def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
@@ -163,6 +173,7 @@ def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:
         context_bytes=context if is_cuda else 0,
         cache=cache_of(spec, options),
         options=options,
+        loading_bytes=loading_bytes(spec, options.device),
         weight_format=weights.format,
         weight_description=weights.description,
     )

@@ -59,8 +59,8 @@ def test_layers_with_a_window_are_counted_as_sequences_that_decode():
 
 
 def test_sequences_give_way_before_a_model_is_refused():
-    one = fit_of("llama-3-8b", "h200", replace(AUTO, max_concurrent=1, max_step_tokens=8, max_context=512))
-    least = replace(AUTO, max_step_tokens=8, max_context=512)
+    one = fit_of("llama-3-8b", "h200", replace(AUTO, max_concurrent=1, max_step_tokens=8, max_context=1024))
+    least = replace(AUTO, max_step_tokens=8, max_context=1024)
     assert fit_of("llama-3-8b", one.required_bytes, least).max_concurrent == 1
     short = fit_of("llama-3-8b", one.required_bytes - 1, least)
     assert (short.fits, short.max_concurrent, short.required_bytes) == (False, 1, one.required_bytes)

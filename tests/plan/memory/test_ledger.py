@@ -16,7 +16,10 @@ from wisp_plan.memory.ledger import (
     graphs_bytes,
     workspace_bytes,
 )
+from wisp_plan.memory.loading import loading_bytes
+from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.units import MIB
 from wisp_plan.weights.declaration import DECLARATIONS
@@ -26,6 +29,9 @@ from wisp_plan.weights.sizes import weight_bytes
 
 CUDA = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
 CPU = replace(CUDA, device="cpu", kv_dtype="float32")
+
+GPTQ = Scheme("gptq", "int4", 1, 128, is_packed=True)
+PACKED = replace(GPTQ, arrangement="compressed-tensors")
 
 # Llama-3-8B: what is quantized is 32 layers of q, k, v, o, gate, up and down.
 PROJECTIONS = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
@@ -157,13 +163,37 @@ def test_a_measured_cuda_context_replaces_the_estimate(spec_of, measured, expect
 def test_the_total_is_the_sum_of_the_rows_and_each_row_is_explained(spec_of):
     ledger = compute_ledger(spec_of("llama-3-8b"), replace(CUDA, quantization="fp8"))
     rows = {row.name: row for row in ledger.rows()}
-    assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context"]
+    assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context", "loading"]
     assert ledger.total_bytes == sum(row.size_bytes for row in rows.values())
     assert (
         rows["weights"].explanation == "fp8 (E4M3, a scale a row) rounded at load; embeddings and head bf16"
     )
     assert rows["KV cache"].explanation == "1600 tokens of 131072 B, bf16"
+    assert rows.pop("loading").size_bytes == 0  # the KV cache takes more
     assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "blocks", "beyond"), [("cuda", 0, True), ("cuda", 4000, False), ("cpu", 0, False)]
+)
+def test_reading_the_weights_counts_where_serving_takes_less(spec_of, device, blocks, beyond):
+    options = replace(CUDA, device=device, kv_blocks=blocks, max_step_tokens=8, max_concurrent=1)
+    ledger = compute_ledger(spec_of("smollm2-135m"), options)
+    serving = ledger.kv_cache_bytes + ledger.workspace_bytes + ledger.graphs_bytes
+    held = ledger.weights_bytes + ledger.scales_bytes + ledger.context_bytes
+    assert ledger.total_bytes == held + max(serving, loading_bytes(spec_of("smollm2-135m"), device))
+    assert (ledger.beyond_serving_bytes > 0) is beyond
+
+
+def test_a_checkpoint_that_is_stored_transposed_is_dequantized_a_matrix_at_a_time(spec_of):
+    spec = spec_of("llama-3-8b")
+    rules = (Rule(LayerNames(("lm_head",)), None), Rule(LayerNames((EVERY_LAYER,)), GPTQ))
+    gptq = replace(spec, quantization=Quantization("gptq", rules))
+    pack = replace(spec, quantization=Quantization("ct", (rules[0], replace(rules[1], scheme=PACKED))))
+    least = loading_bytes(spec, "cpu")
+    assert loading_bytes(gptq, "cpu") - least == 4 * 10 * 4096 * 14336
+    assert loading_bytes(pack, "cpu") - least == 4 * 10 * 128 * 14336  # rows of the widest
+    assert loading_bytes(gptq, "cuda") == loading_bytes(spec, "cuda") == 17 * 8 * MIB
 
 
 def test_the_workspace_of_a_step_counts_buffers_alive_together(spec_of):

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
+from wisp_plan.memory.loading import HOST_CHUNK_BYTES, HOST_THREADS
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 
@@ -128,8 +129,8 @@ class HostUploader:
         store: function of a destination and its rows in the checkpoint's dtype.
     """
 
-    threads = 4
-    chunk_bytes = 1 << 20
+    threads = HOST_THREADS
+    chunk_bytes = HOST_CHUNK_BYTES
     dequantized = "F32"
 
     def __init__(self, store: Callable[[WeightDestination, Array], None]) -> None:

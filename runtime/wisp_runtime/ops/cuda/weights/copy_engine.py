@@ -13,6 +13,8 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.memory.loading import GPU_CHUNK_BYTES as CHUNK_BYTES
+from wisp_plan.memory.loading import MAX_GPU_BUFFERS
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.threads import available_threads
@@ -26,7 +28,6 @@ from wisp_runtime.ops.cuda.weights.rounding import Rounding
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size, permuted_row
 from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, QuantizedRows, WeightDestination
 
-CHUNK_BYTES = 8 << 20
 _SLOT_BYTES = CHUNK_BYTES + SLACK_BYTES
 _MIN_THREADS, _MAX_THREADS = 4, 12  # 12 read the page cache of an H200's host at 37 GB/s
 _SPARE_SLOTS = 4  # being copied while all threads read
@@ -36,7 +37,7 @@ _DOING = "copying weights to the GPU"
 def gpu_uploader(device: Gpu, total_bytes: int) -> PipelinedUploader:
     """Return an uploader of ``device`` with no more buffers than ``total_bytes`` are worth."""
     threads = min(_MAX_THREADS, max(_MIN_THREADS, available_threads()))
-    slots = min(threads + _SPARE_SLOTS, max(2, -(-total_bytes // CHUNK_BYTES)))
+    slots = min(threads + _SPARE_SLOTS, MAX_GPU_BUFFERS, max(2, -(-total_bytes // CHUNK_BYTES)))
     return PipelinedUploader(CudaCopyEngine(device, slots), threads=threads, chunk_bytes=CHUNK_BYTES)
 
 
