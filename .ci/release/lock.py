@@ -51,8 +51,7 @@ class LockedSet:
     without: tuple[str, ...] = ()
 
 
-# Pods serve and never convert: gguf stays out, and with rich the progress bars of a terminal.
-NOT_IN_PODS = ("gguf", "rich")
+NOT_IN_PODS = ("rich",)  # progress bars of a terminal
 SETS = {
     "operator": LockedSet("the operator's image", ("operator",)),
     "runtime-cpu": LockedSet("the runtime's image for the CPU", ("runtime",), without=NOT_IN_PODS),
