@@ -15,7 +15,6 @@ from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.reference.quantized_packing import E2M1
-from wisp_runtime.weights.gguf_blocks.dequantize import dequantize as dequantize_blocks
 
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 """Row of a word's eight that its nibble i holds, in AWQ's files."""
@@ -32,6 +31,8 @@ def dequantize(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int
         shape: R and in.
     """
     if scheme.block_type:
+        from wisp_runtime.weights.gguf_blocks.dequantize import dequantize as dequantize_blocks  # GGUF alone
+
         return dequantize_blocks(scheme.block_type, parts[VALUES])[:, : shape[1]]
     numbers = _numbers(scheme, parts[VALUES], shape)
     group = parts.get("group")
