@@ -142,6 +142,7 @@ def test_a_bound_socket_can_be_bound_again_at_once():
     [
         (Phase("import", 0.414, True), "import        0.41 s"),
         (Phase("weights", 12.3, True, 256 << 20, 256 << 20), "weights      12.30 s  256.0 MiB"),
+        (Phase("weights", 1.0, True, 1 << 20, 1 << 20, "bf16"), "weights       1.00 s  1.0 MiB  bf16"),
     ],
 )
 def test_a_start_up_line_has_time_and_bytes(phase, line):

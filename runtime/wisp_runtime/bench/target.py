@@ -11,6 +11,9 @@ from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.presets import SHAPES, shape_spec
+from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
+from wisp_plan.quantization.packed_scheme import INT4_GROUPS, int4_name
+from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.layout import padded
 from wisp_runtime.bench import nvml
@@ -24,7 +27,7 @@ from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.models.load import load_model, random_model, read_spec
+from wisp_runtime.models.load import open_checkpoint, random_model, read_spec
 from wisp_runtime.ops import registry
 from wisp_runtime.ops.protocol.device import Device
 from wisp_runtime.ops.protocol.ops import Ops
@@ -45,6 +48,7 @@ class TargetOptions:
         block_tokens, threads: settings of ``serve``.
         seed: seed of weights and prompts.
         decode_path, deterministic: settings of ``serve``.
+        quantization: setting of ``serve``; of random weights any packed format, as if stored so.
     """
 
     shape: str
@@ -58,6 +62,7 @@ class TargetOptions:
     seed: int = 0
     decode_path: DecodePath = "auto"
     deterministic: bool = False
+    quantization: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,11 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     is_random = options.shape in SHAPES
     if is_random:
         spec = replace(spec, max_context=max(spec.max_context, options.context))
+        spec = stored_as(spec, options.quantization)
+    else:
+        spec = open_checkpoint(
+            Path(options.shape), spec
+        ).spec  # with the layers that its headers have quantized
     config = _serve_config(options, spec)
     device = wrap(registry.open_device(config.device, threads=config.threads))
     ops = device.ops
@@ -136,12 +146,39 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     memory = device.memory()
     device.require_model(spec, config.block_tokens)
     fit = startup.require_fit(spec, config, memory)
-    model = random_model(spec, ops, options.seed) if is_random else load_model(Path(options.shape), spec, ops)
+    held = fit.ledger.options.quantization
+    if is_random:
+        model = random_model(spec, ops, options.seed, quantization=held, formats=memory.formats)
+    else:
+        model = open_checkpoint(Path(options.shape), spec).held(held, memory.formats).load(ops)
     limits = startup.limits_of(spec, config, fit)
     made = startup.make_runner(model, device, fit, limits, config.decode_path)
     runner: Any = made[0]
     fill_with_noise(runner.forward_pass.cache, ops, options.seed)
     return Target(options, spec, ops, fit, runner, limits, made[1])
+
+
+def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
+    """Return ``spec`` as if a checkpoint stored it in a packed format that nothing is rounded to."""
+    scheme = _SCHEMES.get(quantization)
+    if scheme is None:
+        return spec
+    rules = Rule(LayerNames(("lm_head",)), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
+    return replace(spec, quantization=Quantization(scheme.arrangement, rules))
+
+
+_CT = "compressed-tensors"
+_SCHEMES = {
+    "fp8_block": Scheme("fp8", "fp8", 128, 128),
+    "mxfp4": Scheme(_CT, "mxfp4", 1, 32, is_packed=True),
+} | {
+    int4_name(group, has_zero_points=has_zeros): Scheme(
+        _CT, "int4", 1, group, is_packed=True, has_zero_points=has_zeros
+    )
+    for group in INT4_GROUPS
+    for has_zeros in (False, True)
+    if has_zeros or group != INT4_GROUPS[0]
+}
 
 
 def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
@@ -161,5 +198,6 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
         threads=options.threads,
         decode_path=options.decode_path,
         deterministic=options.deterministic,
+        quantization="auto" if options.quantization in _SCHEMES else options.quantization,  # type: ignore[arg-type]
         **settings,  # type: ignore[arg-type]
     )

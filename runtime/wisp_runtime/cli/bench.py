@@ -200,6 +200,7 @@ def _target_options(options: dict[str, Any], *, batch: int, context: int) -> Any
                 "seed",
                 "decode_path",
                 "deterministic",
+                "quantization",
             ),
         )
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_plan.presets import SHAPES
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -63,6 +64,13 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Decode path, see serve.",
         ),
         click.option("--deterministic", is_flag=True, help="See serve."),
+        click.option(
+            "--quantization",
+            type=click.Choice(["auto", "bf16", *PACKED_FORMATS]),
+            default="auto",
+            show_default=True,
+            help="Format of the weights, see serve; random weights may have any.",
+        ),
         click.option("--seed", default=0, show_default=True, help="Seed of the random weights."),
         click.option(
             "--json",

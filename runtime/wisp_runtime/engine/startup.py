@@ -10,9 +10,7 @@ GPU one step of every size, so that nothing is loaded or allocated later.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wisp_plan.errors import RequestInvalid
@@ -29,10 +27,11 @@ from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
+from wisp_runtime.engine.phases import Report, phase
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.transport.messages import Phase, Ready, SamplingParams, Submit
+from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales, allocate
 from wisp_runtime.models.kv_scales import read_kv_scales
@@ -42,9 +41,7 @@ from wisp_runtime.ops import registry
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device, Memory
 from wisp_runtime.sources.resolve import resolve
 
-Report = Callable[[Phase], None]
 Progress = Callable[[int, int], None]
-_REPORT_EVERY_S = 0.1
 _MIXED_STEP_TOKENS = 2048
 _ATTENTION_SLOWDOWN = 1.3
 
@@ -88,9 +85,14 @@ def start(config: ServeConfig, report: Report) -> Engine:
             device.ops.set_batch_invariant()
         memory = device.memory()
         device.require_model(spec, config.block_tokens)
+        if spec.quantization is None:  # else the headers decide which layers are quantized
+            require_fit(spec, config, memory)
         checkpoint = open_checkpoint(path, spec, rank=device.comm.rank, ranks=device.comm.size)
         fit = require_fit(checkpoint.spec, config, memory)
+        options = fit.ledger.options
+        checkpoint = checkpoint.held(options.quantization, options.formats)
         model = checkpoint.load(device.ops, progress, comm=device.comm)
+        progress.note = fit.ledger.weight_description
     limits = limits_of(spec, config, fit)
     with phase("kernels", report):
         kv_scales = read_kv_scales(path, spec, fit.kv.inner)
@@ -104,11 +106,17 @@ def start(config: ServeConfig, report: Report) -> Engine:
         vocab_size=spec.vocab,
         eos_token_ids=spec.eos_token_ids,
         ledger=fit.to_dict() | measured(memory, device),
-        kernels={"set": device.ops.kernels} | strategy.to_dict(),
+        kernels={"set": kernel_set(device.ops.kernels, fit)} | strategy.to_dict(),
         device=device.ops.device,
         load=scheduler.load,
     )
     return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device))
+
+
+def kernel_set(name: str, fit: Fit) -> str:
+    """Return the name of a device's kernels with the weights' formats: ``hopper/common/int4, bf16``."""
+    folder, slash, _ = name.rpartition("/")
+    return f"{folder}/{fit.quantization}" if slash else name
 
 
 def watch_co_running(runner: Runner, strategy: DecodeStrategy, device: Device) -> CoRunningCheck | None:
@@ -123,24 +131,6 @@ def watch_co_running(runner: Runner, strategy: DecodeStrategy, device: Device) -
     check = CoRunningCheck(runner.forward_pass.persistent, device.co_running_processes)
     runner.before_step = check
     return check
-
-
-@contextmanager
-def phase(name: str, report: Report) -> Iterator[Progress]:
-    """Report a phase as it begins and has succeeded; yields its ``progress(bytes, total_bytes)``."""
-    began_s = reported_s = time.monotonic()
-    moved = (0, 0)
-    report(Phase(name))
-
-    def progress(done: int, total: int) -> None:
-        nonlocal reported_s, moved
-        moved, now_s = (done, total), time.monotonic()
-        if now_s - reported_s >= _REPORT_EVERY_S:
-            reported_s = now_s
-            report(Phase(name, now_s - began_s, False, *moved))
-
-    yield progress
-    report(Phase(name, time.monotonic() - began_s, True, *moved))
 
 
 def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progress) -> Progress:

@@ -6,7 +6,8 @@ can be made meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wisp_plan.checkpoint.directory import read_config, read_directory
@@ -16,6 +17,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare, shard
+from wisp_plan.weights.held import BF16, held_weights, hold
 from wisp_plan.weights.stored import as_found, as_stored
 from wisp_plan.weights.tensors import check_tensors, tensors_of
 from wisp_runtime.comm.none import NO_COMM
@@ -70,6 +72,16 @@ class Checkpoint:
     def folder(self) -> Path:
         """Folder of its files."""
         return self.path.parent if self.path.is_file() else self.path
+
+    def held(self, quantization: str, formats: Collection[str]) -> Checkpoint:
+        """Return the checkpoint with the format in which a device holds each weight.
+
+        Args:
+            quantization: format of the projections, as :func:`wisp_plan.weights.held.held_format` takes it.
+            formats: packed formats that the device has kernels for.
+        """
+        is_quantized = self.spec.quantization is not None
+        return replace(self, weights=hold(self.weights, quantization, formats, is_quantized=is_quantized))
 
     def load(
         self,
@@ -143,24 +155,40 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
 
 
 def load_model(
-    path: Path, spec: ModelSpec, ops: Ops, on_progress: OnProgress | None = None, comm: Comm = NO_COMM
+    path: Path,
+    spec: ModelSpec,
+    ops: Ops,
+    on_progress: OnProgress | None = None,
+    comm: Comm = NO_COMM,
+    *,
+    quantization: str = BF16,
+    formats: Collection[str] = (),
 ) -> Model:
-    """Read the checkpoint in ``path`` into a model: :func:`open_checkpoint`, then :meth:`Checkpoint.load`."""
+    """Read the checkpoint in ``path`` into a model: :func:`open_checkpoint`, then :meth:`Checkpoint.load`.
+
+    Weights are held unquantized, or as :meth:`Checkpoint.held` has them by ``quantization`` and ``formats``.
+    """
     checkpoint = open_checkpoint(path, spec, rank=comm.rank, ranks=comm.size)
-    return checkpoint.load(ops, on_progress, comm=comm)
+    return checkpoint.held(quantization, formats).load(ops, on_progress, comm=comm)
 
 
-def random_model(spec: ModelSpec, ops: Ops, seed: int = 0) -> Model:
+def random_model(
+    spec: ModelSpec, ops: Ops, seed: int = 0, *, quantization: str = BF16, formats: Collection[str] = ()
+) -> Model:
     """Make a model of random weights, without any checkpoint: for measuring at a model's size.
 
-    The same seed gives the same numbers on every device.
+    The same seed gives the same numbers on every device, rounded where they are held quantized.
+
+    Args:
+        seed: seed of the weights.
+        quantization, formats: arguments of :func:`wisp_plan.weights.held.held_weights`.
 
     Raises:
         ModelUnsupported: no code for the family.
         GpuOutOfMemory: the weights do not fit.
     """
     decoder = model_class(spec)
-    weights = Weights(ops, declare(spec))
+    weights = Weights(ops, held_weights(spec, quantization, tuple(formats)))
     weights.randomize(seed)
     return decoder(spec, weights, ops)
 

@@ -42,9 +42,10 @@ async def follow_phases(engine: Engine, is_open: Callable[[], bool], began_s: fl
 
 
 def phase_line(phase: Phase) -> str:
-    """Return a phase's line: its name, its time, and its bytes if it moved any."""
+    """Return a phase's line: its name, its time, its bytes if it moved any, and its note."""
     size = f"  {format_size(phase.bytes)}" if phase.bytes else ""
-    return f"{phase.name:<10} {phase.seconds:7.2f} s{size}"
+    note = f"  {phase.note}" if phase.note else ""
+    return f"{phase.name:<10} {phase.seconds:7.2f} s{size}{note}"
 
 
 def weights_lines(ledger: Mapping[str, object]) -> Iterator[str]:

@@ -24,10 +24,11 @@ from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Batch, Sampled, SamplingBatch
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner, CpuStep
+from wisp_runtime.engine.phases import phase
 from wisp_runtime.engine.process import main
 from wisp_runtime.engine.scheduling.plan import Limits, Plan
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.startup import Engine, phase
+from wisp_runtime.engine.startup import Engine
 from wisp_runtime.engine.transport.messages import Phase, Ready, Submit
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.models.model import Output

@@ -123,13 +123,18 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A start-up phase began, moved, or ended. Names: import, pull, weights, kernels, firstToken."""
+    """A start-up phase began, moved, or ended. Names: import, pull, weights, kernels, firstToken.
+
+    Attributes:
+        note: words about its result, for the log.
+    """
 
     name: str
     seconds: float = 0.0
     is_done: bool = False
     bytes: int = 0
     total_bytes: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Arenas:
 
     def __init__(self, device: Gpu, *, fuses_rope: bool) -> None:
         self._device, self._fuses_rope = device, fuses_rope
+        self._formats: set[str] = set()
 
     def row_permutation(self, weight: WeightSpec) -> RowPermutation:
         """Return the permutation that the GEMM of a weight reads; plain where it does not apply RoPE."""
@@ -61,8 +62,22 @@ class Arenas:
         return "plain" if is_rope and not self._fuses_rope else permutation
 
     def weight_bytes(self, weight: WeightSpec) -> int:
-        """Return the bytes of a weight: packed and quantized, packed in bf16, or of its own dtype."""
+        """Return the bytes of a weight: packed and quantized, packed in bf16, or of its own dtype.
+
+        Raises:
+            KernelsMissing: kernels of its format are not there or not compiled.
+        """
+        if weight.held is not None:
+            self._require_format(weight.held.name)
         return sum(held_bytes(weight))
+
+    def _require_format(self, name: str) -> None:
+        if name not in self._formats:
+            kernels = self._device.kernels
+            kernels.require("pack_quantized", "quantize_rows")
+            rotary = ("linear_rotary",) if self._fuses_rope else ()
+            kernels.require("linear", "linear_swiglu", *rotary, weight_format=name)
+            self._formats.add(name)
 
     def weight_arena(self, size_bytes: int) -> Array:
         """Allocate ``[size_bytes]`` uint8, and have the device's stream clear them."""

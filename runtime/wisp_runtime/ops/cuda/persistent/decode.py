@@ -35,6 +35,8 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     model_arguments,
 )
 from wisp_runtime.ops.cuda.persistent.model import MAX_SEQUENCES, kernel_model, unsupported_reason
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
@@ -72,9 +74,9 @@ class PersistentDecode:
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
         self.max_sequences = min(max_sequences, MAX_SEQUENCES)
         self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
-        model = kernel_model(spec)
+        model, held = kernel_model(spec), _weight_format(weights, len(spec.layers))
         self._kernels = {
-            width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}") for width in self._widths
+            width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}", held) for width in self._widths
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
@@ -201,6 +203,23 @@ def _layer_table(weights: NamedWeights, layers: int) -> Array:
     """Return the pointers of each layer's weights, ``[L, 12]``, as ``LayerWeights`` of ``model.cuh``."""
     held = ([weights.get(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(layers))
     return to_device(np.array([list(map(_pointer, row)) for row in held], np.uint64))
+
+
+def _weight_format(weights: NamedWeights, layers: int) -> str:
+    """Return the format of all layers' matrices.
+
+    Raises:
+        KernelsMissing: there are several.
+    """
+    held = [weights.get(f"layers.{layer}.{name}") for layer in range(layers) for name in LAYER_WEIGHTS]
+    formats = {
+        weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
+        for weight in held
+        if isinstance(weight, QuantizedStorage | PackedMatrix)
+    }
+    if len(formats) != 1:
+        raise KernelsMissing(f"its layers have weights in several formats: {', '.join(sorted(formats))}")
+    return formats.pop()
 
 
 def _pointer(weight: HeldWeight) -> int:
