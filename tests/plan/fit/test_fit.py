@@ -255,10 +255,10 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
         ({"max_step_tokens": 0}, "maxStepTokens (--max-step-tokens) is 0"),
         (
             {"quantization": "fp8"},
-            "(--quantization): fp8 cannot be served by this runtime yet; available: bf16",
+            "(--quantization): fp8 cannot be served on this device yet; available: bf16",
         ),
         ({"quantization": "q4_k_m"}, "q4_k_m"),
-        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served by this runtime yet"),
+        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served on this device yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
         ({"kv_dtypes_available": ()}, "no format at all"),
     ],
