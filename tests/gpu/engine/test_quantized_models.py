@@ -125,7 +125,7 @@ def logits_of(ops, model, count):
         query_starts=place(np.array([0, count], np.int32)),
         context_lengths=place(np.array([count], np.int32)),
         block_tables=place(np.arange(width, dtype=np.int32)[None]),
-        logit_rows=place(last.astype(np.int32)),
+        logit_rows=place(last.astype(np.int64)),
         query_starts_host=(0, count),
         context_lengths_host=(count,),
         kind=StepKind.PREFILL if count > 1 else StepKind.DECODE,
