@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_runtime.batch import Array
 from wisp_runtime.layers.cache import allocate_blocks
 from wisp_runtime.models.load import load_model, read_spec
@@ -47,13 +48,20 @@ class Perplexity:
 
 
 def perplexity_of(
-    folder: Path, text: str, *, window: int = 512, threads: int | None = None, on_progress: OnProgress
+    folder: Path,
+    text: str,
+    *,
+    window: int = 512,
+    kv: str = "bf16",
+    threads: int | None = None,
+    on_progress: OnProgress,
 ) -> Perplexity:
     """Measure the model in ``folder`` on the CPU, in float32 after dequantization.
 
     Args:
         text: the text.
         window: tokens of a window.
+        kv: format of the KV cache; ``bf16`` is float32 on the CPU.
         threads: CPU threads; None: as many as are available.
 
     Raises:
@@ -64,14 +72,21 @@ def perplexity_of(
     tokens = read_tokens(folder, text, spec.vocab)
     ops = CpuOps(threads or available_threads())
     model = load_model(folder, spec, ops)
-    return measure(model, ops, tokens, min(window, spec.max_context), on_progress)
+    return measure(model, ops, tokens, min(window, spec.max_context), on_progress, kv)
 
 
 def measure(
-    model: Model, ops: CpuOps, tokens: Sequence[int], window: int, on_progress: OnProgress
+    model: Model,
+    ops: CpuOps,
+    tokens: Sequence[int],
+    window: int,
+    on_progress: OnProgress,
+    kv: str = "bf16",
 ) -> Perplexity:
     """Measure a loaded model on ``tokens``; arguments as of :func:`perplexity_of`."""
-    cache = allocate_blocks(model.spec, ops, blocks=blocks_of(window), block_tokens=BLOCK_TOKENS)
+    cache = allocate_blocks(
+        model.spec, ops, blocks=blocks_of(window), block_tokens=BLOCK_TOKENS, kv=KvLayers.of(kv, "cpu")
+    )
     nats, predicted = 0.0, 0
     for start in range(0, len(tokens) - 1, window):
         part = tokens[start : start + window]

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from small_checkpoint import CONFIG, write_checkpoint
 
+from wisp_plan.kv_formats.layers import SERVED_KV_FORMATS
 from wisp_runtime.bench import perplexity
 from wisp_runtime.cli.main import main
 from wisp_runtime.layers.cache import allocate_blocks
@@ -62,6 +63,16 @@ def test_the_command_prints_a_line_a_model(folder, tmp_path):
     facts = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout.splitlines()[0])
     assert facts["tokens"] == len(TEXT) - math.ceil(len(TEXT) / CONFIG["max_position_embeddings"])
     assert f"{facts['perplexity']:.3f}" in first
+
+
+@pytest.mark.parametrize("kv", SERVED_KV_FORMATS["cpu"])
+def test_keys_and_values_may_be_quantized(folder, kv):
+    found = {
+        name: perplexity.perplexity_of(folder, TEXT, kv=name, threads=1, on_progress=lambda *_: None).nats
+        for name in ("bf16", kv)
+    }
+    assert (found[kv] != found["bf16"]) == (kv != "bf16")
+    assert found[kv] == pytest.approx(found["bf16"], rel=0.05)
 
 
 def test_a_folder_without_a_model_is_one_sentence(tmp_path):
