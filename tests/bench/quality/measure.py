@@ -14,12 +14,12 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import numpy as np
+from cost import quantized
 
 from wisp_plan.kv_formats.layers import SERVED_KV_FORMATS
 from wisp_runtime.bench.perplexity import perplexity_of
@@ -29,27 +29,7 @@ from wisp_runtime.convert.example import NAME, TITLE, example_model
 HERE = Path(__file__).parent
 RECORD = HERE.parent / "records/quality-smollm2.json"
 TEXT = HERE / "english.txt"
-QUANTIZE = """\
-from wisp_runtime.cli.main import main
-main(standalone_mode=False)
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
 CASES = [(to, method) for to in ("fp8", "int8", "int4", "nvfp4") for method in ("rtn", "awq")]
-
-
-def quantized(source: Path, target: Path, to: str, method: str, threads: int) -> dict[str, object]:
-    """Quantize in a process of its own; return its seconds, its peak memory and the bytes of the result."""
-    command = [sys.executable, "-c", QUANTIZE]
-    command += ["quantize", str(source), str(target), "--to", to, "--method", method]
-    command += ["--threads", str(threads), "--json"]
-    began_s = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    made, peak_kib = done.stdout.splitlines()
-    return {
-        "seconds": round(time.monotonic() - began_s, 1),
-        "peak_bytes": int(peak_kib) * 1024,
-        "weights_bytes": json.loads(made)["resultBytes"],
-    }
 
 
 def rows(threads: int) -> Iterator[dict[str, object]]:
