@@ -30,13 +30,28 @@ def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
 def split_k(max_tokens: int, sm_count: int) -> tuple[Buffer, Buffer]:
     """Return two float32 tiles for each SM, as wide as the widest tile, and their arrival counters.
 
-    An SM has one thread block, whose range of K steps ends at most one split tile and begins one.
+    An SM has one thread block, whose range of K steps ends at most one split tile and begins one. Tiles of
+    quantized weights are as wide as a power of two.
     """
-    tiles = 2 * sm_count
+    tiles, width = 2 * sm_count, 1 << (block_n(max_tokens) - 1).bit_length()
     return (
-        Buffer("linear.partials", (tiles * BLOCK_M * block_n(max_tokens),), "float32"),
+        Buffer("linear.partials", (tiles * BLOCK_M * width,), "float32"),
         Buffer("linear.arrivals", (tiles,), "uint32", is_zeroed=True),
     )
+
+
+def token_codes(max_tokens: int, max_columns: int) -> tuple[Buffer, Buffer]:
+    """Return activations in E4M3, and their scales: one for each 128 columns of a token."""
+    groups, tokens = -(-max_columns // 128), padded_tokens(max_tokens)
+    return (
+        Buffer("linear.token_codes", (max_tokens * max_columns,), "uint8"),
+        Buffer("linear.token_scales", (groups * tokens,), "float32"),
+    )
+
+
+def padded_tokens(tokens: int) -> int:
+    """Return the tokens that scales are stored for: whole tiles read them."""
+    return (tokens // BLOCK_N[-1] + 2) * BLOCK_N[-1]
 
 
 def block_n(tokens: int) -> int:

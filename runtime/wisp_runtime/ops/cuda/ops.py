@@ -25,9 +25,10 @@ from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
 from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
-from wisp_runtime.ops.cuda.gemm.linear import Linear
+from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
 from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
+from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
@@ -125,7 +126,7 @@ class CudaOps(Arenas):
             raise ConfigError(
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
-        self._linear = Linear(self.gpu, data_parallel_plan)
+        self._linear = Linear(self.gpu, data_parallel_plan, quantized_planner=unsplit_quantized)
         self._prefill_attention.set_batch_invariant()
         self._max_fused_rope_tokens = 0
 
@@ -157,22 +158,22 @@ class CudaOps(Arenas):
         """See :class:`.rows.GatherRows`."""
         return self._gather_rows(x, rows, out_name="rows")
 
-    def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+    def linear(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.__call__`."""
         return self._linear(x, weight, bias, out_name="output")
 
-    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+    def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
         """See :meth:`.linear.Linear.swiglu`."""
         return self._linear.swiglu(x, weight, bias, out_name="swiglu")
 
-    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+    def logits(self, x: Array, weight: Matrix) -> Array:
         """See :meth:`.linear.Linear.logits`."""
         return self._linear.logits(x, weight, out_name="logits")
 
     def project_qkv(
         self,
         x: Array,
-        weight: PackedMatrix,
+        weight: Matrix,
         bias: Array | None,
         heads: HeadLayout,
         rope: RopeTable,
@@ -191,7 +192,7 @@ class CudaOps(Arenas):
         norms, is_interleaved = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
         return self._rope(qkv, sizes, *norms, heads.eps, *tables, *written, is_interleaved=is_interleaved)
 
-    def _can_fuse_rope(self, weight: PackedMatrix, heads: HeadLayout, rope: RopeTable) -> bool:
+    def _can_fuse_rope(self, weight: Matrix, heads: HeadLayout, rope: RopeTable) -> bool:
         if interleaved_head_size(weight.permutation):
             return True
         is_tile = heads.size == ROW_TILE and 2 * rope.cosines.shape[1] == ROW_TILE

@@ -194,7 +194,12 @@ def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, 
     with pytest.raises(KernelsMissing):
         module.CudaOps.open()
     known = Catalogue().resolve("hopper")
-    optional = {"fill_random", "pack_quantized", "quantize_rows"}  # random weights, and quantized ones
+    optional = {
+        "fill_random",
+        "pack_quantized",
+        "quantize_rows",
+        "quantize_tokens",
+    }  # random weights, and quantized ones
     assert set(kernels.require.call_args.args) == known.keys() - optional
 
 

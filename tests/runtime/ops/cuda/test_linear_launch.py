@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 
 from wisp_plan.memory.buffers.gemm import BLOCK_M, block_n
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.errors import ShapeError
 
-MODULES = ("arrays", "device", "kernels", "workspace", "driver", "packing", "linear", "portable_linear")
+MODULES = (
+    "arrays",
+    "device",
+    "kernels",
+    "workspace",
+    "driver",
+    "packing",
+    "quantized",
+    "linear",
+    "portable_linear",
+)
 BUFFER_BYTES = 1 << 20
 
 
@@ -52,13 +63,14 @@ class FakeKernel:
     def __init__(self, launched, entry):
         self.launched, self.entry = launched, entry
 
-    def launch(self, grid, block, tokens, arguments, *, shared_bytes, cluster):
-        copied = type(arguments).from_buffer_copy(arguments)
-        self.launched.append((self.entry, grid[0] if len(grid) == 1 else grid, cluster, tokens, copied))
+    def launch(self, grid, block, tokens, arguments, *more, shared_bytes, cluster):
+        assert shared_bytes <= 232448
+        copied = [type(each).from_buffer_copy(each) for each in (*more, arguments)]
+        self.launched.append((self.entry, grid[0] if len(grid) == 1 else grid, cluster, tokens, *copied))
 
 
 def make_device(launched):
-    kernels = SimpleNamespace(get=lambda op, entry: FakeKernel(launched, entry))
+    kernels = SimpleNamespace(get=lambda op, entry, held="": FakeKernel(launched, held + entry))
     return SimpleNamespace(kernels=kernels, workspace=FakeWorkspace(), sm_count=132, shared_bytes=232448)
 
 
@@ -152,6 +164,26 @@ def test_a_matrix_that_does_not_fit_is_refused_each_time(gemm, linear):
             gemm.linear(gemm.tokens(20), gated, out_name="y")
     with pytest.raises(ShapeError, match=r"must be \[N, 512\]"):
         gemm.linear(gemm.tokens(20, 256), gemm.matrix(1 << 30), out_name="y")
+
+
+def test_a_quantized_matrix_takes_the_kernel_of_its_format_and_its_own_scales(gemm, linear):
+    x = gemm.tokens(20)
+    for name, group_shift in (("fp8_block", 2), ("int4_g64_zero", 1)):
+        packed = PACKED_FORMATS[name]
+        blocks, rows, size = packed.sections(512, 512)
+        for address in (1 << 30, 2 << 30):
+            storage = FakeArray((size,), np.dtype(np.uint8), memory(address))
+            matrix = linear.QuantizedStorage(storage, 512, 512, "plain", packed)
+            gemm.linear(x, matrix, out_name="y")
+            entry, _, cluster, _, quantized, arguments = gemm.launched[-1]
+            assert (entry, cluster) == (f"{name}linear_n32", 1)
+            assert (arguments.weight, arguments.k_tiles) == (address, packed.tiles(512, 512)[1])
+            assert (quantized.row_scales, quantized.block_scales) == (address + rows, address + blocks)
+            assert (quantized.tile_bytes, quantized.group_shift) == (packed.tile_bytes, group_shift)
+            assert quantized.has_zero_points == packed.has_zero_points
+    gemm.linear(x, gemm.matrix(1 << 30), out_name="y")
+    assert gemm.launched[-1][0] == "linear_n32"
+    assert len(gemm.linear._launches) == 3
 
 
 @pytest.fixture

@@ -77,6 +77,8 @@ class Arenas:
             kernels.require("pack_quantized", "quantize_rows")
             rotary = ("linear_rotary",) if self._fuses_rope else ()
             kernels.require("linear", "linear_swiglu", *rotary, weight_format=name)
+            if kernels.has("quantize_tokens"):
+                kernels.require("quantize_tokens")
             self._formats.add(name)
 
     def weight_arena(self, size_bytes: int) -> Array:

@@ -44,12 +44,11 @@ class KernelSet:
         stream: Any,
         model: str = EVERY_MODEL,
     ) -> None:
-        """Choose the sources of bf16 weights; those of another format are chosen at its first use.
+        """Choose the sources of bf16 weights; those of another format follow at its first use.
 
         Args:
             catalogue: the kernel folders.
-            hardware: this GPU's.
-            arch: this GPU's architecture, e.g. ``sm_90a``.
+            hardware, arch: this GPU's, and its architecture, e.g. ``sm_90a``.
             folder: folder of the cubins.
             stream: stream on which every kernel is launched.
             model: shape whose own kernels come first.
@@ -63,6 +62,7 @@ class KernelSet:
         self._modules: dict[str, Any] = {}
         self._paths: dict[Source, Path] = {}  # a path needs the hash of every header: once a source
         self._kernels: dict[tuple[str, str, str], Kernel] = {}
+        self._opened: dict[tuple[str, str], Kernel] = {}
 
     def get(self, op: str, entry: str | None = None, weight_format: str = _BF16) -> Kernel:
         """Return a kernel of ``op``: the one named like it, or another ``entry`` of its file.
@@ -106,10 +106,7 @@ class KernelSet:
             self._cubin(op, weight_format)
 
     def preload(self, *ops: str, weight_format: str = _BF16) -> int:
-        """Load every kernel of ``ops``, so that no step waits for one; return how many there are.
-
-        The driver loads a kernel's code at its first use, which takes memory and is not allowed while a
-        stream is captured.
+        """Load every kernel of ``ops``, as must not happen while a stream is captured; return how many.
 
         Raises:
             KernelsMissing: see :meth:`get`.
@@ -128,8 +125,8 @@ class KernelSet:
         return self._by_format[weight_format]
 
     def _cubin(self, op: str, weight_format: str) -> tuple[Source, Path]:
-        sources = self._sources(weight_format)
-        source, name = sources.get(op), self._name(weight_format)
+        sources, name = self._sources(weight_format), self._name(weight_format)
+        source = sources.get(op)
         if source is None:
             raise KernelsMissing(f"there is no op {op}; {name} has {', '.join(sources)}.")
         if isinstance(source, Absent):
@@ -155,12 +152,16 @@ class KernelSet:
         if entry not in source.entries:
             known = ", ".join(source.entries)
             raise KernelsMissing(f"{source.name} has no kernel {entry}; it has {known}.")
+        key = path.name, entry  # formats share kernels, whose attributes the driver keeps once
+        if key in self._opened:
+            return self._opened[key]
         doing = f"loading {entry} of {path}"
         if path.name not in self._modules:
             self._modules[path.name] = ok(cu.cuModuleLoadData(path.read_bytes()), doing)
         function = ok(cu.cuModuleGetFunction(self._modules[path.name], entry.encode()), doing)
         number = int("".join(filter(str.isdigit, self.arch)))
-        return Kernel(entry, function, self._stream, can_overlap=number >= _OVERLAPS_FROM)
+        self._opened[key] = Kernel(entry, function, self._stream, can_overlap=number >= _OVERLAPS_FROM)
+        return self._opened[key]
 
 
 class Kernel:

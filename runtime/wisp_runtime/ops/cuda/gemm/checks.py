@@ -7,9 +7,10 @@ from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 
 
-def check_tokens(op: str, x: Array, weight: PackedMatrix) -> None:
+def check_tokens(op: str, x: Array, weight: PackedMatrix | QuantizedStorage) -> None:
     """Require ``x`` ``[N, in]`` bf16 in dense rows, a multiple of 16 bytes apart."""
     if x.ndim != 2 or x.shape[1] != weight.inputs or x.dtype != BF16:
         raise ShapeError(f"{op}: x is {list(x.shape)} {x.dtype}, must be [N, {weight.inputs}] {BF16}")
@@ -21,7 +22,7 @@ def check_tokens(op: str, x: Array, weight: PackedMatrix) -> None:
     require_aligned(op, "x", x)
 
 
-def check_weight(op: str, weight: PackedMatrix, bias: Array | None) -> None:
+def check_weight(op: str, weight: PackedMatrix | QuantizedStorage, bias: Array | None) -> None:
     """Require the row permutation and sizes that ``op`` reads, and a bias as long as the rows."""
     require_true(
         weight.inputs % 8 == 0, f"{op}: the matrix has {weight.inputs} columns, must be a multiple of 8"

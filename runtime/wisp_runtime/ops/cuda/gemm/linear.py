@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
@@ -15,10 +13,12 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
-from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.gemm.checks import check_tokens, check_weight
 from wisp_runtime.ops.cuda.gemm.cost_model import SMALL_N
+from wisp_runtime.ops.cuda.gemm.launch import GemmArguments, Launch
 from wisp_runtime.ops.cuda.gemm.planner import plan
+from wisp_runtime.ops.cuda.gemm.quantized_launch import QuantizedPlanner, quantized_launch
+from wisp_runtime.ops.cuda.gemm.quantized_tiling import MIN_W8A8_TOKENS, plan_quantized
 from wisp_runtime.ops.cuda.gemm.rotary_arguments import RotaryArguments
 from wisp_runtime.ops.cuda.gemm.tiling import (
     BLOCK_K,
@@ -29,38 +29,17 @@ from wisp_runtime.ops.cuda.gemm.tiling import (
     stages,
     staging_bytes,
 )
+from wisp_runtime.ops.cuda.gemm.token_codes import Codes, TokenCodes
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 
+Matrix = PackedMatrix | QuantizedStorage
 _FLOAT32 = np.dtype(np.float32)
 _WARPGROUP, _SMALL_N_PRODUCERS = 128, 64  # threads: linear.cuh's kLinearThreads
 
 
-class _Arguments(ctypes.Structure):
-    """``GemmArgs`` of ``tile_scheduler.cuh``."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "out", "partials", "arrivals")),
-        *((name, ctypes.c_int32) for name in ("rows", "k_tiles", "tokens", "out_columns", "m_tiles")),
-        *((name, ctypes.c_int32) for name in ("n_tiles", "group", "full_tiles", "streams", "ranges")),
-        *((name, ctypes.c_int32) for name in ("pairs", "stages", "is_read_once", "shares_tokens")),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Launch for all matrices of a shape: their pointers are put into ``arguments``, which are copied."""
-
-    kernel: Kernel
-    grid: tuple[int, ...]
-    threads: int
-    shared_bytes: int
-    cluster: int
-    tokens: Any  # tensor map of x, or its address
-    arguments: Any  # a structure with a weight and a bias
-
-
 class Linear:
-    """Multiply activations by tiled weights, with Hopper's kernels.
+    """Multiply activations by tiled weights, bf16 or quantized, with Hopper's kernels.
 
     Attributes:
         fuses_rope: whether there is :meth:`rotary`.
@@ -70,6 +49,7 @@ class Linear:
         planner: choice of a tiling, given the GEMM's shape and the number of SMs.
         shared_bytes: shared memory that a thread block may have; with less than half of an SM's, the blocks
             of two small-N GEMMs run there side by side. None means all.
+        quantized_planner: choice of a tiling where weights are quantized.
     """
 
     fuses_rope = True
@@ -79,8 +59,11 @@ class Linear:
         device: Gpu,
         planner: Callable[[GemmShape, int], GemmPlan] = plan,
         shared_bytes: int | None = None,
+        quantized_planner: QuantizedPlanner = plan_quantized,
     ) -> None:
         self._device, self._workspace, self._planner = device, device.workspace, planner
+        self._quantized_planner = quantized_planner
+        self._token_codes = TokenCodes(device)
         self._shared_bytes = shared_bytes or device.shared_bytes
         self._launches: dict[Any, Launch] = {}
         self._rotary = RotaryArguments()
@@ -89,13 +72,21 @@ class Linear:
         self._max_tokens = 0
         self._partials, self._arrivals = buffers.split_k(1, device.sm_count)
 
-    def reserve(self, max_tokens: int) -> None:
-        """Allocate the buffers of split-K tiles for GEMMs of up to ``max_tokens`` tokens."""
+    def reserve(self, max_tokens: int, max_code_columns: int = 0) -> None:
+        """Allocate the buffers of GEMMs of up to ``max_tokens`` tokens.
+
+        Args:
+            max_tokens: tokens of a step.
+            max_code_columns: inputs of the widest matrix of E4M3 whose activations may be E4M3 too; 0: of
+                none.
+        """
+        if max_code_columns:
+            self._token_codes.reserve(max_tokens, max_code_columns)
         self._max_tokens = max(self._max_tokens, buffers.block_n(max_tokens))
         self._partials, self._arrivals = buffers.split_k(self._max_tokens, self._device.sm_count)
         self._workspace.reserve((self._partials, self._arrivals))
 
-    def __call__(self, x: Array, weight: PackedMatrix, bias: Array | None = None, *, out_name: str) -> Array:
+    def __call__(self, x: Array, weight: Matrix, bias: Array | None = None, *, out_name: str) -> Array:
         """Return ``x W^T + bias``, summed in float32 and rounded once.
 
         Args:
@@ -113,7 +104,7 @@ class Linear:
         """
         return self._multiply("linear", x, weight, bias, weight.outputs, BF16, out_name)
 
-    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None, *, out_name: str) -> Array:
+    def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None, *, out_name: str) -> Array:
         """Return ``silu(gate) * up`` of ``x W^T + bias``, in float32 and rounded once: ``[N, F]`` bf16.
 
         Args:
@@ -127,7 +118,7 @@ class Linear:
         """
         return self._multiply("linear_swiglu", x, weight, bias, weight.outputs // 2, BF16, out_name)
 
-    def logits(self, x: Array, weight: PackedMatrix, *, out_name: str) -> Array:
+    def logits(self, x: Array, weight: Matrix, *, out_name: str) -> Array:
         """Return ``x W^T`` as it was summed, ``[N, out]`` float32; arguments as in :meth:`__call__`.
 
         Raises:
@@ -138,7 +129,7 @@ class Linear:
     def rotary(
         self,
         x: Array,
-        weight: PackedMatrix,
+        weight: Matrix,
         bias: Array | None,
         heads: tuple[int, int, int],
         cosines: Array,
@@ -178,7 +169,7 @@ class Linear:
         self,
         op: str,
         x: Array,
-        weight: PackedMatrix,
+        weight: Matrix,
         bias: Array | None,
         columns: int,
         dtype: Any,
@@ -189,21 +180,29 @@ class Linear:
         if min(len(x), buffers.BLOCK_N[-1]) > self._max_tokens:
             self.reserve(len(x))
         partials, arrivals = self._workspace.view(self._partials), self._workspace.view(self._arrivals)
+        codes = self._codes(op, x, weight)
         source, storage = x.data, weight.storage.data.ptr
         added = 0 if bias is None else bias.data.ptr
         matrix = op, storage, added, weight.outputs, weight.inputs, weight.permutation
         if matrix not in self._checked:
             check_weight(op, weight, bias)
             remember(self._checked, matrix, True)
-        sizes = x.shape, x.strides, source.mem.size, weight.outputs, weight.inputs
+        packed = weight.packed.name if isinstance(weight, QuantizedStorage) else ""
+        coded = 0 if codes is None else codes.codes.data.ptr
+        sizes = x.shape, x.strides, source.mem.size, weight.outputs, weight.inputs, packed, coded
         key = op, source.ptr, out.data.ptr, partials.data.ptr, sizes
         launch = self._launches.get(key)
         if launch is None:
             check_tokens(op, x, weight)
             if len(x) == 0:
                 return out
-            launch = remember(self._launches, key, self._launch(op, x, weight, out, partials, arrivals))
+            launch = remember(
+                self._launches, key, self._launch(op, x, weight, out, partials, arrivals, codes)
+            )
         launch.arguments.weight, launch.arguments.bias = storage, added
+        if packed:
+            launch.quantized.point_to(storage)
+            more = launch.quantized, *more
         launch.kernel.launch(
             launch.grid,
             launch.threads,
@@ -215,9 +214,31 @@ class Linear:
         )
         return out
 
+    def _codes(self, op: str, x: Array, weight: Matrix) -> Codes | None:
+        """Return ``x`` in E4M3 where that is faster, and there is memory for it."""
+        codes = self._token_codes
+        if not isinstance(weight, QuantizedStorage) or weight.packed.numbers != "e4m3":
+            return None
+        if len(x) < MIN_W8A8_TOKENS or len(x) > codes.max_tokens or weight.inputs > codes.max_columns:
+            return None
+        check_tokens(op, x, weight)
+        return codes(x, in_groups=weight.packed.has_block_scales)
+
     def _launch(
-        self, op: str, x: Array, weight: PackedMatrix, out: Array, partials: Array, arrivals: Array
+        self,
+        op: str,
+        x: Array,
+        weight: Matrix,
+        out: Array,
+        partials: Array,
+        arrivals: Array,
+        codes: Codes | None,
     ) -> Launch:
+        if isinstance(weight, QuantizedStorage):
+            arrays = out, partials, arrivals
+            return quantized_launch(
+                self._device, self._quantized_planner, op, x, weight, *arrays, self._map, codes
+            )
         chosen = self._planner(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sm_count)
         assert not chosen.is_split or chosen.grid * 2 * buffers.BLOCK_M * chosen.block_n <= partials.size
         tile = width, row_tiles = chosen.block_n, chosen.row_tiles
@@ -227,7 +248,7 @@ class Linear:
             depth >= enough, f"{op}: {self._shared_bytes} B of shared memory are too few for {chosen}"
         )
         assert not chosen.shares_tokens or _can_multicast(chosen)
-        arguments = _Arguments(
+        arguments = GemmArguments(
             *(0, 0, out.data.ptr, partials.data.ptr, arrivals.data.ptr),
             *(weight.outputs, weight.k_tiles, len(x), out.shape[1], chosen.m_tiles),
             *(chosen.n_tiles, chosen.group, chosen.full_tiles, chosen.streams, chosen.ranges),

@@ -22,7 +22,7 @@ _MAX_TOKENS_OF_ONE = 128  # that one n-tile holds best
 _MIN_BLOCK_N_OF_PAIR = constants("hopper")["gemm_min_pair_tokens"]
 _GROUP = 8  # n-tiles that read the same weights at the same time: makes about a square of the output
 _MULTICAST_WAVES = 4  # full tiles a block from which on sharing copies pays; it saves power, more than time
-_MIN_STEPS = 4  # length of a K-range: shorter ones spend their time on starting and combining
+_MIN_RANGE = 256  # columns of a K-range: shorter ones spend their time on starting and combining
 _TOKENS_OF_A_PLAN = 32  # numbers of tokens up to the same multiple have the same plan: planning takes long
 _TOLERANCE, _SMALL_N_TOLERANCE = 1.02, 1.003  # estimates this close are equal; few tokens are modelled well
 
@@ -43,7 +43,7 @@ def plan(shape: GemmShape, sm_count: int) -> GemmPlan:
 @lru_cache(maxsize=8192)
 def data_parallel_plan(shape: GemmShape, sm_count: int) -> GemmPlan:
     """Return a plan without splits: a row's sums run over K in order, however many tokens there are."""
-    return _multicast(_data_parallel(shape, block_n(shape.tokens), 2, sm_count))
+    return _multicast(unsplit_plan(shape, block_n(shape.tokens), 2, sm_count))
 
 
 def _demands(plan: GemmPlan) -> tuple[bool, int, int, int, int]:
@@ -63,7 +63,6 @@ def _multicast(plan: GemmPlan) -> GemmPlan:
 def _candidates(shape: GemmShape, sm_count: int) -> Iterator[GemmPlan]:
     enough = block_n(shape.tokens)
     for width in BLOCK_N:
-        n_tiles = -(-shape.tokens // width)
         is_several = _MIN_BLOCK_N_OF_SEVERAL <= width < enough and _gains_by_several(shape, sm_count)
         if width != enough and not is_several:
             continue
@@ -71,9 +70,15 @@ def _candidates(shape: GemmShape, sm_count: int) -> Iterator[GemmPlan]:
             yield from _cta_pairs(shape, width, 2, sm_count)
         if width in BLOCK_N_OF_192_ROWS:
             yield from _cta_pairs(shape, width, 3, sm_count)
-            yield _data_parallel(shape, width, 3, sm_count)
-        for streams in {1, n_tiles} if n_tiles <= min(_GROUP, sm_count) else {1}:
-            yield from _stream_k(shape, width, streams, sm_count)
+            yield unsplit_plan(shape, width, 3, sm_count)
+        yield from stream_k_plans(shape, width, sm_count)
+
+
+def stream_k_plans(shape: GemmShape, width: int, sm_count: int) -> Iterator[GemmPlan]:
+    """Yield plans of tiles of ``width`` tokens and 128 rows, unsplit and with streams that are split."""
+    n_tiles = -(-shape.tokens // width)
+    for streams in {1, n_tiles} if n_tiles <= min(_GROUP, sm_count) else {1}:
+        yield from _stream_k(shape, width, streams, sm_count)
 
 
 def _gains_by_several(shape: GemmShape, sm_count: int) -> bool:
@@ -82,7 +87,7 @@ def _gains_by_several(shape: GemmShape, sm_count: int) -> bool:
     return shape.tokens > BLOCK_N[-1] or (shape.tokens > _MAX_TOKENS_OF_ONE and is_short)
 
 
-def _data_parallel(shape: GemmShape, width: int, row_tiles: int, sm_count: int) -> GemmPlan:
+def unsplit_plan(shape: GemmShape, width: int, row_tiles: int, sm_count: int) -> GemmPlan:
     """Split nothing."""
     n_tiles = -(-shape.tokens // width)
     tiles = -(-shape.rows // (ROW_TILE * row_tiles)) * n_tiles
@@ -95,24 +100,28 @@ def _stream_k(shape: GemmShape, width: int, streams: int, sm_count: int) -> Iter
     n_tiles = -(-shape.tokens // width)
     tiles, blocks = -(-shape.rows // BLOCK_M) * n_tiles, sm_count // streams * streams
     for full_tiles in {tiles, tiles // blocks * blocks}:
-        for ranges in _range_counts((tiles - full_tiles) // streams, shape.k_tiles, blocks // streams):
+        for ranges in _range_counts((tiles - full_tiles) // streams, shape, blocks // streams):
             grid = max(ranges * streams, min(full_tiles, blocks))
             yield GemmPlan(shape, width, min(_GROUP, n_tiles), full_tiles, streams, ranges, grid)
 
 
 def _cta_pairs(shape: GemmShape, width: int, row_tiles: int, sm_count: int) -> Iterator[GemmPlan]:
     """Keep as many tiles full as fill all blocks in turn; give the rest to CTA pairs, if these suffice."""
-    full, blocks = _data_parallel(shape, width, row_tiles, sm_count), sm_count // 2 * 2
+    full, blocks = unsplit_plan(shape, width, row_tiles, sm_count), sm_count // 2 * 2
     pairs = full.tiles % blocks if blocks else 0
-    if 0 < 2 * pairs <= blocks and shape.k_tiles >= 2 * _MIN_STEPS:
+    if 0 < 2 * pairs <= blocks and shape.k_tiles >= 2 * _min_steps(shape):
         grid = blocks if full.tiles > pairs else 2 * pairs
         yield replace(full, full_tiles=full.tiles - pairs, grid=grid, pairs=pairs)
 
 
-def _range_counts(stream_tiles: int, k_tiles: int, max_ranges: int) -> set[int]:
+def _min_steps(shape: GemmShape) -> int:
+    return max(1, _MIN_RANGE // shape.block_k)
+
+
+def _range_counts(stream_tiles: int, shape: GemmShape, max_ranges: int) -> set[int]:
     """Return counts of ranges worth trying: as many as there are blocks, or as many for each tile."""
     if stream_tiles == 0:
         return {0}
-    all_blocks = max(1, min(max_ranges, stream_tiles * k_tiles // _MIN_STEPS))
+    all_blocks = max(1, min(max_ranges, stream_tiles * shape.k_tiles // _min_steps(shape)))
     even = {all_blocks // stream_tiles * stream_tiles, stream_tiles} if all_blocks >= stream_tiles else set()
     return {all_blocks} | even

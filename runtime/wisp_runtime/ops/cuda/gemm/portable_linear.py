@@ -14,9 +14,10 @@ from wisp_plan.memory.buffers.gemm import BLOCK_M
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.manifest import constants
-from wisp_runtime.ops.cuda.gemm.linear import Launch, Linear
+from wisp_runtime.ops.cuda.gemm.launch import Launch
+from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
 from wisp_runtime.ops.cuda.gemm.tiling import GemmShape
-from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.gemm.token_codes import Codes
 
 BLOCK_N = (8, 16, 32, 64, 128)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
@@ -74,8 +75,16 @@ class PortableLinear(Linear):
     fuses_rope = False
 
     def _launch(
-        self, op: str, x: Array, weight: PackedMatrix, out: Array, partials: Array, arrivals: Array
+        self,
+        op: str,
+        x: Array,
+        weight: Matrix,
+        out: Array,
+        partials: Array,
+        arrivals: Array,
+        codes: Codes | None,
     ) -> Launch:
+        del codes  # there are none: E4M3 activations are Hopper's
         chosen = plan_portable(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sm_count)
         n_tiles, m_tiles, splits = chosen.grid
         needed = n_tiles * m_tiles * splits * BLOCK_M * chosen.block_n

@@ -10,6 +10,7 @@ from wisp_runtime.ops.cuda.attention.rope import check_step
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 
 _OP = "linear_rotary"
 
@@ -33,7 +34,7 @@ class RotaryArguments:
     def of(
         self,
         tokens: int,
-        weight: PackedMatrix,
+        weight: PackedMatrix | QuantizedStorage,
         heads: tuple[int, int, int],
         cosines: Array,
         sines: Array,
@@ -63,7 +64,7 @@ class RotaryArguments:
         return arguments
 
 
-def _check(weight: PackedMatrix, heads: tuple[int, int, int], cosines: Array) -> None:
+def _check(weight: PackedMatrix | QuantizedStorage, heads: tuple[int, int, int], cosines: Array) -> None:
     queries, kv_heads, size = heads
     require_true(size % ROW_TILE == 0, f"{_OP}: Dh is {size}, must be a multiple of {ROW_TILE}")
     rotary_size = 2 * cosines.shape[1]

@@ -43,16 +43,18 @@ class GemmShape:
         rows: rows of the weight matrix.
         inputs: columns of the weight matrix: K.
         tokens: rows of X, at least 1.
+        block_k: columns of K in a step; of quantized weights those of a tile.
     """
 
     rows: int
     inputs: int
     tokens: int
+    block_k: int = BLOCK_K
 
     @property
     def k_tiles(self) -> int:
         """Steps along K."""
-        return -(-self.inputs // BLOCK_K)
+        return -(-self.inputs // self.block_k)
 
 
 @dataclass(frozen=True, slots=True)

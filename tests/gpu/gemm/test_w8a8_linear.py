@@ -1,0 +1,109 @@
+"""GEMMs of E4M3 weights and activations against float32 GEMMs of the same E4M3 numbers."""
+
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.gpu
+sys.path.insert(0, str(Path(__file__).parent))
+from linear_cases import BF16, as_bits, check_stable, spare_rows, widened  # noqa: E402
+from quantized_cases import QuantizedCase  # noqa: E402
+from test_linear_rotary import Step, assert_equal, order_of  # noqa: E402
+
+from wisp_runtime.ops.cuda.attention.rope import Rope  # noqa: E402
+from wisp_runtime.ops.cuda.device.arrays import to_device, to_host  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.token_codes import TokenCodes  # noqa: E402
+
+FORMATS = ("fp8", "fp8_block")
+TOKENS = (65, 100, 128, 129, 192, 200, 257, 700)
+NORM = 3e-3  # relative error: a result rounded to bf16 is 1.7e-3 off, 128 columns in 14 bits less
+PLACES = np.array([column for p in range(4) for column in (2 * p, 2 * p + 1, 8 + 2 * p, 9 + 2 * p)])
+
+
+def quantized(x, in_groups):
+    """Return the E4M3 numbers of x in the order of its columns, and their scales, spread over all of them."""
+    tokens, columns = x.shape
+    width = 128 if in_groups else columns
+    padded = np.zeros((tokens, -(-columns // width) * width), np.float32)
+    padded[:, :columns] = x
+    groups = np.abs(padded).reshape(tokens, -1, width).max(2)
+    scales = np.maximum(groups / np.float32(448), np.float32(2.0**-100))
+    spread = np.repeat(scales, width, axis=1)[:, :columns]
+    return (x / spread).astype(ml_dtypes.float8_e4m3fn), spread, scales
+
+
+def linear_of(device):
+    linear = Linear(device)
+    linear.reserve(4096, 4096)
+    return linear
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("columns", [16, 336, 2048, 4096, 14336])
+def test_activations_are_rounded_to_the_nearest(device, random_bf16, columns, in_groups):
+    host = random_bf16((67, columns), 3.0)
+    host[5] = 0
+    codes = TokenCodes(device)
+    codes.reserve(70, columns)
+    rounded = codes(to_device(host), in_groups=in_groups)
+    numbers, _, scales = quantized(host.astype(np.float32), in_groups)
+    actual = to_host(rounded.codes.view(np.uint8)).reshape(67, -1, 16)
+    expected = numbers.view(np.uint8).reshape(67, -1, 16)[:, :, PLACES]
+    assert np.array_equal(actual, expected)
+    found = to_host(rounded.scales)
+    found = found.reshape(-1, rounded.stride)[:, :67].T if in_groups else found[:67, None]
+    assert np.array_equal(found[:, : scales.shape[1]], scales)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(72, 336), (576, 576), (1000, 2048), (33, 272), (4096, 1024)]
+)
+def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inputs):
+    case, linear = QuantizedCase(device, name, outputs, inputs), linear_of(device)
+    for count in (*TOKENS, 4096) if outputs == 576 else TOKENS:
+        x, dense = case.x(count)
+        spare = spare_rows(device, "test.y", count, outputs, BF16)
+        y = linear(x, case.weight, out_name="test.y")
+        numbers, scales, _ = quantized(cp.asnumpy(dense), name == "fp8_block")
+        expected = case.matmul(to_device(numbers.astype(np.float32) * scales))
+        actual = widened(y.view(np.uint16))
+        relative = float(cp.linalg.norm(actual - expected) / cp.linalg.norm(expected))
+        assert relative < NORM, f"{count} tokens: {relative:.2e}"
+        assert bool((spare == 0xFF).all()), "wrote behind the last row"
+        unrounded = float(cp.linalg.norm(actual - case.matmul(dense)) / cp.linalg.norm(expected))
+        assert unrounded < 0.04, "E4M3 has three bits"
+        check_stable(lambda x=x: linear(x, case.weight, out_name="test.y"), y)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_other_ops_take_the_same_sums(device, random, name):
+    linear, heads = linear_of(device), (4, 2, 128)
+    gated = QuantizedCase(device, name, 2 * 200, 336, "gate_up_interleaved", has_bias=True)
+    plain, by_heads = (QuantizedCase(device, name, 1024, 576, order) for order in ("plain", order_of(128)))
+    for count in TOKENS:
+        x, dense = gated.x(count)
+        numbers, scales, _ = quantized(cp.asnumpy(dense), name == "fp8_block")
+        expected = gated.gated(to_device(numbers.astype(np.float32) * scales))
+        y = widened(linear.swiglu(x, gated.weight, gated.bias, out_name="test.y").view(np.uint16))
+        assert float(cp.linalg.norm(y - expected) / cp.linalg.norm(expected)) < 2 * NORM
+        x, _ = plain.x(count)
+        logits = linear.logits(x, plain.weight, out_name="test.logits")
+        rounded = cp.asnumpy(logits).astype(ml_dtypes.bfloat16)
+        y = linear(x, plain.weight, out_name="test.y")
+        assert bool((as_bits(y) == to_device(rounded.view(np.uint16))).all())
+        step = Step(random, count, heads)
+
+        def separate(cosines, sines, *where, x=x):
+            qkv = linear(x, plain.weight, None, out_name="test.qkv")
+            return Rope(device)(qkv, heads, None, None, 0.0, cosines, sines, *where)
+
+        def fused(*where, x=x):
+            return linear.rotary(x, by_heads.weight, None, heads, *where, out_name="test.q")
+
+        assert_equal(step.run(fused), step.run(separate), exactly=True)
