@@ -81,10 +81,6 @@ class EmulatedStep:
         spec, attention = self.spec, attention_of(self.spec)
         weights, rotation = self.model.weights, self.model.rope_table(attention)
 
-        def matrix(packed, permutation, place):
-            plain = packed.tiles.transpose(0, 2, 1).reshape(-1, packed.tiles.shape[1])[: packed.outputs]
-            return place(plain.astype(BF16), permutation)
-
         def vector(values, permutation="plain"):
             placed = np.zeros(len(values), BF16)
             placed[permuted_rows(len(values), permutation)] = values
@@ -97,9 +93,8 @@ class EmulatedStep:
             weight, permutation = weights[name], fused_permutation(declared.rows)
             if not declared.is_matrix:
                 return vector(weight, permutation)
-            return matrix(
-                weight, permutation, self.layer_matrix if name.startswith("layers.") else self.packed
-            )
+            plain = weight.tiles.transpose(0, 2, 1).reshape(-1, weight.tiles.shape[1])[: weight.outputs]
+            return self.matrix(name, plain.astype(BF16), permutation)
 
         table = [
             [held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(len(spec.layers))
@@ -115,12 +110,16 @@ class EmulatedStep:
             "known_positions": len(rotation.cosines),
         } | self._exchanged()
 
-    def packed(self, matrix: np.ndarray, permutation: str) -> int:
-        """Return the address of a bf16 matrix ``[out, in]``, packed."""
+    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+        """Return the address of a bf16 matrix ``[out, in]``, packed; other formats pack in their own way."""
         return self._pointer(pack(matrix, permutation))
 
-    layer_matrix = packed
-    """The same for a GEMM of a layer; a test of another weight format packs these in its own way."""
+    def replace(self, name: str, matrix: np.ndarray) -> None:
+        """Give the general path other values of a matrix."""
+        tiles = self.model.weights[name].tiles
+        rows = np.zeros((tiles.shape[0] * tiles.shape[2], tiles.shape[1]), np.float32)
+        rows[: len(matrix)] = matrix
+        tiles[:] = rows.reshape(tiles.shape[0], tiles.shape[2], -1).transpose(0, 2, 1)
 
     def _exchanged(self) -> dict[str, int]:
         self.exchanged = {

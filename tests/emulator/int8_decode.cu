@@ -2,7 +2,7 @@
 #include "layers.cuh"
 #include "step.cuh"
 
-struct Int8 {
+struct Toy : WeightFormat {
   static constexpr int kBlockK = BLOCK_K;
   static constexpr int kTileBytes = 16 * kBlockK + 16 * 4;  // 16 rows, then their scales in float32
 
@@ -32,4 +32,4 @@ struct Int8 {
   }
 };
 
-PERSISTENT_DECODE(8, DenseLayer<Int8>)
+PERSISTENT_DECODE(8, Toy)

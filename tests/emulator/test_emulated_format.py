@@ -28,11 +28,13 @@ class Toy(EmulatedStep):
         source = HERE / "int8_decode.cu" if block_k else SOURCE
         super().__init__(small(SHAPE, **SIZES), BLOCKS, options, source)
 
-    def layer_matrix(self, matrix: np.ndarray, permutation: str) -> int:
+    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+        if not name.startswith("layers."):
+            return super().matrix(name, matrix, permutation)
         scales = np.abs(matrix.astype(np.float32)).max(1, keepdims=True) / 127
         codes = np.rint(matrix / scales).astype(np.int8)
         if not self.block_k:
-            return super().layer_matrix((codes * scales).astype(BF16), permutation)
+            return super().matrix(name, (codes * scales).astype(BF16), permutation)
         (rows, columns), place = matrix.shape, permuted_rows(len(matrix), permutation)
         blocks = -(-rows // 64), -(-columns // self.block_k)
         tiles = np.zeros((blocks[0] * 64, blocks[1] * self.block_k + 4), np.int8)

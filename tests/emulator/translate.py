@@ -17,7 +17,7 @@ _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:alignas\(\d+\)\s*)?(\w[\w\s]*?)\s+(\w+)\[\];")
 _KERNEL = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\([^)]*\)\s*(\w+)\s*\(")
-_OPERAND = re.compile(r"%(\d+)|(?<![\w.%])(\d+)\b")
+_OPERAND = re.compile(r"%(\d+)|(?<![\w.%])(0x[0-9A-F]+|\d+)\b")
 
 _LAUNCH = """
 extern "C" const char* launch_{name}(int blocks, int threads, int cluster, unsigned seed, void** arguments) {{
@@ -77,7 +77,8 @@ def _call(instruction: str, operands: list[str]) -> str:
     given = [operands[int(number)] if number else literal for number, literal in _OPERAND.findall(rest)]
     if opcode.startswith("wgmma.mma_async"):
         columns = int(re.search(r"m64n(\d+)k16", opcode)[1])
-        return f"ptx_wgmma<{columns}>({', '.join([given[0], *given[columns // 2 :]])})"
+        elements = "emulator::F16" if ".f16.f16" in opcode else "__nv_bfloat16"
+        return f"ptx_wgmma<{columns}, {elements}>({', '.join([given[0], *given[columns // 2 :]])})"
     return f"{_name(opcode)}({', '.join(given)})"
 
 

@@ -73,10 +73,10 @@ struct ActivationStream {
     asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(passed), "r"(phase) : "memory");
   }
 
-  // Copy columns [64 begin, 64 end) of `x`, [64, kInputs], a stage for each 64, `passes` times; zeros past 64 (last +
-  // 1).
-  template <int kInputs>
-  __device__ __forceinline__ void copy(const bf16* x, int begin, int end, int last, int passes) {
+  // Copy blocks [begin, end) of K of `x`, [64, kInputs], kParts stages of 64 columns each, `passes` times; zeros past
+  // `last`. A block's stages are released in order, so the last is waited for.
+  template <int kInputs, int kParts>
+  __device__ __forceinline__ void copy(const uint16_t* x, int begin, int end, int last, int passes) {
     const int lane = threadIdx.x % 32, chunk = lane % 8, first_row = part * 4 * kGroupsOfFour + lane / 8;
     const int rows = args.sequences - first_row;  // that exist from the lane's first on
     // Four rows at a time: of eight, the second four have the other half of the swizzle.
@@ -84,19 +84,26 @@ struct ActivationStream {
                    high = first_row * 128 + 512 + (chunk ^ (lane / 8 + 4)) * 16;
 #pragma unroll 1
     for (int pass = passes; pass > 0; pass--) {
-      const bf16* from = x + static_cast<int64_t>(first_row) * kInputs + chunk * 8 + begin * 64;
+      const uint16_t* from = x + static_cast<int64_t>(first_row) * kInputs + chunk * 8 + begin * kParts * 64;
 #pragma unroll 1
-      for (int k = begin; k < end; k++, from += 64) {
-        detector.wait(empty + stage.index * 8, stage.parity, kActivationsEmpty, phase);
-        const uint32_t to = data + stage.index * Layout::kActivationBytes;
-        const bool is_inside = k <= last && (kInputs % 64 == 0 || k * 64 + chunk * 8 < kInputs);
-        const int there = is_inside ? rows : 0;
+      for (int k = begin; k < end; k++) {
+        auto last_part = stage;
 #pragma unroll
-        for (int i = 0; i < kGroupsOfFour; i++) {
-          copy16_async(to + i / 2 * 1024 + (i % 2 ? high : low), from + 4 * i * kInputs, 4 * i < there);
+        for (int part = 1; part < kParts; part++) last_part.advance();
+        detector.wait(empty + last_part.index * 8, last_part.parity, kActivationsEmpty, phase);
+#pragma unroll
+        for (int part = 0; part < kParts; part++, from += 64) {
+          const uint32_t to = data + stage.index * Layout::kActivationBytes;
+          const int column = (k * kParts + part) * 64 + chunk * 8;
+          const bool is_inside = k <= last && (kInputs % (kParts * 64) == 0 || column < kInputs);
+          const int there = is_inside ? rows : 0;
+#pragma unroll
+          for (int i = 0; i < kGroupsOfFour; i++) {
+            copy16_async(to + i / 2 * 1024 + (i % 2 ? high : low), from + 4 * i * kInputs, 4 * i < there);
+          }
+          mbarrier_arrive_after_copies(full + stage.index * 8);
+          stage.advance();
         }
-        mbarrier_arrive_after_copies(full + stage.index * 8);
-        stage.advance();
       }
     }
   }

@@ -5,7 +5,10 @@
 // its rank finishes (l: lane, w: warpgroup).
 #pragma once
 
+#include <type_traits>
+
 #include "activation_stream.cuh"
+#include "activation_types.cuh"
 #include "cluster_reduction.cuh"
 
 // One thread of a block notes when each part of a phase was over, in clocks of its SM; at the beginning and the end,
@@ -49,6 +52,7 @@ struct Compute {
         stages(shared_address(shared) + warpgroup * Layout::kStages * kStageBytes),
         stage_full(shared_address(storage.stage_full[warpgroup])),
         stage_empty(shared_address(storage.stage_empty[warpgroup])),
+        block_scales(shared_address(storage.block_scales[warpgroup])),
         activations_data(shared_address(shared + Layout::kRegion)),
         activations_full(shared_address(storage.activations_full)),
         activations_empty(shared_address(storage.activations_empty)),
@@ -155,8 +159,11 @@ struct Compute {
     return (residual_range.first + tile) * kTileM + warpgroup * 8 + lane() / 4;
   }
 
-  // Store residual * weight of the next norm, and this warpgroup's part of the rows' sums of squares.
+  // Store residual * weight of the next norm, and this warpgroup's part of the rows' sums of squares. Next: type of the
+  // activations; of the last layer's, which the head reads, Last.
+  template <class Next, class Last = Next>
   __device__ __forceinline__ void publish_residual(const float (&norm)[kResidualMBlocks], int kind) {
+    const bool is_last = !std::is_same<Next, Last>::value && layer + 1 == args.layer_count;
 #pragma unroll
     for (int g = 0; g < kGroups; g++) {
       float squares = 0.f;
@@ -165,7 +172,9 @@ struct Compute {
         const int row = residual_row(m);
         const float x = residual[m][g];
         if (row < kHidden && token(g) < args.sequences) {
-          args.normed[static_cast<int64_t>(token(g)) * kHidden + row] = __float2bfloat16(x * norm[m]);
+          const float normed = x * norm[m];
+          args.normed[static_cast<int64_t>(token(g)) * kHidden + row] =
+              is_last ? Last::round(normed) : Next::round(normed);
         }
         squares += x * x;
       }
@@ -199,7 +208,7 @@ struct Compute {
   SharedStorage<S>& storage;
   const HangDetector& detector;
   const int rank, warpgroup;
-  const uint32_t stages, stage_full, stage_empty, activations_data, activations_full, activations_empty;
+  const uint32_t stages, stage_full, stage_empty, block_scales, activations_data, activations_full, activations_empty;
   ClusterReduction<S> reduction;
   const TileRange residual_range;
   Trace trace;

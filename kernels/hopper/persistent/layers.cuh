@@ -1,18 +1,48 @@
 // layers.cuh: the phases of a decode step, in order: the only place where it is written.
+//
+// The formats of the layers' weights and of the head's come as -D options (wisp_runtime/ops/cuda/persistent/model.py).
 #pragma once
 
 #include "formats/bf16.cuh"
+#include "formats/fp4.cuh"
+#include "formats/fp8.cuh"
+#include "formats/int4.cuh"
+#include "formats/int8.cuh"
 #include "phases/attention.cuh"
 #include "phases/embed.cuh"
 #include "phases/epilogues.cuh"
 #include "phases/operands.cuh"
 
-template <class Format>
-using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,   //
-                          Attend<PagedKv>,                      //
-                          Gemm<Output, Format, AddToResidual>,  //
-                          Gemm<GateUp, Format, SwiGlu>,         //
-                          Gemm<Down, Format, AddToResidual>>;
+// By their names in manifest.toml (wisp_plan/quantization/packed_format.py).
+namespace formats {
+using bf16 = Bf16;
+using fp8 = Fp8;
+using fp8_block = Fp8Block;
+using int8 = Int8;
+using int4 = Int4<128>;
+using int4_zero = Int4<128, true>;
+using int4_g64 = Int4<64>;
+using int4_g64_zero = Int4<64, true>;
+using int4_g32 = Int4<32>;
+using int4_g32_zero = Int4<32, true>;
+using mxfp4 = Mxfp4;
+using nvfp4 = Nvfp4;
+}  // namespace formats
 
-template <int N, class Layer>
-using DecodeStep = Step<N, Phases<Embed>, Layer, Phases<Gemm<Head, Bf16, StoreLogits>>>;
+#ifndef WISP_WEIGHT_FORMAT
+#define WISP_WEIGHT_FORMAT bf16
+#endif
+#ifndef WISP_HEAD_FORMAT
+#define WISP_HEAD_FORMAT bf16
+#endif
+
+template <class Format, class HeadFormat, class Activations = typename Format::Activations>
+using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
+                          Attend<PagedKv, Activations>,                      //
+                          Gemm<Output, Format, AddToResidual<Activations>>,  //
+                          Gemm<GateUp, Format, SwiGlu<Activations>>,         //
+                          Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
+
+template <int N, class Format, class HeadFormat = Bf16>
+using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, DenseLayer<Format, HeadFormat>,
+                        Phases<Gemm<Head, HeadFormat, StoreLogits>>>;

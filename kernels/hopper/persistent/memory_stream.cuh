@@ -73,6 +73,10 @@ struct MemoryStream {
   }
   // The barrier of the stage that was acquired.
   __device__ __forceinline__ uint32_t barrier() const { return full + stage.index * 8; }
+  // The address of its block scales.
+  __device__ __forceinline__ uint32_t block_scales() const {
+    return shared_address(storage.block_scales[warpgroup]) + stage.index * kStageBlockScaleBytes;
+  }
   __device__ __forceinline__ void commit() {
     __syncwarp();
     stage.advance();

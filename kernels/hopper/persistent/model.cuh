@@ -44,7 +44,7 @@ constexpr int kResidualMBlocks = kHidden <= 4096 ? 1 : 2;  // 64-row blocks of t
 
 // The weights of one layer, in device memory; ops/cuda/persistent/ writes the table.
 struct LayerWeights {
-  const bf16 *qkv, *output, *gate_up, *down;  // packed, in the layer's format
+  const void *qkv, *output, *gate_up, *down;  // packed, in the layer's format
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;
   const bf16 *input_norm, *mlp_norm, *q_norm, *k_norm;
 };
@@ -56,12 +56,14 @@ struct HangReport {
 
 struct Args {
   const LayerWeights* layers;
-  const bf16 *embeddings, *head, *final_norm;
+  const bf16* embeddings;
+  const void* head;  // packed
+  const bf16* final_norm;
   float* pre_rope_qkv;  // [2, N, kQkvRows]: Q, K and V before norm and RoPE, rows permuted as the weights; even and odd
                         // layers
-  bf16* normed;         // [64, D]: the residual times the next norm's weight
-  bf16* attended;       // [64, Hq Dh]
-  bf16* gated;          // [64, F]
+  uint16_t* normed;     // [64, D]: the residual times the next norm's weight, bf16 or f16 as the next GEMM reads it
+  uint16_t* attended;   // [64, Hq Dh], as normed
+  uint16_t* gated;      // [64, F], as normed
   float* square_sums;   // [64, kMaxBlocks]: each warpgroup pair's part of the sum of squares of a residual row
   float* partials;      // [64 * kMaxSplits * Hkv, G, Dh] partial sums of V
   float2* partial_stats;  // [64 * kMaxSplits * Hkv, G] (maximum, weight)

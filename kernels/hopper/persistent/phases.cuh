@@ -18,6 +18,8 @@ struct Phase {
   static constexpr bool kEndsAtBarrier = true;    // arrives at the grid's barrier: the next phase reads its results
   static constexpr bool kReadsRowScales = false;  // needs 1 / rms of each row of the residual
   static constexpr int kStageBytes = 0;           // the largest tile that it streams
+  static constexpr int kActivationStages = 0;     // that its GEMM's blocks of K have, of 64 columns each
+  static constexpr bool kHasBlockScales = false;  // come with its tiles of weights
   static constexpr int kScratchBytes = 0;         // shared memory that it uses while no activations are in flight
 
   // Shared memory of its own, all step long.
@@ -62,6 +64,8 @@ template <class... P>
 struct Phases {
   static constexpr int kBarriers = (int{P::kEndsAtBarrier} + ...);
   static constexpr int kStageBytes = max_of(P::kStageBytes...), kScratchBytes = max_of(P::kScratchBytes...);
+  static constexpr int kActivationStages = max_of(P::kActivationStages...);
+  static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...);
 
   template <int N>
   struct Storage : StorageOf<P, N>... {};
@@ -97,6 +101,8 @@ struct Step {
   static constexpr int kStageBytes =
       (max_of(Before::kStageBytes, Layer::kStageBytes, After::kStageBytes) + 1023) / 1024 * 1024;
   static constexpr int kScratchBytes = max_of(Before::kScratchBytes, Layer::kScratchBytes, After::kScratchBytes);
+  static constexpr int kActivationStages = max_of(Layer::kActivationStages, After::kActivationStages);  // of a block
+  static constexpr bool kHasBlockScales = Layer::kHasBlockScales || After::kHasBlockScales;
 
   struct Storage : Before::template Storage<kN>, Layer::template Storage<kN>, After::template Storage<kN> {};
 

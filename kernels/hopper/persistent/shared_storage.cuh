@@ -24,13 +24,22 @@ struct PipelineState {
   }
 };
 
+constexpr int kTileBlockScaleBytes = 8, kStageBlockScaleBytes = 64;  // of 16 rows; of the 64-row blocks of a stage
+
+// Stages of activations. Unpacked weights are multiplied faster, so that latency needs more of them in flight.
+constexpr int activation_stages(int sequences, int of_block) {
+  if (of_block == 1) return sequences == 8 ? 16 : sequences == 64 ? 7 : 8;
+  if (of_block == 2) return sequences == 8 ? 16 : 8;
+  return sequences == 8 ? 32 : sequences == 16 ? 16 : sequences == 32 ? 12 : 8;
+}
+
 // Sizes and offsets in shared memory.
 template <class S>
 struct SmemLayout {
   static constexpr int N = S::kN;
   static constexpr int kActivationBytes = N * 128;  // of a stage: 64 columns of the batch
-  static constexpr int kActivationStages = N == 8 ? 16 : N == 64 ? 7 : 8;
-  static constexpr int kCopyWarps = N == 64 ? 2 : 1;                     // that copy activations
+  static constexpr int kActivationStages = activation_stages(N, S::kActivationStages);
+  static constexpr int kCopyWarps = N >= (S::kActivationStages > 1 ? 32 : 64) ? 2 : 1;  // that copy activations
   static constexpr bool kHasRowScaleWarp = N < 32;                       // else the compute warps gather scales: sooner
   static constexpr int kExchangeMBlocks = N == 8 ? 4 : N == 64 ? 1 : 2;  // 64-row blocks that peers exchange at once
   static constexpr int kExchangeFloats = N / 4;                          // of a block, that a thread sends its peer
@@ -43,7 +52,9 @@ struct SmemLayout {
       max_of(kActivationStages * kActivationBytes + kReductionBytes, (S::kScratchBytes + 1023) / 1024 * 1024);
 
   // Barriers of at most so many stages, the phases' own storage, and the rows' scales and sums of squares.
-  static constexpr int kBarrierBytes = (kSharedBytes / S::kStageBytes + kActivationStages) * 16 + 128;
+  static constexpr int kStageBarrierBytes = 16 + (S::kHasBlockScales ? kStageBlockScaleBytes : 0);
+  static constexpr int kBarrierBytes =
+      kSharedBytes / S::kStageBytes * kStageBarrierBytes + kActivationStages * 16 + 128;
   static constexpr int kStorageBytes =
       (kBarrierBytes + int{sizeof(typename S::Storage)} + N * (1 + kWarpgroups * 4) * 4 + 1023) / 1024 * 1024;
 
@@ -63,6 +74,8 @@ struct SharedStorage {
   uint64_t exchanged[kWarpgroups][2], reduced[kWarpgroups][2];
   uint64_t planned, scaled;
   unsigned barriers_passed;  // of the grid, by this block
+  alignas(16) unsigned char block_scales[kWarpgroups][S::kHasBlockScales ? Layout::kStages : 1]
+                                        [S::kHasBlockScales ? kStageBlockScaleBytes : 1];
   typename S::Storage phases;
   float row_scales[S::kN];  // 1 / rms of each row of the residual
   float square_sums[kWarpgroups][4][S::kN];

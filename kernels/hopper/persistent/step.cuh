@@ -98,7 +98,7 @@ __device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensor
   }
 }
 
-// The kernel of up to N sequences for layers of a type, such as DenseLayer<Bf16>.
+// The kernel of up to N sequences for weights of a format, and the head's if that is not bf16.
 #define PERSISTENT_DECODE(N, ...)                                                                                  \
   extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                        \
       persistent_decode_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \

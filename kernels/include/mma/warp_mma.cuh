@@ -1,4 +1,4 @@
-// warp_mma.cuh: mma.sync m16n8k16 of bf16 by one warp, and ldmatrix for its operands (sm_80).
+// warp_mma.cuh: mma.sync m16n8k16 of bf16 or f16 by one warp, and ldmatrix for its operands (sm_80).
 //
 // With group = lane / 4 and pair = lane % 4, a lane holds
 //   A [16 x 16]: rows group, group + 8, group, group + 8; columns 2 pair (+1), the last two words 8 further
@@ -14,6 +14,13 @@ __device__ __forceinline__ void mma_16x8x16(float* c, const uint32_t* a, const u
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same in f16.
+__device__ __forceinline__ void mma_16x8x16_f16(float* c, const uint32_t* a, const uint32_t* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // Four 8 x 8 matrices of 16-bit elements: lanes 8 i to 8 i + 7 name the eight rows (16 bytes each) of matrix i. A lane

@@ -1,6 +1,6 @@
 // wgmma.cuh: wgmma, the warpgroup (four warps) matrix multiply of Hopper (sm_90a).
 //
-//   D[64 x N] += A[64 x 16] B[16 x N], bf16 in, float32 sums in registers.
+//   D[64 x N] += A[64 x 16] B[16 x N], bf16 or f16 in, float32 sums in registers.
 //
 // A thread's sums: d[4 g + 2 h + e] is row 16 w + l / 4 + 8 h, column 8 g + 2 (l % 4) + e of D, with w its warp in the
 // warpgroup and l its lane. The order of calls:
@@ -57,6 +57,12 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[
   Wgmma<N>::template rs<kTransposed>(d, a, b);
 }
 
+// The same in f16. Without kAccumulates D = A B.
+template <int N, bool kAccumulates = true>
+__device__ __forceinline__ void wgmma_rs_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {
+  Wgmma<N>::template rs_f16<kAccumulates>(d, a, b);
+}
+
 // clang-format off
 // The sums as operands %0 to %(N / 2 - 1): their names, sixteen a line, and their registers.
 #define WGMMA_R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -84,6 +90,12 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" NAMES "}, {" P0 ", " P1 ", " P2 ", "   \
                    P3 "}, " P4 ", 1, 1, 1, " P5 ";"                                                                    \
                    : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));              \
+    }                                                                                                                  \
+    template <int kAccumulates>                                                                                        \
+    static __device__ __forceinline__ void rs_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {             \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, {" P0 ", " P1 ", " P2 ", "     \
+                   P3 "}, " P4 ", " P5 ", 1, 1, 0;"                                                                    \
+                   : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAccumulates));             \
     }                                                                                                                  \
   };
 WGMMA_SHAPE(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", "%9", WGMMA_D4(0))

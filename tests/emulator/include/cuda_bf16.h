@@ -22,6 +22,10 @@ inline __nv_bfloat16 __float2bfloat16(float value) {
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
+inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) {
+  return value.bits;
+}
+
 inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
   return {__float2bfloat16(low), __float2bfloat16(high)};
 }

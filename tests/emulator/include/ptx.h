@@ -5,6 +5,7 @@
 #include "cuda.h"
 #include "cuda_bf16.h"
 #include "device.h"
+#include "f16.h"
 
 namespace emulator {
 
@@ -76,53 +77,60 @@ inline void land_box_later(std::byte* shared, uint32_t to, const void* map, int 
 // A row of an operand of a warpgroup's MMA, sixteen elements along K.
 using OperandRow = std::array<float, 16>;
 
-inline OperandRow to_floats(const std::array<__nv_bfloat16, 16>& halves) {
+inline float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+template <class T>
+OperandRow to_floats(const std::array<T, 16>& halves) {
   OperandRow row;
-  for (int k = 0; k < 16; k++) row[k] = __bfloat162float(halves[k]);
+  for (int k = 0; k < 16; k++) row[k] = to_float(halves[k]);
   return row;
 }
 
 // Row r of an operand in shared memory, K contiguous: the swizzle moves sixteen bytes at a time.
-inline OperandRow operand_row(uint64_t descriptor, int r) {
+template <class T>
+OperandRow operand_row(uint64_t descriptor, int r) {
   const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
   const uint32_t row = start + r / 8 * stride + r % 8 * 128;
-  std::array<__nv_bfloat16, 16> halves;
+  std::array<T, 16> halves;
   std::memcpy(&halves[0], machine.resolve(swizzled(row)), 16);
   std::memcpy(&halves[8], machine.resolve(swizzled(row + 16)), 16);
   return to_floats(halves);
 }
 
-// Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two) times B.
-template <int N, class Rows>
-void wgmma_later(float* sums, Rows a, uint64_t b) {
+// Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two) times B, added or not.
+template <int N, class T, class Rows>
+void wgmma_later(float* sums, Rows a, uint64_t b, bool accumulates) {
   machine.current->wgmmas.back().push_back([=] {
     const OperandRow rows[] = {a(0), a(1)};
     for (int i = 0; i < N / 4; i++) {
-      const OperandRow column = operand_row(b, i / 2 * 8 + machine.current->lane % 4 * 2 + i % 2);
+      const OperandRow column = operand_row<T>(b, i / 2 * 8 + machine.current->lane % 4 * 2 + i % 2);
       for (int half = 0; half < 2; half++) {
         float sum = 0.f;
         for (int k = 0; k < 16; k++) sum += rows[half][k] * column[k];
-        sums[i / 2 * 4 + half * 2 + i % 2] += sum;
+        float& all = sums[i / 2 * 4 + half * 2 + i % 2];
+        all = accumulates ? all + sum : sum;
       }
     }
   });
 }
-template <int N>
-void wgmma_later(float* sums, uint64_t a, uint64_t b) {
+template <int N, class T>
+void wgmma_later(float* sums, uint64_t a, uint64_t b, bool accumulates) {
   const int first = machine.current->warp % 4 * 16 + machine.current->lane / 4;
-  wgmma_later<N>(sums, [=](int half) { return operand_row(a, first + half * 8); }, b);
+  wgmma_later<N, T>(sums, [=](int half) { return operand_row<T>(a, first + half * 8); }, b, accumulates);
 }
 // A in registers: columns 2 (l % 4) and the next of both rows, then the same two 8 columns on.
-template <int N>
-void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b) {
-  std::array<std::array<__nv_bfloat16, 16>, 2> rows;
+template <int N, class T>
+void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b, bool accumulates) {
+  std::array<std::array<T, 16>, 2> rows;
   for (int i = 0; i < 4; i++) {
     for (int other = 0; other < 4; other++) {
       const uint32_t pair = __shfl_sync(~0u, a[i], machine.current->lane / 4 * 4 + other);
       std::memcpy(&rows[i % 2][i / 2 * 8 + other * 2], &pair, 4);
     }
   }
-  wgmma_later<N>(sums, [=](int half) { return to_floats(rows[half]); }, b);
+  wgmma_later<N, T>(sums, [=](int half) { return to_floats(rows[half]); }, b, accumulates);
 }
 
 }  // namespace emulator
@@ -247,6 +255,17 @@ inline void ptx_ld_shared_v2_f32(float& a, float& b, uint32_t from) {
 inline void ptx_ld_shared_v4_f32(float& a, float& b, float& c, float& d, uint32_t from) {
   ptx_ld_shared_v2_f32(a, b, from), ptx_ld_shared_v2_f32(c, d, from + 8);
 }
+inline void ptx_ld_shared_u32(uint32_t& value, uint32_t from) {
+  value = emulator::machine.at<uint32_t>(from);
+}
+inline void ptx_ld_shared_v2_u32(uint32_t& a, uint32_t& b, uint32_t from) {
+  if (from % 8) emulator::machine.fault("a load of 8 bytes from no multiple of 8");
+  ptx_ld_shared_u32(a, from), ptx_ld_shared_u32(b, from + 4);
+}
+inline void ptx_ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t from) {
+  if (from % 16) emulator::machine.fault("a load of 16 bytes from no multiple of 16");
+  ptx_ld_shared_v2_u32(a, b, from), ptx_ld_shared_v2_u32(c, d, from + 8);
+}
 inline void ptx_st_shared_u32(uint32_t to, uint32_t word) {
   emulator::machine.at<uint32_t>(to) = word;
 }
@@ -302,13 +321,12 @@ inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& column, uint32_t
   const auto half = [&](uint32_t r) { return uint32_t(rows.words[r * 4 + from / 2][0]) >> (from % 2 * 16) & 0xffff; };
   column = half(lane % 4 * 2) | half(lane % 4 * 2 + 1) << 16;
 }
-inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, float& c1, float& c2, float& c3,
-                                                                    uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                                    uint32_t b0, uint32_t b1, float, float, float,
-                                                                    float) {
+template <class T>
+void mma_16x8x16_of(float& c0, float& c1, float& c2, float& c3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                    uint32_t b0, uint32_t b1) {
   const emulator::Shown all = emulator::show_to_warp(a0, a1, a2, a3, b0, b1);
   const int lane = emulator::machine.current->lane;
-  const auto half = [](uint64_t word, int which) { return __bfloat162float({uint16_t(word >> (which * 16))}); };
+  const auto half = [](uint64_t word, int which) { return emulator::to_float(T{uint16_t(word >> (which * 16))}); };
   float* const sums[] = {&c0, &c1, &c2, &c3};
   for (int i = 0; i < 4; i++) {
     const int row = lane / 4, column = lane % 4 * 2 + i % 2;
@@ -320,6 +338,18 @@ inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, f
     }
     *sums[i] += sum;
   }
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, float& c1, float& c2, float& c3,
+                                                                    uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                                    uint32_t b0, uint32_t b1, float, float, float,
+                                                                    float) {
+  mma_16x8x16_of<__nv_bfloat16>(c0, c1, c2, c3, a0, a1, a2, a3, b0, b1);
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(float& c0, float& c1, float& c2, float& c3,
+                                                                  uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                                  uint32_t b0, uint32_t b1, float, float, float,
+                                                                  float) {
+  mma_16x8x16_of<emulator::F16>(c0, c1, c2, c3, a0, a1, a2, a3, b0, b1);
 }
 
 // A warpgroup's wgmmas, run when they are waited for.
@@ -335,14 +365,14 @@ inline void ptx_wgmma_wait_group_sync_aligned(int pending) {
     groups.erase(groups.begin());
   }
 }
-template <int N>
-void ptx_wgmma(float& sums, uint64_t a, uint64_t b, int, int, int, int, int is_transposed) {
+template <int N, class T>
+void ptx_wgmma(float& sums, uint64_t a, uint64_t b, int accumulates, int, int, int, int is_transposed) {
   if (is_transposed) emulator::machine.fault("a transposed operand is not emulated");
-  emulator::wgmma_later<N>(&sums, a, b);
+  emulator::wgmma_later<N, T>(&sums, a, b, accumulates);
 }
-template <int N>
-void ptx_wgmma(float& sums, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int, int, int,
+template <int N, class T>
+void ptx_wgmma(float& sums, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulates, int, int,
                int is_transposed) {
   if (is_transposed) emulator::machine.fault("a transposed operand is not emulated");
-  emulator::wgmma_later<N>(&sums, {a0, a1, a2, a3}, b);
+  emulator::wgmma_later<N, T>(&sums, {a0, a1, a2, a3}, b, accumulates);
 }

@@ -30,7 +30,7 @@ constexpr int kHeadRow = kHeadSize + 8, kSumRow = kHeadSize + 4;  // elements of
 constexpr int kHeadsElements = (kGroup + 2) * kHeadRow;           // q, k and v of a work tile
 constexpr int kCombineBytes = 8 * kGroup * (kSumRow * 4 + 8);     // sums and stats of eight warps
 
-template <class Cache, class Compute>
+template <class Cache, class Activations, class Compute>
 class Attention {
  public:
   __device__ __forceinline__ Attention(Compute& compute, int& is_last_split)
@@ -181,7 +181,7 @@ class Attention {
     const float inverse = 1.f / all.weight;
     const int64_t row = static_cast<int64_t>(work.sequence) * kQueryRows;
     *reinterpret_cast<uint32_t*>(args_.attended + row + (work.head * kGroup + head) * kHeadSize + c) =
-        pack_bf16(all.sum.x * inverse, all.sum.y * inverse);
+        Activations::pack(all.sum.x * inverse, all.sum.y * inverse);
   }
 
   const Args& args_;
@@ -193,7 +193,8 @@ class Attention {
   bf16* heads_;  // of two in turn: q, k and v of the work tile, and of the next
 };
 
-template <class Cache>
+// Activations: type of its results, the output GEMM's.
+template <class Cache, class Activations>
 struct Attend : Phase {
   static constexpr int kStageBytes = Cache::kTileBytes;
   static constexpr int kScratchBytes = kCombineBytes + 2 * kHeadsElements * 2;
@@ -219,7 +220,7 @@ struct Attend : Phase {
     sync_compute();  // both warpgroups are done with the memory that sums come into
     c.trace.mark(kAttend * 8 + kBegun);
     auto& storage = c.storage.template of<Attend>();
-    Attention<Cache, Compute> attention(c, storage.is_last_split);
+    Attention<Cache, Activations, Compute> attention(c, storage.is_last_split);
     attention.run(storage.scheduler);
     fence_async_shared();  // the copy engine brings activations where sums lay
     c.trace.mark(kAttend * 8 + kMultiplied);

@@ -3,6 +3,8 @@
 
 #include "../compute.cuh"
 
+// Activations: type of its results, the first layer's.
+template <class Activations>
 struct Embed : Phase {
   template <class Compute>
   static __device__ __forceinline__ void compute(Compute& c) {
@@ -26,6 +28,6 @@ struct Embed : Phase {
         c.residual[m][g] = __bfloat162float(args.embeddings[block * 4096 + id % 64 * 64 + chunk * 8 + row % 8]);
       }
     }
-    c.publish_residual(norm, kEmbed);
+    c.template publish_residual<Activations>(norm, kEmbed);
   }
 };

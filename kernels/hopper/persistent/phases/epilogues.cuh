@@ -3,12 +3,12 @@
 //
 //   StorePreRopeQkv  [2, N, Q K V]  sums / rms + bias, float32, read without a barrier
 //   AddToResidual    registers      residual += sums + bias; the next norm's input is published
-//   SwiGlu           [64, F] bf16   silu(gate) * up, rows interleaved by eights
+//   SwiGlu           [64, F] bf16   silu(gate) * up, rows interleaved by eights (f16 for quantized weights)
 //   StoreLogits      [B, V] float32 sums / rms
 #pragma once
 
 #include "../compute.cuh"
-#include "gemm.cuh"
+#include "quantized_gemm.cuh"
 
 struct Epilogue {
   static constexpr bool kEndsAtBarrier = true, kReadsRowScales = false;
@@ -24,16 +24,18 @@ struct StorePreRopeQkv : Epilogue {
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
     const TileRange range = G::tile_range(c);
+    const RowScales<G> row_scales(c, range.first * kTileM + c.warpgroup * 8 + c.lane() / 4);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    gemm_main_loop<G>(c, sums, range.count);
+    multiply<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.wait_for_row_scales();
     c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
       const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4, token = c.token(g);
       if (token >= c.args.sequences) return;
       const float bias = G::kHasBias ? load_row(G::bias(c.weights), row, kQkvRows) : 0.f;
-      store(c, c.layer, token, row, __float_as_uint(sum * c.storage.row_scales[token] + bias));
+      const float scale = row_scales.of_tile(tile) * c.storage.row_scales[token];
+      store(c, c.layer, token, row, __float_as_uint(sum * scale + bias));
       store(c, c.layer + 1, token, row, kNotYet);
     });
     c.trace.mark(G::kTraceKind * 8 + kReduced);
@@ -61,6 +63,8 @@ struct StorePreRopeQkv : Epilogue {
   }
 };
 
+// Next: type of the next GEMM's activations; Last: of the head's, after the last layer.
+template <class Next, class Last = Next>
 struct AddToResidual : Epilogue {
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
@@ -69,6 +73,7 @@ struct AddToResidual : Epilogue {
                   "the rows that a thread has of the residual");
     // Loaded before the barrier: a miss behind a full pipeline takes microseconds.
     const bf16* next_norm = G::next_norm(c);
+    const RowScales<G> row_scales(c, c.residual_range.first * kTileM + c.warpgroup * 8 + c.lane() / 4);
     float norm[kMBlocks], bias[kMBlocks];
 #pragma unroll
     for (int m = 0; m < kMBlocks; m++) {
@@ -77,7 +82,7 @@ struct AddToResidual : Epilogue {
     }
     float sums[kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    gemm_main_loop<G>(c, sums, c.residual_range.count);
+    multiply<G>(c, sums, c.residual_range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.reduction.template reduce<kMBlocks>(sums, c.residual_range.count, c.phase, [&](int tile, int g, float sum) {
 #pragma unroll
@@ -85,16 +90,18 @@ struct AddToResidual : Epilogue {
         if (tile / kBlockTiles == m) {
 #pragma unroll
           for (int i = 0; i < Compute::kGroups; i++) {
-            if (i == g) c.residual[m][i] += sum + bias[m];
+            if (i == g) c.residual[m][i] += sum * row_scales.values[m] + bias[m];
           }
         }
       }
     });
     c.trace.mark(G::kTraceKind * 8 + kReduced);
-    c.publish_residual(norm, G::kTraceKind);
+    c.template publish_residual<Next, Last>(norm, G::kTraceKind);
   }
 };
 
+// Activations: type of its results, the down GEMM's.
+template <class Activations>
 struct SwiGlu : Epilogue {
   static constexpr bool kReadsRowScales = true;
 
@@ -102,7 +109,8 @@ struct SwiGlu : Epilogue {
   static __device__ __forceinline__ void run(Compute& c) {
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     bool has_scales = false;
-    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles) {
+    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles,
+                        const RowScales<G>& gate_scales, const RowScales<G>& up_scales) {
       if (!has_scales) c.wait_for_row_scales();
       has_scales = true;
       c.trace.mark(G::kTraceKind * 8 + kMultiplied);
@@ -114,9 +122,10 @@ struct SwiGlu : Epilogue {
         for (int g = 0; g < Compute::kGroups; g++) {
           if (c.token(g) >= c.args.sequences) break;
           const float scale = c.storage.row_scales[c.token(g)];
-          const float gate = all.top[g] * scale + gate_bias, up = all.bottom[g] * scale + up_bias;
+          const float gate = all.top[g] * (gate_scales.of_tile(tile) * scale) + gate_bias;
+          const float up = all.bottom[g] * (up_scales.of_tile(tile) * scale) + up_bias;
           c.args.gated[static_cast<int64_t>(c.token(g)) * kMlp + column] =
-              __float2bfloat16(gate / (1.f + __expf(-gate)) * up);
+              Activations::round(gate / (1.f + __expf(-gate)) * up);
         }
       });
     });
@@ -132,7 +141,8 @@ struct StoreLogits : Epilogue {
   static __device__ __forceinline__ void run(Compute& c) {
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     bool has_scales = false;
-    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles) {
+    each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles, const RowScales<G>& upper,
+                        const RowScales<G>& lower) {
       if (!has_scales) c.wait_for_row_scales();
       has_scales = true;
       c.reduction.template exchange<G::kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<Compute::kN>& all) {
@@ -142,8 +152,8 @@ struct StoreLogits : Epilogue {
           if (c.token(g) >= c.args.sequences) break;
           float* out = c.args.logits + static_cast<int64_t>(c.token(g)) * c.args.vocab + row;
           const float scale = c.storage.row_scales[c.token(g)];
-          if (row < c.args.vocab) out[0] = all.top[g] * scale;
-          if (row + 8 < c.args.vocab) out[8] = all.bottom[g] * scale;
+          if (row < c.args.vocab) out[0] = all.top[g] * (upper.of_tile(tile) * scale);
+          if (row + 8 < c.args.vocab) out[8] = all.bottom[g] * (lower.of_tile(tile) * scale);
         }
       });
     });

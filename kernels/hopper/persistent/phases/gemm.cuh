@@ -52,6 +52,8 @@ struct Gemm : Phase, Operands {
   static constexpr bool kEndsAtBarrier = Epilogue::kEndsAtBarrier, kReadsRowScales = Epilogue::kReadsRowScales;
   static constexpr int kKBlocks = (kInputs + Format::kBlockK - 1) / Format::kBlockK, kParts = Format::kBlockK / 64;
   static constexpr int kTileBytes = Format::kTileBytes, kStageBytes = kBlockTiles * kTileBytes;
+  static constexpr int kActivationStages = kParts;
+  static constexpr bool kHasBlockScales = Format::kHasBlockScales;
   static constexpr int kKStep = kSplitsK ? 2 : 1;  // of two blocks of K, the other warpgroup takes one
   static_assert(Format::kBlockK % 64 == 0 && kTileBytes % 16 == 0,
                 "tiles are copied in 16 bytes, activations in 64 columns");
@@ -79,6 +81,27 @@ struct Gemm : Phase, Operands {
     return KRange(kKBlocks, kSplitsK, role.rank);
   }
 
+  // Sections behind the tiles, each from a multiple of 128 bytes on: scales of blocks, and of rows.
+  template <class Role>
+  static __device__ __forceinline__ size_t block_scales(const Role& role) {
+    const size_t row_blocks = (row_tiles(role) + kBlockTiles - 1) / kBlockTiles;
+    return (row_blocks * kKBlocks * kStageBytes + 127) / 128 * 128;
+  }
+  template <class Role>
+  static __device__ __forceinline__ size_t row_scales(const Role& role) {
+    const size_t row_blocks = (row_tiles(role) + kBlockTiles - 1) / kBlockTiles;
+    const size_t size = kHasBlockScales ? row_blocks * kKBlocks * (kBlockTiles * kTileBlockScaleBytes) : 0;
+    return block_scales(role) + (size + 127) / 128 * 128;
+  }
+  // The scale of a row of weights, 1 past the end or if the format has none.
+  template <class Compute>
+  static __device__ __forceinline__ float load_row_scale(const Compute& c, int row) {
+    if constexpr (!Format::kIsQuantized) return 1.f;
+    if (row >= row_tiles(c) * kTileM) return 1.f;
+    const char* const weights = reinterpret_cast<const char*>(Operands::weights(c.args, c.weights));
+    return reinterpret_cast<const float*>(weights + row_scales(c))[row];
+  }
+
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     const char* const weights = reinterpret_cast<const char*>(Operands::weights(stream.args, *stream.weights));
@@ -95,10 +118,14 @@ struct Gemm : Phase, Operands {
           // Tiles are packed four to a 64-row block; a warpgroup's may begin in one and end in the next.
           const int first = range.first + done + m * kBlockTiles, size = min(kBlockTiles, tiles - m * kBlockTiles);
           const int here = min(size, kBlockTiles - first % kBlockTiles);
-          const uint32_t to = stream.acquire(size * kTileBytes), barrier = stream.barrier();
-          const char* block =
-              weights + (static_cast<size_t>(first / kBlockTiles) * kKBlocks + min(k, half.last)) * kStageBytes;
+          const int scale_bytes = kHasBlockScales ? (here < size ? 2 : 1) * kBlockTiles * kTileBlockScaleBytes : 0;
+          const uint32_t to = stream.acquire(size * kTileBytes + scale_bytes), barrier = stream.barrier();
+          const size_t index = static_cast<size_t>(first / kBlockTiles) * kKBlocks + min(k, half.last);
+          const char* block = weights + index * kStageBytes;
           if (is_elected) {
+            if constexpr (kHasBlockScales) {
+              stream_block_scales(stream, weights + block_scales(stream), index, here < size);
+            }
             bulk_load(to, block + first % kBlockTiles * kTileBytes, here * kTileBytes, barrier, kEvictFirst);
             if (here < size) {
               bulk_load(to + here * kTileBytes, block + static_cast<size_t>(kKBlocks) * kStageBytes,
@@ -111,12 +138,22 @@ struct Gemm : Phase, Operands {
     }
   }
 
+  // Of the acquired stage: those of a block, and of the one below it if the stage's tiles end there.
+  template <class Stream>
+  static __device__ __forceinline__ void stream_block_scales(Stream& stream, const char* scales, size_t index,
+                                                             bool is_split) {
+    constexpr int kBytes = kBlockTiles * kTileBlockScaleBytes;
+    const uint32_t to = stream.block_scales(), barrier = stream.barrier();
+    bulk_load(to, scales + index * kBytes, kBytes, barrier, kEvictNormal);
+    if (is_split) bulk_load(to + kBytes, scales + (index + kKBlocks) * kBytes, kBytes, barrier, kEvictNormal);
+  }
+
   // This CTA's half of K, as often as its warpgroups go over it.
   template <class Stream>
   static __device__ __forceinline__ void stream_activations(Stream& stream) {
     const KRange half = k_range(stream);
-    stream.template copy<kInputs>(Operands::activations(stream.args), half.begin * kParts, half.end * kParts,
-                                  half.last * kParts + kParts - 1, passes(stream));
+    stream.template copy<kInputs, kParts>(Operands::activations(stream.args), half.begin, half.end, half.last,
+                                          passes(stream));
   }
 
   template <class Compute>
@@ -185,7 +222,44 @@ __device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBl
   c.activations.advance((half.end - half.begin) * kParts);
 }
 
+template <class G, class Compute>
+class QuantizedLoop;  // quantized_gemm.cuh
+
+// The main loop of the format.
+template <class G, class Compute, int kSums>
+__device__ __forceinline__ void multiply(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
+  if constexpr (G::Format::kIsQuantized) {
+    QuantizedLoop<G, Compute>(c).run(sums, tiles);
+  } else {
+    gemm_main_loop<G>(c, sums, tiles);
+  }
+}
+
+// Scales of the rows that a thread finishes of each block; loaded before a main loop: a miss behind a full pipeline
+// takes microseconds.
+template <class G>
+struct RowScales {
+  float values[G::kMBlocks];
+
+  // `first`: row of this thread in tile 0 of the first block.
+  template <class Compute>
+  __device__ __forceinline__ RowScales(const Compute& c, int first) {
+#pragma unroll
+    for (int m = 0; m < G::kMBlocks; m++) {
+      values[m] = G::load_row_scale(c, first + (m * kBlockTiles + c.warp()) * kTileM);
+    }
+  }
+  // Of a tile, counted from the first block's.
+  __device__ __forceinline__ float of_tile(int tile) const {
+    float value = values[0];
+#pragma unroll
+    for (int m = 1; m < G::kMBlocks; m++) value = tile / kBlockTiles == m ? values[m] : value;
+    return value;
+  }
+};
+
 // Go over K once for every kMBlocks blocks of this warpgroup, as often as the warpgroup with the most.
+// `use(first tile, sums, tiles, scales of upper rows, of lower rows)`.
 template <class G, class Compute, class Use>
 __device__ __forceinline__ void each_pass(Compute& c, Use use) {
   const TileRange range = G::tile_range(c);
@@ -194,8 +268,10 @@ __device__ __forceinline__ void each_pass(Compute& c, Use use) {
   for (int pass = 0; pass < passes; pass++) {
     const int done = pass * G::kMBlocks * kBlockTiles;
     const int tiles = max(0, min(range.count - done, G::kMBlocks * kBlockTiles));
+    const int row = (range.first + done) * kTileM + c.lane() / 4;
+    const RowScales<G> upper(c, row), lower(c, row + 8);
     float sums[G::kMBlocks][Compute::kN / 2];
-    gemm_main_loop<G>(c, sums, tiles);
-    use(range.first + done, sums, tiles);
+    multiply<G>(c, sums, tiles);
+    use(range.first + done, sums, tiles, upper, lower);
   }
 }

@@ -8,14 +8,14 @@ struct Qkv : GemmShape<kQkvRows, kHidden, 2, true> {
   static constexpr bool kHasBias = kHasQkvBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.qkv_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
+  static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }
 };
 struct Output : GemmShape<kHidden, kQueryRows, kResidualMBlocks, true> {
   static constexpr PhaseKind kTraceKind = kOutput;
   static constexpr bool kHasBias = kHasOutputBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.output; }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.output_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.attended; }
+  static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.attended; }
   template <class Compute>
   static __device__ __forceinline__ const bf16* next_norm(const Compute& c) {
     return c.weights.mlp_norm;
@@ -28,14 +28,14 @@ struct GateUp : GemmShape<2 * kMlp, kHidden, 4, false> {
     return layer.gate_up;
   }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.gate_up_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
+  static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }
 };
 struct Down : GemmShape<kHidden, kMlp, kResidualMBlocks, true> {
   static constexpr PhaseKind kTraceKind = kDown;
   static constexpr bool kHasBias = kHasMlpBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.down; }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.down_bias; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.gated; }
+  static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.gated; }
   template <class Compute>
   static __device__ __forceinline__ const bf16* next_norm(const Compute& c) {
     return c.norm_after_layer();
@@ -44,5 +44,5 @@ struct Down : GemmShape<kHidden, kMlp, kResidualMBlocks, true> {
 struct Head : GemmShape<kRowsOfVocabulary, kHidden, 4, false> {
   static constexpr PhaseKind kTraceKind = kHead;
   static __device__ __forceinline__ const void* weights(const Args& args, const LayerWeights&) { return args.head; }
-  static __device__ __forceinline__ const bf16* activations(const Args& args) { return args.normed; }
+  static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }
 };

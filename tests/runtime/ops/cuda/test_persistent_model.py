@@ -8,6 +8,7 @@ import pytest
 from spec_changes import attention_of, changed
 
 from wisp_plan.presets import SHAPES, shape_spec
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
 from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
@@ -19,11 +20,30 @@ PREPARED = CATALOGUE.manifest("hopper").models
 
 @pytest.mark.parametrize("entry", PREPARED, ids=lambda entry: entry.name)
 def test_a_manifest_describes_the_shape_of_its_name(entry):
-    assert entry.formats == ("bf16",)
+    assert entry.formats[0] == "bf16"
     (expected,) = CATALOGUE.templates("hopper", "bf16", kernel_model(shape_spec(entry.name)))
     chosen = CATALOGUE.resolve("hopper", "bf16", entry.name)["persistent_decode"]
     assert isinstance(chosen, Source)
     assert (chosen.defines, chosen.path) == (expected.defines, expected.path)
+
+
+@pytest.mark.parametrize(
+    ("formats", "macros"),
+    [
+        ("bf16", set()),
+        ("fp8_block", {"-DWISP_WEIGHT_FORMAT=fp8_block"}),
+        ("int4+fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8"}),
+    ],
+)
+def test_the_template_is_compiled_for_the_formats_of_layers_and_head(formats, macros):
+    (source,) = CATALOGUE.templates("hopper", formats, kernel_model(SPEC))
+    assert {macro for macro in source.defines if "FORMAT" in macro} == macros
+
+
+def test_the_template_reads_every_packed_format_and_no_other():
+    (template,) = CATALOGUE.manifest("hopper").templates
+    assert set(template.formats) == {"bf16", *PACKED_FORMATS}
+    assert CATALOGUE.templates("hopper", "fp8+fp6", kernel_model(SPEC)) == []
 
 
 def test_the_shapes_of_the_families_that_are_served_are_prepared():

@@ -122,9 +122,24 @@ class Catalogue:
         return [distinct[key] for key in sorted(distinct)]
 
     def templates(self, hardware: str, weight_format: str, sizes: Model) -> list[Source]:
-        """Return the templates of a hardware that read ``weight_format``, for a model of these sizes."""
-        readers = (source for source in self.manifest(hardware).templates if source.reads(weight_format))
-        return [replace(source, defines=self.defines(hardware, sizes)) for source in readers]
+        """Return the templates of a hardware that read ``weight_format``, for a model of these sizes.
+
+        Args:
+            weight_format: format of the layers' matrices; ``int4+fp8`` names the head's too, else bf16.
+        """
+        layers, _, head = weight_format.partition("+")
+        macros = self.defines(hardware, sizes)
+        macros += tuple(
+            f"-DWISP_{place}_FORMAT={name}"
+            for place, name in (("WEIGHT", layers), ("HEAD", head or "bf16"))
+            if name != "bf16"
+        )
+        readers = (
+            source
+            for source in self.manifest(hardware).templates
+            if source.reads(layers) and source.reads(head or layers)
+        )
+        return [replace(source, defines=macros) for source in readers]
 
     def defines(self, hardware: str, sizes: Model | None = None) -> tuple[str, ...]:
         """Return the macros of a hardware's sources: shared constants and, for templates, a model's sizes."""

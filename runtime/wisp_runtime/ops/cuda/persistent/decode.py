@@ -206,11 +206,13 @@ def _layer_table(weights: NamedWeights, layers: int) -> Array:
 
 
 def _weight_format(weights: NamedWeights, layers: int) -> str:
-    """Return the format of all layers' matrices.
+    """Return the format of all layers' matrices, with the head's (``int4+fp8``) if that is not bf16.
 
     Raises:
-        KernelsMissing: there are several.
+        KernelsMissing: the layers have several.
     """
+    head = weights.get("head.weight")
+    head_format = f"+{head.packed.name}" if isinstance(head, QuantizedStorage) else ""
     held = [weights.get(f"layers.{layer}.{name}") for layer in range(layers) for name in LAYER_WEIGHTS]
     formats = {
         weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
@@ -219,7 +221,7 @@ def _weight_format(weights: NamedWeights, layers: int) -> str:
     }
     if len(formats) != 1:
         raise KernelsMissing(f"its layers have weights in several formats: {', '.join(sorted(formats))}")
-    return formats.pop()
+    return formats.pop() + head_format
 
 
 def _pointer(weight: HeldWeight) -> int:

@@ -1,0 +1,237 @@
+// quantized_gemm.cuh: main loops of quantized weights. A warp unpacks its 16-row tile of a stage into A fragments of
+// f16, in registers, and releases the stage before it multiplies.
+//
+// Up to 16 sequences by mma.sync: each warp has the activations of a block of K in registers, for all its blocks of
+// rows. From 32 on by wgmma, activations in shared memory: an instruction that makes an operand of an MMA in flight
+// would serialize them all, so a group of eight is done before the next operands are made.
+#pragma once
+
+#include <type_traits>
+
+#include "gemm.cuh"
+#include "mma/warp_mma.cuh"
+
+// use(std::integral_constant<int, i>) for i of [kBegin, kEnd), unrolled.
+template <int kBegin, int kEnd, class Use>
+__device__ __forceinline__ void for_each_step(Use use) {
+  if constexpr (kBegin < kEnd) {
+    use(std::integral_constant<int, kBegin>{});
+    for_each_step<kBegin + 1, kEnd>(use);
+  }
+}
+
+template <class G, class Compute>
+class QuantizedLoop {
+  using Layout = typename Compute::Layout;
+  using Format = typename G::Format;
+  using Unpacker = typename Format::Unpacker;
+  using Activations = PipelineState<Layout::kActivationStages>;
+  static constexpr int N = Compute::kN, kGroups = N / 8, kParts = G::kParts, kSteps = kParts * 4;
+  static constexpr int kPromotedSteps = Format::kPromotedSteps;
+  using BlockSums = float[G::kMBlocks][N / 2];
+
+ public:
+  __device__ __forceinline__ explicit QuantizedLoop(Compute& compute) : c_(compute) {
+    const int warp = c_.warp(), first = Format::kHasBlockScales ? G::tile_range(c_).first % kBlockTiles : 0;
+    block_scales_ = c_.block_scales + (first + warp) * kTileBlockScaleBytes;
+  }
+
+  __device__ __forceinline__ void run(BlockSums& sums, int tiles) {
+#pragma unroll
+    for (int m = 0; m < G::kMBlocks; m++) {
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
+    }
+    const KRange half = G::k_range(c_);
+    Activations activations = c_.activations;
+    if (G::kSplitsK && c_.warpgroup == 1) advance<kParts>(activations);
+#pragma unroll 1
+    for (int k = half.begin; k < half.end; k += G::kKStep) {
+      if constexpr (N <= 16) {
+        multiply_by_warp(sums, tiles, activations);
+      } else {
+        multiply_by_warpgroup(sums, tiles, activations);
+      }
+      if constexpr (G::kSplitsK) advance<kParts>(activations);
+    }
+    c_.activations.advance((half.end - half.begin) * kParts);
+  }
+
+ private:
+  template <int kStages>
+  static __device__ __forceinline__ void advance(Activations& activations) {
+#pragma unroll
+    for (int i = 0; i < kStages; i++) activations.advance();
+  }
+  __device__ __forceinline__ uint32_t address_of(const Activations& activations) const {
+    return c_.activations_data + activations.index * Layout::kActivationBytes;
+  }
+  __device__ __forceinline__ void wait_for(const Activations& activations) const {
+    c_.detector.wait(c_.activations_full + activations.index * 8, activations.parity, kActivationsFull, c_.phase);
+  }
+  __device__ __forceinline__ void release(const Activations& activations) const {
+    if (c_.lane() == 0) mbarrier_arrive(c_.activations_empty + activations.index * 8, G::kKStep);
+  }
+
+  // This warp's tile of the next stage, which is released; what lies there if the warpgroup has none.
+  __device__ __forceinline__ void load(uint32_t (&codes)[kCodeWords], Unpacker& unpacker, bool exists) {
+    if (exists) c_.detector.wait(c_.stage_full + c_.stage.index * 8, c_.stage.parity, kStageFull, c_.phase);
+    const uint32_t tile = c_.stages + c_.stage.index * Compute::kStageBytes + c_.warp() * Format::kTileBytes;
+    load_codes(codes, tile);
+    unpacker.load(tile, block_scales_ + c_.stage.index * kStageBlockScaleBytes);
+    __syncwarp();
+    if (exists) c_.stage.advance(), c_.release_stage();
+  }
+
+  // A block of K. Its last stage of activations came last.
+  __device__ __forceinline__ void multiply_by_warp(BlockSums& sums, int tiles, Activations& activations) {
+    Activations last = activations;
+    advance<kParts - 1>(last);
+    wait_for(last);
+    uint32_t b[kParts][kGroups][2][4];  // of 64 columns: of each step two registers
+    const int row = c_.lane() % 8, chunk = c_.lane() / 8;
+#pragma unroll
+    for (int part = 0; part < kParts; part++) {
+      const uint32_t from = address_of(activations) + row * 128;
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) load_matrices(b[part][g][i], from + g * 1024 + ((chunk + 4 * i) ^ row) * 16);
+      }
+      __syncwarp();
+      release(activations);
+      activations.advance();
+    }
+#pragma unroll
+    for (int m = 0; m < G::kMBlocks; m++) {
+      if (m * kBlockTiles >= tiles) break;
+      uint32_t codes[kCodeWords];
+      Unpacker unpacker;
+      load(codes, unpacker, true);
+      if constexpr (kPromotedSteps > 0) {
+        add_promoted(sums[m], unpacker, codes, b);
+      } else {
+        add(sums[m], unpacker, codes, b);
+      }
+    }
+  }
+
+  // One sequence group has two chains of MMAs, else they would wait for each other.
+  __device__ __forceinline__ void add(float (&sums)[N / 2], const Unpacker& unpacker,
+                                      const uint32_t (&codes)[kCodeWords], const uint32_t (&b)[kParts][kGroups][2][4]) {
+    float odd[4] = {0.f, 0.f, 0.f, 0.f};
+    for_each_step<0, kSteps>([&](auto which) {
+      constexpr int i = decltype(which)::value;
+      uint32_t a[4];
+      unpacker.template unpack<i>(a, codes);
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) {
+        mma_16x8x16_f16(kGroups == 1 && i % 2 ? odd : sums + 4 * g, a, &b[i / 4][g][i / 2 % 2][i % 2 * 2]);
+      }
+    });
+    if (kGroups == 1) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[i] += odd[i];
+    }
+  }
+
+  __device__ __forceinline__ void add_promoted(float (&sums)[N / 2], const Unpacker& unpacker,
+                                               const uint32_t (&codes)[kCodeWords],
+                                               const uint32_t (&b)[kParts][kGroups][2][4]) {
+    constexpr int kScales = kSteps / kPromotedSteps;
+    constexpr bool kHasTwoChains = kScales == 1 && kGroups == 1;
+    float parts[kHasTwoChains ? 2 : kScales][kGroups][4];
+    for_each_step<0, kSteps>([&](auto which) {
+      constexpr int i = decltype(which)::value, kChain = kHasTwoChains ? i % 2 : i / kPromotedSteps;
+      uint32_t a[4];
+      unpacker.template unpack<i>(a, codes);
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) {
+        float (&d)[4] = parts[kChain][g];
+        if (kHasTwoChains ? i < 2 : i % kPromotedSteps == 0) d[0] = d[1] = d[2] = d[3] = 0.f;
+        mma_16x8x16_f16(d, a, &b[i / 4][g][i / 2 % 2][i % 2 * 2]);
+      }
+    });
+#pragma unroll
+    for (int chain = 0; chain < (kHasTwoChains ? 2 : kScales); chain++) {
+      const int group = kHasTwoChains ? 0 : chain;
+      const float upper = unpacker.scale(group, false), lower = unpacker.scale(group, true);
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[4 * g + i] += parts[chain][g][i] * (i < 2 ? upper : lower);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_by_warpgroup(BlockSums& sums, int tiles, Activations& activations) {
+    const Activations first = activations;
+#pragma unroll
+    for (int m = 0; m < G::kMBlocks; m++) {
+      uint32_t codes[kCodeWords];
+      Unpacker unpacker;
+      load(codes, unpacker, m * kBlockTiles < tiles);
+      activations = first;
+      for_each_step<0, kParts / 2>([&](auto which) {
+        constexpr int kPair = decltype(which)::value;
+        add_pair<kPair, G::kMBlocks>(sums[m], m, unpacker, codes, activations);
+      });
+    }
+  }
+
+  // Of two stages of activations, eight steps.
+  template <int kPair, int kMBlocks>
+  __device__ __forceinline__ void add_pair(float (&sums)[N / 2], int m, const Unpacker& unpacker,
+                                           const uint32_t (&codes)[kCodeWords], Activations& activations) {
+    constexpr bool kIsPromoted = kPromotedSteps == 8, kIsScaled = kPromotedSteps > 0 && !kIsPromoted;
+    uint32_t a[8][4];
+    for_each_step<0, 8>([&](auto which) {
+      constexpr int i = decltype(which)::value, kStep = 8 * kPair + i;
+      if constexpr (kIsScaled) {
+        unpack_scaled<Format, kStep>(unpacker, a[i], codes);
+      } else {
+        unpacker.template unpack<kStep>(a[i], codes);
+      }
+    });
+    const Activations stages[2] = {activations, next(activations)};
+    if (m == 0) {
+      wait_for(stages[0]), wait_for(stages[1]);
+      fence_async_shared();  // threads copied the activations, the tensor cores read them
+    }
+#pragma unroll
+    for (int i = 0; i < 32; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+    if constexpr (kIsPromoted) {
+      float parts[N / 2];
+      multiply<false>(parts, a, stages);
+      const float upper = unpacker.scale(kPair, false), lower = unpacker.scale(kPair, true);
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[i] += parts[i] * (i % 4 < 2 ? upper : lower);
+    } else {
+      wgmma_registers(sums);
+      multiply<true>(sums, a, stages);
+    }
+    if (m == kMBlocks - 1) release(stages[0]), release(stages[1]);
+    advance<2>(activations);
+  }
+  static __device__ __forceinline__ Activations next(Activations activations) {
+    activations.advance();
+    return activations;
+  }
+
+  template <bool kAccumulates>
+  __device__ __forceinline__ void multiply(float (&d)[N / 2], const uint32_t (&a)[8][4],
+                                           const Activations (&stages)[2]) {
+    wgmma_fence();
+    for_each_step<0, 8>([&](auto which) {
+      constexpr int i = decltype(which)::value;
+      const uint64_t b = wgmma_descriptor(address_of(stages[i / 4]) + i % 4 * 32);
+      wgmma_rs_f16<N, kAccumulates || (i > 0)>(d, a[i], b);
+    });
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_registers(d);
+  }
+
+  Compute& c_;
+  uint32_t block_scales_;  // of this warp's tile in a pipeline's first stage
+};

@@ -1,0 +1,100 @@
+// f16.h: f16 and E4M3 as floats, and PTX's arithmetic on pairs of f16.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace emulator {
+
+struct F16 {
+  uint16_t bits;
+};
+
+// A number of `exponents` bits of exponent and `mantissa` bits, without its sign; E4M3 has one NaN and no infinity.
+inline float unsigned_float(uint32_t bits, int exponents, int mantissa, bool has_infinity) {
+  const uint32_t top = (1u << exponents) - 1, exponent = bits >> mantissa, rest = bits & ((1u << mantissa) - 1);
+  const int bias = (1 << (exponents - 1)) - 1;
+  if (has_infinity && exponent == top) return rest ? NAN : INFINITY;
+  if (!has_infinity && exponent == top && rest == (1u << mantissa) - 1) return NAN;
+  if (exponent == 0) return std::ldexp(float(rest), 1 - bias - mantissa);
+  return std::ldexp(float(rest | 1u << mantissa), int(exponent) - bias - mantissa);
+}
+
+inline float to_float(F16 value) {
+  static const std::array<float, 65536> all = [] {
+    std::array<float, 65536> values;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+      const float size = unsigned_float(bits & 0x7fff, 5, 10, true);
+      values[bits] = bits & 0x8000 ? -size : size;
+    }
+    return values;
+  }();
+  return all[value.bits];
+}
+
+// Rounded to nearest even; saturates if asked to.
+inline F16 to_f16(float value, bool saturates = false) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const float size = std::fabs(value);
+  if (std::isnan(value)) return {0x7fff};
+  if (size >= 65520.f) return {uint16_t(sign | (saturates ? 0x7bff : 0x7c00))};
+  int exponent;
+  std::frexp(size, &exponent);
+  const int unit = std::max(exponent - 11, -24);  // exponent of the last bit
+  const uint32_t steps = uint32_t(std::nearbyint(std::ldexp(size, -unit)));
+  if (steps < 1024) return {uint16_t(sign | steps)};
+  return {uint16_t(sign | ((unit + 24) * 1024 + steps))};
+}
+
+inline F16 e4m3_to_f16(uint32_t bits) {
+  const float size = unsigned_float(bits & 0x7f, 4, 3, false);
+  return to_f16(bits & 0x80 ? -size : size);
+}
+
+inline uint32_t pair_of(F16 low, F16 high) {
+  return uint32_t(high.bits) << 16 | low.bits;
+}
+
+template <class Operation>
+uint32_t by_halves(uint32_t a, uint32_t b, Operation operation) {
+  const auto half = [&](int shift) {
+    return to_f16(operation(to_float({uint16_t(a >> shift)}), to_float({uint16_t(b >> shift)})));
+  };
+  return pair_of(half(0), half(16));
+}
+
+}  // namespace emulator
+
+inline void ptx_add_rn_f16x2(uint32_t& sum, uint32_t a, uint32_t b) {
+  sum = emulator::by_halves(a, b, [](float x, float y) { return x + y; });
+}
+inline void ptx_mul_rn_f16x2(uint32_t& scaled, uint32_t a, uint32_t b) {
+  scaled = emulator::by_halves(a, b, [](float x, float y) { return x * y; });
+}
+inline void ptx_cvt_rn_satfinite_f16x2_f32(uint32_t& pair, float high, float low) {
+  pair = emulator::pair_of(emulator::to_f16(low, true), emulator::to_f16(high, true));
+}
+inline void ptx_cvt_f32_f16(float& value, uint16_t bits) {
+  value = emulator::to_float({bits});
+}
+inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t& pair, uint16_t codes) {
+  pair = emulator::pair_of(emulator::e4m3_to_f16(codes & 255), emulator::e4m3_to_f16(codes >> 8));
+}
+inline void ptx_lop3_b32(uint32_t& word, uint32_t a, uint32_t b, uint32_t c, int table) {
+  word = 0;
+  for (int bit = 0; bit < 32; bit++) {
+    const int row = int(a >> bit & 1) * 4 + int(b >> bit & 1) * 2 + int(c >> bit & 1);
+    word |= uint32_t(table >> row & 1) << bit;
+  }
+}
+inline void ptx_mov_b32(uint32_t& word, uint32_t constant) {
+  word = constant;
+}
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t(high) << 32 | low;
+  uint32_t word = 0;
+  for (int i = 0; i < 4; i++) word |= uint32_t(bytes >> (selector >> (4 * i) & 7) * 8 & 255) << (8 * i);
+  return word;
+}

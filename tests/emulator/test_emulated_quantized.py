@@ -1,0 +1,105 @@
+"""Quantized weights in the persistent kernel on an emulated GPU, against float32 of what they stand for.
+
+The general path rounds nothing but K and V; the kernel rounds activations to f16 (10 bits), so cosines
+are close to 1 and rows that are wrong are not.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+from emulated_kernel import HERE, needs_compiler
+from emulated_step import SOURCE, EmulatedStep, small
+from quantized_matrices import quantize
+from test_emulated_step import CONTEXTS, HEADS_OF_64, HEADS_OF_128, equals_general
+
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_runtime.ops.reference.quantized_packing import dequantize, pack_quantized
+
+pytestmark = needs_compiler
+# A shape, its sizes, thread blocks. K of 384 and 640 is no multiple of 256; halves of its blocks differ.
+SIZES = {
+    "smollm2-135m": (HEADS_OF_64 | {"hidden": 384, "inner": 640, "heads": 4, "layers": 2}, 14),
+    "llama-3-8b": (HEADS_OF_128 | {"hidden": 256, "inner": 640, "heads": 4, "layers": 1}, 14),
+}
+BY_WIDTH = {8: "padding", 16: "16", 32: "32", 64: "64"}
+MAX_ERROR = 5e-5
+
+
+class Quantized(EmulatedStep):
+    """A model whose layers are quantized; the general path has the weights that they stand for."""
+
+    def __init__(self, weight_format: str, width: int, head_format: str, shape: str) -> None:
+        self._formats = {"layers": PACKED_FORMATS[weight_format], "head": PACKED_FORMATS.get(head_format)}
+        sizes, blocks = SIZES[shape]
+        formats = (f"-DWISP_WEIGHT_FORMAT={weight_format}", f"-DWISP_HEAD_FORMAT={head_format}")
+        options = (*formats, f"-DWIDTH={width}", f"-I{SOURCE.parent}")
+        super().__init__(small(shape, **sizes), blocks, options, HERE / "quantized_decode.cu")
+
+    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+        packed = self._formats.get(name.split(".")[0])
+        if packed is None:
+            return super().matrix(name, matrix, permutation)
+        quantized = quantize(packed, matrix.astype(np.float32))
+        self.replace(name, dequantize(packed, quantized))
+        return self._pointer(pack_quantized(packed, quantized, permutation))
+
+
+@lru_cache(maxsize=1)
+def step_of(
+    weight_format: str, width: int, head_format: str = "bf16", shape: str = "smollm2-135m"
+) -> Quantized:
+    return Quantized(weight_format, width, head_format, shape)
+
+
+# Up to 16 sequences take mma.sync, from 32 on wgmma; scales are multiplied into sums or into weights.
+@pytest.mark.parametrize(
+    ("weight_format", "width"),
+    [
+        ("fp8", 8),
+        ("fp8", 32),
+        ("fp8_block", 8),
+        ("fp8_block", 16),
+        ("fp8_block", 32),
+        ("int8", 16),
+        ("int8", 32),
+        ("int4", 8),
+        ("int4", 16),
+        ("int4", 32),
+        ("int4_zero", 8),
+        ("int4_g64", 16),
+        ("int4_g64_zero", 8),
+        ("int4_g32", 8),
+        ("int4_g32_zero", 32),
+        ("mxfp4", 8),
+        ("mxfp4", 32),
+        ("nvfp4", 8),
+        ("nvfp4", 32),
+    ],
+)
+def test_a_step_equals_the_general_path(weight_format: str, width: int) -> None:
+    step = step_of(weight_format, width)
+    assert equals_general(step, CONTEXTS[BY_WIDTH[width]], seed=1, max_error=MAX_ERROR)
+
+
+@pytest.mark.parametrize(("weight_format", "width"), [("fp8_block", 8), ("int4", 64)])
+def test_a_quantized_head_equals_the_general_path(weight_format: str, width: int) -> None:
+    # RoPE-interleaved heads, and a head that is no embedding
+    step = step_of(weight_format, width, "fp8", "llama-3-8b")
+    assert equals_general(step, CONTEXTS[BY_WIDTH[width]], seed=2, max_error=MAX_ERROR)
+
+
+@pytest.mark.parametrize("width", [8, 32])
+def test_the_order_of_events_changes_no_bit(width: int) -> None:
+    step = step_of("fp8_block", width)
+    batch = step.batch(CONTEXTS[BY_WIDTH[width]])
+    live, logits = batch.context_lengths > 0, step.launch(batch, seed=0)
+    for seed in range(1, 3):
+        assert np.array_equal(step.launch(batch, seed)[live], logits[live]), f"seed {seed}"
