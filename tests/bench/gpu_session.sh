@@ -21,17 +21,18 @@ OUT=${OUT:-/tmp/wisp-gpu-session} WORK=${WORK:-$(mktemp -d /tmp/wisp-gpu-XXXXXX)
 CHECKPOINT=${CHECKPOINT:-/tmp/wisp-checkpoints/$SHAPE}  # written once, for this session and the next
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear quantized_linear w8a8_linear decode_attention prefill_attention sampling persistent_decode"
-ENGINE_TESTS="loading preflight engine deterministic"
+ENGINE_TESTS="loading quantized_models preflight engine deterministic"
 export PYTHONPATH="$PWD/runtime:$PWD/operator:$PWD/tests/bench${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 WISP_KERNELS=${WISP_KERNELS:-/tmp/wisp-kernels}
 mkdir -p "$OUT" "$WORK/logs" "$WORK/records"
 
 expand() {  # a group's stages, or the stage itself
   case $1 in
-    all) expand build; expand tests; expand parity; expand bench; expand profile; expand sanitizer ;;
+    all) expand build; expand tests; expand parity; expand bench; expand formats; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
     bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
+    formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
     sanitizer)  # racecheck does not know the persistent kernel's barriers, and takes its steps beyond their time limit
@@ -92,7 +93,7 @@ limit_of() {  # seconds
     build) echo 300 ;;
     test_parity | gates | memory) echo 240 ;;
     torch | startup | serving | fairness) echo 280 ;;
-    decode* | prefill | small) echo 150 ;;
+    decode* | first-token-* | prefill* | small) echo 150 ;;
     racecheck-linear_splits) echo 300 ;;
     memcheck-* | racecheck-*) echo 150 ;;
     *) echo 100 ;;
@@ -111,6 +112,11 @@ run() {
     decode-wide) bench decode "decode-wide-$SHAPE" --shape "$SHAPE" --batch 128,256 --context 512 ;;
     decode-long) bench decode "decode-long-$SHAPE" --shape "$SHAPE" --batch 1,16 --context 7900 --steps 128 ;;
     decode-sampled) bench decode "decode-sampled-$SHAPE" --shape "$SHAPE" --batch 1,32 --temperature 0.8 --top-p 0.95 ;;
+    decode-fp8* | decode-int* | decode-mxfp4 | decode-nvfp4)  # a format of the weights, random ones
+      bench decode "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#decode-}" --batch 1,8,16,32,64 --context 512 ;;
+    first-token-*)
+      bench first-token "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#first-token-}" --prompt 128,512,2048,7900 ;;
+    prefill-*) bench prefill "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#prefill-}" --batch 16,64 --prompt 512,2048 ;;
     first-token) bench first-token "first-token-$SHAPE" --shape "$SHAPE" --prompt 128,512,2048,7900 ;;
     first-cached) bench first-token "first-cached-$SHAPE" --shape "$SHAPE" --prompt 7916 --cached ;;
     prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 ;;
@@ -133,7 +139,7 @@ run() {
 }
 
 if [ "${1:-}" = --list ] || [ $# = 0 ]; then
-  for group in env build tests parity bench profile kernels sanitizer; do echo "$group: $(expand "$group" | tr '\n' ' ')"; done
+  for group in env build tests parity bench formats profile kernels sanitizer; do echo "$group: $(expand "$group" | tr '\n' ' ')"; done
   echo "also: decode-sampled, any tests/gpu/*/test_NAME.py as NAME, any tests/bench/bench_NAME.py as kernel-NAME"
   exit 0
 fi

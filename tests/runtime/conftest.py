@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "engine/scheduling"))
 sys.path.insert(0, str(Path(__file__).parent / "engine"))
 sys.path.insert(0, str(Path(__file__).parent / "models"))
+sys.path.insert(0, str(Path(__file__).parent / "quantize"))
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from fake_engine import END, live_server, tokens_of, write_model
 

@@ -150,7 +150,7 @@ def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:
         raise RequestInvalid(f"{name}: this runtime offers no format at all for this device.")
     if value not in ("auto", *available):
         raise RequestInvalid(
-            f"{name}: {value} cannot be served by this runtime yet; available: {', '.join(available)}. "
+            f"{name}: {value} cannot be served on this device yet; available: {', '.join(available)}. "
             "Set it to one of these, or to auto."
         )
 

@@ -52,8 +52,9 @@ class StoredFormat:
 
     @property
     def name(self) -> str:
-        """Name in messages: ``gptq int4``, ``Q4_K``."""
-        return self.scheme.block_type or f"{self.scheme.arrangement} {self.scheme.kind}"
+        """Name in messages: ``gptq int4``, ``fp8``, ``Q4_K``."""
+        arrangement, kind = self.scheme.arrangement, self.scheme.kind
+        return self.scheme.block_type or (kind if kind == arrangement else f"{arrangement} {kind}")
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.cli import bench_load, bench_served
+from wisp_runtime.cli import bench_load, bench_perplexity, bench_served
 from wisp_runtime.cli.bench_options import SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
@@ -216,3 +216,4 @@ def _open(options: dict[str, Any], *, batch: int, context: int) -> Target:
 command.add_command(bench_served.startup)
 command.add_command(bench_served.serving)
 command.add_command(bench_load.load)
+command.add_command(bench_perplexity.command)

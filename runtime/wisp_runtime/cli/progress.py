@@ -37,14 +37,19 @@ def progress(title: str, *, is_shown: bool = True) -> Iterator[OnProgress]:
         yield lambda done, total: bars.update(bar, completed=done, total=total, visible=True)
 
 
-def _lines(title: str) -> OnProgress:
+def counted_lines(title: str) -> OnProgress:
+    """Return the callback for ``(done, total)`` of countable things, which prints lines on a terminal too."""
+    return _lines(title, str)
+
+
+def _lines(title: str, show_amount: Callable[[int], str] = format_size) -> OnProgress:
     shown_s = -math.inf
 
     def show(done: int, total: int) -> None:
         nonlocal shown_s
         if time.monotonic() - shown_s >= INTERVAL_S or done == total:
             shown_s = time.monotonic()
-            click.echo(f"{title}: {format_size(done)} of {format_size(total)}", err=True)
+            click.echo(f"{title}: {show_amount(done)} of {show_amount(total)}", err=True)
 
     return show
 

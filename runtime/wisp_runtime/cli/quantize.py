@@ -14,7 +14,7 @@ import click
 
 from wisp_plan.errors import SizeInvalid
 from wisp_plan.units import format_size, parse_size
-from wisp_runtime.cli.progress import progress
+from wisp_runtime.cli.progress import counted_lines, progress
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -50,6 +50,16 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> int:
     "or of 16 (nvfp4).",
 )
 @click.option(
+    "--method",
+    type=click.Choice(("rtn", "awq")),
+    help="Round to nearest, or activation-aware scales by a calibration run (default: awq of 4 bits).",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text of the calibration run, UTF-8 (default: the one that is shipped).",
+)
+@click.option(
     "--shard-size", default="4GiB", show_default=True, callback=_size, help="Size of a file, at most."
 )
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: one a CPU).")
@@ -64,12 +74,20 @@ def command(source: str, target: Path, as_json: bool, **options: Any) -> None:
     from wisp_runtime.quantize.quantizing import Options, quantize
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = Options(options["to"], options["shard_size"], options["threads"])
+    text = options["calibration"]
+    settings = Options(
+        options["to"],
+        options["method"],
+        text.read_text(encoding="utf-8") if text else "",
+        options["shard_size"],
+        options["threads"],
+    )
     began_s = time.monotonic()
     try:
         folder = _folder(source)
+        on_layer = counted_lines(f"calibrating {folder.name}, layers")
         with progress(f"quantizing {folder.name}", is_shown=False) as on_progress:
-            made = quantize(folder, target, settings, on_progress)
+            made = quantize(folder, target, settings, on_progress, on_layer)
     except RuntimeFailure as error:
         click.echo(f"{error.reason}: {error.message}", err=True)
         sys.exit(error.exit_code)

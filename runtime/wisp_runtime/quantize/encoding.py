@@ -11,61 +11,154 @@ from collections.abc import Callable
 import numpy as np
 
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.reference.quantized_packing import E2M1
 from wisp_runtime.ops.reference.rounding import E2M1_MAX, E4M3_MAX, from_e4m3, to_bf16, to_e2m1, to_e4m3
 
 INT8_MAX = 127
 INT4_MIN, INT4_MAX = -8, 7
 INT4_REACH = 7.5
 """Largest magnitude of a group over its scale: half a step of one end is clipped, so that steps are finer."""
+INT4_REACHES = (7.0, 7.5, 8.0, 8.5, 9.0, 9.75, 10.5, 11.5)
+NVFP4_REACHES = (6.0, 4.0, 4.5, 5.0, 5.5, 6.75, 7.5)
+"""Reaches that a search tries: at 4 the largest of a group meets E2M1's denser numbers."""
 
 Encoded = tuple[Array, Array]
 """Numbers as they are stored, and their scales."""
+_E4M3 = np.concatenate([from_e4m3(np.arange(128, dtype=np.uint8)) * sign for sign in (1, -1)])
 RoundScale = Callable[[Array], Array]
 """Rounding of float32 scales to the dtype in which they are stored; the result is float32."""
 
 
-def fp8_rows(rows: Array) -> Encoded:
+def fp8_rows(rows: Array, _importance: Array | None = None) -> Encoded:
     """Return E4M3 codes ``[R, K]`` uint8 of ``rows`` ``[R, K]`` and a scale a row, ``[R, 1]`` float32."""
     scales = _positive(np.abs(rows).max(axis=1, keepdims=True) / np.float32(E4M3_MAX))
     return to_e4m3(rows / scales), scales
 
 
-def int8_rows(rows: Array) -> Encoded:
+def int8_rows(rows: Array, _importance: Array | None = None) -> Encoded:
     """Return int8 ``[R, K]`` of ``rows`` ``[R, K]`` and a scale a row, ``[R, 1]`` float32."""
     scales = _positive(np.abs(rows).max(axis=1, keepdims=True) / np.float32(INT8_MAX))
     return np.clip(np.rint(rows / scales), -INT8_MAX, INT8_MAX).astype(np.int8), scales
 
 
-def int4_groups(rows: Array, group: int, round_scale: RoundScale = to_bf16) -> Encoded:
+def int4_groups(
+    rows: Array, importance: Array | None = None, *, group: int, round_scale: RoundScale = to_bf16
+) -> Encoded:
     """Return words of eight nibbles along K, ``[R, K / 8]`` int32, and scales ``[R, K / group]`` float32.
 
     A nibble is the number plus 8.
 
     Args:
         rows: ``[R, K]`` float32, K a multiple of ``group``, that of 8.
+        importance: ``[K]``, weight of each column's squared error; None: the scale is the plain one.
         group: columns that share a scale.
         round_scale: rounding to the dtype in which scales are stored.
     """
-    grouped = rows.reshape(len(rows), -1, group)
-    scales = _positive(round_scale(np.abs(grouped).max(axis=2) / np.float32(INT4_REACH)))
-    numbers = np.clip(np.rint(grouped / scales[..., None]), INT4_MIN, INT4_MAX)
+    numbers, scales = _int4_numbers(rows, importance, group, round_scale)
     codes = (numbers.reshape(rows.shape) - INT4_MIN).astype(np.uint8)
     return nibble_pairs(codes).view(np.int32), scales
 
 
-def nvfp4_groups(rows: Array, tensor_scale: float) -> Encoded:
+def nvfp4_groups(rows: Array, importance: Array | None = None, *, tensor_scale: float) -> Encoded:
     """Return pairs of E2M1 ``[R, K / 2]`` uint8 and E4M3 scales ``[R, K / 16]`` uint8.
 
     Args:
         rows: ``[R, K]`` float32, K a multiple of 16.
+        importance: weights of errors, see :func:`int4_groups`.
         tensor_scale: :func:`nvfp4_tensor_scale`; a group's scale is divided by it.
     """
+    codes, stored, _ = _nvfp4_codes(rows, importance, tensor_scale)
+    return nibble_pairs(codes.reshape(rows.shape)), stored
+
+
+def fp8_values(rows: Array, _importance: Array | None = None) -> Array:
+    """Return the weights that :func:`fp8_rows` stands for."""
+    codes, scales = fp8_rows(rows)
+    return _E4M3[codes] * scales
+
+
+def int8_values(rows: Array, _importance: Array | None = None) -> Array:
+    """Return the weights that :func:`int8_rows` stands for."""
+    numbers, scales = int8_rows(rows)
+    return numbers * scales
+
+
+def int4_values(
+    rows: Array, importance: Array | None = None, *, group: int, round_scale: RoundScale = to_bf16
+) -> Array:
+    """Return the weights that :func:`int4_groups` stands for."""
+    numbers, scales = _int4_numbers(rows, importance, group, round_scale)
+    return (numbers * scales[..., None]).reshape(rows.shape)
+
+
+def nvfp4_values(rows: Array, importance: Array | None = None, *, tensor_scale: float) -> Array:
+    """Return the weights that :func:`nvfp4_groups` stands for."""
+    codes, _, scales = _nvfp4_codes(rows, importance, tensor_scale)
+    return (E2M1[codes] * scales[..., None]).reshape(rows.shape)
+
+
+def _int4_numbers(rows: Array, importance: Array | None, group: int, round_scale: RoundScale) -> Encoded:
+    """Return numbers ``[R, K / group, group]`` and the scales of groups."""
+    grouped = rows.reshape(len(rows), -1, group)
+    largest = np.abs(grouped).max(axis=2)
+
+    def encode(reach: float) -> tuple[Array, Array, Array]:
+        scales = _positive(round_scale(largest / np.float32(reach)))
+        numbers = np.clip(np.rint(grouped / scales[..., None]), INT4_MIN, INT4_MAX)
+        return numbers, scales, scales
+
+    numbers, scales, _ = _least_error(grouped, importance, INT4_REACH, INT4_REACHES, encode, None)
+    return numbers, scales
+
+
+def _nvfp4_codes(rows: Array, importance: Array | None, tensor_scale: float) -> tuple[Array, Array, Array]:
+    """Return codes ``[R, K / 16, 16]``, scales of groups as codes, and in float32."""
     grouped = rows.reshape(len(rows), -1, 16)
-    whole = np.float32(tensor_scale)
-    stored = to_e4m3(np.abs(grouped).max(axis=2) / np.float32(E2M1_MAX) * whole)
-    scales = (from_e4m3(stored) / whole)[..., None]
-    numbers = np.divide(grouped, scales, out=np.zeros_like(grouped), where=scales > 0)
-    return nibble_pairs(to_e2m1(numbers).reshape(rows.shape)), stored
+    largest, whole = np.abs(grouped).max(axis=2), np.float32(tensor_scale)
+
+    def encode(reach: float) -> tuple[Array, Array, Array]:
+        stored = to_e4m3(largest / np.float32(reach) * whole)
+        scales = from_e4m3(stored) / whole
+        has_scale = (scales > 0)[..., None]
+        numbers = np.divide(grouped, scales[..., None], out=np.zeros_like(grouped), where=has_scale)
+        return to_e2m1(numbers), stored, scales
+
+    return _least_error(grouped, importance, E2M1_MAX, NVFP4_REACHES, encode, E2M1)
+
+
+def _least_error(
+    grouped: Array,
+    importance: Array | None,
+    plain: float,
+    reaches: tuple[float, ...],
+    encode: Callable[[float], tuple[Array, Array, Array]],
+    table: Array | None,
+) -> tuple[Array, Array, Array]:
+    """Return the encoding whose weighted squared error is least in each group.
+
+    Args:
+        grouped: ``[R, K / group, group]``.
+        importance: ``[K]``; None: the encoding of ``plain`` is taken.
+        plain, reaches: largest magnitude of a group over its scale, as usual and as candidates.
+        encode: encoder of a reach: numbers of ``grouped``'s shape, stored scales, float32 scales.
+        table: values of the numbers; None: they are their values.
+    """
+    if importance is None:
+        return encode(plain)
+    weights = importance.reshape(1, *grouped.shape[1:])
+    best, least = encode(reaches[0]), np.full(grouped.shape[:2], np.inf, np.float32)
+    for reach in reaches:
+        found = encode(reach)
+        values = found[0] if table is None else table[found[0]]
+        errors = ((values * found[2][..., None] - grouped) ** 2 * weights).sum(axis=2)
+        is_less = errors < least
+        least = np.where(is_less, errors, least)
+        best = (
+            np.where(is_less[..., None], found[0], best[0]),
+            np.where(is_less, found[1], best[1]),
+            np.where(is_less, found[2], best[2]),
+        )
+    return best
 
 
 def nvfp4_tensor_scale(largest: float) -> float:

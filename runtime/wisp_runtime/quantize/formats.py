@@ -19,12 +19,21 @@ from wisp_runtime.quantize.encoding import (
     Encoded,
     RoundScale,
     fp8_rows,
+    fp8_values,
     int4_groups,
+    int4_values,
     int8_rows,
+    int8_values,
     nvfp4_groups,
+    nvfp4_values,
 )
 
 FORMATS = ("fp8", "int8", "int4", "nvfp4")
+
+Encode = Callable[[Array, Array | None], Encoded]
+"""``encode(rows, importance)``: numbers and scales of ``[R, K]`` float32, errors weighted by columns."""
+Round = Callable[[Array, Array | None], Array]
+"""``round(rows, importance)``: the weights ``[R, K]`` that are stored for those given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ class TargetFormat:
                     ((OutputTensor(f"{weight}_global_scale", "F32", (1,)), np.zeros(1, np.float32)),),
                 )
 
-    def encoder(self, group: int, scale_dtype: str, tensor_scale: float) -> Callable[[Array], Encoded]:
+    def encoder(self, group: int, scale_dtype: str, tensor_scale: float) -> Encode:
         """Return the function that encodes rows ``[R, K]`` float32; arguments as of :meth:`layout`."""
         match self.name:
             case "fp8":
@@ -133,6 +142,18 @@ class TargetFormat:
                 return partial(int4_groups, group=group, round_scale=ROUND_SCALE[scale_dtype])
             case _:
                 return partial(nvfp4_groups, tensor_scale=tensor_scale)
+
+    def rounder(self, group: int, scale_dtype: str, tensor_scale: float) -> Round:
+        """Return the function from rows to the weights that they are encoded as."""
+        match self.name:
+            case "fp8":
+                return fp8_values
+            case "int8":
+                return int8_values
+            case "int4":
+                return partial(int4_values, group=group, round_scale=ROUND_SCALE[scale_dtype])
+            case _:
+                return partial(nvfp4_values, tensor_scale=tensor_scale)
 
     def section(self, group: int, ignored: list[str]) -> dict[str, object]:
         """Return the ``quantization_config``.

@@ -58,11 +58,11 @@ def open_target(target: Path, settings: Settings) -> Iterator[Path]:
 
 def _check_settings(target: Path, path: Path, settings: Settings) -> None:
     text = json.dumps(settings, indent=1, sort_keys=True)
-    try:
-        before = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    is_begun = any(target.glob("*.safetensors")) or any(path.parent.glob("*.npz"))
+    if not is_begun or not path.exists():
         _write(path, text)
         return
+    before = path.read_text(encoding="utf-8")
     if before != text:
         names = ", ".join(_changed(before, settings)) or "settings"
         raise ConfigError(

@@ -14,6 +14,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.ops.protocol.upload import STORED
 from wisp_runtime.quantize.encoding import nvfp4_tensor_scale
+from wisp_runtime.quantize.factors import NO_FACTORS, TensorFactors
 from wisp_runtime.quantize.formats import STORED_SCALE, TargetFormat
 from wisp_runtime.quantize.plan import CopiedTensor, QuantizedTensor
 from wisp_runtime.quantize.shards import Job, Put, Shard
@@ -21,31 +22,6 @@ from wisp_runtime.weights.files import Files
 
 _ROWS_ELEMENTS = 1 << 18  # a megabyte of float32: the steps of an encoding stay in a core's cache
 _COPY_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Smoothing:
-    """Factors between layers, which leave a model's results as they are.
-
-    Attributes:
-        inputs: ``[K]``, by which the columns of a weight are multiplied; None: 1.
-        outputs: ``[N]``, by which the rows of a weight, or elements of a norm or bias, are divided; None: 1.
-    """
-
-    inputs: Array | None = None
-    outputs: Array | None = None
-
-    def apply(self, values: Array, first: int = 0) -> Array:
-        """Return float32 rows ``[R, K]`` or elements ``[R]``, from row ``first`` on, scaled."""
-        if self.inputs is not None:
-            values = values * self.inputs
-        if self.outputs is not None:
-            factors = self.outputs[first : first + len(values)]
-            values = values / factors.reshape(-1, *(1,) * (values.ndim - 1))
-        return values
-
-
-NO_SMOOTHING = Smoothing()
 
 
 @dataclass(slots=True)
@@ -56,13 +32,13 @@ class Worker:
         files: the open files of the source.
         target: format to quantize into.
         threads: threads that look for the largest weights.
-        smoothing: factors of tensors that have some.
+        factors: factors of tensors that have some.
     """
 
     files: Files
     target: TargetFormat
     threads: int
-    smoothing: Mapping[str, Smoothing] = field(default_factory=dict)
+    factors: Mapping[str, TensorFactors] = field(default_factory=dict)
     _tensor_scales: dict[str, float] = field(default_factory=dict)
 
     def jobs(self, shard: Shard) -> Iterator[Job]:
@@ -86,14 +62,14 @@ class Worker:
                 f"{tensor.file}: {tensor.name} has a weight that is not finite; no scale fits it. "
                 "The file is damaged: download it again."
             )
-        return self.smoothing.get(tensor.name, NO_SMOOTHING).apply(values, first)
+        return self.factors.get(tensor.name, NO_FACTORS).apply(values, first)
 
     def _read(self, tensor: TensorInfo, first: int, count: int) -> Array:
         return self.files.read_bytes(tensor, tensor.start + first, count, np.empty(count, np.uint8))
 
     def _copies(self, item: CopiedTensor) -> Iterator[Job]:
         tensor = item.source
-        if tensor.name in self.smoothing:
+        if tensor.name in self.factors:
             yield partial(self._copy_scaled, item)
             return
         for first in range(0, tensor.size_bytes, _COPY_BYTES):
@@ -119,7 +95,8 @@ class Worker:
     def _encode(self, item: QuantizedTensor, first: int, count: int, tensor_scale: float, put: Put) -> int:
         rows = self.read_rows(item.source, first, count)
         encode = self.target.encoder(item.group, item.scale_dtype, tensor_scale)
-        values, scales = encode(rows)
+        importance = self.factors.get(item.source.name, NO_FACTORS).importance
+        values, scales = encode(rows, importance)
         stored = scales.astype(STORED_SCALE[item.layout.scales.dtype])
         for tensor, part in ((item.layout.values, values), (item.layout.scales, stored)):
             flat = np.ascontiguousarray(part).reshape(-1).view(np.uint8)

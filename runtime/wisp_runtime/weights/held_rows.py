@@ -31,7 +31,8 @@ def held_rows(
     Args:
         packed: format that holds the scheme.
         scheme: meaning of the numbers.
-        parts: stored parts by name, ``[rows, columns]`` each, as of :func:`.dequantize.dequantize`.
+        parts: stored parts by name, ``[rows, columns]`` each, as of :func:`.dequantize.dequantize`; int8 is
+            overwritten.
         shape: R and in.
     """
     codes = _codes(packed, scheme, parts[VALUES], shape)
@@ -55,7 +56,7 @@ def _codes(packed: PackedFormat, scheme: Scheme, values: Array, shape: tuple[int
         return codes[:, ::2] | codes[:, 1::2] << 4
     octets = np.ascontiguousarray(values).view(np.uint8)[:rows, : columns * packed.bits // 8]
     if packed.numbers == "int8" and not scheme.is_packed:
-        octets = octets ^ np.uint8(0x80)  # adds 128
+        np.bitwise_xor(octets, np.uint8(0x80), out=octets)  # adds 128
     return octets
 
 

@@ -23,9 +23,9 @@ def gpu_node(product, mib, count):
 
 
 @pytest.fixture
-def t4():
-    """One node with eight 15 GB GPUs."""
-    gpu_node("Tesla-T4", 15360, 8)
+def small_gpus():
+    """One node with eight GPUs of 15 GB; its labels outrank the catalogue."""
+    gpu_node("NVIDIA-A10", 15360, 8)
     yield
     labels = [f"nvidia.com/gpu.{name}-" for name in ("product", "memory", "count")]
     kubectl("label", "node", "--all", *labels)
@@ -42,21 +42,21 @@ def repositories(start_operator):
         yield operator
 
 
-def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(repositories, t4, namespace):
+def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(repositories, small_gpus, namespace):
     apply(model("large", model={"uri": "hf://acme/large"}, gpu={"count": 1}, replicas=1), namespace=namespace)
     until(lambda: condition("large", "Fits", namespace) == ("False", "DoesNotFit"))
     fit = status("large", namespace)["fit"]
     assert fit["verdict"] == "DoesNotFit"
     assert fit["weightsBytes"] > 14 * GIB
     assert fit["headroomBytes"] < 0
-    assert fit["gpu"] == "T4"
+    assert fit["gpu"] == "A10"
     assert condition("large", "Ready", namespace) == ("False", "DoesNotFit")
     assert get("pods", namespace=namespace) == []
     assert get("deployment", "large", namespace)["spec"]["replicas"] == 0
     print(message("large", "Fits", namespace))
 
 
-def test_a_model_that_fits_has_its_context_resolved(repositories, t4, namespace):
+def test_a_model_that_fits_has_its_context_resolved(repositories, small_gpus, namespace):
     apply(model("small", model={"uri": "hf://acme/small"}, gpu={"count": 1}), namespace=namespace)
     until(lambda: condition("small", "Fits", namespace) == ("True", "Fits"))
     fit = status("small", namespace)["fit"]
@@ -77,18 +77,18 @@ def test_without_any_gpu_the_spec_itself_is_asked(repositories, namespace):
 def test_a_node_that_comes_later_answers_the_question(repositories, namespace, request):
     apply(model("large", model={"uri": "hf://acme/large"}, gpu={"count": 1}), namespace=namespace)
     until(lambda: condition("large", "Fits", namespace) == ("Unknown", "FitUnknown"))
-    request.getfixturevalue("t4")
+    request.getfixturevalue("small_gpus")
     until(lambda: condition("large", "Fits", namespace) == ("False", "DoesNotFit"))
 
 
-def test_more_gpus_than_there_are_is_unschedulable_not_a_hang(repositories, t4, namespace):
+def test_more_gpus_than_there_are_is_unschedulable_not_a_hang(repositories, small_gpus, namespace):
     apply(model("small", model={"uri": "hf://acme/small"}, gpu={"count": 1}, replicas=9), namespace=namespace)
     until(lambda: condition("small", "Scheduled", namespace) == ("False", "Unschedulable"))
     assert "Insufficient nvidia.com/gpu" in message("small", "Scheduled", namespace)
     assert status("small", namespace)["readyReplicas"] in range(9)
 
 
-def test_a_private_or_absent_repository_is_unknown_with_the_reason(repositories, t4, namespace):
+def test_a_private_or_absent_repository_is_unknown_with_the_reason(repositories, small_gpus, namespace):
     apply(model("none", model={"uri": "hf://acme/none"}, gpu={"count": 1}), namespace=namespace)
     until(lambda: condition("none", "Fits", namespace) == ("Unknown", "FitUnknown"))
     assert "config.json" in message("none", "Fits", namespace)

@@ -13,18 +13,20 @@ from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
 
 CATALOGUE = Catalogue(Path(__file__).parents[3] / "kernels")
-GEMMS = ("linear", "linear_swiglu")
-"""Ops through which every projection of a dense model goes."""
+GEMMS = ("linear", "linear_swiglu", "linear_rotary")
+"""Ops through which every projection of a dense model goes, of those that a generation has."""
+
+
+def reads(hardware: str, op: str, name: str) -> bool:
+    return isinstance(CATALOGUE.choose(op, hardware, name), Source)
 
 
 @pytest.mark.parametrize("hardware", KERNEL_FORMATS)
 def test_each_generation_s_formats_are_those_of_its_manifest(hardware):
+    gemms = [op for op in GEMMS if reads(hardware, op, "bf16")]
+    assert {"linear", "linear_swiglu"} <= set(gemms)
     names = ("bf16", *PACKED_FORMATS)
-    served = tuple(
-        name
-        for name in names
-        if all(isinstance(CATALOGUE.choose(op, hardware, name), Source) for op in GEMMS)
-    )
+    served = tuple(name for name in names if all(reads(hardware, op, name) for op in gemms))
     assert KERNEL_FORMATS[hardware] == served, "edit wisp_plan/hardware/kernel_formats.py"
 
 

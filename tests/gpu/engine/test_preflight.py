@@ -123,10 +123,16 @@ SERVED = [
     ("qwen3-0.6b", {"max_concurrent": 8}),
     ("llama-3.2-1b", {"max_step_tokens": 2048}),
     ("llama-3-8b", {"max_concurrent": 64}),
+    ("llama-3-8b", {"max_concurrent": 64, "quantization": "int4"}),
+    ("smollm2-135m", {"quantization": "fp8"}),
 ]
 
 
-@pytest.mark.parametrize(("shape", "settings"), SERVED, ids=[shape for shape, _ in SERVED])
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    SERVED,
+    ids=[" ".join((shape, *map(str, settings.values()))) for shape, settings in SERVED],
+)
 def test_what_is_allocated_is_what_was_predicted(shape, settings):
     spec = shape_spec(shape)
     config = ServeConfig(model="m", device="cuda", kv_cache_memory=2 * GIB, **settings)
@@ -135,8 +141,10 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     before = device.memory()
     if before.free_bytes < 22 * GIB:
         pytest.skip("the GPU has less than 22 GiB free")
+    if config.quantization not in ("auto", *before.formats):
+        pytest.skip(f"no kernels read {config.quantization}")
     fit = startup.require_fit(spec, config, before)
-    model = random_model(spec, device.ops)
+    model = random_model(spec, device.ops, quantization=config.quantization, formats=before.formats)
     limits = startup.limits_of(spec, config, fit)
     runner, _ = startup.make_runner(model, device, fit, limits, "auto")
     startup.smoke_test(runner, limits)

@@ -12,6 +12,7 @@ from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.errors import RequestInvalid, TensorsMismatch
 from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware.gpus import find_card, usable_bytes
+from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
@@ -131,6 +132,17 @@ def test_a_card_without_kernels_serves_nothing_and_no_setting_helps(spec_of, car
     assert (fit.fits, fit.kv_blocks, fit.ledger.total_bytes) == (False, 0, fit.required_bytes)
     assert f"and there are no kernels for the {fit.device_name}; fits with " in fit.message
     assert [dict(remedy.changes) for remedy in fit.remedies] == [{"gpu": remedy}]
+
+
+def test_a_card_is_proposed_by_what_it_would_hold_itself(spec_of, monkeypatch):
+    rules = (Rule(LayerNames(("lm_head",)), None), Rule(ALL_LAYERS, _FP8))
+    plain = spec_of("llama-3-8b", num_hidden_layers=130)  # 57 GiB in bf16, 30 in FP8
+    stored = replace(plain, quantization=Quantization("fp8", rules))
+    request = request_of(max_context=4096)
+    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 65 GiB (e.g. A100-80GB)"
+    monkeypatch.setitem(KERNEL_FORMATS, "ada", ("bf16", "fp8_block"))
+    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 36 GiB (e.g. L40S)"
+    assert dict(on("l4", plain, request).remedies[0].changes) == {"gpu": "A100-80GB"}
 
 
 def test_a_model_beyond_every_card_is_refused(spec_of):
@@ -255,10 +267,10 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
         ({"max_step_tokens": 0}, "maxStepTokens (--max-step-tokens) is 0"),
         (
             {"quantization": "fp8"},
-            "(--quantization): fp8 cannot be served by this runtime yet; available: bf16",
+            "(--quantization): fp8 cannot be served on this device yet; available: bf16",
         ),
         ({"quantization": "q4_k_m"}, "q4_k_m"),
-        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served by this runtime yet"),
+        ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served on this device yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
         ({"kv_dtypes_available": ()}, "no format at all"),
     ],

@@ -1,10 +1,12 @@
 """Small 16-bit checkpoints to quantize, and the weights that a checkpoint loads as."""
 
 import json
+from string import ascii_letters
 
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from wisp_plan.checkpoint.directory import read_directory
 from wisp_plan.weights.tensors import expected_tensors
@@ -28,13 +30,21 @@ def write_checkpoint(folder, dtype=ml_dtypes.bfloat16, seed=3, **config):
     """Write a small model; return its tensors."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
-    (folder / "tokenizer.json").write_text('{"a": "tokenizer"}')
+    write_tokenizer(folder / "tokenizer.json")
     random, tensors = np.random.default_rng(seed), {}
     for tensor in expected_tensors(read_spec(folder)):
         mean = 1 if tensor.role == "norm" else 0
         tensors[tensor.name] = (mean + 0.1 * random.standard_normal(tensor.shape)).astype(dtype)
     save_file(tensors, folder / "model.safetensors")
     return tensors
+
+
+def write_tokenizer(path):
+    """Write a tokenizer whose tokens are characters."""
+    letters = dict(zip(ascii_letters + " .,\n\"'", range(1, CONFIG["vocab_size"]), strict=False))
+    made = Tokenizer(models.WordLevel({"?": 0} | letters, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.save(str(path))
 
 
 def loaded_rows(folder, name="layers.0.qkv.weight"):

@@ -46,7 +46,7 @@ def test_int8_is_within_half_a_step(rows):
 
 @pytest.mark.parametrize("group", [32, 96])
 def test_int4_is_within_half_a_step_or_clipped_at_one_end(rows, group):
-    words, scales = int4_groups(rows, group)
+    words, scales = int4_groups(rows, group=group)
     assert words.dtype == np.int32
     assert words.shape == (7, 12)
     numbers = nibbles(words).astype(np.float32) - 8
@@ -59,7 +59,7 @@ def test_int4_is_within_half_a_step_or_clipped_at_one_end(rows, group):
 
 def test_int4_codes_lie_eight_in_a_word_the_first_lowest():
     row = np.array([[-8, -7, -6, -5, -4, -3, -2, 7.0] * 4], np.float32)
-    words, scales = int4_groups(row * 7.5 / 8, 32)
+    words, scales = int4_groups(row * 7.5 / 8, group=32)
     assert scales.tolist() == [[1.0]]
     expected = 0xF6543210 - (1 << 32)
     assert words.tolist() == [[expected] * 4] or words.tolist() == [[0xE6543210 - (1 << 32)] * 4]
@@ -67,7 +67,7 @@ def test_int4_codes_lie_eight_in_a_word_the_first_lowest():
 
 def test_nvfp4_is_within_the_steps_of_e2m1(rows):
     whole = nvfp4_tensor_scale(float(np.abs(rows).max()))
-    packed, stored = nvfp4_groups(rows, whole)
+    packed, stored = nvfp4_groups(rows, tensor_scale=whole)
     scales = stored.view(ml_dtypes.float8_e4m3fn).astype(np.float32) / np.float32(whole)
     assert stored.max() == 0x7E  # the largest group's scale is E4M3's largest number, 448
     values = E2M1[nibbles(packed)] * np.repeat(scales, 16, axis=1)
@@ -81,7 +81,7 @@ def test_nvfp4_is_within_the_steps_of_e2m1(rows):
 
 def test_zeros_stay_zeros_with_a_scale_that_can_be_read():
     zeros = np.zeros((2, 32), np.float32)
-    for numbers, scales in (fp8_rows(zeros), int8_rows(zeros), int4_groups(zeros, 32)):
+    for numbers, scales in (fp8_rows(zeros), int8_rows(zeros), int4_groups(zeros, group=32)):
         assert (scales > 0).all()
         assert not (nibbles(numbers) != 8).any() if numbers.dtype == np.int32 else not numbers.any()
     assert nvfp4_tensor_scale(0.0) == 1.0
