@@ -73,8 +73,14 @@ def table(measured: list[dict[str, object]]) -> str:
 
 @click.command()
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
-def main(threads: int) -> None:
+@click.option(
+    "--table", "only_table", is_flag=True, help="Print the table of the record, and measure nothing."
+)
+def main(threads: int, only_table: bool) -> None:
     """Measure, print the table, and write the record."""
+    if only_table:
+        click.echo(table(json.loads(RECORD.read_text(encoding="utf-8"))["rows"]))
+        return
     measured = []
     for row in rows(threads):
         measured.append(row)
