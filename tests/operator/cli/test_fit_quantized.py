@@ -27,6 +27,7 @@ CONFIG = {
 }  # fmt: skip
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+LACKING = "bf16, dequantized from fp8; no kernels for fp8_block on this GPU"
 GIB = 2**30
 
 
@@ -81,8 +82,8 @@ def answer(folder, *arguments):
     ("section", "formats", "held", "words", "gib"),
     [
         (None, PACKED_FORMATS, "bf16", "bf16", 14.96),
-        (FP8, (), "bf16", "bf16, dequantized from fp8", 14.96),
-        (FP8, ("fp8",), "bf16", "bf16, dequantized from fp8", 14.96),  # kernels for scales a row alone
+        (FP8, (), "bf16", LACKING, 14.96),
+        (FP8, ("fp8",), "bf16", LACKING, 14.96),  # kernels for scales a row alone
         (
             FP8,
             PACKED_FORMATS,
