@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 KERNEL_FORMATS: Mapping[str, tuple[str, ...]] = {
-    "hopper": ("bf16",),
+    "hopper": (
+        *("bf16", "fp8", "fp8_block", "int8"),
+        *("int4", "int4_zero", "int4_g64", "int4_g64_zero", "int4_g32", "int4_g32_zero"),
+        *("mxfp4", "nvfp4"),
+    ),
     "ada": ("bf16",),
     "ampere": ("bf16",),
 }
