@@ -7,6 +7,8 @@ three. Step and reads take turns, so that what else the machine does slows both.
 asserts no time.
 
     python tests/bench/bench_cpu_engine.py [--threads 1 --threads 2] [--rounds 60]
+
+With ``--gguf FILE`` it times steps of a quantized model instead, its weights in float32 and as codes in turn.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import click
 import numpy as np
 
 from wisp_plan.memory.cache import one_pool
+from wisp_plan.weights.held import BF16, COMPACT
 from wisp_runtime.bench.record import shown_command
 from wisp_runtime.convert.example import example_model
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
@@ -35,10 +38,10 @@ from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import allocate_blocks
-from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
 from wisp_runtime.ops.registry import open_device
 
-RECORD = Path(__file__).parent / "records/cpu_engine.json"
+RECORDS = Path(__file__).parent / "records"
 CASES = ((1, 128), (8, 128), (1, 1024), (8, 1024))  # sequences, tokens each holds when the clock starts
 BLOCK_TOKENS = 16
 READS: dict[str, Callable[[np.ndarray], object]] = {
@@ -108,6 +111,29 @@ def measure(folder: Path, threads: int, rounds: int) -> list[dict]:
     return rows
 
 
+def measure_held(file: Path, threads: int, rounds: int) -> list[dict]:
+    """Measure steps with the weights of ``file`` in float32 and as codes, in turn."""
+    spec, steps, bytes_of = read_spec(file), {}, {}
+    for name, quantization in (("float32", BF16), ("codes", COMPACT)):
+        ops = open_device("cpu", threads=threads).ops
+        model = open_checkpoint(file, spec).held(quantization, ()).load(ops)
+        bytes_of[name] = model.weights.arena.nbytes
+        for batch, context in CASES[:2]:
+            cache = allocate_blocks(spec, ops, blocks=8 * 300 // BLOCK_TOKENS, block_tokens=BLOCK_TOKENS)
+            runner = CpuRunner(model, cache, ops.sample)
+            steps[batch, context, name] = decoding(runner, batch, context, rounds)
+    rows = []
+    for batch, context in CASES[:2]:
+        times = alternate({name: steps[batch, context, name] for name in bytes_of}, rounds)
+        for name, values in times.items():
+            row = {"metric": "decode step, ms", "weights": name, "threads": threads, "batch": batch}
+            row |= {"context": context, "value": round(statistics.median(values), 2)}
+            row |= {"minimum": round(min(values), 2), "weights_mib": round(bytes_of[name] / 2**20, 1)}
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr)
+    return rows
+
+
 def row_of(threads: int, batch: int, context: int, times: dict[str, list[float]]) -> dict:
     """Sum one case up: medians and minima, in ms, of the step, of the plain read and of the fastest read."""
     medians = {name: statistics.median(values) for name, values in times.items()}
@@ -161,19 +187,26 @@ def machine() -> str:
     "--threads", multiple=True, type=int, help="CPU threads; may be given again (default: 1, and all)."
 )
 @click.option("--rounds", default=60, show_default=True, help="Steps a case.")
-@click.option("--record", type=click.Path(path_type=Path), default=RECORD, show_default=True)
-def main(threads: tuple[int, ...], rounds: int, record: Path) -> None:
+@click.option("--gguf", type=click.Path(path_type=Path, exists=True), help="A quantized model instead.")
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Default: records/cpu_engine.json beside this."
+)
+def main(threads: tuple[int, ...], rounds: int, gguf: Path | None, record: Path | None) -> None:
     """Measure the CPU engine's decode step beside reading its weights."""
-    where = machine()
-    folder = example_model()
+    where, name = machine(), "cpu_weights" if gguf else "cpu_engine"
+    record = record or RECORDS / f"{name}.json"
     chosen = threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
-    rows = [row for count in chosen for row in measure(folder, count, rounds)]
-    show(rows)
+    if gguf:
+        rows = [row for count in chosen for row in measure_held(gguf, count, rounds)]
+    else:
+        folder = example_model()
+        rows = [row for count in chosen for row in measure(folder, count, rounds)]
+        show(rows)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
     content = {
-        "name": "cpu_engine",
+        "name": name,
         "commit": commit.stdout.strip(),
         "machine": where,
         "python": platform.python_version(),

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import Candidate, allocate, resolve_step
+from wisp_plan.fit.resolve import Candidate, allocate, is_comfortable, resolve_step, score
 from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.held import AUTO, COMPACT
 
 AUTO_SEQUENCE_TOKENS = 1024
 """Tokens of a sequence, prompt and answer, for which ``auto`` keeps memory: a chat of some length."""
@@ -24,7 +25,19 @@ _DECODED_TOKENS = 1  # of a sequence in a step: prompts are computed a few at a 
 
 
 def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
-    """Resolve ``request``: its concurrency, then step and context (:func:`.resolve_step`)."""
+    """Resolve ``request``: its concurrency, then step and context (:func:`.resolve_step`).
+
+    Where a CPU's memory holds a quantized checkpoint not comfortably in float32, in codes.
+    """
+    candidate = _resolve(spec, request, available_bytes)
+    if request.device != "cpu" or request.quantization != AUTO or spec.quantization is None:
+        return candidate
+    if is_comfortable(spec, request, candidate):
+        return candidate
+    return max(candidate, _resolve(spec, replace(request, quantization=COMPACT), available_bytes), key=score)
+
+
+def _resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
     if request.max_concurrent is not None:
         return resolve_step(spec, request, available_bytes)
     sizes = buckets(_limit(request))

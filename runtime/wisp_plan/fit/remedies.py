@@ -101,6 +101,8 @@ def _formats(spec: ModelSpec, request: FitRequest) -> Iterator[Step]:
     Of a quantized checkpoint only its own: rounding twice loses more.
     """
     if request.device == "cpu":
+        if request.quantization == BF16 and spec.quantization is not None:
+            yield _setting("quantization", AUTO), replace(request, quantization=AUTO)
         return
     tried = PACKED_FORMATS.get(request.quantization)
     names: list[str] = [AUTO] if request.quantization == BF16 else []

@@ -66,17 +66,23 @@ class Candidate:
 def resolve_step(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
     """Resolve ``request``, whose concurrency is: the widest step that fits comfortably, else the best
     candidate, where nothing fits the closest one."""
-    limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
     candidates = []
     for tokens in step_sizes(spec, request, available_bytes):
         candidate = _candidate(spec, request, tokens, available_bytes)
-        if candidate.fits and candidate.max_context >= limit:
+        if is_comfortable(spec, request, candidate):
             return candidate
         candidates.append(candidate)
-    return max(candidates, key=_score)
+    return max(candidates, key=score)
 
 
-def _score(candidate: Candidate) -> tuple[bool, int, int]:
+def is_comfortable(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> bool:
+    """Return whether a candidate fits with the context asked for, or one of some length."""
+    limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
+    return candidate.fits and candidate.max_context >= limit
+
+
+def score(candidate: Candidate) -> tuple[bool, int, int]:
+    """Return how good a candidate is: whether it fits, its context, and if not, how little it needs."""
     return candidate.fits, candidate.max_context, 0 if candidate.fits else -candidate.required.total_bytes
 
 

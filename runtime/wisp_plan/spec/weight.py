@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_plan.quantization.stored_format import StoredFormat
 
@@ -78,7 +79,8 @@ class WeightSpec:
         is_on_first_rank: whether only rank 0 has it, as the bias of a layer whose ranks give partial sums.
         rows: structure of the rows, from which a device chooses their permutation.
         dtype: safetensors' name of the dtype in which it is held; None: the device's own.
-        held: packed format in which the device holds it; None: it is held unquantized.
+        held: packed format in which a GPU holds it; None: it is held unquantized.
+        compact: compact format in which the CPU holds it; None: it is held in float32.
     """
 
     name: str
@@ -91,6 +93,7 @@ class WeightSpec:
     rows: GateUpRows | RotaryRows | None = None
     dtype: str | None = None
     held: PackedFormat | None = None
+    compact: CompactFormat | None = None
 
     @property
     def is_matrix(self) -> bool:

@@ -17,10 +17,14 @@ from wisp_plan.quantization.packed_scheme import int4_name, packed_scheme
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.weights.compact import compact_format
 from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.stored import as_stored
 
 AUTO, BF16 = "auto", "bf16"
+COMPACT = "compact"
+"""Resolution of ``auto`` on a CPU whose memory is too small for float32 (:mod:`.compact`)."""
+
 ROUNDED = ("fp8", "int8", "int4", "nvfp4")
 """Formats to which unquantized projections can be rounded at load, the most precise first."""
 
@@ -59,6 +63,8 @@ def hold(
         request, formats: arguments of :func:`held_format`.
         is_quantized: whether the checkpoint is; what it leaves unquantized is then not rounded either.
     """
+    if request == COMPACT:
+        return tuple(replace(weight, compact=compact_format(weight)) for weight in weights)
     if is_quantized and request != BF16:
         request = AUTO
     return tuple(replace(weight, held=held_format(weight, request, formats)) for weight in weights)

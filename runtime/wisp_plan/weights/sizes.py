@@ -9,12 +9,13 @@ from typing import Literal
 
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.weights.compact import compact_bytes, describe_compact
 from wisp_plan.weights.declaration import declare
-from wisp_plan.weights.held import BF16, describe_held, held_name, held_weights
+from wisp_plan.weights.held import BF16, COMPACT, describe_held, held_name, held_weights
 from wisp_plan.weights.layout import held_bytes
 
 Device = Literal["cuda", "cpu"]
-_CPU = "float32"
+_CPU, _CODES = "float32", "byte codes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,13 @@ def weight_bytes(
     Args:
         quantization: format of the projections (:func:`.held.held_format`); all else is held in bf16, or in a
             dtype of its own.
-        device: ``cpu`` holds everything in float32; ``cuda`` adds the padding of :mod:`.layout`.
+        device: ``cpu`` holds everything in float32, or codes (:mod:`.compact`); ``cuda`` adds the padding of
+            :mod:`.layout`.
         formats: packed formats that the device has kernels for.
     """
+    if device == "cpu" and quantization == COMPACT:
+        weights = held_weights(spec, COMPACT, ())
+        return WeightBytes(*compact_bytes(weights), _CODES, describe_compact(weights))
     if device == "cpu":
         held = describe_held(held_weights(spec, BF16, ())).replace(BF16, _CPU)
         return WeightBytes(parameters(spec) * 4, 0, _CPU, held)

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from wisp_plan.units import format_size
@@ -46,12 +46,6 @@ def phase_line(phase: Phase) -> str:
     size = f"  {format_size(phase.bytes)}" if phase.bytes else ""
     note = f"  {phase.note}" if phase.note else ""
     return f"{phase.name:<10} {phase.seconds:7.2f} s{size}{note}"
-
-
-def weights_lines(ledger: Mapping[str, object]) -> Iterator[str]:
-    """Yield a line on weights that are quantized, in the files or in memory."""
-    if (held := ledger.get("weights")) not in (None, "bf16", "float32"):
-        yield f"weights are held as {held}"
 
 
 def failure_of(error: RuntimeFailure) -> Fatal:

@@ -34,12 +34,17 @@ def dequantize(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int
         from wisp_runtime.weights.gguf_blocks.dequantize import dequantize as dequantize_blocks  # GGUF alone
 
         return dequantize_blocks(scheme.block_type, parts[VALUES])[:, : shape[1]]
+    numbers = numbers_of(scheme, parts, shape)
+    numbers *= _spread(scales_of(scheme, parts), scheme.rows, scheme.columns, shape, parts.get("group"))
+    return numbers
+
+
+def numbers_of(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int]) -> Array:
+    """Return the numbers that are scaled ``[R, in]``, float32: codes without their zero points."""
     numbers = _numbers(scheme, parts[VALUES], shape)
-    group = parts.get("group")
     if "zero_point" in parts:
         zeros = zero_points_of(scheme, parts["zero_point"], shape[0])
-        numbers -= _spread(zeros, 1, scheme.columns, shape, group)
-    numbers *= _spread(scales_of(scheme, parts), scheme.rows, scheme.columns, shape, group)
+        numbers -= _spread(zeros, 1, scheme.columns, shape, parts.get("group"))
     return numbers
 
 

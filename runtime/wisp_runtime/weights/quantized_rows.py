@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, QuantizedRows
+from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, CompactRows, QuantizedRows
+from wisp_runtime.weights.compact_rows import compact_rows
 from wisp_runtime.weights.dequantize import dequantize
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
@@ -29,6 +31,19 @@ def read_dequantized(files: Files, chunk: QuantizedChunk) -> Array:
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
     try:
         return dequantize(chunk.stored.scheme, parts, chunk.shape)
+    except ScaleInvalid as error:
+        raise damaged(chunk.tensor, "a scale that is not finite") from error
+
+
+def read_compact(files: Files, chunk: QuantizedChunk, layout: CompactFormat) -> CompactRows:
+    """Return the rows of a chunk in a compact format.
+
+    Raises:
+        WeightsUnreadable: as of :func:`read_dequantized`.
+    """
+    parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
+    try:
+        return compact_rows(layout, chunk.stored.scheme, parts, chunk.shape)
     except ScaleInvalid as error:
         raise damaged(chunk.tensor, "a scale that is not finite") from error
 

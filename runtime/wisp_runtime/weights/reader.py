@@ -15,6 +15,7 @@ from typing import Self
 
 import numpy as np
 
+from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import PAGE_BYTES, QUANTIZED, STORED, WeightUploader
@@ -22,7 +23,7 @@ from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import ReadChunk
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.quantized_chunks import ROW_STEP, QuantizedChunk
-from wisp_runtime.weights.quantized_rows import copied, parts_bytes, read_dequantized, read_held
+from wisp_runtime.weights.quantized_rows import copied, parts_bytes, read_compact, read_dequantized, read_held
 
 OnProgress = Callable[[int, int], None]
 """``on_progress(bytes_done, total_bytes)``: called from the thread that called, in order."""
@@ -78,6 +79,8 @@ class WeightReader:
         try:
             if isinstance(chunk, ReadChunk):
                 self._load_rows(chunk)
+            elif (layout := self._weights.specs[chunk.weight].compact) is not None:
+                self._load_compact(chunk, layout)
             elif (packed := self._weights.specs[chunk.weight].held) is None:
                 self._load_quantized(chunk)
             else:
@@ -101,6 +104,12 @@ class WeightReader:
             at = (*leading, first + start, column)
             destination = self._weights.destination(chunk.weight, at, part.shape, dtype)
             self._uploader.upload(destination, part.nbytes, partial(_fill, part))
+
+    def _load_compact(self, chunk: QuantizedChunk, layout: CompactFormat) -> None:
+        """Store a chunk's rows as codes and scales; they need no buffer of the uploader's."""
+        rows = read_compact(self._files, chunk, layout)
+        destination = self._weights.destination(chunk.weight, chunk.at, chunk.shape, QUANTIZED)
+        self._uploader.upload(destination, 0, lambda _buffer: rows)
 
     def _load_held(self, chunk: QuantizedChunk, packed: PackedFormat) -> None:
         """Store a chunk's rows in their packed format; those of a large chunk as many as a buffer holds."""

@@ -1,6 +1,7 @@
 """The CPU backend: the reference functions behind checks of every shape, with threads of our own.
 
-For small models and for tests. Weights, activations and the cache are float32.
+For small models and for tests. Activations and the cache are float32, and so are weights, or codes
+(:mod:`.compact`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
+from wisp_runtime.ops.cpu.compact import CompactMatrix, compact_embedding, compact_linear, compact_matrix
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
@@ -26,7 +28,13 @@ from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
-from wisp_runtime.ops.protocol.upload import STORED, HostUploader, WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.upload import (
+    STORED,
+    CompactRows,
+    HostUploader,
+    WeightDestination,
+    WeightUploader,
+)
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _ALIGNMENT_BYTES = 64
@@ -71,7 +79,9 @@ class CpuOps(PagedAttention):
         return tiles * inputs * width
 
     def weight_bytes(self, weight: WeightSpec) -> int:
-        """Return the bytes of a weight in float32, or of its own dtype; matrices are packed."""
+        """Return the bytes of a weight in float32, compact, or of its own dtype; matrices are packed."""
+        if weight.compact is not None:
+            return sum(weight.compact.sizes(*weight.shape))
         itemsize = _dtype(weight).itemsize
         *leading, outputs, inputs = (1, 1, *weight.shape)
         elements = self.matrix_elements(outputs, inputs) if weight.is_matrix else outputs * inputs
@@ -83,9 +93,13 @@ class CpuOps(PagedAttention):
         start = -raw.ctypes.data % _ALIGNMENT_BYTES
         return raw[start : start + size_bytes]
 
-    def weight(self, weight: WeightSpec, storage: Array) -> Array | PackedMatrix | tuple[PackedMatrix, ...]:
+    def weight(
+        self, weight: WeightSpec, storage: Array
+    ) -> Array | PackedMatrix | CompactMatrix | tuple[PackedMatrix, ...]:
         """See ``storage`` as the tiles of a matrix, as those of several, or as an array."""
         checks.same_shape(weight.name, storage, (self.weight_bytes(weight),))
+        if weight.compact is not None:
+            return compact_matrix(storage, weight.compact, *weight.shape)
         held = storage.view(_dtype(weight))
         if not weight.is_matrix:
             return held[: math.prod(weight.shape)].reshape(weight.shape)
@@ -120,10 +134,20 @@ class CpuOps(PagedAttention):
         """Return an uploader that widens rows to float32 in the threads that read them."""
         return HostUploader(self.store)
 
-    def store(self, destination: WeightDestination, rows: Array) -> None:
+    def store(self, destination: WeightDestination, rows: Array | CompactRows) -> None:
         """Write ``rows`` of the destination's shape at the destination."""
+        if isinstance(rows, CompactRows):
+            self.store_compact(destination.weight, destination.first, rows)
+            return
         store = self.store_rows if rows.ndim == 2 else self.store_vector
         store(destination.weight, destination.first, rows)
+
+    def store_compact(self, weight: CompactMatrix, first: int, rows: CompactRows) -> None:
+        """Write codes, scales and minima of rows into the matrix from row ``first`` on."""
+        reference.store_rows(weight.codes, first, rows.codes)
+        reference.store_rows(weight.scales, first, rows.scales)
+        if weight.minima is not None and rows.minima is not None:
+            reference.store_rows(weight.minima, first, rows.minima)
 
     def randomize(self, destination: WeightDestination, *, key: int, mean: float, deviation: float) -> None:
         """Fill a weight, some rows at a time, with :func:`.reference.random_values`."""
@@ -149,9 +173,11 @@ class CpuOps(PagedAttention):
         """Return ``array``: host and device are one."""
         return array
 
-    def embedding(self, tokens: Array, table: PackedMatrix) -> Array:
+    def embedding(self, tokens: Array, table: PackedMatrix | CompactMatrix) -> Array:
         """See :func:`.reference.embedding`; a token outside the table raises ShapeError."""
         checks.indices("tokens", tokens, table.outputs)
+        if isinstance(table, CompactMatrix):
+            return compact_embedding(tokens, table)
         return reference.embedding(tokens, table)
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
@@ -178,14 +204,16 @@ class CpuOps(PagedAttention):
         checks.indices("rows", rows, len(x))
         return reference.gather_rows(x, rows)
 
-    def linear(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+    def linear(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
         """See :func:`.reference.linear`."""
         checks.columns("x", x, weight.inputs)
         if bias is not None:
             checks.same_shape("bias", bias, (weight.outputs,))
+        if isinstance(weight, CompactMatrix):
+            return compact_linear(x, weight, bias, workers=self._workers)
         return reference.linear(x, weight, bias, workers=self._workers, pairs_rows=self._pairs_rows)
 
-    def swiglu(self, x: Array, weight: PackedMatrix, bias: Array | None = None) -> Array:
+    def swiglu(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
         """See :func:`.reference.linear` and :func:`.reference.silu_mul`."""
         return self.silu_mul(self.linear(x, weight, bias))
 
@@ -196,14 +224,14 @@ class CpuOps(PagedAttention):
             raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
         return reference.silu_mul(gate_up)
 
-    def logits(self, x: Array, weight: PackedMatrix) -> Array:
+    def logits(self, x: Array, weight: PackedMatrix | CompactMatrix) -> Array:
         """See :func:`.reference.linear`."""
         return self.linear(x, weight)
 
     def project_qkv(
         self,
         x: Array,
-        weight: PackedMatrix,
+        weight: PackedMatrix | CompactMatrix,
         bias: Array | None,
         heads: HeadLayout,
         rope: RopeTable,

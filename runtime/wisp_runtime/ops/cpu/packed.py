@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.quantization.compact_format import TILE_OUTPUTS
 from wisp_runtime.batch import Array
-
-TILE_OUTPUTS = 32
 
 
 @dataclass(frozen=True, slots=True)

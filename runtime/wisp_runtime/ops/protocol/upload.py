@@ -53,11 +53,26 @@ class QuantizedRows:
         return sum(0 if array is None else array.nbytes for array in self.arrays)
 
 
-Fill = Callable[[Array], Array | QuantizedRows]
+@dataclass(frozen=True, slots=True)
+class CompactRows:
+    """Rows of a quantized weight as the CPU holds them.
+
+    Attributes:
+        codes: ``[R, in]`` int8, or uint16: the bits of bf16.
+        scales: ``[R, in / group]`` float32.
+        minima: array like ``scales``; None: there are none.
+    """
+
+    codes: Array
+    scales: Array
+    minima: Array | None
+
+
+Fill = Callable[[Array], Array | QuantizedRows | CompactRows]
 """``fill(buffer)``: write rows into a buffer ``[bytes]`` uint8 and return the part of it that holds them."""
 
 QUANTIZED = "quantized"
-"""Dtype of a destination of :class:`QuantizedRows`."""
+"""Dtype of a destination of :class:`QuantizedRows` or :class:`CompactRows`."""
 
 PAGE_BYTES = 4096
 SLACK_BYTES = 2 * PAGE_BYTES
@@ -133,13 +148,16 @@ class HostUploader:
     chunk_bytes = HOST_CHUNK_BYTES
     dequantized = "F32"
 
-    def __init__(self, store: Callable[[WeightDestination, Array], None]) -> None:
+    def __init__(self, store: Callable[[WeightDestination, Array | CompactRows], None]) -> None:
         self._store = store
 
     def upload(self, destination: WeightDestination, read_bytes: int, fill: Fill) -> None:
         """See :meth:`WeightUploader.upload`."""
         rows = fill(page_aligned(np.empty(read_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8)))
-        assert not isinstance(rows, QuantizedRows), "the host holds no weights quantized"
+        assert not isinstance(rows, QuantizedRows), "those are a GPU's"
+        if isinstance(rows, CompactRows):
+            self._store(destination, rows)
+            return
         self._store(destination, rows.view(STORED[destination.dtype]).reshape(destination.shape))
 
     def finish(self) -> None:

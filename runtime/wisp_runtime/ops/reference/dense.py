@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from wisp_plan.quantization.compact_format import TILE_OUTPUTS
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.cpu.packed import TILE_OUTPUTS, PackedMatrix
+from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cpu.threads import Work, Workers
 
 _FLOAT32_EXP_MAX = np.float32(88.0)

@@ -25,7 +25,7 @@ from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.parsing.defaults import notes_of, read_defaults
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.startup_log import POLL_S, failure_of, say, weights_lines
+from wisp_runtime.server.startup_log import POLL_S, failure_of, say
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
@@ -132,8 +132,6 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
     finally:
         compiling.cancel()
     await engine.ready.wait()
-    for line in weights_lines(service.info.ledger):
-        say(line)
     for line in notes_of(tokenizer, defaults, service.info.vocab_size):
         say(line)
 

@@ -5,9 +5,34 @@ Every function takes bytes ``[n, B]``, a row a block, and returns a new array.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from wisp_runtime.batch import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Factors of the weights of n blocks: ``codes * scales + minima``, each scale for an equal run of codes.
+
+    Attributes:
+        codes: ``[n, W]`` int8.
+        scales: ``[n, P]`` float32.
+        minima: ``[n, P]`` float32; None: there are none.
+    """
+
+    codes: Array
+    scales: Array
+    minima: Array | None = None
+
+    def weights(self) -> Array:
+        """Return the weights ``[n, W]``, float32."""
+        runs = self.codes.astype(np.float32).reshape(*self.scales.shape, -1)
+        runs *= self.scales[:, :, None]
+        if self.minima is not None:
+            runs += self.minima[:, :, None]
+        return runs.reshape(self.codes.shape)
 
 
 class ScaleInvalid(ValueError):

@@ -9,10 +9,11 @@ import numpy as np
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_runtime.batch import Array
 from wisp_runtime.weights.gguf_blocks import codebooks, grids, k_blocks, small_blocks
+from wisp_runtime.weights.gguf_blocks.bits import Factors
 
 _WEIGHTS_AT_ONCE = 1 << 15  # 128 KiB of float32
 
-DECODERS: dict[str, Callable[[Array], Array]] = {
+DECODERS: dict[str, Callable[[Array], Factors]] = {
     **{"Q4_0": small_blocks.q4_0, "Q4_1": small_blocks.q4_1, "Q5_0": small_blocks.q5_0},
     **{"Q5_1": small_blocks.q5_1, "Q8_0": small_blocks.q8_0},
     **{"TQ1_0": small_blocks.tq1_0, "TQ2_0": small_blocks.tq2_0},
@@ -23,7 +24,7 @@ DECODERS: dict[str, Callable[[Array], Array]] = {
     **{"IQ1_S": grids.iq1_s, "IQ1_M": grids.iq1_m, "IQ2_XXS": grids.iq2_xxs, "IQ2_XS": grids.iq2_xs},
     **{"IQ2_S": grids.iq2_s, "IQ3_XXS": grids.iq3_xxs, "IQ3_S": grids.iq3_s},
 }
-"""Decoder of each type, bytes ``[n, block bytes]`` to float32 ``[n, weights]``."""
+"""Decoder of each type, from bytes ``[n, block bytes]``."""
 
 
 def dequantize(block_type: str, blocks: Array) -> Array:
@@ -45,5 +46,18 @@ def dequantize(block_type: str, blocks: Array) -> Array:
     weights = np.empty((len(raw), width), np.float32)
     step = _WEIGHTS_AT_ONCE // width
     for start in range(0, len(raw), step):
-        weights[start : start + step] = decode(raw[start : start + step])
+        weights[start : start + step] = decode(raw[start : start + step]).weights()
     return weights.reshape(rows, -1)
+
+
+def factorize(block_type: str, blocks: Array) -> Factors:
+    """Return the factors of rows of blocks ``[R, B]``: codes ``[R, in]``, scales and minima ``[R, groups]``.
+
+    Raises:
+        ScaleInvalid: a scale is not finite.
+    """
+    rows = len(blocks)
+    raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(-1, blocks.dtype.itemsize)
+    found = DECODERS[block_type](raw)
+    minima = None if found.minima is None else found.minima.reshape(rows, -1)
+    return Factors(found.codes.reshape(rows, -1), found.scales.reshape(rows, -1), minima)
