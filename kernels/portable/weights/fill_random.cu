@@ -65,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 }
 
 // Rows [first, first + count / columns) of a matrix, row-major, for what has another layout.
-extern "C" __global__ void __launch_bounds__(kThreads) fill_random_rows(bf16* rows, long long count, int columns,
-                                                                        int first, unsigned long long key, float scale,
-                                                                        float mean) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    fill_random_rows(bf16* rows, long long count, int columns, int first, unsigned long long key, float scale,
+                     float mean) {
   pdl_launch_dependents();
   pdl_wait();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
