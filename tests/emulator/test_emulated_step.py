@@ -176,7 +176,7 @@ FORGOTTEN = {  # model; part of the kernel, what waits, what stands there instea
     "a stage of activations": (
         "heads of 64",
         "activation_stream",
-        "detector.wait(empty + stage.index * 8, stage.parity, kActivationsEmpty, phase);",
+        "detector.wait(empty + last_part.index * 8, last_part.parity, kActivationsEmpty, phase);",
         "",
     ),
     "weights": ("heads of 64", "phases/gemm", "if (exists) c.detector.wait(", "if (false) c.detector.wait("),
