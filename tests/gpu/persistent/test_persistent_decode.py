@@ -21,6 +21,7 @@ from spec_changes import attention_of, changed
 
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 TOKENS = 16  # of a KV block
@@ -42,7 +43,7 @@ def spec_of(name):
 class Subject:
     """A model of random weights with a cache full of noise, and both ways to run a step of it."""
 
-    def __init__(self, device, spec, blocks=4200):
+    def __init__(self, device, spec, blocks=4200, quantization="bf16"):
         from wisp_runtime.bench.contexts import fill_with_noise
         from wisp_runtime.layers.cache import allocate_blocks
         from wisp_runtime.models.load import random_model
@@ -50,7 +51,7 @@ class Subject:
         from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 
         self.spec, self.device, self.ops = spec, device, CudaOps(device)
-        self.model = random_model(spec, self.ops, 7)
+        self.model = random_model(spec, self.ops, 7, quantization=quantization, formats=PACKED_FORMATS)
         self.cache = allocate_blocks(spec, self.ops, blocks=blocks, block_tokens=TOKENS)
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
@@ -126,6 +127,16 @@ def test_a_step_gives_what_the_general_path_gives(subject, contexts):
     assert np.isfinite(got).all()
     assert found.min() >= MIN_COSINE
     assert found_cache.min() >= MIN_COSINE
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int4", "nvfp4"])
+def test_a_step_of_quantized_weights_gives_what_the_general_path_gives(device, quantization):
+    subject = Subject(device, spec_of("llama-3-8b"), quantization=quantization)
+    for contexts in (CONTEXTS["eight"], CONTEXTS["thirty-two"]):
+        batch = subject.batch(contexts)
+        found = cosines(subject.persistent(batch), subject.general(batch))
+        print(f"{quantization}: {found.min():.6f}")
+        assert found.min() >= MIN_COSINE
 
 
 def test_the_same_step_gives_the_same_bits(subject):
