@@ -3,7 +3,7 @@
 //
 // Up to 16 sequences by mma.sync: each warp has the activations of a block of K in registers, for all its blocks of
 // rows. From 32 on by wgmma, activations in shared memory: an instruction that makes an operand of an MMA in flight
-// would serialize them all, so a group of eight is done before the next operands are made.
+// would serialize them all, so a group is done before the next operands are made.
 #pragma once
 
 #include <type_traits>
@@ -28,6 +28,8 @@ class QuantizedLoop {
   using Activations = PipelineState<Layout::kActivationStages>;
   static constexpr int N = Compute::kN, kGroups = N / 8, kParts = G::kParts, kSteps = kParts * 4;
   static constexpr int kPromotedSteps = Format::kPromotedSteps;
+  static constexpr int kStagesAtOnce = N == 32 && kPromotedSteps == 0 ? kParts : 2;  // as registers allow
+  static constexpr int kStepsAtOnce = 4 * kStagesAtOnce;
   using BlockSums = float[G::kMBlocks][N / 2];
 
  public:
@@ -63,14 +65,14 @@ class QuantizedLoop {
 #pragma unroll
     for (int i = 0; i < kStages; i++) activations.advance();
   }
-  __device__ __forceinline__ uint32_t address_of(const Activations& activations) const {
-    return c_.activations_data + activations.index * Layout::kActivationBytes;
+  __device__ __forceinline__ uint32_t address_of(int stage) const {
+    return c_.activations_data + stage * Layout::kActivationBytes;
   }
   __device__ __forceinline__ void wait_for(const Activations& activations) const {
     c_.detector.wait(c_.activations_full + activations.index * 8, activations.parity, kActivationsFull, c_.phase);
   }
-  __device__ __forceinline__ void release(const Activations& activations) const {
-    if (c_.lane() == 0) mbarrier_arrive(c_.activations_empty + activations.index * 8, G::kKStep);
+  __device__ __forceinline__ void release(int stage) const {
+    if (c_.lane() == 0) mbarrier_arrive(c_.activations_empty + stage * 8, G::kKStep);
   }
 
   // This warp's tile of the next stage, which is released; what lies there if the warpgroup has none.
@@ -92,14 +94,14 @@ class QuantizedLoop {
     const int row = c_.lane() % 8, chunk = c_.lane() / 8;
 #pragma unroll
     for (int part = 0; part < kParts; part++) {
-      const uint32_t from = address_of(activations) + row * 128;
+      const uint32_t from = address_of(activations.index) + row * 128;
 #pragma unroll
       for (int g = 0; g < kGroups; g++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) load_matrices(b[part][g][i], from + g * 1024 + ((chunk + 4 * i) ^ row) * 16);
       }
       __syncwarp();
-      release(activations);
+      release(activations.index);
       activations.advance();
     }
 #pragma unroll
@@ -172,64 +174,72 @@ class QuantizedLoop {
       Unpacker unpacker;
       load(codes, unpacker, m * kBlockTiles < tiles);
       activations = first;
-      for_each_step<0, kParts / 2>([&](auto which) {
-        constexpr int kPair = decltype(which)::value;
-        add_pair<kPair, G::kMBlocks>(sums[m], m, unpacker, codes, activations);
+      for_each_step<0, kParts / kStagesAtOnce>([&](auto which) {
+        add_stages<decltype(which)::value>(sums[m], m, unpacker, codes, activations);
       });
     }
   }
 
-  // Of two stages of activations, eight steps.
-  template <int kPair, int kMBlocks>
-  __device__ __forceinline__ void add_pair(float (&sums)[N / 2], int m, const Unpacker& unpacker,
-                                           const uint32_t (&codes)[kCodeWords], Activations& activations) {
+  // Of kStagesAtOnce stages of activations, four steps each.
+  template <int kIndex>
+  __device__ __forceinline__ void add_stages(float (&sums)[N / 2], int m, const Unpacker& unpacker,
+                                             const uint32_t (&codes)[kCodeWords], Activations& activations) {
     constexpr bool kIsPromoted = kPromotedSteps == 8, kIsScaled = kPromotedSteps > 0 && !kIsPromoted;
-    uint32_t a[8][4];
-    for_each_step<0, 8>([&](auto which) {
-      constexpr int i = decltype(which)::value, kStep = 8 * kPair + i;
+    uint32_t a[kStepsAtOnce][4];
+    for_each_step<0, kStepsAtOnce>([&](auto which) {
+      constexpr int i = decltype(which)::value, kStep = kStepsAtOnce * kIndex + i;
       if constexpr (kIsScaled) {
         unpack_scaled<Format, kStep>(unpacker, a[i], codes);
       } else {
         unpacker.template unpack<kStep>(a[i], codes);
       }
     });
-    const Activations stages[2] = {activations, next(activations)};
-    if (m == 0) {
-      wait_for(stages[0]), wait_for(stages[1]);
-      fence_async_shared();  // threads copied the activations, the tensor cores read them
+    int stages[kStagesAtOnce];
+#pragma unroll
+    for (int i = 0; i < kStagesAtOnce; i++) {
+      if (i + 1 == kStagesAtOnce && m == 0) {
+        wait_for(activations);
+        fence_async_shared();  // threads copied the activations, the tensor cores read them
+      }
+      stages[i] = activations.index;
+      activations.advance();
     }
 #pragma unroll
-    for (int i = 0; i < 32; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+    for (int i = 0; i < kStepsAtOnce * 4; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
     if constexpr (kIsPromoted) {
-      float parts[N / 2];
-      multiply<false>(parts, a, stages);
-      const float upper = unpacker.scale(kPair, false), lower = unpacker.scale(kPair, true);
+      float parts[kStepsAtOnce / 8][N / 2];
+      multiply<true>(parts, a, stages);
 #pragma unroll
-      for (int i = 0; i < N / 2; i++) sums[i] += parts[i] * (i % 4 < 2 ? upper : lower);
+      for (int group = 0; group < kStepsAtOnce / 8; group++) {
+        const int scale = kIndex * (kStepsAtOnce / 8) + group;
+        const float upper = unpacker.scale(scale, false), lower = unpacker.scale(scale, true);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sums[i] += parts[group][i] * (i % 4 < 2 ? upper : lower);
+      }
     } else {
       wgmma_registers(sums);
-      multiply<true>(sums, a, stages);
+      multiply<false>(*reinterpret_cast<float(*)[1][N / 2]>(&sums), a, stages);
     }
-    if (m == kMBlocks - 1) release(stages[0]), release(stages[1]);
-    advance<2>(activations);
-  }
-  static __device__ __forceinline__ Activations next(Activations activations) {
-    activations.advance();
-    return activations;
+    if (m == G::kMBlocks - 1) {
+#pragma unroll
+      for (int i = 0; i < kStagesAtOnce; i++) release(stages[i]);
+    }
   }
 
-  template <bool kAccumulates>
-  __device__ __forceinline__ void multiply(float (&d)[N / 2], const uint32_t (&a)[8][4],
-                                           const Activations (&stages)[2]) {
+  // Add all steps to d[0]; or, if there are parts, set each to the sum of its eight steps.
+  template <bool kHasParts, int kCount>
+  __device__ __forceinline__ void multiply(float (&d)[kCount][N / 2], const uint32_t (&a)[kStepsAtOnce][4],
+                                           const int (&stages)[kStagesAtOnce]) {
     wgmma_fence();
-    for_each_step<0, 8>([&](auto which) {
+    for_each_step<0, kStepsAtOnce>([&](auto which) {
       constexpr int i = decltype(which)::value;
       const uint64_t b = wgmma_descriptor(address_of(stages[i / 4]) + i % 4 * 32);
-      wgmma_rs_f16<N, kAccumulates || (i > 0)>(d, a[i], b);
+      wgmma_rs_f16<N, !kHasParts || i % 8 != 0>(d[kHasParts ? i / 8 : 0], a[i], b);
     });
     wgmma_commit();
     wgmma_wait<0>();
-    wgmma_registers(d);
+#pragma unroll
+    for (int i = 0; i < kCount; i++) wgmma_registers(d[i]);
   }
 
   Compute& c_;
