@@ -98,7 +98,7 @@ class ServeConfig:
     kv_cache_dtype: KVCacheDtype = _choice(
         get_args(KVCacheDtype),
         "auto",
-        "Format of keys and values in memory; auto: bf16, on the CPU float32. Others: on the CPU yet.",
+        "Format of keys and values in memory; auto: bf16, on the CPU float32.",
     )
     kv_cache_bf16_layers: int = _option(
         0,

@@ -34,8 +34,17 @@ __device__ __forceinline__ float sum(const float (&halves)[2][4], int i) {
   return halves[0][i] + halves[1][i];
 }
 
+// Operands of the tensor cores: queries, K, V and probabilities.
+struct Bf16Operands {
+  __device__ __forceinline__ static uint32_t query(uint32_t pair) { return pair; }  // of bf16
+  __device__ __forceinline__ static uint32_t pack(float low, float high) { return pack_bf16(low, high); }
+  __device__ __forceinline__ static void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    mma_16x8x16(sums, a, b);
+  }
+};
+
 // Attend to one tile: scores, softmax update, and the sums of V.
-template <int kSize, int kOctets, class Rows, class Seen>
+template <int kSize, int kOctets, class Operands = Bf16Operands, class Rows, class Seen>
 __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows& rows, int tile,
                                        const Queries<kSize, kOctets>& queries, float scale, const Seen& seen) {
   const int lane = threadIdx.x % 32;
@@ -48,7 +57,7 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
     uint32_t k[4];
     load_matrices(k, rows.key(i));
 #pragma unroll
-    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(scores[octet][i % kSums], k, queries[octet][i]);
+    for (int octet = 0; octet < kOctets; octet++) Operands::multiply(scores[octet][i % kSums], k, queries[octet][i]);
   }
 
   // 2. Softmax over tokens, which are spread over lanes of equal `pair`; P^T becomes the B operand.
@@ -75,8 +84,8 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
 #pragma unroll
       for (int i = 0; i < kSize / 16; i++) all.sums[octet][i][e] *= shrink, all.sums[octet][i][e + 2] *= shrink;
     }
-    weights[octet][0] = transpose_8x8(pack_bf16(low[0], low[1]));
-    weights[octet][1] = transpose_8x8(pack_bf16(high[0], high[1]));
+    weights[octet][0] = transpose_8x8(Operands::pack(low[0], low[1]));
+    weights[octet][1] = transpose_8x8(Operands::pack(high[0], high[1]));
   }
 
   // 3. O^T += V^T P^T.
@@ -85,6 +94,6 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
     uint32_t v[4];
     load_matrices_transposed(v, rows.value(i));
 #pragma unroll
-    for (int octet = 0; octet < kOctets; octet++) mma_16x8x16(all.sums[octet][i], v, weights[octet]);
+    for (int octet = 0; octet < kOctets; octet++) Operands::multiply(all.sums[octet][i], v, weights[octet]);
   }
 }

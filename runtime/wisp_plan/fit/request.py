@@ -136,12 +136,17 @@ class FitRequest:
                 f"{_both('kv_cache_bf16_layers')} is {self.kv_bf16_layers}; of this model's {layers} layers "
                 f"0 to {(layers - 1) // 2} at either end can stay bf16."
             )
+        if self.device == "cuda" and kv_format.is_quantized and self.block_tokens % 16:
+            raise RequestInvalid(
+                f"{_both('block_tokens')} is {self.block_tokens}; with {kv_format.name} keys and "
+                "values it must be a multiple of 16 on a GPU, such as 16."
+            )
         for mixer in spec.mixers(AttentionSpec):
-            if mixer.head_size % kv_format.channel_multiple:
+            multiple = 16 if self.device == "cuda" and kv_format.is_quantized else kv_format.channel_multiple
+            if mixer.head_size % multiple:
                 raise RequestInvalid(
                     f"{_both('kv_cache_dtype')}: {kv_format.name} holds heads of a multiple of "
-                    f"{kv_format.channel_multiple} channels, this model's have {mixer.head_size}. "
-                    "Set it to bf16 or fp8."
+                    f"{multiple} channels, this model's have {mixer.head_size}. Set it to bf16."
                 )
 
 

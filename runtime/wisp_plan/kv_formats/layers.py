@@ -16,7 +16,7 @@ KV_FORMATS = {kv_format.name: kv_format for kv_format in (BF16, FLOAT32, FP8, TU
 
 SERVED_KV_FORMATS = {
     "cpu": ("bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"),
-    "cuda": ("bf16",),
+    "cuda": ("bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"),
 }
 """Formats that a device has code for, by its kind; ``bf16`` is float32 on the CPU."""
 

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_layer
@@ -64,7 +65,7 @@ def _read_bytes(weight: WeightSpec) -> int:
 
 
 def decode_lower_bound_s(
-    spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: str
+    spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: KvLayers | str
 ) -> float:
     """Return the lower bound of a step that decodes ``batch`` sequences of ``context`` tokens each."""
     attention, layers = _attention(spec), len(spec.layers)
@@ -76,7 +77,14 @@ def decode_lower_bound_s(
 
 
 def prefill_lower_bound_s(
-    spec: ModelSpec, ceiling: Ceiling, *, sequences: int, prompt: int, cached: int = 0, weights: str, kv: str
+    spec: ModelSpec,
+    ceiling: Ceiling,
+    *,
+    sequences: int,
+    prompt: int,
+    cached: int = 0,
+    weights: str,
+    kv: KvLayers | str,
 ) -> float:
     """Return the lower bound of computing prompts of which ``cached`` tokens are in the cache already.
 
@@ -126,7 +134,9 @@ def _pairs(tokens: int, window: int) -> int:
     return ramp * (ramp + 1) // 2 + (tokens - ramp) * window
 
 
-def phase_bytes(spec: ModelSpec, *, weights: str, kv: str, batch: int, context: int) -> dict[str, int]:
+def phase_bytes(
+    spec: ModelSpec, *, weights: str, kv: KvLayers | str, batch: int, context: int
+) -> dict[str, int]:
     """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
     element = 4 if weights == "float32" else 2  # float32 on the CPU
     seen = min(context, _attention(spec).window or context)

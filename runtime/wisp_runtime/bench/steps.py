@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from wisp_runtime.bench.baselines.published import with_baseline
 from wisp_runtime.bench.contexts import insert_prefixes, make_prompts
@@ -117,7 +118,7 @@ def _lower_bound_ms(target: Target, *, batch: int, context: float) -> float | No
     ceiling = ceiling_of(target.gpu)
     if ceiling is None:
         return None
-    held = {"weights": target.fit.quantization, "kv": target.fit.kv_dtype}
+    held: dict[str, Any] = {"weights": target.fit.quantization, "kv": target.fit.kv}
     return 1e3 * decode_lower_bound_s(target.spec, ceiling, batch=batch, context=context, **held)
 
 
@@ -125,7 +126,7 @@ def _prefill_lower_bound_s(target: Target, *, sequences: int, prompt: int, cache
     ceiling = ceiling_of(target.gpu)
     if ceiling is None:
         return None
-    held = {"weights": target.fit.quantization, "kv": target.fit.kv_dtype}
+    held: dict[str, Any] = {"weights": target.fit.quantization, "kv": target.fit.kv}
     return prefill_lower_bound_s(
         target.spec, ceiling, sequences=sequences, prompt=prompt, cached=cached, **held
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
@@ -19,7 +20,7 @@ from wisp_plan.weights.layout import padded
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.bench.record import Row
-from wisp_runtime.config import DecodePath, ServeConfig
+from wisp_runtime.config import DecodePath, KVCacheDtype, ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy
@@ -49,6 +50,7 @@ class TargetOptions:
         seed: seed of weights and prompts.
         decode_path, deterministic: settings of ``serve``.
         quantization: setting of ``serve``; of random weights any packed format, as if stored so.
+        kv_cache_dtype, kv_cache_bf16_layers: settings of ``serve``.
     """
 
     shape: str
@@ -63,6 +65,8 @@ class TargetOptions:
     decode_path: DecodePath = "auto"
     deterministic: bool = False
     quantization: str = "auto"
+    kv_cache_dtype: KVCacheDtype = "auto"
+    kv_cache_bf16_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Target:
             path=more.pop("path", "general" if self.ops.device == "cuda" else "reference"),  # type: ignore[arg-type]
             shape=self.options.shape if self.options.shape in SHAPES else Path(self.options.shape).name,
             weights=self.fit.quantization,
-            kv=self.fit.kv_dtype,
+            kv=str(self.fit.kv),
             more=more,
             **own,  # type: ignore[arg-type]
         )
@@ -189,8 +193,9 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
     if tokens is None and options.device == "cpu":  # where memory is shared with everything else
         tokens = options.batch * padded(options.context, options.block_tokens)
     if tokens is not None:
-        kv_format = "float32" if options.device == "cpu" else "bf16"
-        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv_format)
+        name = "bf16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+        kv = KvLayers.of(name, options.device, options.kv_cache_bf16_layers)  # type: ignore[arg-type]
+        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv)
     return ServeConfig(
         model=options.shape,
         device=options.device,  # type: ignore[arg-type]
@@ -199,5 +204,7 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
         decode_path=options.decode_path,
         deterministic=options.deterministic,
         quantization="auto" if options.quantization in _SCHEMES else options.quantization,  # type: ignore[arg-type]
+        kv_cache_dtype=options.kv_cache_dtype,
+        kv_cache_bf16_layers=options.kv_cache_bf16_layers,
         **settings,  # type: ignore[arg-type]
     )

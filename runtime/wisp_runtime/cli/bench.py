@@ -199,6 +199,8 @@ def _target_options(options: dict[str, Any], *, batch: int, context: int) -> Any
                 "threads",
                 "seed",
                 "decode_path",
+                "kv_cache_dtype",
+                "kv_cache_bf16_layers",
                 "deterministic",
                 "quantization",
             ),

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from wisp_plan.presets import SHAPES
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_runtime.config import KVCacheDtype
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -70,6 +71,16 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             default="auto",
             show_default=True,
             help="Format of the weights, see serve; random weights may have any.",
+        ),
+        click.option(
+            "--kv-cache-dtype",
+            type=click.Choice(get_args(KVCacheDtype)),
+            default="auto",
+            show_default=True,
+            help="Format of keys and values, see serve.",
+        ),
+        click.option(
+            "--kv-cache-bf16-layers", type=click.IntRange(0), default=0, show_default=True, help="See serve."
         ),
         click.option("--seed", default=0, show_default=True, help="Seed of the random weights."),
         click.option(

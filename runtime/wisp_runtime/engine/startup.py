@@ -237,7 +237,7 @@ def make_runner(
     """
     ops = device.ops
     cache = allocate(fit.cache.with_groups(model_groups(model.spec, fit.kv)), ops, kv_scales)
-    device.reserve(model.spec, limits.step)
+    device.reserve(model.spec, replace(limits.step, kv=fit.kv))
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
         return on_host, select_strategy(requested, on_host.forward_pass, ops, limits, 0)

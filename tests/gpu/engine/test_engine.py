@@ -17,6 +17,7 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
+from wisp_plan.kv_formats.layers import KvLayers  # noqa: E402
 from wisp_plan.memory.cache import cache_sizes, model_groups  # noqa: E402
 from wisp_plan.spec.attention import AttentionSpec  # noqa: E402
 from wisp_plan.spec.model import dense_decoder  # noqa: E402
@@ -70,7 +71,7 @@ class Rig:
         self.ops, self.device = device.ops, device.gpu
 
         self.model = random_model(SPEC, self.ops, seed=3)
-        fit = SimpleNamespace(cache=CACHE, kv="bf16")
+        fit = SimpleNamespace(cache=CACHE, kv=KvLayers())
         self.runner = startup.make_runner(self.model, device, fit, LIMITS, decode_path)[0]
         self.cache = self.runner.forward_pass.cache
         self.clear_cache()

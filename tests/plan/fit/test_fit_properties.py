@@ -53,14 +53,17 @@ def cases(draw: st.DrawFn) -> tuple[ModelSpec, FitRequest]:
     spec = draw(st.sampled_from(SPECS))
     formats = ("bf16", *draw(st.lists(st.sampled_from(list(PACKED_FORMATS)), unique=True)))
     asked = ["auto", "bf16", *(name for name in ROUNDED if name in formats and spec is TINY)]
+    kv_dtype = draw(st.sampled_from(["auto", *KV_DTYPES]))
+    device = draw(st.sampled_from(["cuda", "cpu"]))
+    is_quantized = kv_dtype not in ("auto", "bf16")
     request = FitRequest(
         max_context=draw(st.none() | st.integers(1, 20_000)),
         max_concurrent=draw(st.none() | st.integers(1, 40)),
         quantization=draw(st.sampled_from(asked)),
-        kv_dtype=draw(st.sampled_from(["auto", *KV_DTYPES])),
-        block_tokens=draw(st.integers(1, 700)),
+        kv_dtype=kv_dtype,
+        block_tokens=draw(st.integers(1, 700)) * (16 if is_quantized else 1),
         max_step_tokens=draw(st.none() | st.integers(1, 2048)),
-        device=draw(st.sampled_from(["cuda", "cpu"])),
+        device=device,
         kv_cache_bytes=draw(st.none() | st.integers(1, 64 * MIB)),
         context_bytes=draw(st.none() | st.integers(0, 64 * MIB)),
         formats_available=formats,

@@ -8,8 +8,8 @@ from typing import Literal
 
 from wisp_plan.weights.layout import padded
 
-DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1, "uint32": 4, "uint64": 8}
-Dtype = Literal["bfloat16", "float32", "int32", "uint8", "uint32", "uint64"]
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "uint32": 4, "uint64": 8}
+Dtype = Literal["bfloat16", "float32", "int32", "int64", "uint8", "uint32", "uint64"]
 
 ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""

@@ -9,6 +9,7 @@ from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.elementwise import elementwise
 from wisp_plan.memory.buffers.gemm import gemm
 from wisp_plan.memory.buffers.inputs import inputs, rope_tables
+from wisp_plan.memory.buffers.kv_cache import quantized_kv
 from wisp_plan.memory.buffers.persistent import persistent
 from wisp_plan.memory.buffers.sampling import sampling
 from wisp_plan.memory.step import StepSizes
@@ -32,5 +33,6 @@ def op_buffers(
         *elementwise(spec, step),
         *gemm(spec, step),
         *attention(spec, step, prefill_tiles),
+        *quantized_kv(spec, step),
         *sampling(spec, step),
     )

@@ -67,6 +67,6 @@ def with_baseline(row: Row, gpu: str | None) -> Row:
     key = (row.metric, row.shape, row.weights, row.batch, row.context, row.more.get("cached", 0))
     for base in BASELINES:
         base_key = (base.metric, base.shape, base.weights, base.batch, base.context, base.cached)
-        if gpu and base.gpu in gpu and base_key == key:
+        if gpu and base.gpu in gpu and base_key == key and row.kv == _BF16:
             return replace(row, baseline=base.name, baseline_value=base.value)
     return row

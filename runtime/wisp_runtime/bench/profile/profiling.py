@@ -168,7 +168,7 @@ def _needed_bytes(target: Target, step: Step) -> dict[str, int]:
     return phase_bytes(
         target.spec,
         weights=target.fit.quantization,
-        kv=target.fit.kv_dtype,
+        kv=target.fit.kv,
         batch=step.batch,
         context=step.context,
     )

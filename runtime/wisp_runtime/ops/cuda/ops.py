@@ -6,17 +6,20 @@ Two results that live at once have buffers of different names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from wisp_plan.memory.buffers.gpu import op_buffers
+from wisp_plan.memory.buffers.kv_cache import scratch_blocks
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
-from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch, StepKind
+from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
+from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
+from wisp_runtime.ops.cuda.attention.quantized_prefill import QuantizedPrefill
 from wisp_runtime.ops.cuda.attention.rope import Rope
 from wisp_runtime.ops.cuda.device.arena import Arenas
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, to_host_float32
@@ -30,6 +33,7 @@ from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
+from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
@@ -45,24 +49,13 @@ _NEEDED = (
 )
 """Ops that every model needs."""
 _NEEDED_TO_FUSE_ROPE = ("linear_rotary",)
+NEEDED_BY_QUANTIZED_KV = (
+    *("quantize_kv", "dequantize_kv", "rotate_heads"),
+    *("decode_attention_fp8", "decode_attention_nvfp4", "decode_attention_turbo4", "decode_attention_turbo3"),
+)
 
 _MAX_FUSED_ROPE_TOKENS = 768
 """Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchMix:
-    """Kinds of sequences in a batch.
-
-    Attributes:
-        batch: the batch.
-        has_decodes: whether any sequence has one query.
-        has_prefills: whether any sequence has several.
-    """
-
-    batch: Batch
-    has_decodes: bool
-    has_prefills: bool
 
 
 class CudaOps(Arenas):
@@ -87,8 +80,10 @@ class CudaOps(Arenas):
         self.sampler: Sampler | None = None
         self._embedding, self._norms, self._rope = Embedding(gpu), Norms(gpu), Rope(gpu)
         self._decode_attention, self._prefill_attention = DecodeAttention(gpu), PrefillAttention(gpu)
+        self._kv = QuantizedKv(gpu)
+        self._quantized_prefill = QuantizedPrefill(gpu, self._prefill_attention, self._kv)
         self._gather_rows = GatherRows(gpu)
-        self._mix: _BatchMix | None = None
+        self._mix: BatchMix | None = None
         self._max_fused_rope_tokens = _MAX_FUSED_ROPE_TOKENS
 
     @classmethod
@@ -115,6 +110,9 @@ class CudaOps(Arenas):
         self.make_sampler(spec.vocab, step.max_sequences)
         self._linear.reserve(step.max_tokens)
         self.gpu.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
+        if step.kv.inner.is_quantized:
+            self.gpu.kernels.require(*NEEDED_BY_QUANTIZED_KV)
+            self._kv.reserve(scratch_blocks(step), step.block_tokens)
 
     def set_batch_invariant(self) -> None:
         """Split no GEMM along K and no attention along KV; see ``Ops``.
@@ -180,12 +178,36 @@ class CudaOps(Arenas):
         batch: Batch,
         keys: Array,
         values: Array,
-        encoding: KvEncoding = UNQUANTIZED,  # noqa: ARG002 (FitRequest refuses all but bf16 yet)
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
-        """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`."""
+        """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`.
+
+        Into a quantized cache K and V go through the scratch cache.
+        """
+        if not encoding.format.is_quantized:
+            return self._project(x, weight, bias, heads, rope, batch.positions, batch.slots, keys, values)
+        tokens, block_tokens = len(x), keys.shape[2]
+        k, v = self._kv.scratch(heads.keys, block_tokens, heads.size, -(-tokens // block_tokens))
+        slots = self._kv.scratch_slots(tokens)
+        q = self._project(x, weight, bias, heads, rope, batch.positions, slots, k, v)
+        self._kv.store(k, v, batch.slots, keys, values, encoding)
+        return q
+
+    def _project(
+        self,
+        x: Array,
+        weight: Matrix,
+        bias: Array | None,
+        heads: HeadLayout,
+        rope: RopeTable,
+        positions: Array,
+        slots: Array,
+        keys: Array,
+        values: Array,
+    ) -> Array:
         sizes = heads.queries, heads.keys, heads.size
         tables = rope.cosines, rope.sines
-        written = batch.positions, batch.slots, keys, values
+        written = positions, slots, keys, values
         if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(weight, heads, rope):
             return self._linear.rotary(x, weight, bias, sizes, *tables, *written, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
@@ -207,19 +229,24 @@ class CudaOps(Arenas):
         *,
         scale: float,
         window: int | None,
-        encoding: KvEncoding = UNQUANTIZED,  # noqa: ARG002 (FitRequest refuses all but bf16 yet)
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
-        mix = self._mix_of(batch)
+        mix, kv_format = self._mix_of(batch), encoding.format
         tokens, heads, size = q.shape
         out = self.gpu.workspace.array("attention", (tokens, heads * size), BF16)
-        if mix.has_prefills:
-            self._prefill_attention(q, keys, values, batch, scale=scale, window=window, out=out)
+        shape = {"scale": scale, "window": window, "out": out}
+        if mix.has_prefills and kv_format.is_quantized:
+            self._quantized_prefill(q, keys, values, batch, **shape, encoding=encoding)
+        elif mix.has_prefills:
+            self._prefill_attention(q, keys, values, batch, **shape)
         if mix.has_decodes:
             capacity = batch.block_tables.shape[1] * keys.shape[2]
-            self._decode_attention(
-                q, keys, values, batch, scale=scale, window=window, max_context=capacity, out=out
-            )
+            if kv_format.is_rotated:
+                self._kv.rotate(q, heads, size, batch)
+            self._decode_attention(q, keys, values, batch, **shape, max_context=capacity, encoding=encoding)
+            if kv_format.is_rotated:
+                self._kv.rotate(out, heads, size, batch)
         return out
 
     def persistent_kernel(
@@ -235,18 +262,10 @@ class CudaOps(Arenas):
         kernel.sampled = lambda: None if self.sampler is None else self.sampler.sampled_tokens
         return kernel
 
-    def _mix_of(self, batch: Batch) -> _BatchMix:
-        mix = self._mix
-        if mix is None or mix.batch is not batch:
-            starts = np.asarray(batch.query_starts_host)
-            counts = starts[1:] - starts[:-1]
-            kinds = (
-                (False, True)
-                if batch.kind is StepKind.PREFILL
-                else (bool((counts == 1).any()), bool((counts > 1).any()))
-            )
-            mix = self._mix = _BatchMix(batch, *kinds)
-        return mix
+    def _mix_of(self, batch: Batch) -> BatchMix:
+        if self._mix is None or self._mix.batch is not batch:
+            self._mix = BatchMix.of(batch)
+        return self._mix
 
     def sample(self, logits: Array, sampling: SamplingBatch) -> Sampled:
         """See :class:`.sampling.Sampler`; waits for the GPU. The engine's steps use the sampler itself."""

@@ -199,7 +199,8 @@ def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, 
         "pack_quantized",
         "quantize_rows",
         "quantize_tokens",
-    }  # random weights, and quantized ones
+        *module.NEEDED_BY_QUANTIZED_KV,
+    }  # random weights, quantized ones, and caches
     assert set(kernels.require.call_args.args) == known.keys() - optional
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.memory.buffers.attention import DECODE_PARTIAL_ROWS, decode_arrivals, decode_attention
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_runtime.batch import Array, Batch
@@ -21,6 +22,8 @@ from wisp_runtime.ops.cuda.device.checks import remember, require, require_align
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.kv_cache import quantized_kv
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
 
 _OP = "decode_attention"
 _SIZES = (64, 80, 96, 128, 192, 256)  # head sizes that kernels exist for; others take the next larger one
@@ -44,6 +47,12 @@ class _Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("filling", "window")),
         ("scale", ctypes.c_float),
     )
+
+
+class _QuantizedShape(_Shape):
+    """``QuantizedShape`` of quantized_kv.cuh."""
+
+    _fields_ = (("value_scale", ctypes.c_float),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class DecodeAttention:
         window: int | None,
         max_context: int,
         out: Array,
+        encoding: KvEncoding = UNQUANTIZED,
     ) -> None:
         """Write the attention of each sequence with one query token to its row of ``out``.
 
@@ -95,16 +105,19 @@ class DecodeAttention:
             window: tokens that a query attends to, its own included; None is all.
             max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
             out: ``[N, Hq * Dh]`` bf16, contiguous.
+            encoding: format of keys and values; if quantized they are ``[P, Hkv, Tb, bytes of a row]`` uint8,
+                Tb and Dh multiples of 16. Of rotated formats q is rotated, and so is what is written.
 
         Raises:
             ShapeError: an array differs from the above.
         """
         tables = batch.block_tables
-        key = q.shape, q.strides, keys.shape, tables.shape, out.shape, scale, window, max_context
+        key = q.shape, q.strides, keys.shape, tables.shape, out.shape, scale, window, max_context, encoding
         plan = self._plans.get(key)
         if plan is None:
-            _check(q, keys, values, batch, window, out)
-            plan = remember(self._plans, key, self._plan(q, keys, tables, scale, window, max_context))
+            _check(q, keys, values, batch, window, out, encoding)
+            plan = self._plan(q, keys, tables, scale, window, max_context, encoding)
+            remember(self._plans, key, plan)
         partials = stats = arrivals = None
         if plan.buffers:
             partials, stats, arrivals = (self._device.workspace.view(buffer) for buffer in plan.buffers)
@@ -123,27 +136,52 @@ class DecodeAttention:
         plan.kernel.launch(plan.grid, plan.block, *arrays, plan.shape, shared_bytes=plan.shared_bytes)
 
     def _plan(
-        self, q: Array, keys: Array, tables: Array, scale: float, window: int | None, max_context: int
+        self,
+        q: Array,
+        keys: Array,
+        tables: Array,
+        scale: float,
+        window: int | None,
+        max_context: int,
+        encoding: KvEncoding,
     ) -> _Plan:
-        (_, kv_heads, block_tokens, size), (batch, width) = keys.shape, tables.shape
-        heads, group = q.shape[1], q.shape[1] // kv_heads
+        (_, kv_heads, block_tokens, _), (batch, width) = keys.shape, tables.shape
+        (_, heads, size), group = q.shape, q.shape[1] // kv_heads
         visible = max_context if window is None else min(max_context, window)
         filling, splits = grid_splits(batch, kv_heads, heads, visible, self._wanted_blocks)
         entry = next(known for known in _SIZES if size <= known)
-        name = f"{_OP}_{entry}" + ("_wide" if group > _NARROW_GROUP else "")
+        op = _op(encoding.format)
         warps = 4 if entry <= 128 else 2
-        shape = _Shape(
+        sizes = (
             *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
-            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW, scale * math.log2(math.e)),
+            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW),
+            scale * encoding.k_scale * math.log2(math.e),
         )
+        is_quantized = encoding.format.is_quantized
         return _Plan(
-            self._device.kernels.get(_OP, name),
+            self._device.kernels.get(op, f"{op}_{entry}" + ("_wide" if group > _NARROW_GROUP else "")),
             (kv_heads, splits),
             32 * warps,
-            shared_bytes=warps * _STAGES * 2 * _TILE_TOKENS * 2 * (entry + 8),
-            shape=shape,
+            shared_bytes=warps * _warp_bytes(entry, encoding.format),
+            shape=_QuantizedShape(*sizes, encoding.v_scale) if is_quantized else _Shape(*sizes),
             buffers=_buffers(min(2 * filling, splits) * heads, size, batch, heads) if splits > batch else (),
         )
+
+
+def _op(kv_format: KvFormat) -> str:
+    """Return the kernels' op; the codes of turbo8 are those of fp8."""
+    if not kv_format.is_quantized:
+        return _OP
+    return f"{_OP}_{'fp8' if kv_format.bits == 8 else kv_format.name}"
+
+
+def _warp_bytes(entry: int, kv_format: KvFormat) -> int:
+    """Return the shared memory of a warp, ``SmemLayout::kWarpBytes`` of the kernels."""
+    plain = 2 * _TILE_TOKENS * 2 * (entry + 8)  # K and V of a tile, rows padded
+    if not kv_format.is_quantized:
+        return _STAGES * plain
+    stages = _STAGES if kv_format.bits == 8 else 2 * _STAGES
+    return stages * 2 * _TILE_TOKENS * kv_format.row_bytes(entry) + plain
 
 
 def _buffers(rows: int, head_size: int, batch: int, heads: int) -> tuple[Buffer, ...]:
@@ -172,7 +210,15 @@ def grid_splits(batch: int, kv_heads: int, heads: int, visible: int, wanted_bloc
     return filling, min(filling + batch, batch * of_sequence)
 
 
-def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | None, out: Array) -> None:
+def _check(
+    q: Array,
+    keys: Array,
+    values: Array,
+    batch: Batch,
+    window: int | None,
+    out: Array,
+    encoding: KvEncoding,
+) -> None:
     shapes = f"q is {list(q.shape)}, keys is {list(keys.shape)}"
     ranks = (q.ndim, keys.ndim, batch.block_tables.ndim) == (3, 4, 2)
     require_true(ranks, f"{_OP}: {shapes}, must be [N, Hq, Dh] and [P, Hkv, Tb, Dh]; the tables [B, W]")
@@ -186,8 +232,11 @@ def _check(q: Array, keys: Array, values: Array, batch: Batch, window: int | Non
     strided = q.dtype == BF16 and q.strides[1:] == (2 * size, 2) and q.strides[0] % 16 == 0
     require_true(strided, f"{_OP}: q is {q.dtype} with strides {q.strides}, must be rows of heads, bf16")
     require_aligned(_OP, "q", q)
-    require(_OP, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
-    require(_OP, "values", values, keys.shape, BF16)
+    if encoding.format.is_quantized:
+        quantized_kv.check(_OP, keys, values, kv_heads, size, encoding)
+    else:
+        require(_OP, "keys", keys, (blocks, kv_heads, block_tokens, size), BF16)
+        require(_OP, "values", values, keys.shape, BF16)
     require(_OP, "out", out, (tokens, heads * size), BF16)
     sequences, width = batch.block_tables.shape
     require(_OP, "block_tables", batch.block_tables, (sequences, width), np.int32)

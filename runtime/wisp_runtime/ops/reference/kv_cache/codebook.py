@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 
 from wisp_runtime.batch import Array
@@ -27,22 +28,22 @@ _POSITIVE_LEVELS = {
     3: (0.24509418, 0.75600528, 1.34390928, 2.1519457),
     4: (0.12839503, 0.3880483, 0.65675912, 0.94234046, 1.2562312, 1.61804639, 2.06901723, 2.73258957),
 }
-"""Levels above 0 for a unit Gaussian, by bits. Source: Lloyd 1982, Max 1960."""
+"""Levels above 0 for a unit Gaussian, by bits; used rounded to bf16. Source: Lloyd 1982, Max 1960."""
 
 _LARGEST_SCALE, _NAN_SCALE = 0xF7, 0xFF
 _TO_FLOAT32 = np.float32(2.0**112)  # ratio of a float32 to the float16 of the same bits, shifted
 
 
 def levels(bits: Literal[3, 4]) -> Array:
-    """Return the codebook, ascending: ``[2^bits]`` float32."""
-    above = np.array(_POSITIVE_LEVELS[bits], np.float32)
-    return np.concatenate([-above[::-1], above])
+    """Return the codebook by code, ``[2^bits]`` float32: the upper bit is the sign, the others ascend."""
+    above = np.array(_POSITIVE_LEVELS[bits], ml_dtypes.bfloat16).astype(np.float32)
+    return np.concatenate([above, -above])
 
 
 def midpoints(bits: Literal[3, 4]) -> Array:
-    """Return the bounds between codes: ``[2^bits - 1]`` float32; a value on a bound has the lower code."""
-    book = levels(bits)
-    return (book[1:] + book[:-1]) * np.float32(0.5)
+    """Return the bounds between magnitudes, ``[2^(bits - 1) - 1]`` float32; on a bound the lower is taken."""
+    above = levels(bits)[: 1 << bits - 1]
+    return (above[1:] + above[:-1]) * np.float32(0.5)
 
 
 def to_scale(values: Array) -> Array:
@@ -71,13 +72,13 @@ class Codebook:
 
     def encode(self, rows: Array, scale: float) -> tuple[Array, Array]:  # noqa: ARG002 (it has its own)
         """See :class:`.codec.Codec`."""
-        groups = rows.reshape(*rows.shape[:-1], -1, GROUP)
-        fitted = np.sqrt((groups * groups).sum(axis=-1) * np.float32(1 / GROUP))
+        groups = rows.reshape(*rows.shape[:-1], rows.shape[-1] // GROUP, GROUP)
+        fitted = np.sqrt(_sum(groups * groups) * np.float32(1 / GROUP))
         for _ in range(REFINEMENTS):
             chosen = levels(self.bits)[self._nearest(groups, fitted)]
-            fitted = (groups * chosen).sum(axis=-1) / (chosen * chosen).sum(axis=-1)
+            fitted = _sum(groups * chosen) / _sum(chosen * chosen)
         scales = to_scale(fitted)
-        codes = self._nearest(groups, from_scale(scales)).astype(np.uint8).reshape(rows.shape)
+        codes = self._nearest(groups, from_scale(scales)).reshape(rows.shape)
         return (pack_nibbles(codes) if self.bits == 4 else pack_triples(codes)), scales
 
     def decode(self, codes: Array, scales: Array, scale: float) -> Array:  # noqa: ARG002 (it has its own)
@@ -90,4 +91,15 @@ class Codebook:
     def _nearest(self, groups: Array, scales: Array) -> Array:
         with np.errstate(divide="ignore"):
             inverses = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
-        return np.searchsorted(midpoints(self.bits), groups * inverses[..., None], side="left")
+        scaled = groups * inverses[..., None]
+        magnitudes = np.searchsorted(midpoints(self.bits), np.abs(scaled), side="left").astype(np.uint8)
+        largest = np.minimum(magnitudes, (1 << self.bits - 1) - 1)  # NaN is sorted behind all
+        return largest | np.signbit(scaled).astype(np.uint8) << self.bits - 1
+
+
+def _sum(groups: Array) -> Array:
+    """Sum 16 channels: the lower and the upper half, then neighbours, three times."""
+    sums = groups[..., : GROUP // 2] + groups[..., GROUP // 2 :]
+    while sums.shape[-1] > 1:
+        sums = sums[..., 0::2] + sums[..., 1::2]
+    return sums[..., 0]

@@ -32,7 +32,7 @@ class NvFp4:
 
     def encode(self, rows: Array, scale: float) -> tuple[Array, Array]:
         """See :class:`.codec.Codec`."""
-        groups = rows.reshape(*rows.shape[:-1], -1, GROUP)
+        groups = rows.reshape(*rows.shape[:-1], rows.shape[-1] // GROUP, GROUP)
         largest = np.abs(groups).max(axis=-1)
         scales = to_e4m3(largest * (np.float32(1) / (np.float32(E2M1_MAX) * np.float32(scale))))
         steps = from_e4m3(scales) * np.float32(scale)

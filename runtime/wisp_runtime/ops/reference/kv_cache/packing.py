@@ -23,10 +23,10 @@ def pair_table(levels: Array) -> Array:
 
 def pack_triples(codes: Array) -> Array:
     """Pack codes of 3 bits ``[…, Dh]``, eight to 3 bytes, little-endian: ``[…, 3 Dh / 8]``."""
-    eights = codes.reshape(*codes.shape[:-1], -1, 8).astype(np.uint32)
+    eights = codes.reshape(*codes.shape[:-1], codes.shape[-1] // 8, 8).astype(np.uint32)
     words = (eights << _SHIFTS).sum(axis=-1, dtype=np.uint32)
     parts = np.stack([words & 255, words >> 8 & 255, words >> 16], axis=-1).astype(np.uint8)
-    return parts.reshape(*codes.shape[:-1], -1)
+    return parts.reshape(*codes.shape[:-1], codes.shape[-1] // 8 * 3)
 
 
 def unpack_triples(packed: Array) -> Array:

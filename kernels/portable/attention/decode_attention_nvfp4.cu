@@ -1,0 +1,12 @@
+// decode_attention_nvfp4.cu: o = softmax(scale * q K^T) V of sequences with one query token, K and V in NVFP4.
+//
+//   as decode_attention.cu, but
+//   keys, values : [P, Hkv, Tb, bytes of a row] uint8
+//   math : as there; values are decoded to bf16, the layer's scale of V multiplies the result
+//   grid : (Hkv, filling + B)    block : (128, 1, 1); (64, 1, 1) above Dh 128
+//   shared: warps * (stages of the bytes of 16 rows of K and of V, and these rows in bf16)
+//   needs : as there, and Dh % 16 == 0, Tb % 16 == 0 (ops/cuda/attention/decode_attention.py checks)
+//   check : tests/gpu/kv_cache/test_quantized_attention.py against ops/reference, max |err| 2^-6 of the largest value
+#include "quantized_kv.cuh"
+
+DECODE_ATTENTIONS(decode_attention_nvfp4, QuantizedKv<NvFp4>)

@@ -1,0 +1,36 @@
+"""Buffers beside a quantized KV cache: rows of a step in bf16, and of prompts' contexts."""
+
+from __future__ import annotations
+
+from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.buffers.widths import widest
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import ModelSpec
+
+KV_SCRATCH = "kv_scratch"
+
+
+def scratch_blocks(step: StepSizes) -> int:
+    """Return the blocks of the scratch cache: a step's tokens, or the longest sequence."""
+    return -(-max(step.max_tokens, step.max_sequences, step.max_context) // step.block_tokens)
+
+
+def quantized_kv(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
+    """Return the scratch cache of one layer in bf16, its block tables, and where its blocks come from."""
+    if not step.kv.inner.is_quantized or not spec.mixers(AttentionSpec):
+        return ()
+    blocks = scratch_blocks(step)
+    tokens = blocks * step.block_tokens
+    rows = (tokens, widest(spec, "kv_size"))
+    return (
+        Buffer(f"{KV_SCRATCH}.keys", rows, "bfloat16"),
+        Buffer(f"{KV_SCRATCH}.values", rows, "bfloat16"),
+        Buffer(f"{KV_SCRATCH}.slots", (tokens,), "int64"),
+        Buffer(f"{KV_SCRATCH}.entries", (blocks, 2), "int32"),
+        Buffer(
+            f"{KV_SCRATCH}.tables",
+            (step.max_sequences, -(-step.max_context // step.block_tokens)),
+            "int32",
+        ),
+    )

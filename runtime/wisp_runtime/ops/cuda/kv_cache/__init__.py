@@ -1,0 +1,1 @@
+"""Quantized KV cache of a GPU: rows stored, read back, and rotated."""
