@@ -2,7 +2,7 @@
 //
 // A format is a struct with kBits, kHasScale and kIsRotated; `encode` and `decode` of 16 channels of a row; `swaps`
 // decodes the upper eight first. What the codes mean is defined in ops/reference/kv_cache/. Decoded values are float16,
-// without the layer's scale; products of a code and its scale are exact but for turbo's, which round once.
+// without the layer's scale; a code times its scale is exact but for turbo's, which round once.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -193,19 +193,19 @@ struct Turbo {
   static constexpr int kMagnitudes = 1 << kBits - 1, kRefinements = 2;
 
   __device__ __forceinline__ static void encode(const float (&x)[kGroupChannels], float, Codes<kBits>& codes) {
-    float products[kGroupChannels], squares[kGroupChannels];
+    float weighted[kGroupChannels], squares[kGroupChannels];
 #pragma unroll
-    for (int i = 0; i < kGroupChannels; i++) products[i] = __fmul_rn(x[i], x[i]);
-    float fitted = sqrtf(__fmul_rn(sum(products), 0.0625f));
+    for (int i = 0; i < kGroupChannels; i++) weighted[i] = __fmul_rn(x[i], x[i]);
+    float fitted = sqrtf(__fmul_rn(sum(weighted), 0.0625f));
 #pragma unroll
     for (int round = 0; round < kRefinements; round++) {
       const float inverse = fitted > 0.f ? 1.f / fitted : 0.f;
 #pragma unroll
       for (int i = 0; i < kGroupChannels; i++) {
         const float scaled = x[i] * inverse, level = copysignf(magnitude(nearest(scaled)), scaled);
-        products[i] = __fmul_rn(x[i], level), squares[i] = __fmul_rn(level, level);
+        weighted[i] = __fmul_rn(x[i], level), squares[i] = __fmul_rn(level, level);
       }
-      fitted = __fdiv_rn(sum(products), sum(squares));
+      fitted = __fdiv_rn(sum(weighted), sum(squares));
     }
     codes.scale = to_e5m3(fitted);
     const float step = from_e5m3(codes.scale), inverse = step > 0.f ? 1.f / step : 0.f;

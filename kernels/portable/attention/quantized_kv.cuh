@@ -79,7 +79,7 @@ struct QuantizedKv {
             copy16_async_of_line(to + half * 8 * code_bytes + at, codes + from.offset * code_bytes + at, exists);
           }
         }
-        if (Format::kHasScale && lane < scale_bytes) {  // at most 16 pieces of 8 bytes
+        if (Format::kHasScale && lane < scale_bytes) {  // at most 16 copies of 8 bytes
           const uint8_t* scales = codes + shape.block_tokens * code_bytes + from.offset * scale_bytes;
           copy8_async(to + L::kCodeBytes + half * 8 * scale_bytes + lane * 8, scales + lane * 8, exists);
         }

@@ -40,6 +40,20 @@ class Numbers(click.ParamType[Any]):
         return numbers
 
 
+_KV_OPTIONS = (
+    click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(get_args(KVCacheDtype)),
+        default="auto",
+        show_default=True,
+        help="Format of keys and values, see serve.",
+    ),
+    click.option(
+        "--kv-cache-bf16-layers", type=click.IntRange(0), default=0, show_default=True, help="See serve."
+    ),
+)
+
+
 def engine_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that every benchmark has."""
     options = (
@@ -72,16 +86,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Format of the weights, see serve; random weights may have any.",
         ),
-        click.option(
-            "--kv-cache-dtype",
-            type=click.Choice(get_args(KVCacheDtype)),
-            default="auto",
-            show_default=True,
-            help="Format of keys and values, see serve.",
-        ),
-        click.option(
-            "--kv-cache-bf16-layers", type=click.IntRange(0), default=0, show_default=True, help="See serve."
-        ),
+        *_KV_OPTIONS,
         click.option("--seed", default=0, show_default=True, help="Seed of the random weights."),
         click.option(
             "--json",

@@ -22,16 +22,18 @@ FIRST, LONG, LAST = Chunk(0, 0, 20, 20), Chunk(2, 20, 4, 100), Chunk(3, 24, 16, 
 )
 def test_sequences_share_a_round_while_their_blocks_fit(max_blocks, window, expect):
     found = list(rounds([FIRST, LONG, LAST], (4, 7), 16, window, max_blocks))
-    assert [[row for row, context in enumerate(one.contexts) if context] for one in found] == expect
-    for one in found:
-        assert not max_blocks or len(one.entries) <= max_blocks
-        assert {one.tables[row, column] for row, column in one.entries} == set(range(len(one.entries)))
-        assert [tuple(one.entries[one.tables[row, column]]) for row, column in one.entries.tolist()] == [
-            tuple(entry) for entry in one.entries.tolist()
-        ]
+    assert [[row for row, context in enumerate(planned.contexts) if context] for planned in found] == expect
+    for planned in found:
+        assert not max_blocks or len(planned.entries) <= max_blocks
+        assert {planned.tables[row, column] for row, column in planned.entries} == set(
+            range(len(planned.entries))
+        )
+        assert [
+            tuple(planned.entries[planned.tables[row, column]]) for row, column in planned.entries.tolist()
+        ] == [tuple(entry) for entry in planned.entries.tolist()]
 
 
 def test_blocks_before_the_window_are_not_read():
-    (one,) = rounds([LONG], (4, 7), 16, 20, 0)
-    assert one.entries.tolist() == [[2, 4], [2, 5], [2, 6]]
-    assert one.contexts == (0, 0, 100, 0)
+    (planned,) = rounds([LONG], (4, 7), 16, 20, 0)
+    assert planned.entries.tolist() == [[2, 4], [2, 5], [2, 6]]
+    assert planned.contexts == (0, 0, 100, 0)
