@@ -8,10 +8,13 @@ from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.quantization.scheme import Scheme
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
+from wisp_runtime.ops.protocol.upload import STORED
 from wisp_runtime.weights.quantized_chunks import PartRead
 
 _DAMAGED = "The file is damaged: download it again."
+_NO_SCALE = "a scale below zero or not finite"
 _E8M0_NAN = 255
+_E4M3, _E4M3_MINUS_ZERO, _E4M3_NAN = STORED["F8_E4M3"], 0x80, 0x7F
 
 
 def check_part(read: PartRead, values: Array, scheme: Scheme) -> None:
@@ -29,6 +32,10 @@ def check_part(read: PartRead, values: Array, scheme: Scheme) -> None:
         case "scale" if values.dtype == np.uint8:
             if (values == _E8M0_NAN).any():
                 raise damaged(read.tensor, "a scale of 255, which is no power of two but NaN")
+        case "scale" if values.dtype == _E4M3:
+            codes = values.view(np.uint8)
+            if (codes > _E4M3_MINUS_ZERO).any() or (codes == _E4M3_NAN).any():
+                raise damaged(read.tensor, _NO_SCALE)
         case "scale":
             _check_scales(read.tensor, values.astype(np.float32))
         case "tensor_scale":
@@ -42,7 +49,7 @@ def check_part(read: PartRead, values: Array, scheme: Scheme) -> None:
 
 def _check_scales(tensor: TensorInfo, scales: Array) -> None:
     if not np.isfinite(scales).all() or (scales < 0).any():
-        raise damaged(tensor, "a scale below zero or not finite")
+        raise damaged(tensor, _NO_SCALE)
 
 
 def _check_groups(read: PartRead, groups: Array, scheme: Scheme) -> None:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.quantization.packed_format import SLICE_ROWS
 from wisp_plan.quantization.stored_format import VALUES, StoredFormat
 from wisp_plan.spec.weight import WeightSource, WeightSpec, flat_index
 from wisp_plan.weights.stored import PartSource, part_sources
 from wisp_runtime.batch import Array
 from wisp_runtime.weights.row_pairs import in_halves
 
+_PAGES_BYTES = 64 << 10  # between the parts in a buffer
 ROW_STEP = 128  # a multiple of the rows of a block, of a packed word's, and of 64
 
 
@@ -86,8 +88,8 @@ def plan_quantized(
 ) -> list[QuantizedChunk]:
     """List the reads that fill the quantized of ``weights``, in the order of the bytes in the files.
 
-    A chunk has some ``chunk_bytes`` of dequantized rows in two bytes each, in multiples of 128 rows; tensors
-    that are stored transposed are read whole.
+    A chunk has some ``chunk_bytes`` of rows as held, in multiples of 128 rows; tensors that are stored
+    transposed are read whole.
     """
     chunks = [
         chunk
@@ -106,8 +108,8 @@ def _chunks(
     *outer, rows, columns = source.slices
     parts = part_sources(weight, source)
     is_transposed = any(part.part.is_transposed and part.part.name == VALUES for part in parts)
-    row_step = math.lcm(ROW_STEP, tensors[parts[0].tensor].paired_rows or 1)
-    fitting = max(1, chunk_bytes // (2 * len(columns)) // row_step) * row_step
+    row_step = math.lcm(ROW_STEP, tensors[parts[0].tensor].paired_rows or 1, source.stored.scheme.rows or 1)
+    fitting = max(1, _fitting_rows(weight, len(columns), chunk_bytes) // row_step) * row_step
     step = len(rows) if is_transposed else fitting
     for position in product(*(range(len(axis)) for axis in outer)):
         leading = tuple(axis[number] for axis, number in zip(outer, position, strict=True))
@@ -120,6 +122,19 @@ def _chunks(
             )
             reads = tuple(_read(part, leading, kept, tensors[part.tensor]) for part in parts)
             yield QuantizedChunk(weight.name, at, (len(kept), len(columns)), source.stored, reads)
+
+
+def _fitting_rows(weight: WeightSpec, columns: int, chunk_bytes: int) -> int:
+    """Return how many rows a buffer holds: dequantized, or with scales as stored and as held."""
+    packed = weight.held
+    if packed is None:
+        return chunk_bytes // (2 * columns)
+    codes = columns * packed.bits // 8
+    tile_columns = SLICE_ROWS * packed.tile_columns
+    scales = (
+        columns * packed.slice_bytes // tile_columns - codes + columns * packed.has_block_scales // 32 + 8
+    )
+    return max(0, chunk_bytes - _PAGES_BYTES) // (codes + 2 * scales)
 
 
 def _read(part: PartSource, leading: tuple[int, ...], rows: range, tensor: TensorInfo) -> PartRead:

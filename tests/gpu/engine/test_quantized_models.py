@@ -91,9 +91,14 @@ def unquantized(random, *shape):
     return {".weight": values}, values.astype(np.float32)
 
 
-def rounded_to(name, random, *shape):
-    """The weights of ``unquantized`` as they are held after rounding, stored in float32."""
-    _, values = unquantized(random, *shape)
+def unquantized_in(dtype, random, *shape):
+    values = unquantized(random, *shape)[1].astype(dtype)
+    return {".weight": values}, values.astype(np.float32)
+
+
+def rounded_to(name, dtype, random, *shape):
+    """The weights of ``unquantized_in`` as they are held after rounding, stored in float32."""
+    _, values = unquantized_in(dtype, random, *shape)
     packed_format = PACKED_FORMATS[name]
     values = dequantize(packed_format, quantize(packed_format, values))
     return {".weight": values}, values
@@ -177,12 +182,8 @@ def test_a_checkpoint_is_held_as_it_is_stored(ops, tmp_path, name):
 @pytest.mark.parametrize("name", ROUNDED)
 @pytest.mark.parametrize("dtype", [BF16, np.float32, np.float16], ids=str)
 def test_an_unquantized_checkpoint_is_rounded_while_it_loads(ops, tmp_path, name, dtype):
-    def write(random, *shape):
-        stored, values = unquantized(random, *shape)
-        return {".weight": stored[".weight"].astype(dtype)}, values
-
-    folder_of(tmp_path / "model", None, write)
-    meant = folder_of(tmp_path / "rounded", None, partial(rounded_to, name))
+    folder_of(tmp_path / "model", None, partial(unquantized_in, dtype))
+    meant = folder_of(tmp_path / "rounded", None, partial(rounded_to, name, dtype))
     model, checkpoint = model_on(ops, tmp_path / "model", name, HOPPER)
     assert held_name(checkpoint.weights) == (name if name in HOPPER else "bf16")
     if name in HOPPER:

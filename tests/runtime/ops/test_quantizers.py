@@ -59,7 +59,7 @@ def test_eight_bits_are_those_of_a_quantized_checkpoint():
 @pytest.mark.parametrize("name", ["int4", "int4_g64", "int4_g32"])
 def test_int4_is_that_of_a_quantized_checkpoint(name):
     packed, rows = PACKED_FORMATS[name], weights()
-    words, scales = encoding.int4_groups(rows, packed.group)
+    words, scales = encoding.int4_groups(rows, group=packed.group)
     octets = words.view(np.uint8)
     codes = np.stack([octets & 15, octets >> 4], -1).reshape(rows.shape)
     matrix = quantize(packed, rows)

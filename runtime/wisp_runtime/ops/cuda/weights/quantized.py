@@ -10,6 +10,7 @@ import ctypes
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import cupy as cp
@@ -111,7 +112,7 @@ def pack_quantized(device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, f
     kernel = device.kernels.get("pack_quantized", _pack_entry(packed))
     block_section, row_section, _ = packed.sections(weight.outputs, weight.inputs)
     for begin, end, at, order in row_runs(weight.outputs, weight.permutation, first, first + count):
-        part = rows[begin - first : end - first]
+        part = rows if end - begin == count else rows[begin - first : end - first]
         arguments = _PackArguments(
             *map(_pointer, part.arrays),
             weight.storage.data.ptr,
@@ -159,6 +160,7 @@ def quantize_rows(device: Gpu, rows: Array, packed: PackedFormat, scratch: Any) 
     return result
 
 
+@lru_cache(maxsize=256)
 def scratch_bytes(packed: PackedFormat, rows: int, columns: int) -> int:
     """Return the bytes that ``rows`` quantized rows take where :func:`carve` lays them out."""
     return carved_bytes(_shapes(packed, rows, columns))
@@ -184,6 +186,7 @@ def carved_bytes(shapes: Iterable[_Shape | None]) -> int:
     return sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
 
+@lru_cache(maxsize=256)
 def _shapes(packed: PackedFormat, rows: int, columns: int) -> tuple[_Shape | None, ...]:
     scale = np.dtype(np.float16) if packed.group_scales == "f16" else _UINT8
     groups = (rows, columns // packed.group) if packed.group else None
