@@ -70,7 +70,7 @@ def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) 
 
 
 def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    """Try two changes that lose or cost least each: format and KV dtype, either and a shorter context."""
+    """Try two changes together: format and KV dtype, or either and a shorter context; the first that fits."""
     formats, kv_dtypes = list(_formats(spec, request)), list(_kv_dtypes(spec, request))
     pairs = (
         (first + second, both) for first, changed in formats for second, both in _kv_dtypes(spec, changed)
@@ -96,7 +96,7 @@ def _first_shorter(spec: ModelSpec, steps: list[Step], available_bytes: int) -> 
 
 
 def _formats(spec: ModelSpec, request: FitRequest) -> Iterator[Step]:
-    """Yield formats of fewer bits than the request's, the least loss first.
+    """Yield formats of fewer bits than the request's, in the order of :data:`.held.ROUNDED`.
 
     Of a quantized checkpoint only its own: rounding twice loses more.
     """

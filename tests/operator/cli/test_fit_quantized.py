@@ -134,7 +134,7 @@ def test_the_table_shows_the_formats_and_their_scales(checkpoint, kernels):
 @pytest.mark.parametrize(
     ("section", "arguments", "code", "said"),
     [
-        # an unquantized checkpoint: the first format that suffices, in the order of what they lose
+        # an unquantized checkpoint: the first format that suffices, 8 bits before 4
         (None, ["--max-context", "57344"], 1, "fits with quantization: fp8, or maxContext "),
         (None, ["--max-context", "98304"], 1, "fits with quantization: int4, or maxContext "),
         (
