@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_plan.distribution import install_command
+from wisp_plan.hardware.kernel_formats import kernel_formats
+from wisp_plan.weights.held import AUTO, BF16, ROUNDED, held_name, held_weights
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.device.build import Job
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
     from wisp_runtime.ops.cuda.device.manifest import Model
+
+_WITH_PERSISTENT = "hopper"  # the one hardware with templates
 
 EXAMPLES = """\b
 Examples:
@@ -48,12 +52,24 @@ def command() -> None:
     metavar="DIR",
     help="Also the persistent decode kernel of the model in this folder (its config.json is enough).",
 )
+@click.option(
+    "--quantization",
+    type=click.Choice([AUTO, BF16, *ROUNDED]),
+    default=AUTO,
+    show_default=True,
+    help="Format in which that model's weights are held, as in serve.",
+)
 @click.option("--nvcc", type=click.Path(dir_okay=False, path_type=Path), help="The compiler.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default=True, help="Sources at once."
 )
 def build(
-    architectures: tuple[str, ...], out: Path | None, model: str | None, nvcc: Path | None, jobs: int
+    architectures: tuple[str, ...],
+    out: Path | None,
+    model: str | None,
+    quantization: str,
+    nvcc: Path | None,
+    jobs: int,
 ) -> None:
     """Compile the missing kernels, and print the folder.
 
@@ -66,10 +82,11 @@ def build(
     folder = (out or kernels_dir()).expanduser()
     with _failures():
         catalogue = Catalogue()
-        extra = None if model is None else _step_of(Path(model))
-        planned = builder.plan(catalogue, architectures, folder, extra)
+        extra, held = (None, BF16) if model is None else _step_of(Path(model), quantization)
+        planned = builder.plan(catalogue, architectures, folder, extra, held)
         if model and extra:
-            own = {catalogue.defines(hardware, extra) for hardware in catalogue.hardware}
+            templates = [catalogue.templates(hardware, held, extra) for hardware in catalogue.hardware]
+            own = {template.defines for made in templates for template in made}
             _report_decode_kernels(model, [job for job in planned if job.source.defines in own])
         missing = [job for job in planned if not job.cubin.is_file()]
         for job in (job for job in planned if job not in missing):
@@ -91,8 +108,8 @@ def _report_decode_kernels(folder: str, jobs: list[Job]) -> None:
         click.echo(f"{folder}: its persistent decode kernel for {job.arch} is {job.cubin.name}", err=True)
 
 
-def _step_of(folder: Path) -> Model:
-    """Return the persistent decode kernel's sizes for the model in a folder.
+def _step_of(folder: Path, quantization: str) -> tuple[Model, str]:
+    """Return the persistent decode kernel's sizes for the model in a folder, and its weights' format.
 
     Raises:
         ModelUnsupported: the kernel cannot run this model.
@@ -105,7 +122,13 @@ def _step_of(folder: Path) -> Model:
         raise ModelUnsupported(
             f"{folder}: no persistent decode kernel: {refusal}. It is served all the same, a kernel an op."
         )
-    return kernel_model(spec)
+    held = held_name(held_weights(spec, quantization, kernel_formats(_WITH_PERSISTENT)))
+    if ", " in held:
+        raise ModelUnsupported(
+            f"{folder}: no persistent decode kernel: its layers have weights in several formats ({held}). "
+            "It is served all the same, a kernel an op."
+        )
+    return kernel_model(spec), held
 
 
 @command.command("list")

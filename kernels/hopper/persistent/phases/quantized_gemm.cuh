@@ -174,9 +174,8 @@ class QuantizedLoop {
       Unpacker unpacker;
       load(codes, unpacker, m * kBlockTiles < tiles);
       activations = first;
-      for_each_step<0, kParts / kStagesAtOnce>([&](auto which) {
-        add_stages<decltype(which)::value>(sums[m], m, unpacker, codes, activations);
-      });
+      for_each_step<0, kParts / kStagesAtOnce>(
+          [&](auto which) { add_stages<decltype(which)::value>(sums[m], m, unpacker, codes, activations); });
     }
   }
 
@@ -218,7 +217,7 @@ class QuantizedLoop {
       }
     } else {
       wgmma_registers(sums);
-      multiply<false>(*reinterpret_cast<float(*)[1][N / 2]>(&sums), a, stages);
+      multiply<false>(*reinterpret_cast<float (*)[1][N / 2]>(&sums), a, stages);
     }
     if (m == G::kMBlocks - 1) {
 #pragma unroll

@@ -132,14 +132,27 @@ def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
     assert re.search(r"^  linear +absent: .*wgmma", text, re.M)
 
 
-def test_build_for_a_model_compiles_its_decode_step_too(compiler, tmp_path):
+FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("quantized", "options", "held"),
+    [
+        ({}, (), "bf16"),
+        ({}, ("--quantization", "int4"), "int4"),
+        ({"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
+    ],
+)
+def test_build_for_a_model_compiles_its_decode_step_too(quantized, options, held, compiler, tmp_path):
     compiler()
-    config = shape_config("llama-3-8b") | {"hidden_size": 3840}
+    config = shape_config("llama-3-8b") | {"hidden_size": 3840} | quantized
     (tmp_path / "config.json").write_text(json.dumps(config))
-    done = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
+    made = ("--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
+    done = run("build", *made, *options)
     assert done.exit_code == 0, done.stderr
+    assert "its persistent decode kernel for sm_90a is persistent_decode-sm_90a-" in done.stderr
     catalogue, model = Catalogue(), kernel_model(parse_config(config))
-    (source,) = catalogue.templates("hopper", "bf16", model)
+    (source,) = catalogue.templates("hopper", held, model)
     assert (tmp_path / "out" / catalogue.cubin_name(source, "sm_90a")).is_file()
     assert len(calls(tmp_path)) == len(catalogue.sources("hopper")) + 1
 

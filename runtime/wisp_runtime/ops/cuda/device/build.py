@@ -58,12 +58,17 @@ class Built:
 
 
 def plan(
-    catalogue: Catalogue, architectures: Sequence[str], folder: Path, extra: Model | None = None
+    catalogue: Catalogue,
+    architectures: Sequence[str],
+    folder: Path,
+    extra: Model | None = None,
+    weight_format: str = "bf16",
 ) -> list[Job]:
     """Return a job for every source that a kernel set of these architectures has.
 
     Args:
         extra: sizes of a model that no manifest lists, to compile the templates for as well.
+        weight_format: format of that model's layers.
 
     Raises:
         KernelsMissing: no hardware has such an architecture.
@@ -72,7 +77,7 @@ def plan(
     known = catalogue.architectures()
     jobs: dict[str, Job] = {}
     for arch in architectures or known:
-        added = catalogue.templates(known[arch].name, "bf16", extra) if extra else []
+        added = catalogue.templates(known[arch].name, weight_format, extra) if extra else []
         for source in [*catalogue.sources(known[arch].name), *added]:
             cubin = folder / catalogue.cubin_name(source, arch)
             jobs.setdefault(cubin.name, Job(source, arch, cubin))
