@@ -11,8 +11,15 @@ from collections.abc import Callable
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.reference.quantized_packing import E2M1
-from wisp_runtime.ops.reference.rounding import E2M1_MAX, E4M3_MAX, from_e4m3, to_bf16, to_e2m1, to_e4m3
+from wisp_runtime.ops.reference.rounding import (
+    E2M1_MAX,
+    E4M3_MAX,
+    from_e4m3,
+    round_e2m1,
+    to_bf16,
+    to_e2m1,
+    to_e4m3,
+)
 
 INT8_MAX = 127
 INT4_MIN, INT4_MAX = -8, 7
@@ -24,6 +31,8 @@ NVFP4_REACHES = (6.0, 4.0, 4.5, 5.0, 5.5, 6.75, 7.5)
 
 Encoded = tuple[Array, Array]
 """Numbers as they are stored, and their scales."""
+Grouped = tuple[Array, Array, Array]
+"""Numbers ``[R, K / group, group]`` float32, scales of groups as they are stored, and in float32."""
 _E4M3 = np.concatenate([from_e4m3(np.arange(128, dtype=np.uint8)) * sign for sign in (1, -1)])
 RoundScale = Callable[[Array], Array]
 """Rounding of float32 scales to the dtype in which they are stored; the result is float32."""
@@ -67,8 +76,8 @@ def nvfp4_groups(rows: Array, importance: Array | None = None, *, tensor_scale: 
         importance: weights of errors, see :func:`int4_groups`.
         tensor_scale: :func:`nvfp4_tensor_scale`; a group's scale is divided by it.
     """
-    codes, stored, _ = _nvfp4_codes(rows, importance, tensor_scale)
-    return nibble_pairs(codes.reshape(rows.shape)), stored
+    numbers, stored, _ = _nvfp4_numbers(rows, importance, tensor_scale)
+    return nibble_pairs(to_e2m1(numbers.reshape(rows.shape))), stored
 
 
 def fp8_values(rows: Array, _importance: Array | None = None) -> Array:
@@ -88,42 +97,44 @@ def int4_values(
 ) -> Array:
     """Return the weights that :func:`int4_groups` stands for."""
     numbers, scales = _int4_numbers(rows, importance, group, round_scale)
-    return (numbers * scales[..., None]).reshape(rows.shape)
+    numbers *= scales[..., None]
+    return numbers.reshape(rows.shape)
 
 
 def nvfp4_values(rows: Array, importance: Array | None = None, *, tensor_scale: float) -> Array:
     """Return the weights that :func:`nvfp4_groups` stands for."""
-    codes, _, scales = _nvfp4_codes(rows, importance, tensor_scale)
-    return (E2M1[codes] * scales[..., None]).reshape(rows.shape)
+    numbers, _, scales = _nvfp4_numbers(rows, importance, tensor_scale)
+    numbers *= scales[..., None]
+    return numbers.reshape(rows.shape)
 
 
 def _int4_numbers(rows: Array, importance: Array | None, group: int, round_scale: RoundScale) -> Encoded:
     """Return numbers ``[R, K / group, group]`` and the scales of groups."""
     grouped = rows.reshape(len(rows), -1, group)
-    largest = np.abs(grouped).max(axis=2)
+    largest = _largest(grouped)
 
-    def encode(reach: float) -> tuple[Array, Array, Array]:
-        scales = _positive(round_scale(largest / np.float32(reach)))
-        numbers = np.clip(np.rint(grouped / scales[..., None]), INT4_MIN, INT4_MAX)
+    def encode(reach: Array) -> Grouped:
+        scales = _positive(round_scale(largest / reach))
+        numbers = grouped / scales[..., None]
+        np.clip(np.rint(numbers, out=numbers), INT4_MIN, INT4_MAX, out=numbers)
         return numbers, scales, scales
 
-    numbers, scales, _ = _least_error(grouped, importance, INT4_REACH, INT4_REACHES, encode, None)
+    numbers, scales, _ = _least_error(grouped, importance, INT4_REACH, INT4_REACHES, encode)
     return numbers, scales
 
 
-def _nvfp4_codes(rows: Array, importance: Array | None, tensor_scale: float) -> tuple[Array, Array, Array]:
-    """Return codes ``[R, K / 16, 16]``, scales of groups as codes, and in float32."""
+def _nvfp4_numbers(rows: Array, importance: Array | None, tensor_scale: float) -> Grouped:
+    """Return numbers ``[R, K / 16, 16]``, scales of groups as codes, and in float32."""
     grouped = rows.reshape(len(rows), -1, 16)
-    largest, whole = np.abs(grouped).max(axis=2), np.float32(tensor_scale)
+    largest, whole = _largest(grouped), np.float32(tensor_scale)
 
-    def encode(reach: float) -> tuple[Array, Array, Array]:
-        stored = to_e4m3(largest / np.float32(reach) * whole)
+    def encode(reach: Array) -> Grouped:
+        stored = to_e4m3(largest / reach * whole)
         scales = from_e4m3(stored) / whole
-        has_scale = (scales > 0)[..., None]
-        numbers = np.divide(grouped, scales[..., None], out=np.zeros_like(grouped), where=has_scale)
-        return to_e2m1(numbers), stored, scales
+        divisors = np.where(scales > 0, scales, np.float32(np.inf))
+        return round_e2m1(grouped / divisors[..., None]), stored, scales
 
-    return _least_error(grouped, importance, E2M1_MAX, NVFP4_REACHES, encode, E2M1)
+    return _least_error(grouped, importance, E2M1_MAX, NVFP4_REACHES, encode)
 
 
 def _least_error(
@@ -131,34 +142,32 @@ def _least_error(
     importance: Array | None,
     plain: float,
     reaches: tuple[float, ...],
-    encode: Callable[[float], tuple[Array, Array, Array]],
-    table: Array | None,
-) -> tuple[Array, Array, Array]:
+    encode: Callable[[Array], Grouped],
+) -> Grouped:
     """Return the encoding whose weighted squared error is least in each group.
 
     Args:
         grouped: ``[R, K / group, group]``.
         importance: ``[K]``; None: the encoding of ``plain`` is taken.
         plain, reaches: largest magnitude of a group over its scale, as usual and as candidates.
-        encode: encoder of a reach: numbers of ``grouped``'s shape, stored scales, float32 scales.
-        table: values of the numbers; None: they are their values.
+        encode: encoder by the reach of each group, or one for all.
     """
     if importance is None:
-        return encode(plain)
+        return encode(np.float32(plain))
     weights = importance.reshape(1, *grouped.shape[1:])
-    best, least = encode(reaches[0]), np.full(grouped.shape[:2], np.inf, np.float32)
+    least = np.full(grouped.shape[:2], np.inf, np.float32)
+    best = np.full(grouped.shape[:2], reaches[0], np.float32)
     for reach in reaches:
-        found = encode(reach)
-        values = found[0] if table is None else table[found[0]]
-        errors = ((values * found[2][..., None] - grouped) ** 2 * weights).sum(axis=2)
-        is_less = errors < least
-        least = np.where(is_less, errors, least)
-        best = (
-            np.where(is_less[..., None], found[0], best[0]),
-            np.where(is_less, found[1], best[1]),
-            np.where(is_less, found[2], best[2]),
-        )
-    return best
+        errors, _, scales = encode(np.float32(reach))
+        errors *= scales[..., None]
+        errors -= grouped
+        errors *= errors
+        errors *= weights
+        total = errors.sum(axis=2)
+        is_less = total < least
+        np.copyto(least, total, where=is_less)
+        np.copyto(best, np.float32(reach), where=is_less)
+    return encode(best)
 
 
 def nvfp4_tensor_scale(largest: float) -> float:
@@ -173,6 +182,16 @@ def nvfp4_tensor_scale(largest: float) -> float:
 def nibble_pairs(codes: Array) -> Array:
     """Return codes below 16, ``[R, K]`` uint8, two in a byte, the even column low: ``[R, K / 2]``."""
     return codes[:, ::2] | (codes[:, 1::2] << 4)
+
+
+def _largest(grouped: Array) -> Array:
+    """Return the largest magnitude of each group ``[R, G, group]``, by halves: NumPy's own is slower."""
+    largest = np.abs(grouped)
+    while (count := largest.shape[2]) > 1:
+        half = count // 2
+        both = np.maximum(largest[..., :half], largest[..., half : 2 * half])
+        largest = np.concatenate([both, largest[..., 2 * half :]], axis=2) if count % 2 else both
+    return largest[..., 0]
 
 
 def _positive(scales: Array) -> Array:

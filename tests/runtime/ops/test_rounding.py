@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from wisp_runtime.ops.reference.rounding import from_e4m3, to_bf16, to_e2m1, to_e4m3
+from wisp_runtime.ops.reference.rounding import from_e4m3, round_e2m1, to_bf16, to_e2m1, to_e4m3
 
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 VALUES = np.concatenate(
@@ -38,6 +38,8 @@ def test_e2m1_is_that_of_ml_dtypes():
     codes = to_e2m1(within)
     np.testing.assert_array_equal(table[codes & 7] * np.where(codes & 8, -1, 1), expected)
     np.testing.assert_array_equal(codes >> 3, np.signbit(within))
+    np.testing.assert_array_equal(round_e2m1(within), expected)
+    np.testing.assert_array_equal(to_e2m1(round_e2m1(VALUES)), to_e2m1(VALUES))
 
 
 def test_bf16_is_that_of_ml_dtypes():

@@ -14,6 +14,7 @@ E4M3_MAX = 448.0
 E2M1_MAX = 6.0
 
 _SIGN, _MAGNITUDE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
+_EXPONENT = np.uint32(0x7F800000)
 _E4M3_SMALLEST_NORMAL = np.float32(2.0**-6)
 _E4M3_REBIAS = np.uint32((127 - 7) << 3)
 
@@ -50,6 +51,17 @@ def to_e2m1(x: Array) -> Array:
     codes = np.where(magnitude < 2, codes, np.rint(magnitude) + np.float32(2))
     codes = np.where(magnitude < 4, codes, np.rint(magnitude * np.float32(0.5)) + np.float32(4))
     return codes.astype(np.uint8) | (np.signbit(x).astype(np.uint8) << 3)
+
+
+def round_e2m1(x: Array) -> Array:
+    """Return ``x`` rounded to the values of E2M1, float32; magnitudes above 6 become 6."""
+    magnitude = np.minimum(np.abs(x), np.float32(E2M1_MAX))
+    steps = (magnitude.view(np.uint32) & _EXPONENT).view(np.float32)  # the power of two below
+    np.maximum(steps, np.float32(1), out=steps)
+    steps *= np.float32(0.75 * 2.0**23)  # added to it, the last bit of a float32 is half that power
+    magnitude += steps
+    magnitude -= steps
+    return np.copysign(magnitude, x, out=magnitude)
 
 
 def to_bf16(x: Array) -> Array:
