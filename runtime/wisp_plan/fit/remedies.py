@@ -51,32 +51,37 @@ Step = tuple[Remedy, FitRequest]
 def find_remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tuple[Remedy, ...]:
     """List changes that make ``request`` fit, the least intrusive first.
 
-    One change of a setting where one suffices, else two together, else other hardware; where there are no
-    kernels, that alone helps.
+    One change of a setting where one suffices; two together where only that keeps the context, or one alone
+    does not help; else other hardware; where there are no kernels, that alone.
     """
     if request.has_kernels:
         available = candidate.available_bytes
-        for search in (_single_changes, _double_changes):
+        for search in (_single_changes, _shorter_and_narrower):
             if remedies := tuple(search(spec, request, available)):
                 return remedies
     return (_hardware(spec, request, candidate),)
 
 
 def _single_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    yield from _first_fit(spec, _formats(spec, request), available_bytes)
-    yield from _first_fit(spec, _kv_dtypes(spec, request), available_bytes)
+    narrower = [
+        *_first_fit(spec, _formats(spec, request), available_bytes),
+        *_first_fit(spec, _kv_dtypes(spec, request), available_bytes),
+    ]
+    yield from narrower or _first_fit(spec, _both_narrower(spec, request), available_bytes)
     for change in (_other_context, _other_kv_memory, _other_concurrency):
         yield from change(spec, request, available_bytes)
 
 
-def _double_changes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
-    """Try two changes together: format and KV dtype, or either and a shorter context; the first that fits."""
-    formats, kv_dtypes = list(_formats(spec, request)), list(_kv_dtypes(spec, request))
-    pairs = (
-        (first + second, both) for first, changed in formats for second, both in _kv_dtypes(spec, changed)
-    )
-    yield from _first_fit(spec, pairs, available_bytes)
-    for steps in (formats, kv_dtypes):
+def _both_narrower(spec: ModelSpec, request: FitRequest) -> Iterator[Step]:
+    """Yield a narrower format and a smaller KV format together, which keep the context."""
+    for first, changed in _formats(spec, request):
+        for second, both in _kv_dtypes(spec, changed):
+            yield first + second, both
+
+
+def _shorter_and_narrower(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
+    """Yield a shorter context together with the first format, and with the first KV format, that suffices."""
+    for steps in (_formats(spec, request), _kv_dtypes(spec, request)):
         yield from _first_shorter(spec, steps, available_bytes)
 
 
@@ -87,7 +92,7 @@ def _first_fit(spec: ModelSpec, steps: Iterable[Step], available_bytes: int) -> 
             return
 
 
-def _first_shorter(spec: ModelSpec, steps: list[Step], available_bytes: int) -> Iterator[Remedy]:
+def _first_shorter(spec: ModelSpec, steps: Iterable[Step], available_bytes: int) -> Iterator[Remedy]:
     """Yield the first of ``steps`` that fits with a shorter context."""
     for remedy, changed in steps:
         for shorter in _other_context(spec, changed, available_bytes):

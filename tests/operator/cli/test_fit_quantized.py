@@ -28,6 +28,7 @@ CONFIG = {
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 LACKING = "bf16, dequantized from fp8; no kernels for fp8_block on this GPU"
+KV_FP8 = "kvCacheDtype: fp8"
 GIB = 2**30
 
 
@@ -135,22 +136,19 @@ def test_the_table_shows_the_formats_and_their_scales(checkpoint, kernels):
     ("section", "arguments", "code", "said"),
     [
         # an unquantized checkpoint: the first format that suffices, 8 bits before 4
-        (None, ["--max-context", "57344"], 1, "fits with quantization: fp8, or maxContext "),
-        (None, ["--max-context", "98304"], 1, "fits with quantization: int4, or maxContext "),
+        (None, ["--max-context", "57344"], 1, f"fits with quantization: fp8, or {KV_FP8}, or maxContext "),
+        (None, ["--max-context", "98304"], 1, "fits with quantization: int4, or kvCacheDtype: nvfp4, or max"),
         (
             None,
             ["--max-context", "98304", "--quantization", "fp8"],
             1,
-            "fits with quantization: int4, or max",
+            f"quantization: int4, or {KV_FP8}",
         ),
+        # neither alone: both, which keep the context, before a shorter one
+        (None, ["--max-context", "131072"], 1, f"fits with quantization: fp8 and {KV_FP8}, or maxContext "),
         # a quantized one: never another format
-        (FP8, ["--max-context", "98304"], 1, "free; fits with maxContext "),
-        (
-            FP8,
-            ["--max-context", "57344", "--quantization", "bf16"],
-            1,
-            "fits with quantization: auto, or max",
-        ),
+        (FP8, ["--max-context", "98304"], 1, f"free; fits with {KV_FP8}, or maxContext "),
+        (FP8, ["--max-context", "57344", "--quantization", "bf16"], 1, "fits with quantization: auto, or kv"),
         (FP8, ["--quantization", "int4"], 2, "the checkpoint is quantized already (fp8, fp8)"),
         (FP8, ["--quantization", "fp8"], 0, "with weights in fp8_block"),
     ],
@@ -166,9 +164,9 @@ def test_a_proposal_is_the_smallest_change_that_the_checkpoint_allows(
 @pytest.mark.parametrize(
     ("formats", "arguments", "code", "said"),
     [
-        ((), ["--max-context", "57344"], 1, "free; fits with maxContext "),
+        ((), ["--max-context", "57344"], 1, f"free; fits with {KV_FP8}, or maxContext "),
         ((), ["--quantization", "fp8"], 2, "fp8 cannot be served on this device yet; available: bf16."),
-        (("int8",), ["--max-context", "57344"], 1, "fits with quantization: int8, or maxContext "),
+        (("int8",), ["--max-context", "57344"], 1, f"fits with quantization: int8, or {KV_FP8}"),
     ],
 )
 def test_nothing_is_offered_that_the_card_has_no_kernels_for(
