@@ -58,6 +58,11 @@ class Card:
         return self.memory_mib * MIB
 
     @property
+    def has_bf16(self) -> bool:
+        """Whether its tensor cores multiply bf16, which every kernel needs."""
+        return self.capability >= _AMPERE
+
+    @property
     def support(self) -> Support:
         """Whether models run on it, have not been tried on it, or are refused."""
         return "runs" if self.hardware in TRIED else "untried" if self.hardware in COMPILED else "refused"

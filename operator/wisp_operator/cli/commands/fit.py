@@ -137,9 +137,10 @@ def _caution(card: Card) -> str:
     """Caution about a card on which no model has run; empty for others."""
     major, minor = card.capability
     if card.support == "refused":
+        lack = "" if card.has_bf16 else ", which has no bf16: quantized weights are multiplied in it too"
         return (
             f"But the runtime refuses the {card.name}: there are no kernels for compute capability "
-            f"{major}.{minor}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
+            f"{major}.{minor}{lack}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
         )
     if card.support == "untried":
         return (
