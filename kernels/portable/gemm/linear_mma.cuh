@@ -7,26 +7,12 @@
 #pragma once
 
 #include "copy/async_copy.cuh"
-#include "math/bf16.cuh"
 #include "mma/warp_mma.cuh"
+#include "mma_output.cuh"
 #include "sync/pdl.cuh"
 
 namespace portable {
 
-enum class Store { kPlain, kGated, kFloat32 };
-
-// By value, as ops/cuda/gemm/portable_linear.py fills it.
-struct GemmArgs {
-  const unsigned char* weight;
-  const bf16* bias;  // [rows] in the weight's row order, or null
-  void* out;
-  float4* partials;    // [tiles, splits of a tile, sums of a thread / 4, kGemmThreads]
-  unsigned* arrivals;  // [tiles], zero before and after
-  long long x_stride;  // elements
-  int rows, inputs, tokens;
-};
-
-constexpr int kGemmThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
 constexpr int kBlockRows = 64, kStepBytes = 128, kBlockBytes = kBlockRows * kStepBytes;  // of the tiled layout
 
 template <int kTileTokens>
@@ -41,20 +27,19 @@ struct TileShape {
   static constexpr int kM = kWarpRows / 16, kN = kWarpTokens / 8;
 };
 
-// The tile of one block and its threads' share. Token tiles are blockIdx.x, row tiles blockIdx.y, K-ranges blockIdx.z.
+// The tile of one block and its threads' share.
 template <class Tile>
-struct CtaTile {
-  const GemmArgs& a;
-  int lane, warp_row, warp_token;  // the warp's first row and token in the tile
-  int first, steps, k_tiles;       // first step and number of steps of this K-range; steps of all K
-  const unsigned char* weights;    // next source of this thread's copies
+struct CtaTile : TileOutput<Tile> {
+  using TileOutput<Tile>::a;
+  using TileOutput<Tile>::lane;
+  using TileOutput<Tile>::warp_row;
+  using TileOutput<Tile>::warp_token;
+  int first, steps, k_tiles;     // first step and number of steps of this K-range; steps of all K
+  const unsigned char* weights;  // next source of this thread's copies
   const bf16* tokens;
   int column;  // column of `tokens`
 
-  __device__ CtaTile(const bf16* x, const GemmArgs& a) : a(a) {
-    const int warp = threadIdx.x / 32;
-    lane = threadIdx.x % 32;
-    warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows, warp_token = warp % Tile::kWarpsAcross * Tile::kWarpTokens;
+  __device__ CtaTile(const bf16* x, const GemmArgs& a) : TileOutput<Tile>(a) {
     k_tiles = (a.inputs + 63) / 64;
     first = begin(blockIdx.z), steps = begin(blockIdx.z + 1) - first;
     weights = a.weight + (blockIdx.y * 2ll * k_tiles + first) * kBlockBytes + threadIdx.x * 16;
@@ -116,70 +101,6 @@ struct CtaTile {
         for (int m = 0; m < Tile::kM; m++) {
           mma_16x8x16(sums[m][n], w[m], t);
           if (n + 1 < Tile::kN) mma_16x8x16(sums[m][(n + 1) % Tile::kN], w[m], t + 2);
-        }
-      }
-    }
-  }
-
-  // Store the partial sums of this K-range and arrive. Returns true in the last block, which then has the sums over all
-  // of K, added in the order of K: the same bits whichever block is last.
-  __device__ bool combine(float (&sums)[Tile::kM][Tile::kN][4]) const {
-    constexpr int kVectors = Tile::kM * Tile::kN;
-    const int tile = blockIdx.y * gridDim.x + blockIdx.x, splits = gridDim.z;
-    float4* first = a.partials + static_cast<size_t>(tile) * splits * kVectors * kGemmThreads + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < kVectors; i++) {
-      const float* s = sums[i / Tile::kN][i % Tile::kN];
-      __stcg(first + (blockIdx.z * kVectors + i) * kGemmThreads, make_float4(s[0], s[1], s[2], s[3]));
-    }
-    __threadfence();
-    __syncthreads();
-    if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(a.arrivals + tile, 1) == splits - 1)) return false;
-    __threadfence();
-    if (threadIdx.x == 0) a.arrivals[tile] = 0;
-#pragma unroll
-    for (int i = 0; i < kVectors; i++) {
-      float* s = sums[i / Tile::kN][i % Tile::kN];
-      s[0] = s[1] = s[2] = s[3] = 0.f;
-    }
-#pragma unroll(kVectors < 4 ? 4 : 1)
-    for (int split = 0; split < splits; split++) {
-#pragma unroll
-      for (int i = 0; i < kVectors; i++) {
-        float* s = sums[i / Tile::kN][i % Tile::kN];
-        const float4 v = __ldcg(first + (split * kVectors + i) * kGemmThreads);
-        s[0] += v.x, s[1] += v.y, s[2] += v.z, s[3] += v.w;
-      }
-    }
-    return true;
-  }
-
-  // A thread's sums of a fragment are rows `row` and `row + 8` of two neighbouring tokens.
-  template <Store kStore>
-  __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4]) const {
-#pragma unroll
-    for (int m = 0; m < Tile::kM; m++) {
-      const int row = blockIdx.y * kTileRows + warp_row + m * 16 + lane / 4;
-      if (row >= a.rows) continue;
-      const bool has_right = row + 8 < a.rows;
-      const float left = a.bias ? __bfloat162float(a.bias[row]) : 0.f;
-      const float right = a.bias && has_right ? __bfloat162float(a.bias[row + 8]) : 0.f;
-#pragma unroll
-      for (int i = 0; i < Tile::kN * 2; i++) {
-        const int token = blockIdx.x * Tile::kTokens + warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (token >= a.tokens) continue;
-        const float s = sums[m][i / 2][i % 2] + left, t = sums[m][i / 2][i % 2 + 2] + right;
-        if constexpr (kStore == Store::kGated) {
-          bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * (a.rows / 2) + row / 16 * 8 + row % 16;
-          *y = __float2bfloat16_rn(__fdividef(s, 1.f + __expf(-s)) * t);
-        } else if constexpr (kStore == Store::kPlain) {
-          bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * a.rows + row;
-          y[0] = __float2bfloat16_rn(s);
-          if (has_right) y[8] = __float2bfloat16_rn(t);
-        } else {
-          float* y = static_cast<float*>(a.out) + static_cast<size_t>(token) * a.rows + row;
-          y[0] = s;
-          if (has_right) y[8] = t;
         }
       }
     }

@@ -1,0 +1,103 @@
+// mma_output.cuh: last steps of a GEMM tile on mma.sync: combining partial sums of K-ranges, epilogue, store.
+#pragma once
+
+#include "math/bf16.cuh"
+
+namespace portable {
+
+enum class Store { kPlain, kGated, kFloat32 };
+
+// By value, as ops/cuda/gemm/portable_linear.py fills it.
+struct GemmArgs {
+  const unsigned char* weight;
+  const bf16* bias;  // [rows] in the weight's row order, or null
+  void* out;
+  float4* partials;    // [tiles, splits of a tile, sums of a thread / 4, kGemmThreads]
+  unsigned* arrivals;  // [tiles], zero before and after
+  long long x_stride;  // elements
+  int rows, inputs, tokens;
+};
+
+constexpr int kGemmThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
+
+// A thread's sums of a tile: kM fragments of 16 rows by kN of 8 tokens, from `warp_row` and `warp_token` on. Token
+// tiles are blockIdx.x, row tiles blockIdx.y, K-ranges blockIdx.z.
+template <class Tile>
+struct TileOutput {
+  const GemmArgs& a;
+  int lane, warp_row, warp_token;  // the warp's first row and token in the tile
+
+  __device__ explicit TileOutput(const GemmArgs& a) : a(a) {
+    const int warp = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+    warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows, warp_token = warp % Tile::kWarpsAcross * Tile::kWarpTokens;
+  }
+
+  // Store the partial sums of this K-range and arrive. Returns true in the last block, which then has the sums over all
+  // of K, added in the order of K: the same bits whichever block is last.
+  __device__ bool combine(float (&sums)[Tile::kM][Tile::kN][4]) const {
+    constexpr int kVectors = Tile::kM * Tile::kN;
+    const int tile = blockIdx.y * gridDim.x + blockIdx.x, splits = gridDim.z;
+    float4* first = a.partials + static_cast<size_t>(tile) * splits * kVectors * kGemmThreads + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+      const float* s = sums[i / Tile::kN][i % Tile::kN];
+      __stcg(first + (blockIdx.z * kVectors + i) * kGemmThreads, make_float4(s[0], s[1], s[2], s[3]));
+    }
+    __threadfence();
+    __syncthreads();
+    if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(a.arrivals + tile, 1) == splits - 1)) return false;
+    __threadfence();
+    if (threadIdx.x == 0) a.arrivals[tile] = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+      float* s = sums[i / Tile::kN][i % Tile::kN];
+      s[0] = s[1] = s[2] = s[3] = 0.f;
+    }
+#pragma unroll(kVectors < 4 ? 4 : 1)
+    for (int split = 0; split < splits; split++) {
+#pragma unroll
+      for (int i = 0; i < kVectors; i++) {
+        float* s = sums[i / Tile::kN][i % Tile::kN];
+        const float4 v = __ldcg(first + (split * kVectors + i) * kGemmThreads);
+        s[0] += v.x, s[1] += v.y, s[2] += v.z, s[3] += v.w;
+      }
+    }
+    return true;
+  }
+
+  // A thread's sums of a fragment are rows `row` and `row + 8` of two neighbouring tokens. `scales` are the rows', if
+  // any.
+  template <Store kStore>
+  __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4], const float* scales = nullptr) const {
+#pragma unroll
+    for (int m = 0; m < Tile::kM; m++) {
+      const int row = blockIdx.y * kTileRows + warp_row + m * 16 + lane / 4;
+      if (row >= a.rows) continue;
+      const bool has_right = row + 8 < a.rows;
+      const float left = a.bias ? __bfloat162float(a.bias[row]) : 0.f;
+      const float right = a.bias && has_right ? __bfloat162float(a.bias[row + 8]) : 0.f;
+      const float left_scale = scales ? scales[row] : 1.f, right_scale = scales && has_right ? scales[row + 8] : 1.f;
+#pragma unroll
+      for (int i = 0; i < Tile::kN * 2; i++) {
+        const int token = blockIdx.x * Tile::kTokens + warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (token >= a.tokens) continue;
+        const float s = sums[m][i / 2][i % 2] * left_scale + left, t = sums[m][i / 2][i % 2 + 2] * right_scale + right;
+        if constexpr (kStore == Store::kGated) {
+          bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * (a.rows / 2) + row / 16 * 8 + row % 16;
+          *y = __float2bfloat16_rn(__fdividef(s, 1.f + __expf(-s)) * t);
+        } else if constexpr (kStore == Store::kPlain) {
+          bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * a.rows + row;
+          y[0] = __float2bfloat16_rn(s);
+          if (has_right) y[8] = __float2bfloat16_rn(t);
+        } else {
+          float* y = static_cast<float*>(a.out) + static_cast<size_t>(token) * a.rows + row;
+          y[0] = s;
+          if (has_right) y[8] = t;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace portable
