@@ -61,12 +61,12 @@ class Emulated:
         kernel: str,
         arguments: list[ctypes.Structure],
         *,
-        blocks: int,
+        blocks: int | tuple[int, int, int],
         threads: int,
-        cluster: int,
+        cluster: int = 1,
         seed: int,
     ) -> None:
-        """Run a grid.
+        """Run a grid of ``blocks``.
 
         Raises:
             DidNotEnd: says which thread ended it, and why.
@@ -74,7 +74,8 @@ class Emulated:
         launch = getattr(self._library, f"launch_{kernel}")
         launch.restype = ctypes.c_char_p
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-        if why := launch(blocks, threads, cluster, seed, pointers):
+        grid = (ctypes.c_uint * 3)(*((blocks, 1, 1) if isinstance(blocks, int) else blocks))
+        if why := launch(grid, threads, cluster, seed, pointers):
             raise DidNotEnd(why.decode())
 
 

@@ -176,6 +176,7 @@ std::byte* Machine::resolve(uint32_t address) {
 void Machine::copy_async(std::function<void()> copy) {
   if (current->copies.empty()) copiers_.push_back(current);
   current->copies.push_back(std::move(copy));
+  current->issued++;
 }
 
 // Some copies arrive, and some stores are seen, in any order but that of one thread's cp.async.

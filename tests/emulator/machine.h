@@ -36,6 +36,8 @@ struct Fiber {
   // Warpgroup MMAs that are issued and not run, in groups; the last is not committed yet.
   std::vector<std::vector<std::function<void()>>> wgmmas;
   std::deque<std::function<void()>> copies;  // cp.async, and what shall follow it
+  size_t issued = 0;                         // copies, landed ones too
+  std::vector<size_t> groups;                // `issued` at each cp.async.commit_group
   bool polls = false;                        // it looked in vain
 };
 
@@ -57,6 +59,7 @@ struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Warp> warps;
   Barrier barriers[16], cluster_barrier;  // the latter of rank 0 counts
+  bool claims[2] = {};                    // of __syncthreads_or, in turns
 };
 
 struct Store {  // relaxed, not yet seen by others

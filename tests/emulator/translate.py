@@ -20,8 +20,9 @@ _KERNEL = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\([^)]*\)\s*(\w+)
 _OPERAND = re.compile(r"%(\d+)|(?<![\w.%])(0x[0-9A-F]+|\d+)\b")
 
 _LAUNCH = """
-extern "C" const char* launch_{name}(int blocks, int threads, int cluster, unsigned seed, void** arguments) {{
-  return emulator::launch({name}, blocks, threads, cluster, seed, arguments);
+extern "C" const char* launch_{name}(
+    const unsigned* grid, int threads, int cluster, unsigned seed, void** arguments) {{
+  return emulator::launch({name}, grid, threads, cluster, seed, arguments);
 }}
 """
 

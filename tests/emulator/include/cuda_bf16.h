@@ -26,6 +26,10 @@ inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) {
   return value.bits;
 }
 
+inline __nv_bfloat16 __float2bfloat16_rn(float value) {
+  return __float2bfloat16(value);
+}
+
 inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
   return {__float2bfloat16(low), __float2bfloat16(high)};
 }

@@ -27,6 +27,9 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -50,6 +53,9 @@ inline unsigned min(unsigned a, unsigned b) {
   return a < b ? a : b;
 }
 
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
 inline float rsqrtf(float x) {
   return 1.f / std::sqrt(x);
 }
@@ -63,6 +69,15 @@ template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
+template <class T>
+T __ldg(const T* from) {
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(T)) emulator::machine.fault("a load from no multiple of its size");
+  return *from;
+}
+template <class T>
+void __stcg(T* to, const T& value) {
+  *to = value;
+}
 
 inline size_t __cvta_generic_to_shared(const void* address) {
   return size_t(static_cast<const std::byte*>(address) - emulator::machine.current->block->shared);
@@ -71,6 +86,17 @@ inline size_t __cvta_generic_to_shared(const void* address) {
 inline void __syncthreads() {
   emulator::machine.order_stores();
   emulator::machine.wait_for(emulator::machine.current->block->barriers[0], int(blockDim.x));
+}
+
+inline bool __syncthreads_or(bool claim) {
+  emulator::Block& block = *emulator::machine.current->block;
+  bool& any = block.claims[block.barriers[0].generation % 2];
+  any |= claim;
+  __syncthreads();
+  const bool result = any;
+  __syncthreads();
+  any = false;
+  return result;
 }
 
 // Warps: a lane shows its words, all come together, then each looks.
@@ -129,6 +155,14 @@ inline unsigned atomicExch(unsigned* at, unsigned value) {
   const unsigned before = *at;
   *at = value;
   return before;
+}
+inline unsigned atomicAdd(unsigned* at, unsigned more) {
+  const unsigned before = *at;
+  *at += more;
+  return before;
+}
+inline void __threadfence() {
+  emulator::machine.release();
 }
 inline void __threadfence_system() {
   emulator::machine.release();

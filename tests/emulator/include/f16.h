@@ -1,10 +1,12 @@
-// f16.h: f16 and E4M3 as floats, and PTX's arithmetic on pairs of f16.
+// f16.h: f16 and E4M3 as floats, and PTX's arithmetic on pairs of f16 and of bf16.
 #pragma once
 
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include "cuda_bf16.h"
 
 namespace emulator {
 
@@ -97,4 +99,21 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t word = 0;
   for (int i = 0; i < 4; i++) word |= uint32_t(bytes >> (selector >> (4 * i) & 7) * 8 & 255) << (8 * i);
   return word;
+}
+// A nibble of 8 and more repeats the sign of the byte that it names.
+inline void ptx_prmt_b32(uint32_t& word, uint32_t low, uint32_t high, uint32_t selector) {
+  const uint32_t bytes = __byte_perm(low, high, selector);
+  word = 0;
+  for (int i = 0; i < 32; i += 8) {
+    const uint32_t byte = bytes >> i & 255, is_sign = selector >> (i / 2) & 8;
+    word |= (is_sign ? (byte & 128 ? 255u : 0u) : byte) << i;
+  }
+}
+// A double has all bits of a times b, and of their sum with c all that a bf16 keeps.
+inline void ptx_fma_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b, uint32_t c) {
+  const auto half = [](uint32_t pair, int i) { return double(__bfloat162float({uint16_t(pair >> i)})); };
+  const auto bits = [&](int i) {
+    return uint32_t(__float2bfloat16(float(half(a, i) * half(b, i) + half(c, i))).bits) << i;
+  };
+  word = bits(0) | bits(16);
 }

@@ -18,11 +18,12 @@ void call(void (*kernel)(A...), void** arguments, std::index_sequence<kIndex...>
   kernel(*static_cast<A*>(arguments[kIndex])...);
 }
 
-// Returns why the grid did not come to its end, or "".
+// Returns why the grid, of three counts of blocks, did not come to its end, or "".
 template <class... A>
-const char* launch(void (*kernel)(A...), int blocks, int threads, int cluster, unsigned seed, void** arguments) {
+const char* launch(void (*kernel)(A...), const unsigned* grid, int threads, int cluster, unsigned seed,
+                   void** arguments) {
   static std::string ended;
-  machine.grid = {unsigned(blocks), 1, 1}, machine.block_shape = {unsigned(threads), 1, 1};
+  machine.grid = {grid[0], grid[1], grid[2]}, machine.block_shape = {unsigned(threads), 1, 1};
   machine.cluster_size = cluster;
   machine.seed(seed);
   ended = machine.run([&] { call(kernel, arguments, std::index_sequence_for<A...>{}); });

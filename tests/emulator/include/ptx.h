@@ -202,10 +202,15 @@ inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from, uint32_
 inline void ptx_cp_async_cg_shared_global_L2__128B(uint32_t to, const void* from, uint32_t most, uint32_t bytes) {
   ptx_cp_async_cg_shared_global(to, from, most, bytes);
 }
-inline void ptx_cp_async_commit_group() {}
-inline void ptx_cp_async_wait_group(int pending) {
-  if (pending > 0) emulator::machine.fault("cp.async.wait_group of more than none is not emulated");
-  while (!emulator::machine.current->copies.empty()) emulator::machine.poll();
+inline void ptx_cp_async_commit_group() {
+  emulator::Fiber& self = *emulator::machine.current;
+  self.groups.push_back(self.issued);
+}
+inline void ptx_cp_async_wait_group(size_t pending) {
+  const emulator::Fiber& self = *emulator::machine.current;
+  if (self.groups.size() <= pending) return;
+  const size_t first = self.groups[self.groups.size() - 1 - pending];
+  while (self.issued - self.copies.size() < first) emulator::machine.poll();
 }
 inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes_L2__cache_hint(
     uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) {
