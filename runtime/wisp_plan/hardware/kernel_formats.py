@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+
+_EVERY = ("bf16", *PACKED_FORMATS)
+
 KERNEL_FORMATS: Mapping[str, tuple[str, ...]] = {
-    "hopper": (
-        *("bf16", "fp8", "fp8_block", "int8"),
-        *("int4", "int4_zero", "int4_g64", "int4_g64_zero", "int4_g32", "int4_g32_zero"),
-        *("mxfp4", "nvfp4"),
-    ),
-    "ada": ("bf16",),
-    "ampere": ("bf16",),
+    "hopper": _EVERY,
+    "ada": _EVERY,
+    "ampere": _EVERY,
 }
 """Formats by kernel folder: ``bf16`` and packed formats (:mod:`wisp_plan.quantization.packed_format`).
 

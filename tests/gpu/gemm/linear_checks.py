@@ -22,21 +22,21 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 
 def check_linear(device, linear, outputs, inputs, tokens):
     case = Case(device, outputs, inputs)
-    _check_each(case, linear, case.matmul, (case.outputs, BF16, "test.y"), tokens, SUMS)
+    check_each(case, linear, case.matmul, (case.outputs, BF16, "test.y"), tokens, SUMS)
 
 
 def check_swiglu(device, linear, half, inputs, tokens):
     case = Case(device, 2 * half, inputs, "gate_up_interleaved")
-    _check_each(case, linear.swiglu, case.gated, (case.outputs // 2, BF16, "test.y"), tokens, SIGMOID)
+    check_each(case, linear.swiglu, case.gated, (case.outputs // 2, BF16, "test.y"), tokens, SIGMOID)
 
 
 def check_logits(device, linear, vocab, inputs, tokens):
     case = Case(device, vocab, inputs)
     out = case.outputs, np.float32, "test.logits"
-    _check_each(case, linear.logits, case.matmul, out, tokens, SUMS)
+    check_each(case, linear.logits, case.matmul, out, tokens, SUMS)
 
 
-def _check_each(case, multiply, expected, out, tokens, absolute):
+def check_each(case, multiply, expected, out, tokens, absolute):
     """At each number of ``tokens``; ``out`` is the columns, the dtype and the buffer of the result."""
     columns, dtype, name = out
     for count in tokens:

@@ -140,9 +140,11 @@ def test_a_card_is_proposed_by_what_it_would_hold_itself(spec_of, monkeypatch):
     plain = spec_of("llama-3-8b", num_hidden_layers=130)  # 57 GiB in bf16, 30 in FP8
     stored = replace(plain, quantization=Quantization("fp8", rules))
     request = request_of(max_context=4096)
-    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 65 GiB (e.g. A100-80GB)"
-    monkeypatch.setitem(KERNEL_FORMATS, "ada", ("bf16", "fp8_block"))
+    monkeypatch.setitem(KERNEL_FORMATS, "ampere", ("bf16",))
     assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 36 GiB (e.g. L40S)"
+    monkeypatch.setitem(KERNEL_FORMATS, "ada", ("bf16",))
+    monkeypatch.setitem(KERNEL_FORMATS, "hopper", ("bf16",))
+    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 65 GiB (e.g. A100-80GB)"
     assert dict(on("l4", plain, request).remedies[0].changes) == {"gpu": "A100-80GB"}
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -204,13 +205,32 @@ def test_the_portable_kernels_get_the_address_of_the_tokens(portable, gemm):
     assert launched[1][0] == "linear_logits_mma_n32"
 
 
+def test_portable_quantized_matrices_of_a_shape_have_a_launch_a_format(portable, gemm):
+    quantized = importlib.import_module("wisp_runtime.ops.cuda.weights.quantized")
+    launched = []
+    multiply, x = portable.PortableLinear(make_device(launched)), gemm.tokens(80)
+    for address, name in ((1 << 30, "int4_zero"), (2 << 30, "int4"), (3 << 30, "fp8"), (4 << 30, "int4")):
+        storage = FakeArray((1,), np.dtype(np.uint8), memory(address))
+        packed = PACKED_FORMATS[name]
+        multiply(x, quantized.QuantizedStorage(storage, 512, 512, "plain", packed), out_name="y")
+        entry, _, _, tokens, arguments = launched[-1]
+        assert entry == f"{name}linear_mma_{'fp8' if name == 'fp8' else 'int4'}_n128"
+        assert (tokens, arguments.weight) == (x.data.ptr, address)
+        assert (arguments.slice_bytes, arguments.zero_points > 0) == (packed.slice_bytes, name == "int4_zero")
+        assert arguments.row_scales == packed.sections(512, 512)[1]
+
+
 @pytest.mark.parametrize("sms", [1, 58, 132])
-def test_a_portable_gemm_fits_its_block_and_the_workspace(portable, linear, sms):
+@pytest.mark.parametrize("name", ["bf16", "int8", "int4"])
+def test_a_portable_gemm_fits_its_block_and_the_workspace(portable, linear, name, sms):
+    plan = portable.plan_portable
+    if name != "bf16":
+        plan = partial(portable.plan_quantized, PACKED_FORMATS[name])
     tiling = importlib.import_module("wisp_runtime.ops.cuda.gemm.tiling")
     for rows, inputs in ((8, 72), (576, 576), (1000, 4096), (6144, 4096), (4096, 14336), (128256, 4096)):
         for tokens in (1, 8, 9, 33, 64, 65, 80, 96, 97, 128, 129, 300, 2051, 131072):
             gemm = tiling.GemmShape(rows, inputs, tokens)
-            chosen = portable.plan_portable(gemm, sms)
+            chosen = plan(gemm, sms)
             n_tiles, m_tiles, splits = chosen.grid
             assert n_tiles * chosen.block_n >= tokens
             assert m_tiles * BLOCK_M >= rows

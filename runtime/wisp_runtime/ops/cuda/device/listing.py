@@ -13,6 +13,8 @@ from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Absent, Source
 def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """Return a row for each op of the kernels for every model, and for each kernel of one model alone.
 
+    Of a weight format other than bf16 there are the ops that read it; all others are bf16's.
+
     Args:
         catalogue: the kernel folders.
         architectures: architectures to list; all if there are none.
@@ -35,8 +37,18 @@ def rows(catalogue: Catalogue, architectures: Sequence[str], folder: Path) -> li
         for arch in architectures or known
         for model, weight_format in catalogue.sets(known[arch].name)
         for op, chosen in catalogue.resolve(known[arch].name, weight_format, model).items()
-        if model == EVERY_MODEL or (isinstance(chosen, Source) and chosen.model == model)
+        if _is_own(chosen, model, weight_format)
     ]
+
+
+def _is_own(chosen: Source | Absent, model: str, weight_format: str) -> bool:
+    if model == EVERY_MODEL and weight_format == "bf16":
+        return True
+    return (
+        isinstance(chosen, Source)
+        and chosen.model == model
+        and (model != EVERY_MODEL or bool(chosen.formats))
+    )
 
 
 def _facts(catalogue: Catalogue, chosen: Source | Absent, arch: str, folder: Path) -> dict[str, Any]:

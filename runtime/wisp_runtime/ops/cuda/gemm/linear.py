@@ -200,7 +200,7 @@ class Linear:
                 self._launches, key, self._launch(op, x, weight, out, partials, arrivals, codes)
             )
         launch.arguments.weight, launch.arguments.bias = storage, added
-        if packed:
+        if launch.quantized is not None:
             launch.quantized.point_to(storage)
             more = launch.quantized, *more
         launch.kernel.launch(

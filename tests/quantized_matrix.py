@@ -1,0 +1,42 @@
+"""Random quantized matrices whose codes, scales and zero points take every value that kernels must read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix
+
+_NAN, _ROWS, _COLUMNS = 0x7F, 128, 128  # E4M3's NaN without its sign; a block of FP8
+
+
+def quantized_matrix(packed: PackedFormat, outputs: int, inputs: int, seed: int = 0) -> QuantizedMatrix:
+    """Make a matrix, some of whose groups have a scale of 0; no E4M3 is NaN."""
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, 1 << packed.bits, (outputs, inputs), dtype=np.uint8)
+    if packed.numbers == "e4m3":
+        codes[codes & _NAN == _NAN] = 0
+    rows = random.uniform(0.5, 2, outputs).astype(np.float32) * np.float32(inputs**-0.5)
+    groups = outputs, -(-inputs // (packed.group or inputs))
+    zeros = blocks = None
+    if packed.has_zero_points:
+        zeros = random.integers(0, 17, groups, dtype=np.uint8)
+    if packed.has_block_scales:
+        shape = -(-outputs // _ROWS), -(-inputs // _COLUMNS)
+        blocks = random.uniform(0.5, 2, shape).astype(np.float32).repeat(_ROWS, axis=0)[:outputs]
+    return QuantizedMatrix(codes, rows, _group_scales(packed, groups, random), zeros, blocks)
+
+
+def _group_scales(
+    packed: PackedFormat, shape: tuple[int, int], random: np.random.Generator
+) -> np.ndarray | None:
+    match packed.group_scales:
+        case "f16":
+            return random.uniform(-0.01, 0.1, shape).astype(np.float16)
+        case "exponent":
+            return random.integers(0, 27, shape, dtype=np.uint8)
+        case "e4m3":
+            scales = random.integers(0x30, 0xF8, shape, dtype=np.uint8)
+            scales[random.random(shape) < 0.1] = 0
+            return scales
+    return None
