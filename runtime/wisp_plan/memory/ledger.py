@@ -7,7 +7,7 @@ context are estimates on the safe side, the latter replaced by a runtime's measu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.batch_buckets import buckets
@@ -19,7 +19,7 @@ from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
-from wisp_plan.weights.sizes import Device, weight_bytes
+from wisp_plan.weights.sizes import Device, code_columns, weight_bytes
 
 CONTEXT_BYTES = 640 * MIB
 """CUDA's context with kernels and libraries; an H200 (driver 580.159) shows 527 MiB bare, 603 with cuBLAS."""
@@ -195,7 +195,9 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     """Count the scratch memory of the largest step."""
     if options.device == "cpu":
         return cpu_bytes(spec, options.step)
-    return sum(buffer.size_bytes for buffer in gpu_buffers(spec, options.step))
+    columns = code_columns(spec, options.quantization, options.formats)
+    step = replace(options.step, code_columns=columns)
+    return sum(buffer.size_bytes for buffer in gpu_buffers(spec, step))
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:

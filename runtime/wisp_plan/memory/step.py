@@ -21,6 +21,7 @@ class StepSizes:
         block_tokens: Tb.
         sm_count: SMs of the GPU.
         kv: formats of the caches that it reads; layers that differ have block tables of their own.
+        code_columns: inputs of the widest E4M3 matrix, whose activations are E4M3 too; 0: there is none.
     """
 
     max_tokens: int
@@ -29,3 +30,4 @@ class StepSizes:
     block_tokens: int
     sm_count: int = MAX_SM_COUNT
     kv: KvLayers = PLAIN_LAYERS
+    code_columns: int = 0

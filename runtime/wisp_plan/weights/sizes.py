@@ -72,6 +72,14 @@ def _lacking(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> st
     return f"; no kernels for {lacking} on this GPU" if lacking else ""
 
 
+@lru_cache(maxsize=256)
+def code_columns(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> int:
+    """Return the inputs of the widest matrix that is held in E4M3; 0: none is. Arguments as above."""
+    weights = held_weights(spec, quantization, formats)
+    widths = [weight.shape[-1] for weight in weights if weight.held and weight.held.numbers == "e4m3"]
+    return max(widths, default=0)
+
+
 def parameters(spec: ModelSpec) -> int:
     """Count the parameters of ``spec``; tied embeddings count once."""
     return sum(math.prod(weight.shape) for weight in declare(spec))

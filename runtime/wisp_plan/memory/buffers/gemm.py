@@ -15,7 +15,7 @@ BLOCK_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
-    """Return the results of a layer's GEMMs, the logits, and the buffers of split-K tiles."""
+    """Return the results of a layer's GEMMs, the logits, split-K tiles, and activations in E4M3."""
     tokens = step.max_tokens
     qkv = widest(spec, "query_size") + 2 * widest(spec, "kv_size")
     return (
@@ -24,6 +24,7 @@ def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
         Buffer("swiglu", (tokens, widest_ffn(spec)), "bfloat16"),
         Buffer("logits", (step.max_sequences, spec.vocab), "float32"),
         *split_k(tokens, step.sm_count),
+        *(token_codes(tokens, step.code_columns) if step.code_columns else ()),
     )
 
 

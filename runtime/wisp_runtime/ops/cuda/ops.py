@@ -106,9 +106,9 @@ class CudaOps(Arenas):
 
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate the buffers of every op, and make the sampler."""
-        step = replace(step, sm_count=self.gpu.sm_count)
+        step = replace(step, sm_count=self.gpu.sm_count, code_columns=self.code_columns)
         self.make_sampler(spec.vocab, step.max_sequences)
-        self._linear.reserve(step.max_tokens)
+        self._linear.reserve(step.max_tokens, self.code_columns)
         self.gpu.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
         if step.kv.inner.is_quantized:
             self.gpu.kernels.require(*NEEDED_BY_QUANTIZED_KV)
@@ -124,7 +124,9 @@ class CudaOps(Arenas):
             raise ConfigError(
                 "--deterministic is for Hopper GPUs (H100, H200): other kernels split their sums."
             )
-        self._linear = Linear(self.gpu, data_parallel_plan, quantized_planner=unsplit_quantized)
+        self._linear = Linear(
+            self.gpu, data_parallel_plan, quantized_planner=unsplit_quantized, rounds_tokens=False
+        )
         self._prefill_attention.set_batch_invariant()
         self._max_fused_rope_tokens = 0
 

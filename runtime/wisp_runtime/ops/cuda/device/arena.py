@@ -49,11 +49,15 @@ class Arenas:
     Args:
         device: the open GPU.
         fuses_rope: whether its GEMMs can apply RoPE, for which rows are interleaved.
+
+    Attributes:
+        code_columns: inputs of the widest E4M3 matrix, where its activations can be E4M3 too.
     """
 
     def __init__(self, device: Gpu, *, fuses_rope: bool) -> None:
         self._device, self._fuses_rope = device, fuses_rope
         self._formats: set[str] = set()
+        self.code_columns = 0
 
     def row_permutation(self, weight: WeightSpec) -> RowPermutation:
         """Return the permutation that the GEMM of a weight reads; plain where it does not apply RoPE."""
@@ -109,6 +113,8 @@ class Arenas:
                 octets = cp.ndarray((matrix_bytes,), np.dtype(np.uint8), memory)
                 quantized = QuantizedStorage(octets, outputs, inputs, permutation, weight.held)
                 clear_padding(self._device, quantized)
+                if weight.held.numbers == "e4m3" and self._device.kernels.has("quantize_tokens"):
+                    self.code_columns = max(self.code_columns, inputs)
                 matrices.append(quantized)
         return tuple(matrices) if leading else matrices[0]
 

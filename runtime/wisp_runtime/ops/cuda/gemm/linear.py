@@ -50,6 +50,7 @@ class Linear:
         shared_bytes: shared memory that a thread block may have; with less than half of an SM's, the blocks
             of two small-N GEMMs run there side by side. None means all.
         quantized_planner: choice of a tiling where weights are quantized.
+        rounds_tokens: whether many activations are rounded to E4M3 where the weights are E4M3.
     """
 
     fuses_rope = True
@@ -60,10 +61,11 @@ class Linear:
         planner: Callable[[GemmShape, int], GemmPlan] = plan,
         shared_bytes: int | None = None,
         quantized_planner: QuantizedPlanner = plan_quantized,
+        rounds_tokens: bool = True,
     ) -> None:
         self._device, self._workspace, self._planner = device, device.workspace, planner
         self._quantized_planner = quantized_planner
-        self._token_codes = TokenCodes(device)
+        self._token_codes, self._rounds_tokens = TokenCodes(device), rounds_tokens
         self._shared_bytes = shared_bytes or device.shared_bytes
         self._launches: dict[Any, Launch] = {}
         self._rotary = RotaryArguments()
@@ -217,7 +219,9 @@ class Linear:
     def _codes(self, op: str, x: Array, weight: Matrix) -> Codes | None:
         """Return ``x`` in E4M3 where that is faster, and there is memory for it."""
         codes = self._token_codes
-        if not isinstance(weight, QuantizedStorage) or weight.packed.numbers != "e4m3":
+        if not (self._rounds_tokens and isinstance(weight, QuantizedStorage)):
+            return None
+        if weight.packed.numbers != "e4m3":
             return None
         if len(x) < MIN_W8A8_TOKENS or len(x) > codes.max_tokens or weight.inputs > codes.max_columns:
             return None
