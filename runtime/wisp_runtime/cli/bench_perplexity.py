@@ -41,13 +41,13 @@ def command(folders: tuple[Path, ...], text: Path, as_json: bool, **options: Any
     """
     with reported_failures():
         from wisp_runtime.bench.perplexity import perplexity_of
+        from wisp_runtime.models.text_tokens import read_text
 
+        content = read_text(text)
         for folder in folders:
             began_s = time.monotonic()
             with counted(f"predicting with {folder.name}") as on_progress:
-                found = perplexity_of(
-                    folder, text.read_text(encoding="utf-8"), on_progress=on_progress, **options
-                )
+                found = perplexity_of(folder, content, on_progress=on_progress, **options)
             took_s = time.monotonic() - began_s
             facts = {"folder": str(folder), "perplexity": round(found.value, 4), "tokens": found.tokens}
             if as_json:

@@ -71,19 +71,15 @@ def command(source: str, target: Path, as_json: bool, **options: Any) -> None:
     biases and the head stay as they are. Needs no GPU. An interrupted run goes on where it stopped when the
     same command is given again.
     """
+    from wisp_runtime.models.text_tokens import read_text
     from wisp_runtime.quantize.quantizing import Options, quantize
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    text = options["calibration"]
-    settings = Options(
-        options["to"],
-        options["method"],
-        text.read_text(encoding="utf-8") if text else "",
-        options["shard_size"],
-        options["threads"],
-    )
     began_s = time.monotonic()
     try:
+        text = read_text(options["calibration"]) if options["calibration"] else ""
+        sizes = options["shard_size"], options["threads"]
+        settings = Options(options["to"], options["method"], text, *sizes)
         folder = _folder(source)
         on_layer = counted_lines(f"calibrating {folder.name}, layers")
         with progress(f"quantizing {folder.name}", is_shown=False) as on_progress:
@@ -94,7 +90,7 @@ def command(source: str, target: Path, as_json: bool, **options: Any) -> None:
     except KeyboardInterrupt:
         click.echo("interrupted; complete files are kept, and the same command goes on after them", err=True)
         sys.exit(130)
-    _show(made, settings.to, time.monotonic() - began_s, as_json)
+    _show(made, options["to"], time.monotonic() - began_s, as_json)
 
 
 def _folder(source: str) -> Path:

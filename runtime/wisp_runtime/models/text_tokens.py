@@ -9,6 +9,22 @@ from tokenizers import Tokenizer
 from wisp_runtime.errors import ConfigError, TokenizerUnreadable
 
 
+def read_text(path: Path) -> str:
+    """Return a text file's content.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a text file.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8 (byte {error.start}: {error.object[error.start]:#04x}). Name one that is."
+        ) from error
+
+
 def read_tokens(folder: Path, text: str, vocab: int) -> list[int]:
     """Return the tokens of ``text``, without special ones.
 

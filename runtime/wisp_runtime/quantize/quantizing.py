@@ -22,7 +22,7 @@ from wisp_runtime.quantize.formats import TARGETS, TargetFormat
 from wisp_runtime.quantize.layer_inputs import LayerRunner
 from wisp_runtime.quantize.plan import CheckpointPlan, KeptLayer, plan_checkpoint
 from wisp_runtime.quantize.shards import Shard, index_of, plan_shards, size_bytes, write_shard
-from wisp_runtime.quantize.target_folder import VERSION, fingerprint, finish, open_target
+from wisp_runtime.quantize.target_folder import VERSION, disk_failures, fingerprint, finish, open_target
 from wisp_runtime.quantize.work import Worker
 from wisp_runtime.sources.disk import require_space
 from wisp_runtime.weights.files import Files
@@ -101,7 +101,7 @@ def quantize(
         on_layer: callback for layers that were calibrated.
 
     Raises:
-        ConfigError: ``target`` is in use, or ``source`` no folder.
+        ConfigError: ``target`` is in use or cannot be written, or ``source`` is no folder.
         ModelNotFound, WeightsUnreadable: no checkpoint there, or a damaged one.
         ModelUnsupported: a model that cannot run, or is quantized already.
         DiskFull: too little free space for the result.
@@ -117,6 +117,7 @@ def quantize(
     shards = plan_shards(plan.items, options.shard_bytes)
     tokens = _tokens(checkpoint, options) if options.uses_activations else []
     with (
+        disk_failures(target),
         Files(checkpoint.path, checkpoint.tensors.files) as files,
         open_target(target, _settings(checkpoint, options)) as state,
     ):
@@ -138,7 +139,9 @@ def quantize(
 
 
 def _open(source: Path) -> Checkpoint:
-    ggufs = [source] if source.is_file() else sorted(source.glob(f"*{SUFFIX}"))
+    ggufs = [source] if source.suffix == SUFFIX else sorted(source.glob(f"*{SUFFIX}"))
+    if source.is_file() and source not in ggufs:
+        raise ConfigError(f"{source} is a file. Name the folder of the checkpoint that it belongs to.")
     if ggufs and not (source / CONFIG_FILE).exists():
         raise ConfigError(
             f"{source} is GGUF. Convert it first: {convert_command(ggufs[0])}; then quantize that folder."

@@ -5,6 +5,7 @@ While it is filled it holds ``.wisp-quantize`` and no ``config.json``, so nothin
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wisp_plan.checkpoint.index import TensorIndex
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.errors import ConfigError, DiskFull
 from wisp_runtime.quantize.shards import is_weights, remove_partials
 
 STATE_FOLDER = ".wisp-quantize"
@@ -24,6 +25,27 @@ VERSION = 1
 """Version of the results; raise it when they change, so that an older unfinished run is not continued."""
 
 Settings = Mapping[str, object]
+
+
+@contextmanager
+def disk_failures(target: Path) -> Iterator[None]:
+    """Name what could not be written inside.
+
+    Raises:
+        DiskFull: the disk has no space left.
+        ConfigError: another failure of the disk, or no permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or target
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"{where}: no space is left on the disk. Free some and repeat the command: it goes on."
+            ) from error
+        raise ConfigError(
+            f"{where} cannot be written or read: {error.strerror}. Choose another folder."
+        ) from error
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """A 16-bit folder in, a compressed-tensors folder out: as it is read again, resumed, and refused."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 
 import ml_dtypes
@@ -12,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from small_checkpoint import CONFIG, loaded_rows, tensors_of, write_checkpoint
 
 from wisp_runtime.cli.main import main
-from wisp_runtime.errors import ConfigError, ModelUnsupported, WeightsUnreadable
+from wisp_runtime.errors import ConfigError, DiskFull, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.quantize import quantizing
 from wisp_runtime.quantize.formats import FORMATS
@@ -202,6 +204,30 @@ def test_a_weight_that_is_no_number_is_named(source, tmp_path, wrong):
         quantize(source, tmp_path / "made", Options("int8"))
 
 
+@pytest.mark.parametrize(
+    ("number", "error", "said"),
+    [
+        (
+            errno.ENOSPC,
+            DiskFull,
+            "no space is left on the disk. Free some and repeat the command: it",
+        ),
+        (errno.EACCES, ConfigError, "cannot be written or read: Permission denied. Choose another folder"),
+    ],
+)
+def test_a_disk_that_fails_is_one_sentence_and_the_run_goes_on_later(
+    source, tmp_path, monkeypatch, number, error, said
+):
+    def fails(*_):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fails)
+        with pytest.raises(error, match=re.escape(said)):
+            quantize(source, tmp_path / "made", Options("fp8"))
+    quantize(source, tmp_path / "made", Options("fp8"))
+
+
 def test_what_is_quantized_is_not_quantized_again(source, tmp_path):
     quantize(source, tmp_path / "made", Options("fp8"))
     with pytest.raises(ModelUnsupported, match=r"is quantized already \(compressed-tensors\)\. Quantize the"):
@@ -212,11 +238,13 @@ def test_what_is_quantized_is_not_quantized_again(source, tmp_path):
     ("named", "said"),
     [
         ("model.gguf", "is GGUF. Convert it first: wisp-runtime convert"),
+        ("tokenizer.json", "tokenizer.json is a file. Name the folder of the checkpoint"),
         ("hf://org/name", "is no folder. Fetch it first: wisp-runtime pull hf://org/name"),
     ],
 )
 def test_other_sources_are_refused_with_the_command_that_makes_a_folder(tmp_path, named, said):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "tokenizer.json").write_text("{}")
     name = named if "://" in named else str(tmp_path / named)
     result = CliRunner().invoke(main, ["quantize", name, str(tmp_path / "made"), "--to", "fp8"])
     assert result.exit_code == 2
@@ -232,7 +260,16 @@ def test_the_command_prints_one_line_or_json(source, tmp_path):
     result = CliRunner().invoke(main, ["quantize", str(source), str(tmp_path / "b"), "--to", "fp8"])
     assert result.exit_code == 2
     assert result.output.count("ConfigError: ") == 1
-    result = CliRunner().invoke(
-        main, ["quantize", str(source), str(tmp_path / "c"), "--to", "fp8", "--shard-size", "1"]
-    )
-    assert result.exit_code == 2
+    (tmp_path / "latin").write_bytes("Grüße".encode("latin-1"))
+    for wrong, said in (
+        (["--shard-size", "1"], "1 is less than 1 MiB"),
+        (
+            ["--calibration", str(tmp_path / "latin")],
+            "latin is not UTF-8 (byte 2: 0xfc). Name one that is.",
+        ),
+    ):
+        result = CliRunner().invoke(
+            main, ["quantize", str(source), str(tmp_path / "c"), "--to", "int4", *wrong]
+        )
+        assert result.exit_code == 2
+        assert said in result.output
