@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from wisp_plan.weights.held import ROUNDED, held_name  # noqa: E402
 from wisp_plan.weights.sizes import weight_bytes  # noqa: E402
 from wisp_plan.weights.tensors import expected_tensors  # noqa: E402
 from wisp_runtime.batch import Batch, StepKind  # noqa: E402
+from wisp_runtime.config import ServeConfig  # noqa: E402
+from wisp_runtime.engine.startup import start  # noqa: E402
+from wisp_runtime.errors import ConfigError  # noqa: E402
 from wisp_runtime.layers.cache import allocate_blocks  # noqa: E402
 from wisp_runtime.models.load import open_checkpoint, random_model, read_spec  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
@@ -209,3 +213,33 @@ def test_random_weights_take_the_bytes_that_the_ledger_counts(ops, tmp_path, nam
     assert model.weights.arena.nbytes == ledger.weights + ledger.scales
     ops.reserve(spec, StepSizes(512, 16, 512, BLOCK_TOKENS))
     assert np.isfinite(logits_of(ops, model, 40)).all()
+
+
+@pytest.mark.parametrize(
+    ("section", "quantization", "held", "note"),
+    [
+        (None, "fp8", "fp8", "fp8 (E4M3, a scale a row) rounded at load; embeddings and head bf16"),
+        (
+            STORED["fp8 block 128"][0],
+            "auto",
+            "fp8_block",
+            "fp8 (E4M3, 128 x 128) as stored; embeddings and head bf16",
+        ),
+        (STORED["fp8 block 128"][0], "bf16", "bf16", "bf16, dequantized from fp8 fp8"),
+    ],
+)
+def test_an_engine_says_what_it_holds(ops, tmp_path, section, quantization, held, note):
+    folder_of(tmp_path / "model", section, STORED["fp8 block 128"][1] if section else unquantized)
+    phases = []
+    config = ServeConfig(
+        model=str(tmp_path / "model"), device="cuda", quantization=quantization, kv_cache_memory=64 << 20
+    )
+    engine = start(config, phases.append)
+    assert engine.ready.kernels["set"] == f"hopper/common/{held}"
+    assert engine.ready.ledger["weights"] == note
+    assert note in [phase.note for phase in phases if phase.name == "weights"]
+    with pytest.raises(ConfigError, match="quantized already" if section else "must be"):
+        start(
+            replace(config, quantization="int4") if section else replace(config, block_tokens=7),
+            phases.append,
+        )
