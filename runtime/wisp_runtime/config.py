@@ -36,6 +36,7 @@ OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # prefixes t
 
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
+HeadQuantization = Literal["bf16", "fp8"]
 KVCacheDtype = Literal["auto", "bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"]
 DecodePath = Literal["auto", "general"]
 GenerationDefaults = Literal["auto", "none"]
@@ -94,6 +95,9 @@ class ServeConfig:
         ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
         "auto",
         "Format of weights in memory; auto: as stored, where the GPU has kernels for that, else bf16.",
+    )
+    head_quantization: HeadQuantization = _choice(
+        ("bf16", "fp8"), "bf16", "Format of the head in memory; fp8 rounds it while it loads, on a GPU."
     )
     kv_cache_dtype: KVCacheDtype = _choice(
         get_args(KVCacheDtype),

@@ -32,13 +32,13 @@ expand() {  # a group's stages, or the stage itself
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
     bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
-    formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
+    formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-head-fp8 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
     sanitizer)  # racecheck does not know the persistent kernel's barriers, and takes its steps beyond their time limit
       for test in $KERNEL_TESTS; do
         echo "memcheck-$test"
-        [ "$test" = persistent_decode ] || echo "racecheck-$test"
+        [[ $test = persistent_* ]] || echo "racecheck-$test"
       done ;;
     *) echo "$1" ;;
   esac
@@ -114,6 +114,9 @@ run() {
     decode-sampled) bench decode "decode-sampled-$SHAPE" --shape "$SHAPE" --batch 1,32 --temperature 0.8 --top-p 0.95 ;;
     decode-fp8* | decode-int* | decode-mxfp4 | decode-nvfp4)  # a format of the weights, random ones
       bench decode "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#decode-}" --batch 1,8,16,32,64 --context 512 ;;
+    decode-head-fp8)  # beside int4
+      bench decode "decode-int4-head-fp8-$SHAPE" --shape "$SHAPE" --quantization int4 --head-quantization fp8 \
+        --batch 1,8,16,32,64 --context 512 ;;
     first-token-*)
       bench first-token "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#first-token-}" --prompt 128,512,2048,7900 ;;
     prefill-*) bench prefill "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#prefill-}" --batch 16,64 --prompt 512,2048 ;;

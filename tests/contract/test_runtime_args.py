@@ -85,6 +85,7 @@ def served(found: api.InferenceModel) -> ServeConfig:
         # A step must hold a token of each sequence; auto sees to it.
         (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
+        (model(runtime={"headQuantization": "fp8"}), {"head_quantization": "fp8", "quantization": "auto"}),
         (
             model(runtime={"kvCacheDtype": "turbo4", "kvCacheBf16Layers": 2}),
             {"kv_cache_dtype": "turbo4", "kv_cache_bf16_layers": 2},

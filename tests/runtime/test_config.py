@@ -37,6 +37,7 @@ VALUES = [
     ("--max-context", "4096", 4096),
     ("--max-concurrent", "1", 1),
     ("--quantization", "nvfp4", "nvfp4"),
+    ("--head-quantization", "fp8", "fp8"),
     ("--kv-cache-dtype", "fp8", "fp8"),
     ("--kv-cache-bf16-layers", "2", 2),
     ("--decode-path", "general", "general"),

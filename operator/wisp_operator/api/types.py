@@ -79,6 +79,7 @@ class Runtime:
     max_context: Annotated[int, Range(1, 16_777_216)] | Literal["auto"] = "auto"
     max_concurrent: Annotated[int, Range(1, 1024)] | Literal["auto"] = "auto"
     quantization: Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"] = "auto"
+    head_quantization: Literal["bf16", "fp8"] = "bf16"
     kv_cache_dtype: Literal["auto", "bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"] = "auto"
     kv_cache_bf16_layers: Annotated[int, Range(0, 512)] = 0
     decode_path: Literal["auto", "general"] = "auto"

@@ -10,7 +10,7 @@ from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.weights.held import BF16, ROUNDED, check_rounding
+from wisp_plan.weights.held import BF16, FP8, ROUNDED, check_rounding
 from wisp_plan.weights.sizes import Device
 
 
@@ -23,6 +23,7 @@ class FitRequest:
         max_concurrent: sequences in one step; None is auto (:mod:`.concurrency`).
         max_auto_concurrent: maximum of ``auto``, where the step cannot hold more.
         quantization: format of the weights; auto: as stored (:mod:`wisp_plan.weights.held`).
+        head_quantization: format of the head: bf16 or fp8.
         kv_dtype: format of keys and values, or auto.
         kv_bf16_layers: number of first and of last layers whose keys and values stay bf16.
         block_tokens: Tb, tokens per KV block.
@@ -41,6 +42,7 @@ class FitRequest:
     max_concurrent: int | None = None
     max_auto_concurrent: int | None = None
     quantization: str = "auto"
+    head_quantization: str = BF16
     kv_dtype: str = "auto"
     kv_bf16_layers: int = 0
     block_tokens: int = 16
@@ -62,6 +64,12 @@ class FitRequest:
     def requests(self) -> tuple[str, ...]:
         """Weight formats that can be asked for."""
         return BF16, *(name for name in ROUNDED if name in self.formats_available)
+
+    @property
+    def weights(self) -> str:
+        """Request of :func:`.held.held_format`."""
+        head = self.head_quantization
+        return self.quantization if head == BF16 else f"{self.quantization}+{head}"
 
     @property
     def has_kernels(self) -> bool:
@@ -89,7 +97,7 @@ class FitRequest:
         """Put this request and what was decided about it into the ledger's terms."""
         return LedgerOptions(
             device=self.device,
-            quantization=self.quantization,
+            quantization=self.weights,
             formats=self.formats_available,
             kv_dtype=self.kv_format,
             kv_blocks=kv_blocks,
@@ -120,8 +128,22 @@ class FitRequest:
         if self.device == "cuda":
             check_rounding(spec, self.quantization)
         _check_choice(_both("quantization"), self.quantization, self.requests)
+        self._check_head(spec)
         _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
         self._check_kv(spec)
+
+    def _check_head(self, spec: ModelSpec) -> None:
+        """Refuse a format of the head that has no kernels, or a head that is the embedding table."""
+        if self.head_quantization == BF16:
+            return
+        why = None
+        if self.head_quantization != FP8 or FP8 not in self.formats_available:
+            why = "this device has no kernels for that"
+        elif spec.ties_embeddings:
+            why = "this model's head is its embedding table"
+        if why:
+            name = _both("head_quantization")
+            raise RequestInvalid(f"{name} is {self.head_quantization}, but {why}. Set it to bf16.")
 
     def _check_kv(self, spec: ModelSpec) -> None:
         """Refuse heads that a KV format cannot hold, and unquantized layers that leave none for it."""

@@ -21,7 +21,7 @@ from wisp_plan.weights.compact import compact_format
 from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.stored import as_stored
 
-AUTO, BF16 = "auto", "bf16"
+AUTO, BF16, FP8 = "auto", "bf16", "fp8"
 COMPACT = "compact"
 """Resolution of ``auto`` on a CPU whose memory is too small for float32 (:mod:`.compact`)."""
 
@@ -37,12 +37,16 @@ def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> P
 
     Args:
         weight: the weight as a checkpoint stores it.
-        request: ``auto``: as it is stored; ``bf16``: dequantized; one of :data:`ROUNDED`.
+        request: ``auto``: as it is stored; ``bf16``: dequantized; one of :data:`ROUNDED`. ``+fp8`` after it
+            rounds the head of a model whose embeddings are not its head.
         formats: names of the packed formats that the device has kernels for.
     """
-    if weight.role != "projection" or request == BF16:
+    request, _, head = request.partition("+")
+    if weight.role == "head":
+        request = head or BF16
+    if weight.role not in ("projection", "head") or request == BF16:
         return None
-    stored = weight.stored
+    stored = None if weight.role == "head" else weight.stored
     if stored is None:
         is_quantized = any(source.stored is not None for source in weight.sources)
         packed = None if is_quantized or request == AUTO else _rounded(request, weight.shape[-1])
@@ -65,8 +69,9 @@ def hold(
     """
     if request == COMPACT:
         return tuple(replace(weight, compact=compact_format(weight)) for weight in weights)
-    if is_quantized and request != BF16:
-        request = AUTO
+    projections, plus, head = request.partition("+")
+    if is_quantized and projections != BF16:
+        request = f"{AUTO}{plus}{head}"
     return tuple(replace(weight, held=held_format(weight, request, formats)) for weight in weights)
 
 
@@ -100,9 +105,14 @@ def check_rounding(spec: ModelSpec, request: str) -> None:
 
 
 def held_name(weights: Iterable[WeightSpec]) -> str:
-    """Return the formats of projections by name: ``bf16``, ``fp8``, ``int4, bf16``."""
-    names = [weight.held.name if weight.held else BF16 for weight in weights if weight.role == "projection"]
-    return ", ".join(sorted(set(names), key=lambda name: (name == BF16, name))) or BF16
+    """Return the formats of projections by name, and a quantized head's: ``int4, bf16``, ``int4+fp8``."""
+    names, heads = set[str](), ""
+    for weight in weights:
+        if weight.role == "projection":
+            names.add(weight.held.name if weight.held else BF16)
+        elif weight.role == "head" and weight.held:
+            heads = f"+{weight.held.name}"
+    return (", ".join(sorted(names, key=lambda name: (name == BF16, name))) or BF16) + heads
 
 
 def describe_held(weights: Iterable[WeightSpec]) -> str:
@@ -111,8 +121,10 @@ def describe_held(weights: Iterable[WeightSpec]) -> str:
     For example ``fp8 (E4M3, 128 x 128) as stored; embeddings and head bf16``.
     """
     elements, dequantized = Counter[str](), Counter[str]()
-    is_quantized = False
+    is_quantized, head = False, ""
     for weight in weights:
+        if weight.role == "head" and weight.held:
+            head = f"head {_described(weight)}"
         if weight.role != "projection":
             continue
         titles = [source.stored.title if source.stored else "" for source in weight.sources]
@@ -127,9 +139,10 @@ def describe_held(weights: Iterable[WeightSpec]) -> str:
         elements[f"{BF16}, dequantized from {stored}"] = dequantized.total()
     names = [name for name, _ in elements.most_common()] or [BF16]
     if not is_quantized:
-        return "; ".join(names)
-    others = "some projections, embeddings and head" if BF16 in names else "embeddings and head"
-    return "; ".join([*(name for name in names if name != BF16), f"{others} {BF16}"])
+        return "; ".join([*names, *([head] if head else [])])
+    kept = ["some projections"] * (BF16 in names) + ["embeddings"] + ["head"] * (not head)
+    others = f"{' and '.join(filter(None, (', '.join(kept[:-1]), kept[-1])))} {BF16}"
+    return "; ".join([*(name for name in names if name != BF16), *([head] if head else []), others])
 
 
 def _described(weight: WeightSpec) -> str:

@@ -53,9 +53,10 @@ def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
 
 def _held(spec: ModelSpec, weights: str) -> tuple[WeightSpec, ...]:
     """Return the weights as a device holds them that names its formats ``weights``."""
-    names = tuple(weights.split(", "))
+    projections, plus, head = weights.partition("+")
+    names = tuple(projections.split(", "))
     request = BF16 if names[0] == BF16 else AUTO if spec.quantization else names[0].partition("_")[0]
-    return held_weights(spec, request, names)
+    return held_weights(spec, f"{request}{plus}{head}", (*names, head))
 
 
 def _read_bytes(weight: WeightSpec) -> int:
@@ -145,7 +146,8 @@ def phase_bytes(
         phase = next((phase for name, phase in _PHASE_OF.items() if name in weight.name), None)
         if weight.role == "projection" and phase:
             phases[phase] = phases.get(phase, 0) + _read_bytes(weight) * element // 2
-    phases["head"] = spec.vocab * spec.hidden * element
+        elif weight.role == "head" or (weight.role == "embedding" and spec.ties_embeddings):
+            phases["head"] = _read_bytes(weight) * element // 2
     return phases
 
 

@@ -20,7 +20,7 @@ from wisp_plan.weights.layout import padded
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.bench.record import Row
-from wisp_runtime.config import DecodePath, KVCacheDtype, ServeConfig
+from wisp_runtime.config import DecodePath, HeadQuantization, KVCacheDtype, ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy
@@ -50,6 +50,7 @@ class TargetOptions:
         seed: seed of weights and prompts.
         decode_path, deterministic: settings of ``serve``.
         quantization: setting of ``serve``; of random weights any packed format, as if stored so.
+        head_quantization: setting of ``serve``.
         kv_cache_dtype, kv_cache_bf16_layers: settings of ``serve``.
     """
 
@@ -65,6 +66,7 @@ class TargetOptions:
     decode_path: DecodePath = "auto"
     deterministic: bool = False
     quantization: str = "auto"
+    head_quantization: HeadQuantization = "bf16"
     kv_cache_dtype: KVCacheDtype = "auto"
     kv_cache_bf16_layers: int = 0
 
@@ -203,6 +205,7 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
         threads=options.threads,
         decode_path=options.decode_path,
         deterministic=options.deterministic,
+        head_quantization=options.head_quantization,
         quantization="auto" if options.quantization in _SCHEMES else options.quantization,  # type: ignore[arg-type]
         kv_cache_dtype=options.kv_cache_dtype,
         kv_cache_bf16_layers=options.kv_cache_bf16_layers,

@@ -203,6 +203,7 @@ def _target_options(options: dict[str, Any], *, batch: int, context: int) -> Any
                 "kv_cache_bf16_layers",
                 "deterministic",
                 "quantization",
+                "head_quantization",
             ),
         )
     }

@@ -54,6 +54,24 @@ _KV_OPTIONS = (
 )
 
 
+_WEIGHT_OPTIONS = (
+    click.option(
+        "--quantization",
+        type=click.Choice(["auto", "bf16", *PACKED_FORMATS]),
+        default="auto",
+        show_default=True,
+        help="Format of the weights, see serve; random weights may have any.",
+    ),
+    click.option(
+        "--head-quantization",
+        type=click.Choice(["bf16", "fp8"]),
+        default="bf16",
+        show_default=True,
+        help="See serve.",
+    ),
+)
+
+
 def engine_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that every benchmark has."""
     options = (
@@ -79,13 +97,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Decode path, see serve.",
         ),
         click.option("--deterministic", is_flag=True, help="See serve."),
-        click.option(
-            "--quantization",
-            type=click.Choice(["auto", "bf16", *PACKED_FORMATS]),
-            default="auto",
-            show_default=True,
-            help="Format of the weights, see serve; random weights may have any.",
-        ),
+        *_WEIGHT_OPTIONS,
         *_KV_OPTIONS,
         click.option("--seed", default=0, show_default=True, help="Seed of the random weights."),
         click.option(

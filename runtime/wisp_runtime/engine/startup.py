@@ -159,6 +159,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         max_concurrent=config.max_concurrent,
         max_auto_concurrent=STEP_SEQUENCES if config.deterministic else None,
         quantization=config.quantization,
+        head_quantization=config.head_quantization,
         kv_dtype=config.kv_cache_dtype,
         kv_bf16_layers=config.kv_cache_bf16_layers,
         block_tokens=config.block_tokens,

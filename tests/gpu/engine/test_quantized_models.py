@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gemm"))
 
 from portable_kernels import with_portable_gemms  # noqa: E402
 from quantized_checkpoints import FORMATS, fp8, packed  # noqa: E402
-from safetensors.numpy import save_file  # noqa: E402
+from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from wisp_plan.hardware.kernel_formats import kernel_formats  # noqa: E402
 from wisp_plan.memory.step import StepSizes  # noqa: E402
@@ -215,6 +215,18 @@ def test_random_weights_take_the_bytes_that_the_ledger_counts(ops, tmp_path, nam
     assert np.isfinite(logits_of(ops, model, 40)).all()
 
 
+def test_the_head_is_rounded_where_it_is_asked_for(ops, tmp_path):
+    for name in ("model", "rounded"):
+        folder_of(tmp_path / name, None, unquantized)
+    file = tmp_path / "rounded/model.safetensors"
+    tensors, packed_format = load_file(file), PACKED_FORMATS["fp8"]
+    head = quantize(packed_format, tensors["lm_head.weight"].astype(np.float32))
+    save_file(tensors | {"lm_head.weight": dequantize(packed_format, head)}, file)
+    model, checkpoint = model_on(ops, tmp_path / "model", "bf16+fp8", HOPPER)
+    assert held_name(checkpoint.weights) == "bf16+fp8"
+    assert_alike(ops, model, tmp_path / "rounded")
+
+
 @pytest.mark.parametrize(
     ("section", "quantization", "held", "note"),
     [
@@ -225,7 +237,7 @@ def test_random_weights_take_the_bytes_that_the_ledger_counts(ops, tmp_path, nam
             "fp8_block",
             "fp8 (E4M3, 128 x 128) as stored; embeddings and head bf16",
         ),
-        (STORED["fp8 block 128"][0], "bf16", "bf16", "bf16, dequantized from fp8 fp8"),
+        (STORED["fp8 block 128"][0], "bf16", "bf16", "bf16, dequantized from fp8"),
     ],
 )
 def test_an_engine_says_what_it_holds(ops, tmp_path, section, quantization, held, note):

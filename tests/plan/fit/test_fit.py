@@ -273,6 +273,14 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
             "(--quantization): fp8 cannot be served on this device yet; available: bf16",
         ),
         ({"quantization": "q4_k_m"}, "q4_k_m"),
+        (
+            {"head_quantization": "fp8"},
+            "headQuantization (--head-quantization) is fp8, but this device has no",
+        ),
+        (
+            {"head_quantization": "fp8", "formats_available": ("bf16", "fp8")},
+            "this model's head is its embedding table. Set it to bf16.",
+        ),
         ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served on this device yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
         ({"kv_dtypes_available": ()}, "no format at all"),

@@ -126,6 +126,23 @@ def test_what_a_checkpoint_stores_unquantized_is_so_in_the_plan_too(spec_of):
     assert weights["layers.4.qkv.weight"].held is weights["layers.3.output.weight"].held is not None
 
 
+def test_the_head_is_rounded_where_it_is_asked_for(spec_of):
+    spec = spec_of("llama-3-8b")
+    weights = held_weights(spec, "int4+fp8", ALL)
+    assert held_name(weights) == "int4+fp8"
+    head = "head fp8 (E4M3, a scale a row) rounded at load"
+    assert describe_held(weights) == f"int4 (groups of 128) rounded at load; {head}; embeddings bf16"
+    assert {weight.held for weight in weights if weight.role == "embedding"} == {None}
+    assert held_name(held_weights(spec, "bf16+fp8", ALL)) == "bf16+fp8"
+    assert held_name(held_weights(spec, "bf16+fp8", ("int4",))) == "bf16"  # no kernels
+    gptq = replace(
+        spec, quantization=Quantization("gptq", (Rule(LayerNames(("lm_head",)), None), Rule(LAYERS, GPTQ)))
+    )
+    assert held_name(held_weights(gptq, "auto+fp8", ALL)) == "int4+fp8"
+    stored = replace(spec, quantization=Quantization("gptq", (Rule(LAYERS, GPTQ),)))  # the head too
+    assert held_name(held_weights(stored, "auto+fp8", ALL)) == "int4"
+
+
 def test_holding_keeps_everything_else():
     weight = projection()
     assert hold([weight], "fp8", ALL) == (replace(weight, held=PACKED_FORMATS["fp8"]),)

@@ -125,6 +125,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         max_concurrent=None if runtime.max_concurrent == "auto" else runtime.max_concurrent,
         max_auto_concurrent=BATCH_SIZES[-1] if runtime.deterministic else None,
         quantization=runtime.quantization,
+        head_quantization=runtime.head_quantization,
         formats_available=kernel_formats(device.hardware) if device.kind == "cuda" else (BF16,),
         kv_dtype=runtime.kv_cache_dtype,
         kv_bf16_layers=runtime.kv_cache_bf16_layers,

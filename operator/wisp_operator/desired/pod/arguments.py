@@ -23,6 +23,8 @@ def arguments(model: InferenceModel) -> list[str]:
     argv += ["--device", "cuda" if model.spec.gpu.count else "cpu"]
     argv += ["--max-context", str(runtime.max_context), "--max-concurrent", str(runtime.max_concurrent)]
     argv += ["--quantization", runtime.quantization, "--kv-cache-dtype", runtime.kv_cache_dtype]
+    if runtime.head_quantization != "bf16":
+        argv += ["--head-quantization", runtime.head_quantization]
     if runtime.kv_cache_bf16_layers:
         argv += ["--kv-cache-bf16-layers", str(runtime.kv_cache_bf16_layers)]
     argv += ["--decode-path", runtime.decode_path]
