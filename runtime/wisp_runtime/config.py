@@ -223,13 +223,12 @@ class ServeConfig:
 
     @property
     def name(self) -> str:
-        """The model's id in ``/v1/models``: the served name, or ``model``'s last part without ``.gguf``."""
+        """The model's id in ``/v1/models``: the served name, or the last part of ``model``."""
         if self.served_name:
             return self.served_name
         scheme, _, path = self.model.rpartition("://")
         path = path.partition("@")[0] if scheme == "hf" else path  # hf://ORG/NAME@REVISION
-        name = Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
-        return name.removesuffix(".gguf") or name
+        return Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ class CudaOps(Arenas):
         self._gather_rows = GatherRows(gpu)
         self._mix: BatchMix | None = None
         self._max_fused_rope_tokens = _MAX_FUSED_ROPE_TOKENS
+        self._is_batch_invariant = False
 
     @classmethod
     def open(cls) -> CudaOps:
@@ -128,6 +129,7 @@ class CudaOps(Arenas):
             self.gpu, data_parallel_plan, quantized_planner=unsplit_quantized, rounds_tokens=False
         )
         self._prefill_attention.set_batch_invariant()
+        self._is_batch_invariant = True
         self._max_fused_rope_tokens = 0
 
     def from_host(self, array: Array) -> Array:
@@ -258,7 +260,9 @@ class CudaOps(Arenas):
         if "MIG" in self.gpu.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
-            kernel = PersistentDecode(self.gpu, spec, weights, rope, max_sequences)
+            kernel = PersistentDecode(
+                self.gpu, spec, weights, rope, max_sequences, batch_invariant=self._is_batch_invariant
+            )
         except KernelsMissing as error:
             return error.message
         kernel.sampled = lambda: None if self.sampler is None else self.sampler.sampled_tokens

@@ -11,7 +11,12 @@ from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
-from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
+from wisp_runtime.ops.cuda.persistent.model import (
+    MAX_SM_COUNT,
+    equal_widths,
+    kernel_model,
+    unsupported_reason,
+)
 
 CATALOGUE = Catalogue()
 SPEC = shape_spec("llama-3-8b")
@@ -38,6 +43,11 @@ def test_a_manifest_describes_the_shape_of_its_name(entry):
 def test_the_template_is_compiled_for_the_formats_of_layers_and_head(formats, macros):
     (source,) = CATALOGUE.templates("hopper", formats, kernel_model(SPEC))
     assert {macro for macro in source.defines if "FORMAT" in macro} == macros
+
+
+def test_quantized_steps_have_equal_bits_from_32_sequences_on():
+    assert equal_widths("bf16") == (8, 16, 32, 64)
+    assert equal_widths("int4+fp8") == (32, 64)
 
 
 def test_the_template_reads_every_packed_format_and_no_other():

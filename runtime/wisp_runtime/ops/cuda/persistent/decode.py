@@ -34,7 +34,12 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     Arguments,
     model_arguments,
 )
-from wisp_runtime.ops.cuda.persistent.model import MAX_SEQUENCES, kernel_model, unsupported_reason
+from wisp_runtime.ops.cuda.persistent.model import (
+    MAX_SEQUENCES,
+    equal_widths,
+    kernel_model,
+    unsupported_reason,
+)
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.attention import RopeTable
@@ -56,6 +61,7 @@ class PersistentDecode:
         weights: its weights on the device.
         rope: cosines and sines of every position.
         max_sequences: limit of sequences in a step; the kernel's own is 64.
+        batch_invariant: whether a row's bits are the same in steps of all sizes.
 
     Attributes:
         max_sequences: limit of sequences in a step.
@@ -68,13 +74,21 @@ class PersistentDecode:
     """
 
     def __init__(
-        self, device: Gpu, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
+        self,
+        device: Gpu,
+        spec: ModelSpec,
+        weights: NamedWeights,
+        rope: RopeTable,
+        max_sequences: int,
+        *,
+        batch_invariant: bool = False,
     ) -> None:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
         self.max_sequences = min(max_sequences, MAX_SEQUENCES)
-        self._widths = [width for width in WIDTHS if width < 2 * self.max_sequences or width == WIDTHS[0]]
         model, held = kernel_model(spec), _weight_format(weights, len(spec.layers))
+        widths = equal_widths(held) if batch_invariant else WIDTHS
+        self._widths = [width for width in widths if width < 2 * self.max_sequences or width == widths[0]]
         self._kernels = {
             width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}", held) for width in self._widths
         }

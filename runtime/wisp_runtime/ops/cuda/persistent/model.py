@@ -23,6 +23,9 @@ MAX_SM_COUNT = 132
 _ONE_BLOCK_HIDDEN = 4096
 """Up to this hidden size a cluster has one 64-row block of the residual: ``kResidualMBlocks``."""
 
+_WGMMA_WIDTH = 32
+"""Sequences from which quantized GEMMs are wgmma's: ``QuantizedLoop``."""
+
 _HEAD_SIZES = (64, 128)
 _MAX_GROUP_HEADS = 8
 
@@ -43,6 +46,14 @@ def kernel_model(spec: ModelSpec) -> Model:
         "output_bias": int(attention.has_output_bias),
         "mlp_bias": int(ffn.has_bias),
     }
+
+
+def equal_widths(weight_format: str) -> tuple[int, ...]:
+    """Return the variants that add K in one order, so that a row has the same bits in each.
+
+    Of bf16 all do. Quantized weights are multiplied by mma.sync up to 16 sequences, by wgmma beyond.
+    """
+    return WIDTHS if weight_format == "bf16" else tuple(width for width in WIDTHS if width >= _WGMMA_WIDTH)
 
 
 def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
