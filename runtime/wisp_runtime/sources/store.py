@@ -109,7 +109,7 @@ def _model(source: Source, listing: Listing) -> Listing:
     if missing:
         raise ModelNotFound(
             f"{source.uri} has no {' and no '.join(missing)} at its top, so it is not a model that Wisp can "
-            "run. Name a repository or prefix that holds both; GGUF files go through wisp-runtime convert."
+            "run. Name a repository or prefix that holds both, or download a GGUF file and name its path."
         )
     return listing
 

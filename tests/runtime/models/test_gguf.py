@@ -11,7 +11,9 @@ from tiny_gguf import HEADS, TOKENS, WIDE, write_gguf
 from wisp_plan.checkpoint.directory import read_generation_config
 from wisp_plan.gguf.config import _llama3_factor
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
+from wisp_runtime.config import ServeConfig
 from wisp_runtime.convert.gguf import convert
+from wisp_runtime.engine import startup
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
@@ -226,3 +228,26 @@ def test_a_scale_that_is_no_number_names_its_tensor(tmp_path):
         WeightsUnreadable, match=r"m\.gguf: model\.layers\.1\.mlp\.down_proj\.weight has a scale"
     ):
         load_model(path, spec, CpuOps(threads=1))
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "held"),
+    [
+        (1 << 30, "float32, dequantized from Q8_0 (8.5 bits)"),
+        (
+            21_000_000,
+            "Q8_0 (8.5 bits) in codes of a byte; others float32",
+        ),  # float32 needs 22.8 MB
+    ],
+)
+def test_an_engine_starts_from_the_file_in_float32_or_codes_by_the_memory_there_is(
+    tmp_path, monkeypatch, free_bytes, held
+):
+    write_gguf(tmp_path / "m.gguf", sizes=WIDE, kinds={"attn": "Q8_0", "ffn": "Q8_0", "token_embd": "Q8_0"})
+    monkeypatch.setattr("wisp_runtime.ops.cpu.cpu_device.available_bytes", lambda: free_bytes)
+    settings = {"max_step_tokens": 1, "max_concurrent": 1, "max_context": 64, "memory_fraction": 1.0}
+    config = ServeConfig(model=str(tmp_path / "m.gguf"), device="cpu", threads=1, **settings)
+    engine = startup.start(config, lambda _phase: None)
+    assert config.name == "m"
+    assert engine.ready.ledger["weights"] == held
+    assert engine.ready.ledger["fits"]
