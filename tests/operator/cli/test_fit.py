@@ -68,7 +68,7 @@ def manifest(folder, **spec):
     [
         (["--gpu", "h100"], 0, "✓ fits"),
         (["--gpu", "l4"], 0, "✓ fits"),
-        (["--gpu", "l4", "--max-context", "131072"], 1, "fits with maxContext"),
+        (["--gpu", "l4", "--max-context", "131072"], 1, ", or maxContext "),
         (["--gpu", "t4"], 1, "✗ does not fit"),
         (["--gpu", "t4"], 1, "refuses the T4: there are no kernels for compute capability 7.5"),
         (["--gpu", "t4"], 1, "7.5, which has no bf16: quantized weights are multiplied in it too."),
