@@ -223,12 +223,13 @@ class ServeConfig:
 
     @property
     def name(self) -> str:
-        """The model's id in ``/v1/models``: the served name, or the last part of ``model``."""
+        """The model's id in ``/v1/models``: the served name, or ``model``'s last part without ``.gguf``."""
         if self.served_name:
             return self.served_name
         scheme, _, path = self.model.rpartition("://")
         path = path.partition("@")[0] if scheme == "hf" else path  # hf://ORG/NAME@REVISION
-        return Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
+        name = Path(path).resolve().name if set(path) <= {".", "/"} else path.rstrip("/").rsplit("/", 1)[-1]
+        return name.removesuffix(".gguf") or name
 
     @property
     def names(self) -> tuple[str, ...]:

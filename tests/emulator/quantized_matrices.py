@@ -35,7 +35,8 @@ def quantize(packed: PackedFormat, matrix: np.ndarray) -> QuantizedMatrix:
         scales = values * row_scales[:, None]
     else:
         scales, width = row_scales[:, None], columns
-    numbers = matrix / np.maximum(np.repeat(scales, width, axis=1)[:, :columns], 1e-30)
+    wide = np.repeat(scales, width, axis=1)[:, :columns]
+    numbers = matrix / np.where(wide == 0, np.float32(1e-30), wide)
     if packed.has_zero_points:
         zeros = np.random.default_rng(rows).integers(5, 11, groups.shape).astype(np.uint8)
         numbers += np.repeat(zeros, width, axis=1)[:, :columns] - np.float32(8)
@@ -46,7 +47,8 @@ def _group_scales(packed: PackedFormat, wanted: np.ndarray) -> tuple[np.ndarray,
     """Return scales of groups as they are stored, the numbers they stand for, and the rows' scales."""
     if packed.group_scales == "f16":
         rows = np.exp2(np.arange(len(wanted)) % 3 - 1).astype(np.float32)
-        stored = (wanted / rows[:, None]).astype(np.float16)
+        signs = np.where(np.arange(wanted.shape[1]) % 3, 1, -1)  # those of GGUF's Q4_0 are of either sign
+        stored = (wanted / rows[:, None] * signs).astype(np.float16)
         return stored, stored.astype(np.float32), rows
     if packed.group_scales == "exponent":
         exponents = np.ceil(np.log2(np.maximum(wanted, 1e-30)))

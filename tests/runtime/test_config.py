@@ -165,6 +165,7 @@ def test_a_stray_variable_is_refused_with_the_nearest_name():
         ("hf://HuggingFaceTB/SmolLM2-135M", None, "SmolLM2-135M"),
         ("hf://HuggingFaceTB/SmolLM2-135M@main", None, "SmolLM2-135M"),
         ("models/a@b", None, "a@b"),
+        ("/models/SmolLM2.Q4_K_M.gguf", None, "SmolLM2.Q4_K_M"),
         ("/models/x", "y", "y"),
     ],
 )

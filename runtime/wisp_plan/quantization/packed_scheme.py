@@ -8,6 +8,9 @@ from wisp_plan.quantization.scheme import Scheme
 INT4_GROUPS = (128, 64, 32)
 """Groups of int4 that are packed, the fewest scales first."""
 
+_BLOCKS = {"Q4_0": "int4_g32"}
+"""GGUF's types whose numbers and scales are those of a packed format."""
+
 _EIGHT_ROWS = 8  # that share a block scale in a packed tile
 
 
@@ -29,6 +32,8 @@ def packed_scheme(scheme: Scheme) -> PackedFormat | None:
             return PACKED_FORMATS.get(_int4(scheme))
         case "mxfp4" | "nvfp4":
             return PACKED_FORMATS[scheme.kind]
+        case "block":
+            return PACKED_FORMATS.get(_BLOCKS.get(scheme.block_type, ""))
     return None
 
 

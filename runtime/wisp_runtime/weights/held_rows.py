@@ -35,6 +35,8 @@ def held_rows(
             overwritten.
         shape: R and in.
     """
+    if scheme.block_type:
+        return _of_blocks(packed, scheme, parts[VALUES])
     codes = _codes(packed, scheme, parts[VALUES], shape)
     match packed.numbers, packed.group_scales:
         case "int4", _:
@@ -47,6 +49,20 @@ def held_rows(
     if packed.has_block_scales:
         return _blocks(packed, scheme, scales, codes, shape)
     return QuantizedRows(codes, np.ascontiguousarray(np.broadcast_to(scales[:, 0], (shape[0],))))
+
+
+def _of_blocks(packed: PackedFormat, scheme: Scheme, blocks: Array) -> QuantizedRows:
+    """Return the rows of GGUF's blocks of int4; their scales may be below zero."""
+    assert packed.numbers == "int4"
+    from wisp_runtime.weights.gguf_blocks.dequantize import factorize  # GGUF alone
+
+    found = factorize(scheme.block_type, blocks)
+    codes = found.codes.view(np.uint8) + np.uint8(8)
+    row_scales = power_of_two(np.abs(found.scales).max(axis=1))
+    divided = np.divide(
+        found.scales, row_scales[:, None], out=np.ones_like(found.scales), where=row_scales[:, None] > 0
+    )
+    return QuantizedRows(codes[:, ::2] | codes[:, 1::2] << 4, row_scales, divided.astype(np.float16))
 
 
 def _codes(packed: PackedFormat, scheme: Scheme, values: Array, shape: tuple[int, int]) -> Array:

@@ -14,7 +14,9 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parents[2] / "runtime/support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gemm"))
 
+from portable_kernels import with_portable_gemms  # noqa: E402
 from quantized_checkpoints import FORMATS, fp8, packed  # noqa: E402
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
@@ -32,6 +34,7 @@ from wisp_runtime.layers.cache import allocate_blocks  # noqa: E402
 from wisp_runtime.models.load import open_checkpoint, random_model, read_spec  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear  # noqa: E402
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage  # noqa: E402
 from wisp_runtime.ops.reference.quantized_packing import dequantize, unpack_quantized  # noqa: E402
@@ -108,9 +111,13 @@ def rounded_to(name, dtype, random, *shape):
     return {".weight": values}, values
 
 
-@pytest.fixture(scope="module")
-def ops(device):
-    return CudaOps(device)
+@pytest.fixture(scope="module", params=["own", "portable"])
+def ops(request, device):
+    """Ops with the GPU's own GEMMs, and with those that Ada and Ampere have."""
+    if request.param == "own":
+        return CudaOps(device)
+    portable = with_portable_gemms(device)
+    return CudaOps(portable, PortableLinear(portable))
 
 
 def model_on(ops, folder, quantization="bf16", formats=()):

@@ -269,6 +269,8 @@ def test_what_only_a_pod_can_read_is_unknown_until_one_has(uri):
         ({"count": 0}, None),
         ({"product": ["NVIDIA-L4"]}, "L4"),
         ({"product": ["NVIDIA-H100-80GB-HBM3", "NVIDIA-L4"]}, "L4"),  # the smallest that may be chosen
+        ({"product": ["Tesla-T4", "NVIDIA-L4"]}, "L4"),  # a T4 has no kernels
+        ({"product": ["Tesla-T4"]}, "T4"),
         ({"memory": "24Gi"}, "GPU with 24Gi"),
     ],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from quantized_checkpoints import FORMATS, exponents, fp8, gptq, nvfp4, packed
 from safetensors.numpy import save_file
+from tiny_gguf import WIDE, write_gguf
 
 from wisp_plan.checkpoint.directory import read_file
 from wisp_plan.families.reader import ConfigReader
@@ -14,6 +15,8 @@ from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.weights.held import hold
 from wisp_plan.weights.layout import held_bytes
 from wisp_plan.weights.stored import as_stored
+from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
+from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
 from wisp_runtime.ops.protocol.upload import SLACK_BYTES, QuantizedRows
 from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix, dequantize
@@ -193,3 +196,25 @@ def test_the_codes_of_numbers_are_kept_as_they_are(tmp_path):
     stored = tensors[".weight"]
     assert held.name == "nvfp4"
     assert np.array_equal(matrix.codes[:256, ::2], stored & 15)
+
+
+def test_a_ggufs_q4_0_is_held_as_int4_with_scales_of_either_sign(tmp_path):
+    path = tmp_path / "m.gguf"
+    write_gguf(path, sizes=WIDE, kinds={"attn": "Q4_0", "ffn": "Q4_K"})
+    spec, device = read_spec(path), HoldingDevice(1 << 20)
+    checkpoint = open_checkpoint(path, spec).held("auto", tuple(PACKED_FORMATS))
+    formats = {weight.name: weight.held for weight in checkpoint.weights}
+    assert formats["layers.0.qkv.weight"] is PACKED_FORMATS["int4_g32"]
+    assert formats["layers.0.gate_up.weight"] is None  # a Q4_K has minima that are no zero points
+    weights = [weight for weight in checkpoint.weights if weight.held]
+    held, chunks = Weights(device, weights), plan_quantized(weights, checkpoint.tensors.by_name, 1 << 20)
+    with (
+        Files(tmp_path, ["m.gguf"]) as files,
+        WeightReader(files, chunks, held, device.uploader(0)) as reader,
+    ):
+        reader.wait(lambda *_: None)
+    matrix = matrix_of(PACKED_FORMATS["int4_g32"], held["layers.0.qkv.weight"])
+    wide = load_model(path, spec, CpuOps(threads=1)).weights["layers.0.qkv.weight"]
+    expected = CpuOps(threads=1).embedding(np.arange(wide.outputs), wide)
+    assert (matrix.group_scales < 0).any()
+    np.testing.assert_array_equal(dequantize(PACKED_FORMATS["int4_g32"], matrix), expected)

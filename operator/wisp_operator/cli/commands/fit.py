@@ -139,7 +139,7 @@ def _caution(card: Card) -> str:
     if card.support == "refused":
         lack = "" if card.has_bf16 else ", which has no bf16: quantized weights are multiplied in it too"
         return (
-            f"But the runtime refuses the {card.name}: there are no kernels for compute capability "
+            f"The runtime refuses the {card.name}: there are no kernels for compute capability "
             f"{major}.{minor}{lack}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
         )
     if card.support == "untried":

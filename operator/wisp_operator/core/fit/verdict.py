@@ -91,7 +91,7 @@ class Device:
 
 
 def device_of(gpu: Gpu) -> Device | None:
-    """Find the smallest GPU that ``spec.gpu`` allows; None if it allows any, or names the CPU.
+    """Find the smallest GPU with kernels that ``spec.gpu`` allows; None if it allows any, or names the CPU.
 
     Raises:
         UnknownCard: a product is in no catalogue; the message names similar ones.
@@ -99,8 +99,9 @@ def device_of(gpu: Gpu) -> Device | None:
     if gpu.count == 0:
         return None
     if gpu.product:
-        smallest = min(map(find_card, gpu.product), key=lambda card: card.memory_mib)
-        return of_card(smallest)
+        cards = list(map(find_card, gpu.product))
+        served = [card for card in cards if kernel_formats(card.hardware)]
+        return of_card(min(served or cards, key=lambda card: card.memory_mib))
     if gpu.memory is not None:
         return Device("cuda", f"GPU with {gpu.memory}", int(gpu.memory.bytes * DEFAULT_FRACTION))
     return None
