@@ -80,7 +80,8 @@ class Arenas:
             kernels = self._device.kernels
             kernels.require("pack_quantized", "quantize_rows")
             rotary = ("linear_rotary",) if self._fuses_rope else ()
-            kernels.require("linear", "linear_swiglu", *rotary, weight_format=name)
+            gemms = ("linear", "linear_swiglu", "linear_logits", *rotary)
+            kernels.require(*gemms, weight_format=name)
             if kernels.has("quantize_tokens"):
                 kernels.require("quantize_tokens")
             self._formats.add(name)
