@@ -89,10 +89,10 @@ class MockOps(CpuOps):
     def logits(self, x, weight):
         return self.launch("logits", len(x), weight.outputs)
 
-    def project_qkv(self, x, weight, bias, heads, rope, batch, keys, values):
+    def project_qkv(self, x, weight, bias, heads, rope, batch, keys, values, encoding):
         return self.launch("project_qkv", len(x), heads.queries, heads.size)
 
-    def paged_attention(self, q, keys, values, batch, *, scale, window):
+    def paged_attention(self, q, keys, values, batch, *, scale, window, encoding):
         return self.launch("paged_attention", *q.shape)
 
     def persistent_kernel(self, spec, weights, rope, max_sequences):
