@@ -213,6 +213,11 @@ class ServeConfig:
             return "--device cpu: its GEMMs are not batch-invariant. Serve on a Hopper GPU"
         if self.decode_path == "general":
             return "--decode-path general: it needs the persistent decode kernel. Use --decode-path auto"
+        if self.kv_cache_dtype not in ("auto", "bf16"):
+            kernel = (
+                "the persistent decode kernel reads bf16 keys and values alone. Use --kv-cache-dtype auto"
+            )
+            return f"--kv-cache-dtype {self.kv_cache_dtype}: {kernel}"
         if self.max_concurrent is not None and self.max_concurrent > STEP_SEQUENCES:
             limit = f"the persistent decode kernel takes at most {STEP_SEQUENCES} sequences. Lower it to that"
             return f"--max-concurrent {self.max_concurrent}: {limit}"

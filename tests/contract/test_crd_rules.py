@@ -128,6 +128,10 @@ BROKEN = [
     ),
     ({"gpu": {"count": 0}, "runtime": {"deterministic": True}}, ["spec.runtime.deterministic needs a GPU"]),
     (
+        {"runtime": {"deterministic": True, "kvCacheDtype": "fp8"}},
+        ["spec.runtime.deterministic needs the persistent decode kernel, which reads bf16"],
+    ),
+    (
         {"runtime": {"deterministic": True, "decodePath": "general"}},
         ["spec.runtime.deterministic needs the persistent"],
     ),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from wisp_plan.kv_formats.layers import KV_FORMATS
 from wisp_runtime.ops.protocol.device import Device
 from wisp_runtime.ops.protocol.ops import Ops
 
@@ -31,6 +32,7 @@ _LINEAR_PHASES = ("output", "down")  # a layer's plain GEMMs, in order
 _KERNEL_PHASES = {
     "rope_write_kv": "rope + KV",
     "rope_write_kv_narrow": "rope + KV",
+    **{f"quantize_kv_{name}": "rope + KV" for name in KV_FORMATS},
 }  # launched inside an op of another phase
 ORDER = (
     "embedding",
