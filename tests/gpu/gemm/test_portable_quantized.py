@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np  # noqa: E402
-from linear_cases import BF16, NAN, SIGMOID, SUMS, as_bits, check, few, widened, wrongs  # noqa: E402
+from linear_cases import BF16, MAX_INPUTS, NAN, SIGMOID, SUMS, as_bits, check, few, widened, wrongs  # noqa: E402
 from linear_checks import check_each  # noqa: E402
 from portable_kernels import with_portable_gemms  # noqa: E402
 from quantized_case import QuantizedCase  # noqa: E402
@@ -91,7 +91,8 @@ def test_nan_and_infinity_stay_in_their_row(portable, packed, tokens):
 def test_formats_of_one_shape_follow_each_other_without_waiting(portable):
     """Each reads the previous result; all share partial sums, counters and, but for the format, launches."""
     linear = PortableLinear(portable)
-    cases = [QuantizedCase(portable, packed, 1024, 1024) for packed in PACKED_FORMATS.values()]
+    size = min(1024, MAX_INPUTS)
+    cases = [QuantizedCase(portable, packed, size, size) for packed in PACKED_FORMATS.values()]
     for count in few(1, 8, 64, 300):
         x, _ = cases[0].x(count)
         results = []
