@@ -127,7 +127,8 @@ class FitRequest:
             )
         if self.device == "cuda":
             check_rounding(spec, self.quantization)
-        _check_choice(_both("quantization"), self.quantization, self.requests)
+        if self.has_kernels or self.quantization not in ("auto", BF16):
+            _check_choice(_both("quantization"), self.quantization, self.requests if self.has_kernels else ())
         self._check_head(spec)
         _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
         self._check_kv(spec)

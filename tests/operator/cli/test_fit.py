@@ -71,6 +71,7 @@ def manifest(folder, **spec):
         (["--gpu", "l4", "--max-context", "131072"], 1, ", or maxContext "),
         (["--gpu", "t4"], 1, "✗ does not fit"),
         (["--gpu", "t4"], 1, "refuses the T4: there are no kernels for compute capability 7.5"),
+        (["--gpu", "t4", "--quantization", "int4"], 2, "offers no format at all for this device"),
         (["--gpu", "t4"], 1, "7.5, which has no bf16: quantized weights are multiplied in it too."),
         (["--gpu", "b200"], 1, "refuses the B200: there are no kernels for compute capability 10.0. "),
         (["--gpu", "l4"], 0, "No model has run on the L4 yet"),
