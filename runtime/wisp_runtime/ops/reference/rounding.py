@@ -14,6 +14,7 @@ E4M3_MAX = 448.0
 E2M1_MAX = 6.0
 
 _SIGN, _MAGNITUDE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
+_E2M1_REBIAS = np.uint32((127 - 1) << 1)
 _EXPONENT = np.uint32(0x7F800000)
 _E4M3_SMALLEST_NORMAL = np.float32(2.0**-6)
 _E4M3_REBIAS = np.uint32((127 - 7) << 3)
@@ -46,11 +47,12 @@ def from_e4m3(codes: Array) -> Array:
 
 def to_e2m1(x: Array) -> Array:
     """Return the E2M1 codes of ``x``, uint8 of its shape; magnitudes above 6 become 6."""
-    magnitude = np.minimum(np.abs(x), np.float32(E2M1_MAX))
-    codes = np.rint(magnitude * np.float32(2))
-    codes = np.where(magnitude < 2, codes, np.rint(magnitude) + np.float32(2))
-    codes = np.where(magnitude < 4, codes, np.rint(magnitude * np.float32(0.5)) + np.float32(4))
-    return codes.astype(np.uint8) | (np.signbit(x).astype(np.uint8) << 3)
+    values = round_e2m1(x)
+    signs = np.signbit(values).view(np.uint8) << 3
+    magnitude = np.abs(values, out=values)
+    half = (magnitude == np.float32(0.5)).view(np.uint8)  # the only subnormal number
+    bits = np.maximum(magnitude.view(np.uint32) >> np.uint32(22), _E2M1_REBIAS) - _E2M1_REBIAS
+    return bits.astype(np.uint8) | half | signs
 
 
 def round_e2m1(x: Array) -> Array:
