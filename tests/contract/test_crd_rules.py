@@ -123,6 +123,10 @@ BROKEN = [
     ({"gpu": {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}}, ["spec.gpu.tolerations: tolerationS"]),
     ({"gpu": {"count": 0}, "runtime": {"quantization": "int8"}}, ["spec.runtime.quantization must be"]),
     (
+        {"gpu": {"count": 0}, "runtime": {"headQuantization": "fp8"}},
+        ["spec.runtime.headQuantization must be"],
+    ),
+    (
         {"runtime": {"kvCacheDtype": "bf16", "kvCacheBf16Layers": 2}},
         ["spec.runtime.kvCacheBf16Layers keeps"],
     ),
@@ -315,6 +319,7 @@ specs = st.fixed_dictionaries(
         ),
         "runtime": some(
             quantization=["auto", "bf16", "fp8"],
+            headQuantization=["bf16", "fp8"],
             kvCacheDtype=["auto", "bf16", "fp8"],
             kvCacheBf16Layers=[0, 2],
             decodePath=["auto", "general"],

@@ -230,6 +230,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
+        "spec.runtime.headQuantization must be bf16 on the CPU (spec.gpu.count 0), which computes in "
+        "float32: remove it, or set spec.gpu.count to 1.",
+        ("spec.gpu.count", "spec.runtime.headQuantization"),
+        lambda m: _on_gpu(m.spec) or m.spec.runtime.head_quantization == "bf16",
+    ),
+    Rule(
+        "spec",
         "spec.runtime.kvCacheBf16Layers keeps layers out of a smaller format, and kvCacheDtype auto or bf16 "
         "is none: name one in kvCacheDtype, or remove kvCacheBf16Layers.",
         ("spec.runtime.kvCacheBf16Layers", "spec.runtime.kvCacheDtype"),
