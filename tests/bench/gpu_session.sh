@@ -31,7 +31,7 @@ expand() {  # a group's stages, or the stage itself
     all) expand build; expand tests; expand parity; expand bench; expand formats; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
-    bench) echo "decode decode-long decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
+    bench) echo "decode decode-long decode-kv decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
     formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-head-fp8 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
@@ -87,6 +87,14 @@ memory() {  # four shapes, a process each: what one holds is no other's
   done
 }
 
+decode_kv() {  # a long context over each KV format, on the path that all of them take
+  local kv
+  for kv in bf16 fp8 turbo8 nvfp4 turbo4 turbo3; do
+    bench decode "decode-kv-$kv-$SHAPE" --shape "$SHAPE" --batch 1,8,32 --context 7900 --steps 64 \
+      --decode-path general --kv-cache-dtype $kv || return
+  done
+}
+
 limit_of() {  # seconds
   case $1 in
     env) echo 30 ;;
@@ -111,6 +119,7 @@ run() {
     decode) bench decode "decode-$SHAPE" --shape "$SHAPE" --batch 1,4,8,16,32,64 --context 512 ;;
     decode-wide) bench decode "decode-wide-$SHAPE" --shape "$SHAPE" --batch 128,256 --context 512 ;;
     decode-long) bench decode "decode-long-$SHAPE" --shape "$SHAPE" --batch 1,16 --context 7900 --steps 128 ;;
+    decode-kv) decode_kv ;;
     decode-sampled) bench decode "decode-sampled-$SHAPE" --shape "$SHAPE" --batch 1,32 --temperature 0.8 --top-p 0.95 ;;
     decode-fp8* | decode-int* | decode-mxfp4 | decode-nvfp4)  # a format of the weights, random ones
       bench decode "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#decode-}" --batch 1,8,16,32,64 --context 512 ;;
