@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_plan.distribution import install_command
-from wisp_plan.hardware.kernel_formats import kernel_formats
-from wisp_plan.weights.held import AUTO, BF16, ROUNDED, held_name, held_weights
 from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.device.manifest import Model
 
 _WITH_PERSISTENT = "hopper"  # the one hardware with templates
+FORMATS = ("auto", "bf16", "fp8", "int8", "int4", "nvfp4")
+"""Requests of :mod:`wisp_plan.weights.held`, which the stage of the image that compiles does not have."""
 
 EXAMPLES = """\b
 Examples:
@@ -54,8 +54,8 @@ def command() -> None:
 )
 @click.option(
     "--quantization",
-    type=click.Choice([AUTO, BF16, *ROUNDED]),
-    default=AUTO,
+    type=click.Choice(FORMATS),
+    default="auto",
     show_default=True,
     help="Format in which that model's weights are held, as in serve.",
 )
@@ -82,7 +82,7 @@ def build(
     folder = (out or kernels_dir()).expanduser()
     with _failures():
         catalogue = Catalogue()
-        extra, held = (None, BF16) if model is None else _step_of(Path(model), quantization)
+        extra, held = (None, "bf16") if model is None else _step_of(Path(model), quantization)
         planned = builder.plan(catalogue, architectures, folder, extra, held)
         if model and extra:
             templates = [catalogue.templates(hardware, held, extra) for hardware in catalogue.hardware]
@@ -114,6 +114,8 @@ def _step_of(folder: Path, quantization: str) -> tuple[Model, str]:
     Raises:
         ModelUnsupported: the kernel cannot run this model.
     """
+    from wisp_plan.hardware.kernel_formats import kernel_formats
+    from wisp_plan.weights.held import held_name, held_weights
     from wisp_runtime.models.load import read_spec
     from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
 

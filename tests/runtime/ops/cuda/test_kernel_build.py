@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from wisp_plan.families.config import parse_config
 from wisp_plan.presets import shape_config
+from wisp_plan.weights.held import AUTO, BF16, ROUNDED
 from wisp_runtime.cli import kernels as command
 from wisp_runtime.config import check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
@@ -188,3 +189,7 @@ def test_the_folder_is_a_variable_that_serving_knows(monkeypatch):
     assert kernels_dir() == Path("/opt/wisp/kernels")
     monkeypatch.delenv("WISP_KERNELS")
     assert kernels_dir() == Path("~/.cache/wisp/kernels").expanduser()
+
+
+def test_the_formats_of_build_are_those_that_weights_can_be_held_in():
+    assert (AUTO, BF16, *ROUNDED) == command.FORMATS
