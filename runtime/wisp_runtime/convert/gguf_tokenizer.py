@@ -9,6 +9,7 @@ from typing import TypeGuard
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from wisp_plan.gguf.metadata import Metadata
+from wisp_plan.json_object import shorten
 from wisp_runtime.errors import ModelUnsupported, TokenizerUnreadable
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -85,7 +86,8 @@ def tokenizer(source: Metadata) -> Tokenizer:
         built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=splitter.ignores_merges))
     except Exception as error:  # the library's only class
         raise TokenizerUnreadable(
-            f"{source.file}: its tokens and merges contradict each other ({error}); download it again."
+            f"{source.file}: its tokens and merges contradict each other ({shorten(str(error))}); download "
+            "it again."
         ) from error
     built.pre_tokenizer = splitter.pre_tokenizer
     if splitter.normalizes:
@@ -134,8 +136,8 @@ def _require_byte_level(source: Metadata) -> None:
     kind = source.require("tokenizer.ggml.model", str)
     if kind != "gpt2":
         raise ModelUnsupported(
-            f"{source.file}: its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') is read. "
-            f"{_REMEDY}"
+            f"{source.file}: its tokenizer is of the kind {shorten(repr(kind))}; only byte-level BPE "
+            f"('gpt2') is read. {_REMEDY}"
         )
 
 
@@ -143,8 +145,8 @@ def _splitter(source: Metadata) -> Splitter:
     rule = source.get("tokenizer.ggml.pre", str) or "gpt-2"
     if rule not in SPLITTERS:
         raise ModelUnsupported(
-            f"{source.file}: its tokenizer splits text by {rule!r}; only {', '.join(SPLITTERS)} are read. "
-            f"{_REMEDY}"
+            f"{source.file}: its tokenizer splits text by {shorten(repr(rule))}; only "
+            f"{', '.join(SPLITTERS)} are read. {_REMEDY}"
         )
     return SPLITTERS[rule]
 
@@ -156,7 +158,9 @@ def _is_texts(values: list[object]) -> TypeGuard[list[str]]:
 def _pair(source: Metadata, merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right):
-        raise TokenizerUnreadable(f"{source.file}: the merge {merge!r} is no pair; download it again.")
+        raise TokenizerUnreadable(
+            f"{source.file}: the merge {shorten(repr(merge))} is no pair; download it again."
+        )
     return left, right
 
 
@@ -174,5 +178,6 @@ def _check_round_trips(source: Metadata, built: Tokenizer) -> None:
         back = built.decode(built.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
         if back != text:
             raise TokenizerUnreadable(
-                f"{source.file}: its tokenizer turns {text!r} into {back!r}; its token list is incomplete."
+                f"{source.file}: its tokenizer turns {text!r} into {shorten(repr(back))}; its token list is "
+                "incomplete."
             )

@@ -86,3 +86,11 @@ def test_a_damaged_file_is_converted_or_refused_with_a_reason(tmp_path, position
     (tmp_path / "m.gguf").write_bytes(data)
     with suppress(RuntimeFailure):
         convert(tmp_path / "m.gguf", tmp_path / "out", force=True)
+
+
+@pytest.mark.parametrize("change", [{"pre": "x" * 9_000}, {"model": "x" * 9_000}, {"merges": ["x" * 9_000]}])
+def test_long_texts_of_a_tokenizer_are_not_repeated(tmp_path, change):
+    write_gguf(tmp_path / "m.gguf", change=change)
+    with pytest.raises((ModelUnsupported, TokenizerUnreadable)) as raised:
+        convert(tmp_path / "m.gguf", tmp_path / "out")
+    assert len(raised.value.message) < 1000
