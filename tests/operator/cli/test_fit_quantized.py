@@ -144,6 +144,8 @@ def test_the_table_shows_the_formats_and_their_scales(checkpoint, kernels):
             1,
             f"quantization: int4, or {KV_FP8}",
         ),
+        (None, ["--max-context", "98304", "--kv-cache-dtype", "nvfp4"], 0, "✓ fits"),
+        (None, ["--quantization", "int4", "--head-quantization", "fp8"], 0, "with weights in int4+fp8"),
         # neither alone: both, which keep the context, before a shorter one
         (None, ["--max-context", "131072"], 1, f"fits with quantization: fp8 and {KV_FP8}, or maxContext "),
         # a quantized one: never another format

@@ -60,6 +60,7 @@ def cases(draw: st.DrawFn) -> tuple[ModelSpec, FitRequest]:
         max_context=draw(st.none() | st.integers(1, 20_000)),
         max_concurrent=draw(st.none() | st.integers(1, 40)),
         quantization=draw(st.sampled_from(asked)),
+        head_quantization=draw(st.sampled_from(["bf16", *(["fp8"] if "fp8" in formats else [])])),
         kv_dtype=kv_dtype,
         block_tokens=draw(st.integers(1, 700)) * (16 if is_quantized else 1),
         max_step_tokens=draw(st.none() | st.integers(1, 2048)),

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import click
 
-from wisp_operator.api import API_VERSION, KIND, InferenceModel, parse
+from wisp_operator.api import API_VERSION, KIND, InferenceModel, Runtime, parse
 from wisp_operator.api.manifests import read_files
 from wisp_operator.cli.display import ledger
 from wisp_operator.core.fit import verdict
@@ -37,6 +37,11 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
 """
 
 
+def _choices(field: str) -> tuple[str, ...]:
+    """Values of a field of ``spec.runtime``."""
+    return get_args(get_type_hints(Runtime)[field])
+
+
 @click.command("fit", epilog=EXAMPLES)
 @click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @click.option(
@@ -54,8 +59,14 @@ Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it 
 @click.option("--max-concurrent", type=click.IntRange(1, 1024), help="Sequences at a time.")
 @click.option(
     "--quantization",
-    type=click.Choice(["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]),
+    type=click.Choice(_choices("quantization")),
     help="Of the weights; auto: as stored, where the card has kernels for that (docs/quantization.md).",
+)
+@click.option(
+    "--head-quantization", type=click.Choice(_choices("head_quantization")), help="Of the head: bf16 or fp8."
+)
+@click.option(
+    "--kv-cache-dtype", type=click.Choice(_choices("kv_cache_dtype")), help="Of keys and values; auto: bf16."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
