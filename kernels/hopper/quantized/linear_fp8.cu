@@ -15,11 +15,11 @@
 
 QUANTIZED_ENTRIES(Dequantized<E4m3Codec>)
 
-using W8a8N64 = W8a8<64, 1, false>;
+using W8a8N64 = W8a8<64, false>;
 QUANTIZED_ENTRIES_OF(w8a8_n64, 64, W8a8N64)
 
-using W8a8N128 = W8a8<128, 1, false>;
+using W8a8N128 = W8a8<128, false>;
 QUANTIZED_ENTRIES_OF(w8a8_n128, 128, W8a8N128)
 
-using W8a8N192 = W8a8<96, 1, false>;
+using W8a8N192 = W8a8<96, false>;
 QUANTIZED_ENTRIES_OF(w8a8_n192, 192, W8a8N192)

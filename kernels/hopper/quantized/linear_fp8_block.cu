@@ -16,11 +16,11 @@
 
 QUANTIZED_ENTRIES(Dequantized<E4m3BlockCodec>)
 
-using W8a8N64 = W8a8<64, 1, true>;
+using W8a8N64 = W8a8<64, true>;
 QUANTIZED_ENTRIES_OF(w8a8_n64, 64, W8a8N64)
 
-using W8a8N128 = W8a8<128, 1, true>;
+using W8a8N128 = W8a8<128, true>;
 QUANTIZED_ENTRIES_OF(w8a8_n128, 128, W8a8N128)
 
-using W8a8N192 = W8a8<96, 1, true>;
+using W8a8N192 = W8a8<96, true>;
 QUANTIZED_ENTRIES_OF(w8a8_n192, 192, W8a8N192)

@@ -4,7 +4,8 @@
 //      weights, a tile of two row tiles a stage (128 columns of 8 bits, 256 of 4), as they lie in memory. Weights are
 //      loaded before the kernel ahead has ended, tokens after.
 //   2. A consumer warpgroup takes a row tile: each warp reads its slice, makes A fragments of bf16 in registers, and
-//      multiplies them by all tokens (wgmma, A in registers). While one warpgroup makes fragments the other multiplies.
+//      multiplies them by all tokens (wgmma, A in registers; up to 16 tokens mma.sync). While one warpgroup makes
+//      fragments the other multiplies.
 //   3. Sums are multiplied by the row scale and leave through the epilogues of ../gemm.
 //
 // Tiles, split K and epilogues are those of ../gemm/linear.cuh; `k_tiles` counts tiles of weights.
@@ -15,12 +16,14 @@
 #include "../gemm/epilogue.cuh"
 #include "../gemm/rotary_epilogue.cuh"
 #include "copy/tma.cuh"
+#include "mma/warp_mma.cuh"
 #include "mma/wgmma.cuh"
 #include "quantized/bf16_codecs.cuh"
 #include "sync/mbarrier.cuh"
 #include "sync/pdl.cuh"
 
 constexpr int kMaxWeightStages = 16, kMaxTokenStages = 32;
+constexpr int kMaxWarpTokens = 16;      // of a tile that warps multiply alone
 constexpr int kQuantizedThreads = 384;  // two consumer warpgroups, a warpgroup of producers
 
 struct QuantizedRing {
@@ -159,6 +162,53 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
   }
 }
 
+// The same for few tokens: each warp multiplies its slice by all of them alone (mma.sync), in two chains of sums. The
+// tensor cores take a fragment of wgmma too slowly where there are few tokens to share it.
+template <int kTokens, class Codec>
+__device__ __forceinline__ void multiply_by_warp(float (&sums)[kTokens / 2], const GemmTile& tile,
+                                                 const QuantizedArgs& quantized, const Pipelines& pipelines,
+                                                 RingState& weight, RingState& token, int warpgroup) {
+  constexpr int kGroups = kTokens / 8;
+  const QuantizedRing &weights = pipelines.weights, &tokens = pipelines.tokens;
+  const uint32_t slot = slot_bytes<Codec::kHasBlockScales>(quantized);
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = lane % 8;
+  const uint32_t chunks[2] = {row * 128 + (lane / 8 ^ row) * 16u, row * 128 + ((lane / 8 + 4) ^ row) * 16u};
+  float odd[kTokens / 2];
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; i++) sums[i] = odd[i] = 0.f;
+#pragma unroll 1
+  for (int k = tile.k_begin; k < tile.k_end; k++) {
+    mbarrier_wait(weights.full + weight.stage * 8, weight.parity);
+    const uint32_t rows = weights.data + weight.stage * weights.stage_bytes + warpgroup * slot;
+    Codec codec(rows + warp * (quantized.tile_bytes / 4), rows + slot - 128 + warp * 8, quantized);
+#pragma unroll
+    for (int box = 0; box < Codec::kSteps / 4; box++) {
+      mbarrier_wait(tokens.full + token.stage * 8, token.parity);
+      const uint32_t from = tokens.data + token.stage * tokens.stage_bytes;
+      uint32_t b[kGroups][2][4];
+#pragma unroll
+      for (int i = 0; i < kGroups * 2; i++) load_matrices(b[i / 2][i % 2], from + i / 2 * 1024 + chunks[i % 2]);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(tokens.empty + token.stage * 8);
+      token.advance(tokens.stages);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        uint32_t a[4];
+        codec.step(a, box * 4 + i);
+#pragma unroll
+        for (int group = 0; group < kGroups; group++) {
+          mma_16x8x16((i % 2 ? odd : sums) + group * 4, a, b[group][i / 2] + i % 2 * 2);
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(weights.empty + weight.stage * 8);
+    weight.advance(weights.stages);
+  }
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; i++) sums[i] += odd[i];
+}
+
 // A method of multiplying: bf16 activations by weights that a codec makes bf16.
 template <class Codec>
 struct Dequantized {
@@ -174,7 +224,11 @@ struct Dequantized {
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,
                                                   const QuantizedArgs& quantized, const Pipelines& pipelines,
                                                   RingState& weight, RingState& token, int warpgroup) {
-    multiply_bf16<kTokens, Codec>(sums, tile, quantized, pipelines, weight, token, warpgroup);
+    if constexpr (kTokens <= kMaxWarpTokens) {
+      multiply_by_warp<kTokens, Codec>(sums, tile, quantized, pipelines, weight, token, warpgroup);
+    } else {
+      multiply_bf16<kTokens, Codec>(sums, tile, quantized, pipelines, weight, token, warpgroup);
+    }
   }
   template <int kTokens>
   __device__ static __forceinline__ void finish(float (&)[kTokens / 2], const QuantizedArgs&, int) {}

@@ -4,7 +4,7 @@
 // has stored the 16 columns of a group so that a lane's codes of weights, four of a row to a word, meet them: columns
 // 2 p, 2 p + 1, 8 + 2 p, 9 + 2 p are neighbours. Every 128 columns sums leave the tensor cores' 14 bits for float32:
 // with kBlocks times the scale of 128 activations of a token and that of eight rows of weights; else activations have a
-// scale a token, applied at the end. 256 tokens are multiplied as twice 128.
+// scale a token, applied at the end. kTokens are multiplied kPart at a time.
 #pragma once
 
 #include "linear_quantized.cuh"
@@ -60,66 +60,72 @@ __device__ __forceinline__ void promote(float* sums, const float (&part)[kPart /
   }
 }
 
-template <int kTokens, int kPart, int kInFlight, bool kBlocks>
+// A warp's codes of a tile of weights, and their scales.
+template <bool kBlocks>
+struct WeightCodes {
+  uint32_t q[16];
+  float scales[2] = {1.f, 1.f};
+
+  // Wait for the next tile, take its codes, and give its stage back.
+  __device__ __forceinline__ void load(const QuantizedArgs& quantized, const QuantizedRing& weights, RingState& weight,
+                                       int warpgroup) {
+    const uint32_t slot = slot_bytes<kBlocks>(quantized);
+    const int warp = threadIdx.x / 32 % 4;
+    mbarrier_wait(weights.full + weight.stage * 8, weight.parity);
+    const uint32_t rows = weights.data + weight.stage * weights.stage_bytes + warpgroup * slot;
+    codec::load_codes(q, rows + warp * 2048);
+    if constexpr (kBlocks) {
+      const uint2 two = codec::load_words2(rows + slot - 128 + warp * 8);
+      scales[0] = __uint_as_float(two.x), scales[1] = __uint_as_float(two.y);
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(weights.empty + weight.stage * 8);
+    weight.advance(weights.stages);
+  }
+};
+
+// Sum over the tile's K-range. The next tile's codes are loaded while the tensor cores work, where registers suffice.
+template <int kTokens, int kPart, bool kBlocks>
 __device__ __forceinline__ void multiply_w8a8(float (&sums)[kTokens / 2], const GemmTile& tile,
                                               const QuantizedArgs& quantized, const Pipelines& pipelines,
                                               RingState& weight, RingState& token, int warpgroup) {
-  const QuantizedRing &weights = pipelines.weights, &tokens = pipelines.tokens;
-  const uint32_t slot = slot_bytes<kBlocks>(quantized);
-  const int warp = threadIdx.x / 32 % 4;
+  const QuantizedRing& tokens = pipelines.tokens;
   const bool releases = threadIdx.x % 32 == 0;
 #pragma unroll
   for (int i = 0; i < kTokens / 2; i++) sums[i] = 0.f;
+  WeightCodes<kBlocks> codes;
+  if constexpr (!kBlocks) codes.load(quantized, pipelines.weights, weight, warpgroup);
 #pragma unroll 1
   for (int k = tile.k_begin; k < tile.k_end; k++) {
-    mbarrier_wait(weights.full + weight.stage * 8, weight.parity);
-    const uint32_t rows = weights.data + weight.stage * weights.stage_bytes + warpgroup * slot;
-    float row_scales[2] = {1.f, 1.f};
-    if constexpr (kBlocks) {
-      const uint2 two = codec::load_words2(rows + slot - 128 + warp * 8);
-      row_scales[0] = __uint_as_float(two.x), row_scales[1] = __uint_as_float(two.y);
-    }
+    if constexpr (kBlocks) codes.load(quantized, pipelines.weights, weight, warpgroup);
     uint32_t a[4][4];
-    {
-      uint32_t q[16];
-      codec::load_codes(q, rows + warp * 2048);
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        a[i / 2][i % 2 * 2] = __byte_perm(q[2 * i], q[2 * i + 1], 0x5410);
-        a[i / 2][i % 2 * 2 + 1] = __byte_perm(q[2 * i], q[2 * i + 1], 0x7632);
-      }
+    for (int i = 0; i < 8; i++) {
+      a[i / 2][i % 2 * 2] = __byte_perm(codes.q[2 * i], codes.q[2 * i + 1], 0x5410);
+      a[i / 2][i % 2 * 2 + 1] = __byte_perm(codes.q[2 * i], codes.q[2 * i + 1], 0x7632);
     }
-    __syncwarp();
-    if (releases) mbarrier_arrive(weights.empty + weight.stage * 8);
-    weight.advance(weights.stages);
+    const float scales[2] = {codes.scales[0], codes.scales[1]};
     mbarrier_wait(tokens.full + token.stage * 8, token.parity);
     const uint32_t box = tokens.data + token.stage * tokens.stage_bytes;
-    float parts[kInFlight][kPart / 2];
     const uint32_t token_scales = pipelines.token_scales + token.stage * kTokens * 4;
 #pragma unroll
     for (int part = 0; part < kTokens / kPart; part++) {
-      auto& now = parts[part % kInFlight];
+      float sums_of_part[kPart / 2];
 #pragma unroll
       for (int i = 0; i < 16; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
       wgmma_fence();
-      wgmma_e4m3_first<kPart>(now, a[0], wgmma_descriptor(box + part * kPart * 128));
+      wgmma_e4m3_first<kPart>(sums_of_part, a[0], wgmma_descriptor(box + part * kPart * 128));
 #pragma unroll
       for (int i = 1; i < 4; i++) {
-        wgmma_e4m3<kPart>(now, a[i], wgmma_descriptor(box + part * kPart * 128 + i * 32));
+        wgmma_e4m3<kPart>(sums_of_part, a[i], wgmma_descriptor(box + part * kPart * 128 + i * 32));
       }
       wgmma_commit();
-      if (part < kInFlight - 1) continue;
-      const int done = part - kInFlight + 1;
-      wgmma_wait<kInFlight - 1>();
-      wgmma_registers(parts[done % kInFlight]);
-      promote<kPart, kBlocks>(sums + done * kPart / 2, parts[done % kInFlight], token_scales + done * kPart * 4,
-                              row_scales);
-    }
-    if constexpr (kInFlight == 2) {
-      constexpr int kLast = kTokens / kPart - 1;
+      if (!kBlocks && part == kTokens / kPart - 1 && k + 1 < tile.k_end) {
+        codes.load(quantized, pipelines.weights, weight, warpgroup);
+      }
       wgmma_wait<0>();
-      wgmma_registers(parts[kLast % 2]);
-      promote<kPart, kBlocks>(sums + kLast * kPart / 2, parts[kLast % 2], token_scales + kLast * kPart * 4, row_scales);
+      wgmma_registers(sums_of_part);
+      promote<kPart, kBlocks>(sums + part * kPart / 2, sums_of_part, token_scales + part * kPart * 4, scales);
     }
     __syncwarp();
     if (releases) mbarrier_arrive(tokens.empty + token.stage * 8);
@@ -138,7 +144,7 @@ __device__ __forceinline__ void scale_tokens(float (&sums)[kTokens / 2], const f
   }
 }
 
-template <int kPart, int kInFlight, bool kBlocks>
+template <int kPart, bool kBlocks>
 struct W8a8 {
   static constexpr bool kHasBlockScales = kBlocks;
   static constexpr float kFactor = 1.f;
@@ -152,7 +158,7 @@ struct W8a8 {
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,
                                                   const QuantizedArgs& quantized, const Pipelines& pipelines,
                                                   RingState& weight, RingState& token, int warpgroup) {
-    multiply_w8a8<kTokens, kPart, kInFlight, kBlocks>(sums, tile, quantized, pipelines, weight, token, warpgroup);
+    multiply_w8a8<kTokens, kPart, kBlocks>(sums, tile, quantized, pipelines, weight, token, warpgroup);
   }
   template <int kTokens>
   __device__ static __forceinline__ void finish(float (&sums)[kTokens / 2], const QuantizedArgs& quantized, int first) {

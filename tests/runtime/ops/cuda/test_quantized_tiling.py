@@ -85,4 +85,4 @@ def test_an_unsplit_plan_sums_over_all_of_k_in_one_block(shape, tokens):
 def test_e4m3_activations_pay_where_the_tensor_cores_are_the_limit():
     gemm = GemmShape(28672, 4096, 2048, FP8.tile_columns)
     bf16, codes = plan_quantized(FP8, gemm, 132), plan_w8a8(FP8, gemm, 132)
-    assert estimate_us(FP8, codes, is_w8a8=True) < 0.7 * estimate_us(FP8, bf16)
+    assert estimate_us(FP8, codes, is_w8a8=True) < 0.85 * estimate_us(FP8, bf16)

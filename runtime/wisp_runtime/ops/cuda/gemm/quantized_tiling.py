@@ -28,12 +28,14 @@ MAX_WEIGHT_STAGES, MAX_TOKEN_STAGES = 16, 32
 _STATIC_BYTES = 1024
 _BLOCK_SCALE_BYTES = 128  # in a stage, of a row tile
 _MIN_TOKEN_STAGES = 4
+_MIN_WGMMA_TOKENS = 32  # of a tile: narrower ones are multiplied by linear_quantized.cuh's multiply_by_warp
 
 # An H200 in nanoseconds and bytes.
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS, _L2_BYTES_A_NS = 4600.0, 85.0, 95.0
 _CLOCK_GHZ = 1.7
 _START_NS = 3000.0
 _STEP_NS = 100.0
+_STEP_NS_OF_CODES, _BLOCK_SCALE_FACTOR = {64: 450.0, 128: 575.0, 192: 855.0}, 1.2
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 9.0
 _COMBINE_NS, _COMBINE_NS_A_TOKEN = 1000.0, 28.0
 _INSTRUCTIONS_A_WEIGHT = {"e4m3": 2.4, "int8": 2.2, "int4": 2.8, "e2m1": 3.2}
@@ -87,7 +89,8 @@ def plan_quantized(packed: PackedFormat, shape: GemmShape, sm_count: int) -> Gem
 def unsplit_quantized(packed: PackedFormat, shape: GemmShape, sm_count: int) -> GemmPlan:
     """Return a plan without splits: a row's sums run over K in order, however many tokens there are."""
     del packed
-    return unsplit_plan(shape, block_n(shape.tokens), 2, sm_count)
+    width = max(block_n(shape.tokens), _MIN_WGMMA_TOKENS)  # fewer tokens are summed in another order
+    return unsplit_plan(shape, width, 2, sm_count)
 
 
 @lru_cache(maxsize=8192)
@@ -126,9 +129,7 @@ def _step_ns(packed: PackedFormat, width: int, is_w8a8: bool) -> float:
     """Return the time of a step: the longest of tensor cores, dequantization, and copies."""
     columns = packed.tile_columns
     if is_w8a8:
-        tensor_ns = 2 * columns / 32 * width / 2 / _CLOCK_GHZ
-        copy_ns = (2 * packed.tile_bytes + columns * width) / _L2_BYTES_A_NS
-        return max(_STEP_NS + tensor_ns, copy_ns)
+        return _STEP_NS_OF_CODES[width] * (_BLOCK_SCALE_FACTOR if packed.has_block_scales else 1)
     tensor_ns = 2 * columns / 16 * max(width, 16) / 2 / _CLOCK_GHZ
     dequantize_ns = columns * _INSTRUCTIONS_A_WEIGHT[packed.numbers] / _CLOCK_GHZ
     copy_ns = (2 * packed.tile_bytes + columns * width * 2) / _L2_BYTES_A_NS
