@@ -26,6 +26,10 @@ class Ceiling:
     bytes_per_s: float
     flops_per_s: float
 
+    def projection_flops_per_s(self, weights: str) -> float:
+        """Return the operations a second of projections: FP8 doubles them, by the data sheet."""
+        return self.flops_per_s * (2 if weights.startswith("fp8") else 1)
+
 
 _KEYS_OR_VALUES = re.compile(r"\.[kv]_proj\.")
 
@@ -97,9 +101,10 @@ def prefill_lower_bound_s(
     pairs = _pairs(prompt, window) - _pairs(cached, window)
     pairs_of_all = pairs * (layers - 1) + min(prompt, window)
     last_layer = _last_layer_weights(spec)
-    once, each = last_layer + spec.vocab * spec.hidden, _layer_weights(spec) - last_layer
-    done = 2 * (computed * each + once) + pairs_of_all * _pair_flops(attention)
-    return max(moved / ceiling.bytes_per_s, sequences * done / ceiling.flops_per_s)
+    each, once = _layer_weights(spec) - last_layer, last_layer + spec.vocab * spec.hidden
+    projected_s = 2 * computed * each / ceiling.projection_flops_per_s(weights)
+    rest_s = (2 * once + pairs_of_all * _pair_flops(attention)) / ceiling.flops_per_s
+    return max(moved / ceiling.bytes_per_s, sequences * (projected_s + rest_s))
 
 
 def _layer_weights(spec: ModelSpec) -> int:

@@ -35,6 +35,7 @@ from wisp_runtime.models.load import open_checkpoint, random_model, read_spec  #
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.quantized_tiling import MIN_W8A8_TOKENS  # noqa: E402
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage  # noqa: E402
 from wisp_runtime.ops.reference.quantized_packing import dequantize, unpack_quantized  # noqa: E402
@@ -55,6 +56,7 @@ CONFIG = {
 TOKENS = (1, 8, 40, 300)
 BLOCK_TOKENS = 16
 MIN_COSINE = 0.999  # activations are bf16
+MIN_COSINE_W8A8 = 0.98  # they are E4M3, three bits of mantissa: 0.990 to 0.998 on an H200
 
 _GROUPS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": False}
 _CT = {
@@ -149,13 +151,15 @@ def logits_of(ops, model, count):
     return ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
 
 
-def assert_alike(ops, held, folder):
+def assert_alike(ops, held, checkpoint, folder):
+    has_fp8 = held_name(checkpoint.weights).startswith("fp8")
     reference_ops = CpuOps(threads=4)
     reference, _ = model_on(reference_ops, folder)
     for count in TOKENS:
         got, want = logits_of(ops, held, count), logits_of(reference_ops, reference, count)
         cosines = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
-        assert cosines.min() >= MIN_COSINE, f"{count} tokens: cosine {cosines.min():.5f}"
+        least = MIN_COSINE_W8A8 if has_fp8 and count >= MIN_W8A8_TOKENS else MIN_COSINE
+        assert cosines.min() >= least, f"{count} tokens: cosine {cosines.min():.5f}"
 
 
 def assert_weights(model, checkpoint, meant, exact=True):
@@ -187,7 +191,7 @@ def test_a_checkpoint_is_held_as_it_is_stored(ops, tmp_path, name):
     model, checkpoint = model_on(ops, tmp_path / "model", "auto", HOPPER)
     print(name, "held as", held_name(checkpoint.weights))
     assert_weights(model, checkpoint, meant, exact=name != "ct nvfp4")
-    assert_alike(ops, model, tmp_path / "model")
+    assert_alike(ops, model, checkpoint, tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -199,7 +203,7 @@ def test_an_unquantized_checkpoint_is_rounded_while_it_loads(ops, tmp_path, name
     assert held_name(checkpoint.weights) == (name if name in HOPPER else "bf16")
     if name in HOPPER:
         assert_weights(model, checkpoint, meant)
-        assert_alike(ops, model, tmp_path / "rounded")
+        assert_alike(ops, model, checkpoint, tmp_path / "rounded")
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4", "nvfp4"])
@@ -224,7 +228,7 @@ def test_the_head_is_rounded_where_it_is_asked_for(ops, tmp_path):
     save_file(tensors | {"lm_head.weight": dequantize(packed_format, head)}, file)
     model, checkpoint = model_on(ops, tmp_path / "model", "bf16+fp8", HOPPER)
     assert held_name(checkpoint.weights) == "bf16+fp8"
-    assert_alike(ops, model, tmp_path / "rounded")
+    assert_alike(ops, model, checkpoint, tmp_path / "rounded")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,12 @@ def test_a_window_bounds_the_reads_and_operations_of_attention():
     assert long < 2.5 * prefill_lower_bound_s(mistral, H200, sequences=1, prompt=4096, **HELD)
 
 
+def test_fp8_halves_the_bound_of_a_prompts_projections_alone():
+    bf16 = prefill_lower_bound_s(LLAMA, H200, sequences=1, prompt=2048, **HELD)
+    fp8 = prefill_lower_bound_s(LLAMA, H200, sequences=1, prompt=2048, weights="fp8", kv="bf16")
+    assert 0.5 * bf16 < fp8 < 0.55 * bf16
+
+
 def test_a_tied_head_is_read_though_the_embedding_is_not():
     tied = shape_spec("smollm2-135m")
     assert step_weight_bytes(tied, "bf16") == pytest.approx(2 * 134_515_008, rel=1e-3)
