@@ -12,6 +12,7 @@ from wisp_plan.quantization.stored_format import SCALE_DTYPES, VALUES, StoredPar
 
 METHOD: Final = "compressed-tensors"
 MIXED = "mixed-precision"
+_ACT_ORDERS = ("group", "dynamic")  # one means the other; others keep groups of neighbouring columns
 
 
 def read(config: ConfigReader) -> Quantization:
@@ -23,6 +24,9 @@ def read(config: ConfigReader) -> Quantization:
     sparsity = config.section("sparsity_config")
     if sparsity and sparsity.text("format", "dense") != "dense":
         raise not_read(sparsity, "format", sparsity.text("format"))
+    transforms = config.section("transform_config")
+    if transforms and transforms.values.get("config_groups"):
+        raise not_read(config, "transform_config", "rotations of activations")
     ignored = Rule(layer_names(config, "ignore"), None)
     return Quantization(METHOD, (ignored, *_groups(config)), kv=_kv(config))
 
@@ -49,6 +53,8 @@ def _scheme(group: ConfigReader, weights: ConfigReader, name: str) -> Scheme:
             return Scheme(METHOD, "fp8", rows, columns)
         case (("int-quantized" | "naive-quantized"), "int", 8):
             rows, columns = _scales(weights)
+            if not weights.flag("symmetric", True):
+                raise not_read(weights, "symmetric", "false: zero points of numbers that are not packed")
             return Scheme(METHOD, "int8", rows, columns)
         case "pack-quantized", "int", (4 | 8):
             return _packed(weights, bits)
@@ -71,7 +77,7 @@ def _packed(weights: ConfigReader, bits: int) -> Scheme:
         columns,
         is_packed=True,
         has_zero_points=not weights.flag("symmetric", True),
-        is_act_ordered=weights.text("actorder", "none") == "group",
+        is_act_ordered=weights.text("actorder", "none") in _ACT_ORDERS,
     )
 
 

@@ -51,7 +51,7 @@ def _dynamic(config: ConfigReader, is_first_version: bool) -> Iterator[Rule]:
     """Yield a rule for each regex of ``dynamic``: ``-:`` leaves layers as they are, others have own keys."""
     section = config.section("dynamic")
     for name, own in (section.values if section else {}).items():
-        sign, _, regex = name.rpartition(":") if name[:2] in ("+:", "-:") else ("+", "", name)
+        sign, _, regex = name.partition(":") if name[:2] in ("+:", "-:") else ("+", "", name)
         layers = LayerNames.of([REGEX + regex], f"{config.path}dynamic")
         if sign == "-":
             yield Rule(layers, None)

@@ -84,12 +84,16 @@ def awq_codes(words: Array) -> Array:
 
 
 def zero_points_of(scheme: Scheme, words: Array, rows: int) -> Array:
-    """Return the zero points ``[R, groups]`` of words that hold those of several rows."""
+    """Return the zero points ``[R, groups]`` of words that hold those of several rows.
+
+    GPTQ v1 subtracts one from each of a word's by one subtraction, which borrows at a zero point of 0.
+    """
     if scheme.arrangement == "awq":
-        codes = awq_codes(words)
-    else:
-        codes = np.ascontiguousarray(_codes(scheme, np.ascontiguousarray(words.T)).T)
-    return codes[:rows].astype(np.float32) + scheme.stores_zero_minus_one
+        return awq_codes(words)[:rows].astype(np.float32)
+    whole = np.ascontiguousarray(words.T).view(np.uint32)
+    if scheme.stores_zero_minus_one:
+        whole = whole + np.uint32(0x11111111 if scheme.kind == "int4" else 0x01010101)
+    return np.ascontiguousarray(_codes(scheme, whole).T)[:rows].astype(np.float32)
 
 
 def scales_of(scheme: Scheme, parts: Mapping[str, Array]) -> Array:

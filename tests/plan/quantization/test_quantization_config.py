@@ -69,6 +69,10 @@ GROUPED = weights(4, "group", group_size=128, symmetric=True)
             group("pack-quantized", GROUPED | {"actorder": "group"}),
             Scheme(CT, "int4", 1, 128, is_act_ordered=True, **PACKED),
         ),
+        (
+            group("pack-quantized", GROUPED | {"actorder": "dynamic"}),
+            Scheme(CT, "int4", 1, 128, is_act_ordered=True, **PACKED),
+        ),
         (group("pack-quantized", weights(4, "channel")), Scheme(CT, "int4", 1, 0, **PACKED)),
         (group("pack-quantized", weights(8, "channel")), Scheme(CT, "int8", 1, 0, **PACKED)),
         (
@@ -217,6 +221,16 @@ def test_the_kv_cache_has_scales_where_the_section_says_so(section, kv):
             "kv_cache_scheme is 8 bits of type int",
         ),
         ({"quant_method": CT, "format": "pack-quantized"}, "config_groups is missing"),
+        (
+            group("int-quantized", weights(8, "channel", symmetric=False)),
+            "weights.symmetric is false: zero points of numbers that are not packed, a format",
+        ),
+        (
+            group(
+                "pack-quantized", GROUPED, transform_config={"config_groups": {"R4": {"type": "hadamard"}}}
+            ),
+            "transform_config is rotations of activations, a format that is not read",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "INT4_AWQ"}, "quant_algo is INT4_AWQ"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size is 32"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers is missing"),
@@ -227,6 +241,12 @@ def test_what_is_not_read_is_refused_with_its_name(section, said):
         read(section)
     assert str(refusal.value).startswith("config.json: quantization_config.")
     assert re.search(r"(Choose another checkpoint|Take config.json) ", str(refusal.value))
+
+
+def test_a_regex_of_gptq_may_hold_colons():
+    section = GPTQ | {"dynamic": {"-:.*\\.(?:q|k)_proj.*": {}}}
+    assert read(section).scheme_of(Q_PROJ) is None
+    assert read(section).scheme_of(EXPERT) is not None
 
 
 def test_every_method_is_there_by_its_name():

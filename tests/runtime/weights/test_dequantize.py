@@ -11,12 +11,14 @@ from wisp_plan.checkpoint.directory import read_file
 from wisp_plan.errors import TensorsMismatch
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.quantization.config import read_quantization
+from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.weight import WeightSource, WeightSpec, stacked
 from wisp_plan.weights.declaration import shard
 from wisp_plan.weights.stored import as_stored
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.weights.arena import Weights
+from wisp_runtime.weights.dequantize import zero_points_of
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.quantized_chunks import plan_quantized
 from wisp_runtime.weights.reader import WeightReader
@@ -121,3 +123,17 @@ def test_layers_that_are_computed_together_must_be_stored_alike(tmp_path):
     said = "k_proj.weight is stored as gptq int8, and q_proj.weight, .*, as gptq int4"
     with pytest.raises(TensorsMismatch, match=said):
         load(tmp_path, section, [fused()])
+
+
+@pytest.mark.parametrize(("kind", "bits", "ones"), [("int4", 4, 0x11111111), ("int8", 8, 0x01010101)])
+def test_gptq_v1_takes_one_from_all_zero_points_of_a_word_at_once(kind, bits, ones):
+    count = 32 // bits
+    zeros = np.array([0, 5, *[8] * (count - 2)], np.uint32)
+    word = np.bitwise_or.reduce(zeros << np.arange(count, dtype=np.uint32) * np.uint32(bits)) - np.uint32(
+        ones
+    )
+    scheme = Scheme("gptq", kind, 1, 128, is_packed=True, has_zero_points=True, stores_zero_minus_one=True)
+
+    read = zero_points_of(scheme, np.array([[word]], np.uint32).view(np.int32), count)
+
+    assert read[:, 0].tolist() == zeros.tolist()
