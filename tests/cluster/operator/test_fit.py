@@ -29,9 +29,9 @@ def small_gpus():
     yield
     labels = [f"nvidia.com/gpu.{name}-" for name in ("product", "memory", "count")]
     kubectl("label", "node", "--all", *labels)
-    for part in ("capacity", "allocatable"):
-        patch = [{"op": "remove", "path": f"/status/{part}/nvidia.com~1gpu"}]
-        kubectl("patch", "node", "node1", "--subresource=status", "--type=json", "-p", json.dumps(patch))
+    gone = {"nvidia.com/gpu": None}  # the kubelet may have taken one of both away already
+    patch = {"status": {"capacity": gone, "allocatable": gone}}
+    kubectl("patch", "node", "node1", "--subresource=status", "--type=merge", "-p", json.dumps(patch))
 
 
 @pytest.fixture
