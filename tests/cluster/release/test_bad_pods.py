@@ -111,10 +111,10 @@ def test_a_request_for_a_model_that_failed_gets_the_reason_at_once(bad_models):
 
 
 @pytest.fixture
-def t4():
-    """The cluster's first node, made to look like one with eight 15 GB GPUs that carry their labels."""
+def small_gpus():
+    """The first node, made to look like one with eight GPUs of 15 GB; labels outrank the catalogue."""
     node = get("nodes")[0]["metadata"]["name"]
-    labels = {"product": "Tesla-T4", "memory": "15360", "count": "8"}
+    labels = {"product": "NVIDIA-A10", "memory": "15360", "count": "8"}
     kubectl(
         "label",
         "node",
@@ -122,19 +122,20 @@ def t4():
         "--overwrite",
         *(f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()),
     )
-    set_gpus(node, "add", value="8")
+    set_gpus(node, "8")
     yield
     kubectl("label", "node", node, *(f"nvidia.com/gpu.{key}-" for key in labels))
-    set_gpus(node, "remove")
+    set_gpus(node, None)
 
 
-def set_gpus(node, verb, **value):
-    for part in ("capacity", "allocatable"):
-        patch = [{"op": verb, "path": f"/status/{part}/nvidia.com~1gpu", **value}]
-        kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+def set_gpus(node, count):
+    """Say how many GPUs a node has; None: none, though the kubelet may have taken one away already."""
+    counts = {"nvidia.com/gpu": count}
+    patch = {"status": {"capacity": counts, "allocatable": counts}}
+    kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
 
 
-def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, t4):
+def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, small_gpus):
     namespace = make_namespace("wisp-large")
     gpu = {"model": {"uri": "hf://acme/large"}, "gpu": {"count": 1}, "replicas": 1, "cache": {"type": "None"}}
     apply(model("large", **gpu), namespace=namespace)
@@ -142,7 +143,7 @@ def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(hub, t4):
     fit = status("large", namespace)["fit"]
     assert fit["weightsBytes"] > 14 * GIB
     assert fit["headroomBytes"] < 0
-    assert fit["gpu"] == "T4"
+    assert fit["gpu"] == "A10"
     time.sleep(2)  # a pod would be here by now
     assert get("pods", namespace=namespace) == []
     assert get("replicasets", namespace=namespace)[0]["spec"]["replicas"] == 0
