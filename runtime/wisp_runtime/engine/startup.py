@@ -19,6 +19,7 @@ from wisp_plan.memory.cache import model_groups
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
+from wisp_plan.weights.held import BF16
 from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
@@ -162,6 +163,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         head_quantization=config.head_quantization,
         kv_dtype=config.kv_cache_dtype,
         kv_bf16_layers=config.kv_cache_bf16_layers,
+        kv_dtypes_available=(BF16,) if config.deterministic else None,
         block_tokens=config.block_tokens,
         max_step_tokens=config.max_step_tokens,
         device=memory.device,

@@ -19,6 +19,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.startup import require_fit
+from wisp_runtime.errors import DoesNotFit
 from wisp_runtime.ops.protocol.device import Memory
 
 LLAMA = shape_spec("llama-3.2-1b")
@@ -94,3 +95,25 @@ def test_both_sides_round_where_there_are_kernels(monkeypatch, quantization):
     assert planned.quantization == started.quantization == quantization
     assert planned.ledger.rows()[:2] == started.ledger.rows()[:2]
     assert "rounded at load" in planned.ledger.weight_description
+
+
+def test_deterministic_mode_which_reads_bf16_alone_is_proposed_no_other_kv_format():
+    spec, usable_bytes = shape_spec("qwen3-8b"), 21 * GIB
+    runtime = {"deterministic": True, "maxContext": 40000, "maxConcurrent": 1}
+    document = {
+        "apiVersion": api.API_VERSION,
+        "kind": api.KIND,
+        "metadata": {"name": "chat"},
+        "spec": {"model": {"uri": "hf://acme/chat"}, "gpu": {"count": 1}, "runtime": runtime},
+    }
+    planned = plan(api.parse(document), Published(spec), Device("cuda", "H200", usable_bytes, "hopper"))
+    memory = Memory("cuda", "H200", usable_bytes, usable_bytes, None, None, kernel_formats("hopper"))
+    config = ServeConfig("m", deterministic=True, max_context=40000, max_concurrent=1, memory_fraction=0.99)
+    with pytest.raises(DoesNotFit) as refused:
+        require_fit(spec, config, memory)
+
+    assert not planned.fits
+    for message in (planned.message, str(refused.value)):
+        assert "quantization: fp8" in message
+        assert "kvCacheDtype" not in message
+        assert "kv-cache-dtype" not in message

@@ -129,6 +129,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         formats_available=kernel_formats(device.hardware) if device.kind == "cuda" else (BF16,),
         kv_dtype=runtime.kv_cache_dtype,
         kv_bf16_layers=runtime.kv_cache_bf16_layers,
+        kv_dtypes_available=(BF16,) if runtime.deterministic else None,
         device=device.kind,
     )
     return verdict.check(
