@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "quantized/bits.cuh"
+
 __device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
   uint32_t sum;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
@@ -36,17 +38,4 @@ __device__ __forceinline__ uint32_t f16_from_e4m3(uint32_t pair) {
   uint32_t values;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(values) : "h"(static_cast<uint16_t>(pair)));
   return values;
-}
-
-// (a & mask) | bits in one instruction, which takes one constant: `bits` shall be a register.
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
-  uint32_t word;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(word) : "r"(a), "r"(mask), "r"(bits));
-  return word;
-}
-// A constant that the compiler keeps in a register.
-__device__ __forceinline__ uint32_t in_register(uint32_t constant) {
-  uint32_t word;
-  asm volatile("mov.b32 %0, %1;" : "=r"(word) : "r"(constant));
-  return word;
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "math/bf16.cuh"
+#include "quantized/bits.cuh"
 
 // Arguments of a quantized matrix, by value.
 struct QuantizedArgs {
@@ -40,18 +41,6 @@ __device__ __forceinline__ uint32_t sub2(uint32_t a, uint32_t b) {
 __device__ __forceinline__ uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-// (a & mask) | more, in one instruction: LOP3 takes one immediate, so `more` is best a register.
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t more) {
-  uint32_t d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(mask), "r"(more));
-  return d;
-}
-// A constant that stays in a register.
-__device__ __forceinline__ uint32_t held(uint32_t constant) {
-  uint32_t d;
-  asm volatile("mov.b32 %0, %1;" : "=r"(d) : "r"(constant));
   return d;
 }
 __device__ __forceinline__ uint4 load_words4(uint32_t from) {
@@ -176,7 +165,7 @@ struct Int4Codec {
   uint32_t scales, zeros;  // shared addresses of this lane's rows
   bool has_zero_points;
   int shift;
-  uint32_t offset = codec::held(0x43004300u);
+  uint32_t offset = in_register(0x43004300u);
   codec::SplitScale upper, lower;
   uint32_t upper_zero = 0x43084308u, lower_zero = 0x43084308u;
 
@@ -191,10 +180,10 @@ struct Int4Codec {
   __device__ __forceinline__ void step(uint32_t (&a)[4], int i) {
     if (i % kGroupSteps == 0) set_group(i / 2 >> shift);
     const uint32_t w = q[i];
-    a[0] = upper.times(codec::sub2(codec::and_or(w, 0x000F000Fu, offset), upper_zero));
-    a[2] = upper.times(codec::sub2(codec::and_or(w >> 4, 0x000F000Fu, offset), upper_zero));
-    a[1] = lower.times(codec::sub2(codec::and_or(w >> 8, 0x000F000Fu, offset), lower_zero));
-    a[3] = lower.times(codec::sub2(codec::and_or(w >> 12, 0x000F000Fu, offset), lower_zero));
+    a[0] = upper.times(codec::sub2(and_or(w, 0x000F000Fu, offset), upper_zero));
+    a[2] = upper.times(codec::sub2(and_or(w >> 4, 0x000F000Fu, offset), upper_zero));
+    a[1] = lower.times(codec::sub2(and_or(w >> 8, 0x000F000Fu, offset), lower_zero));
+    a[3] = lower.times(codec::sub2(and_or(w >> 12, 0x000F000Fu, offset), lower_zero));
   }
 
  private:
@@ -236,7 +225,7 @@ struct Mxfp4Codec {
   __device__ static __forceinline__ void row(uint32_t& left, uint32_t& right, uint32_t chosen, uint32_t signs,
                                              uint32_t scale) {
     const uint32_t low = __byte_perm(0xC0804000u, 0xC0804000u, chosen);
-    const uint32_t high = codec::and_or(signs, 0x80808080u, __byte_perm(0, 0x01010101u, chosen));
+    const uint32_t high = and_or(signs, 0x80808080u, __byte_perm(0, 0x01010101u, chosen));
     left = codec::mul2(__byte_perm(low, high, 0x5140), scale);
     right = codec::mul2(__byte_perm(low, high, 0x7362), scale);
   }
@@ -259,10 +248,10 @@ struct Nvfp4Codec {
   __device__ __forceinline__ void step(uint32_t (&a)[4], int i) const {
     const uint32_t w = q[i], up3 = w << 3, both = scales[i / 2] >> (i % 2 * 16);
     const uint32_t upper = scale(both & 255), lower = scale(both >> 8 & 255);
-    a[0] = codec::mul2(codec::and_or(w, 0x80008000u, w >> 3 & 0x01C001C0u), upper);
-    a[1] = codec::mul2(codec::and_or(up3, 0x80008000u, w & 0x01C001C0u), lower);
-    a[2] = codec::mul2(codec::and_or(w << 1, 0x80008000u, up3 & 0x01C001C0u), upper);
-    a[3] = codec::mul2(codec::and_or(w << 2, 0x80008000u, w << 6 & 0x01C001C0u), lower);
+    a[0] = codec::mul2(and_or(w, 0x80008000u, w >> 3 & 0x01C001C0u), upper);
+    a[1] = codec::mul2(and_or(up3, 0x80008000u, w & 0x01C001C0u), lower);
+    a[2] = codec::mul2(and_or(w << 1, 0x80008000u, up3 & 0x01C001C0u), upper);
+    a[3] = codec::mul2(and_or(w << 2, 0x80008000u, w << 6 & 0x01C001C0u), lower);
   }
 
  private:
