@@ -19,6 +19,9 @@ from typing import Literal
 
 TILE_ROWS = 64
 SLICE_ROWS = 16
+BLOCK_SCALE_ROWS = 8
+"""Rows of a tile that share a block scale."""
+
 SECTION_ALIGNMENT = 128
 """Sections, and the next weight, begin at multiples of so many bytes."""
 

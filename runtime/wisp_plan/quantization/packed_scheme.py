@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, PACKED_FORMATS, PackedFormat
 from wisp_plan.quantization.scheme import Scheme
 
 INT4_GROUPS = (128, 64, 32)
@@ -10,8 +10,6 @@ INT4_GROUPS = (128, 64, 32)
 
 _BLOCKS = {"Q4_0": "int4_g32"}
 """GGUF's types whose numbers and scales are those of a packed format."""
-
-_EIGHT_ROWS = 8  # that share a block scale in a packed tile
 
 
 def packed_scheme(scheme: Scheme) -> PackedFormat | None:
@@ -50,7 +48,7 @@ def _fp8(scheme: Scheme) -> str:
     if scheme.rows <= 1 and not scheme.columns:
         return "fp8"
     block = PACKED_FORMATS["fp8_block"]
-    is_block = scheme.rows % _EIGHT_ROWS == 0 and scheme.columns % block.tile_columns == 0
+    is_block = scheme.rows % BLOCK_SCALE_ROWS == 0 and scheme.columns % block.tile_columns == 0
     return block.name if is_block else ""
 
 

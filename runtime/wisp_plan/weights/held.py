@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.quantization.packed_format import PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, PACKED_FORMATS, PackedFormat
 from wisp_plan.quantization.packed_scheme import int4_name, packed_scheme
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.model import ModelSpec
@@ -29,7 +29,6 @@ ROUNDED = ("fp8", "int8", "int4", "nvfp4")
 """Formats to which unquantized projections can be rounded at load, as they are proposed: 8 bits before 4."""
 
 _COLUMNS_AT_ONCE = 16  # of a step of the tensor cores
-_EIGHT_ROWS = 8  # that share a block scale in a packed tile
 
 
 def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> PackedFormat | None:
@@ -176,4 +175,6 @@ def _fits(packed: PackedFormat, weight: WeightSpec) -> bool:
     columns = weight.shape[-1]
     if columns % _COLUMNS_AT_ONCE or columns % (packed.group or 1):
         return False
-    return not packed.has_block_scales or all(not source.at[-2] % _EIGHT_ROWS for source in weight.sources)
+    return not packed.has_block_scales or all(
+        not source.at[-2] % BLOCK_SCALE_ROWS for source in weight.sources
+    )

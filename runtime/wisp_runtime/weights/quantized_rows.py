@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,19 @@ def read_dequantized(files: Files, chunk: QuantizedChunk) -> Array:
         WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
-    try:
+    with _named(chunk):
         return dequantize(chunk.stored.scheme, parts, chunk.shape)
-    except ScaleInvalid as error:
-        raise damaged(chunk.tensor, "a scale that is not finite") from error
 
 
 def read_compact(files: Files, chunk: QuantizedChunk, layout: CompactFormat) -> CompactRows:
     """Return the rows of a chunk in a compact format.
 
     Raises:
-        WeightsUnreadable: as of :func:`read_dequantized`.
+        WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
-    try:
+    with _named(chunk):
         return compact_rows(layout, chunk.stored.scheme, parts, chunk.shape)
-    except ScaleInvalid as error:
-        raise damaged(chunk.tensor, "a scale that is not finite") from error
 
 
 def read_held(files: Files, chunk: QuantizedChunk, packed: PackedFormat, buffer: Array) -> QuantizedRows:
@@ -58,10 +55,11 @@ def read_held(files: Files, chunk: QuantizedChunk, packed: PackedFormat, buffer:
         buffer: ``[parts_bytes(chunk)]`` uint8 or more.
 
     Raises:
-        WeightsUnreadable: as of :func:`read_dequantized`.
+        WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, used = _parts(files, chunk, buffer)
-    rows = held_rows(packed, chunk.stored.scheme, parts, chunk.shape)
+    with _named(chunk):
+        rows = held_rows(packed, chunk.stored.scheme, parts, chunk.shape)
     return QuantizedRows(*_placed(rows.arrays, buffer, used))
 
 
@@ -73,6 +71,15 @@ def parts_bytes(chunk: QuantizedChunk) -> int:
 def copied(rows: QuantizedRows, buffer: Array) -> QuantizedRows:
     """Return ``rows`` copied into ``buffer``, one array after the other."""
     return QuantizedRows(*_placed(rows.arrays, buffer, 0))
+
+
+@contextmanager
+def _named(chunk: QuantizedChunk) -> Iterator[None]:
+    """Name the tensor whose blocks have a scale that is no number."""
+    try:
+        yield
+    except ScaleInvalid as error:
+        raise damaged(chunk.tensor, "a scale that is not finite") from error
 
 
 def _parts(files: Files, chunk: QuantizedChunk, buffer: Array) -> tuple[dict[str, Array], int]:

@@ -15,6 +15,7 @@ from wisp_plan.spec.weight import WeightSpec, stacked
 from wisp_plan.weights.held import hold
 from wisp_plan.weights.layout import held_bytes
 from wisp_plan.weights.stored import as_stored
+from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
@@ -198,6 +199,17 @@ def test_the_codes_of_numbers_are_kept_as_they_are(tmp_path):
     assert np.array_equal(matrix.codes[:256, ::2], stored & 15)
 
 
+def read_all(device, weights, checkpoint):
+    """Read weights of the GGUF file of a checkpoint, and return them."""
+    held, chunks = Weights(device, weights), plan_quantized(weights, checkpoint.tensors.by_name, 1 << 20)
+    with (
+        Files(checkpoint.folder, ["m.gguf"]) as files,
+        WeightReader(files, chunks, held, device.uploader(0)) as reader,
+    ):
+        reader.wait(lambda *_: None)
+    return held
+
+
 def test_a_ggufs_q4_0_is_held_as_int4_with_scales_of_either_sign(tmp_path):
     path = tmp_path / "m.gguf"
     write_gguf(path, sizes=WIDE, kinds={"attn": "Q4_0", "ffn": "Q4_K"})
@@ -207,14 +219,24 @@ def test_a_ggufs_q4_0_is_held_as_int4_with_scales_of_either_sign(tmp_path):
     assert formats["layers.0.qkv.weight"] is PACKED_FORMATS["int4_g32"]
     assert formats["layers.0.gate_up.weight"] is None  # a Q4_K has minima that are no zero points
     weights = [weight for weight in checkpoint.weights if weight.held]
-    held, chunks = Weights(device, weights), plan_quantized(weights, checkpoint.tensors.by_name, 1 << 20)
-    with (
-        Files(tmp_path, ["m.gguf"]) as files,
-        WeightReader(files, chunks, held, device.uploader(0)) as reader,
-    ):
-        reader.wait(lambda *_: None)
+    held = read_all(device, weights, checkpoint)
     matrix = matrix_of(PACKED_FORMATS["int4_g32"], held["layers.0.qkv.weight"])
     wide = load_model(path, spec, CpuOps(threads=1)).weights["layers.0.qkv.weight"]
     expected = CpuOps(threads=1).embedding(np.arange(wide.outputs), wide)
     assert (matrix.group_scales < 0).any()
     np.testing.assert_array_equal(dequantize(PACKED_FORMATS["int4_g32"], matrix), expected)
+
+
+def test_a_block_of_gguf_with_a_scale_that_is_no_number_is_named(tmp_path):
+    path = tmp_path / "m.gguf"
+    write_gguf(path, sizes=WIDE, kinds={"attn": "Q4_0", "ffn": "Q4_0"})
+    checkpoint = open_checkpoint(path, read_spec(path)).held("auto", tuple(PACKED_FORMATS))
+    weights = [weight for weight in checkpoint.weights if weight.held]
+    source = next(weight for weight in weights if weight.name == "layers.0.qkv.weight").sources[0].tensor
+    stored = checkpoint.tensors.by_name[source]
+    data = bytearray(path.read_bytes())
+    data[stored.start : stored.start + 2] = np.array([np.inf], np.float16).tobytes()
+    path.write_bytes(data)
+
+    with pytest.raises(WeightsUnreadable, match=f"{source}.* a scale that is not finite"):
+        read_all(HoldingDevice(1 << 20), weights, checkpoint)

@@ -71,8 +71,8 @@ class Process:
     async def hurry(self, grace_s: float) -> int:
         """Send SIGTERM again and again, kill after ``grace_s`` seconds; return the exit code.
 
-        A program that drains after the first so gets a second, after which it ends at once: of two signals
-        that a busy program has not seen yet, one is lost.
+        One signal makes a program drain, a second ends it at once; of two that a busy program has not seen
+        yet, one is lost.
         """
         deadline = time.monotonic() + grace_s
         while self.exit_code is None and time.monotonic() < deadline:
