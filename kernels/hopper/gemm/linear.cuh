@@ -17,6 +17,7 @@
 #include "cta_pair.cuh"
 #include "epilogue.cuh"
 #include "mma/wgmma.cuh"
+#include "pipeline_state.cuh"
 #include "sync/mbarrier.cuh"
 #include "sync/pdl.cuh"
 
@@ -34,19 +35,6 @@ constexpr int kLinearThreads = kRowTiles * 128 + (kIsNarrow<kTokens, kRowTiles> 
 struct Ring {
   uint32_t data, full, empty;  // shared addresses: stages, and two mbarriers a stage
   int stages;
-};
-
-struct PipelineState {
-  int stage = 0;
-  uint32_t parity;
-
-  __device__ explicit PipelineState(uint32_t first_parity) : parity(first_parity) {}
-  __device__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 template <int kTokens, int kRowTiles>

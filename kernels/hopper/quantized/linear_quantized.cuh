@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include "../gemm/epilogue.cuh"
+#include "../gemm/pipeline_state.cuh"
 #include "../gemm/rotary_epilogue.cuh"
 #include "copy/tma.cuh"
 #include "mma/warp_mma.cuh"
@@ -38,19 +39,6 @@ struct Pipelines {
   uint32_t token_scales, staging;
 };
 
-struct RingState {
-  int stage = 0;
-  uint32_t parity;
-
-  __device__ explicit RingState(uint32_t first_parity) : parity(first_parity) {}
-  __device__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Bytes of a row tile in a stage: the tile, then its block scales; tiling of ops/cuda/gemm/quantized_tiling.py.
 template <bool kHasBlockScales>
 __device__ __forceinline__ uint32_t slot_bytes(const QuantizedArgs& quantized) {
@@ -62,7 +50,7 @@ template <int kTokens, int kBoxes>
 __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmArgs& args, const QuantizedRing& ring) {
   tma_prefetch_map(map);
   TileScheduler schedule(args);
-  RingState state(1);
+  PipelineState state(1);
   pdl_wait();
 #pragma unroll 1
   for (GemmTile tile; schedule.next(tile);) {
@@ -81,7 +69,7 @@ template <bool kHasBlockScales>
 __device__ __forceinline__ void load_weights(const GemmArgs& args, const QuantizedArgs& quantized,
                                              const QuantizedRing& ring) {
   TileScheduler schedule(args);
-  RingState state(1);
+  PipelineState state(1);
   const uint64_t eviction = args.is_read_once ? kEvictFirst : kEvictNormal;
   const unsigned char* weights = reinterpret_cast<const unsigned char*>(args.weight);
   const uint32_t slot = slot_bytes<kHasBlockScales>(quantized);
@@ -110,7 +98,7 @@ __device__ __forceinline__ void load_weights(const GemmArgs& args, const Quantiz
 template <int kTokens, class Codec>
 __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const GemmTile& tile,
                                               const QuantizedArgs& quantized, const Pipelines& pipelines,
-                                              RingState& weight, RingState& token, int warpgroup) {
+                                              PipelineState& weight, PipelineState& token, int warpgroup) {
   const QuantizedRing &weights = pipelines.weights, &tokens = pipelines.tokens;
   constexpr int kBatch = kTokens > 128 ? 4 : 8;
   const uint32_t slot = slot_bytes<Codec::kHasBlockScales>(quantized);
@@ -133,7 +121,7 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
         if (releases) mbarrier_arrive(weights.empty + weight.stage * 8);
         weight.advance(weights.stages);
       }
-      RingState first = token;
+      PipelineState first = token;
 #pragma unroll
       for (int box = 0; box < kBatch / 4; box++) {
         mbarrier_wait(tokens.full + token.stage * 8, token.parity);
@@ -143,7 +131,7 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
       for (int i = 0; i < kBatch * 4; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
       wgmma_registers(sums);
       wgmma_fence();
-      RingState now = first;
+      PipelineState now = first;
 #pragma unroll
       for (int i = 0; i < kBatch; i++) {
         const uint32_t box = tokens.data + now.stage * tokens.stage_bytes;
@@ -167,7 +155,7 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
 template <int kTokens, class Codec>
 __device__ __forceinline__ void multiply_by_warp(float (&sums)[kTokens / 2], const GemmTile& tile,
                                                  const QuantizedArgs& quantized, const Pipelines& pipelines,
-                                                 RingState& weight, RingState& token, int warpgroup) {
+                                                 PipelineState& weight, PipelineState& token, int warpgroup) {
   constexpr int kGroups = kTokens / 8;
   const QuantizedRing &weights = pipelines.weights, &tokens = pipelines.tokens;
   const uint32_t slot = slot_bytes<Codec::kHasBlockScales>(quantized);
@@ -223,7 +211,7 @@ struct Dequantized {
   template <int kTokens>
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,
                                                   const QuantizedArgs& quantized, const Pipelines& pipelines,
-                                                  RingState& weight, RingState& token, int warpgroup) {
+                                                  PipelineState& weight, PipelineState& token, int warpgroup) {
     if constexpr (kTokens <= kMaxWarpTokens) {
       multiply_by_warp<kTokens, Codec>(sums, tile, quantized, pipelines, weight, token, warpgroup);
     } else {
@@ -239,7 +227,7 @@ __device__ __forceinline__ void consume(const GemmArgs& args, const QuantizedArg
                                         const typename Epilogue::Extra& extra, const Pipelines& pipelines,
                                         int warpgroup, int* is_last) {
   TileScheduler schedule(args);
-  RingState weight(0), token(0);
+  PipelineState weight(0), token(0);
   float sums[kTokens / 2];
   Epilogue epilogue(pipelines.staging, warpgroup);
   pdl_wait();

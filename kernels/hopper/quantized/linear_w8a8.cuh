@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_token_codes(const CUtensorMap* map, const G
   const QuantizedRing& ring = pipelines.tokens;
   tma_prefetch_map(map);
   TileScheduler schedule(args);
-  RingState state(1);
+  PipelineState state(1);
   pdl_wait();
 #pragma unroll 1
   for (GemmTile tile; schedule.next(tile);) {
@@ -67,8 +67,8 @@ struct WeightCodes {
   float scales[2] = {1.f, 1.f};
 
   // Wait for the next tile, take its codes, and give its stage back.
-  __device__ __forceinline__ void load(const QuantizedArgs& quantized, const QuantizedRing& weights, RingState& weight,
-                                       int warpgroup) {
+  __device__ __forceinline__ void load(const QuantizedArgs& quantized, const QuantizedRing& weights,
+                                       PipelineState& weight, int warpgroup) {
     const uint32_t slot = slot_bytes<kBlocks>(quantized);
     const int warp = threadIdx.x / 32 % 4;
     mbarrier_wait(weights.full + weight.stage * 8, weight.parity);
@@ -88,7 +88,7 @@ struct WeightCodes {
 template <int kTokens, int kPart, bool kBlocks>
 __device__ __forceinline__ void multiply_w8a8(float (&sums)[kTokens / 2], const GemmTile& tile,
                                               const QuantizedArgs& quantized, const Pipelines& pipelines,
-                                              RingState& weight, RingState& token, int warpgroup) {
+                                              PipelineState& weight, PipelineState& token, int warpgroup) {
   const QuantizedRing& tokens = pipelines.tokens;
   const bool releases = threadIdx.x % 32 == 0;
 #pragma unroll
@@ -157,7 +157,7 @@ struct W8a8 {
   template <int kTokens>
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,
                                                   const QuantizedArgs& quantized, const Pipelines& pipelines,
-                                                  RingState& weight, RingState& token, int warpgroup) {
+                                                  PipelineState& weight, PipelineState& token, int warpgroup) {
     multiply_w8a8<kTokens, kPart, kBlocks>(sums, tile, quantized, pipelines, weight, token, warpgroup);
   }
   template <int kTokens>
