@@ -72,14 +72,18 @@ class Case:
         self.outputs, self.inputs, self.device, self.dense = outputs, inputs, device, widened(bits)
         self.weight = PackedMatrix(zeros((elements(outputs, inputs),), BF16), outputs, inputs, permutation)
         pack_rows(device, bits.view(BF16), self.weight, 0)
+        self.add_bias(permutation if has_bias else None)
+        device.synchronize()  # weights are loaded before the kernel ahead has ended
+
+    def add_bias(self, permutation):
+        """Add a bias in the order of the packed rows; with None for a permutation there is none."""
         self.bias = self.added = None
-        if has_bias:
-            bias = random_bits((outputs,), 5)
-            places = cp.asarray(permuted_rows(outputs, permutation))
+        if permutation is not None:
+            bias = random_bits((self.outputs,), 5)
+            places = cp.asarray(permuted_rows(self.outputs, permutation))
             packed = cp.empty_like(bias)
             packed[places] = bias
             self.bias, self.added = packed.view(BF16), widened(bias)
-        device.synchronize()  # weights are loaded before the kernel ahead has ended
 
     def x(self, tokens, gap=0):
         """``[tokens, in]`` bf16, rows ``in + gap`` apart, and the same as float32."""

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import cupy as cp
 import numpy as np
-from linear_cases import MAX_INPUTS, MAX_ROWS, Case, random_bits, widened
+from linear_cases import MAX_INPUTS, MAX_ROWS, Case
 from quantized_matrix import quantized_matrix
 
-from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
-from wisp_runtime.ops.reference.packing import permuted_rows
 from wisp_runtime.ops.reference.quantized_packing import dequantize, pack_quantized
 
 
@@ -25,10 +23,5 @@ class QuantizedCase(Case):
         self.dense = cp.asarray(dequantize(packed, matrix))
         storage = cp.asarray(pack_quantized(packed, matrix, permutation))
         self.weight = QuantizedStorage(storage, outputs, inputs, permutation, packed)
-        self.bias = self.added = None
-        if has_bias:
-            bias = random_bits((outputs,), 5)
-            ordered = cp.empty_like(bias)
-            ordered[cp.asarray(permuted_rows(outputs, permutation))] = bias
-            self.bias, self.added = ordered.view(BF16), widened(bias)
+        self.add_bias(permutation if has_bias else None)
         cp.cuda.Device().synchronize()

@@ -3,12 +3,11 @@
 import cupy as cp
 import ml_dtypes
 import numpy as np
-from linear_cases import random_bits, widened
+from linear_cases import Case
 
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
-from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device
+from wisp_runtime.ops.cuda.device.arrays import to_device
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
-from wisp_runtime.ops.reference.packing import permuted_rows
 from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix, dequantize, pack_quantized
 
 ROUNDED = {
@@ -49,8 +48,8 @@ def random_matrix(packed, outputs, inputs, seed=1):
     return QuantizedMatrix(codes, row_scales, group_scales, zero_points, block_scales)
 
 
-class QuantizedCase:
-    """A packed matrix on the GPU and its float32 reference; ``x`` as in :class:`.linear_cases.Case`."""
+class QuantizedCase(Case):
+    """A quantized matrix on the GPU and its float32 reference."""
 
     def __init__(self, device, name, outputs, inputs, permutation="plain", has_bias=False):
         packed = PACKED_FORMATS[name]
@@ -59,28 +58,8 @@ class QuantizedCase:
         self.dense = to_device(dequantize(packed, matrix))
         storage = to_device(pack_quantized(packed, matrix, permutation))
         self.weight = QuantizedStorage(storage, outputs, inputs, permutation, packed)
-        self.bias = self.added = None
-        if has_bias:
-            bias = random_bits((outputs,), 5)
-            packed_bias = cp.empty_like(bias)
-            packed_bias[cp.asarray(permuted_rows(outputs, permutation))] = bias
-            self.bias, self.added = packed_bias.view(BF16), widened(bias)
+        self.add_bias(permutation if has_bias else None)
         device.synchronize()
-
-    def x(self, tokens, gap=0):
-        bits = random_bits((tokens, self.inputs), tokens)
-        buffer = full_nan((tokens + 200, self.inputs + gap), np.uint16)
-        buffer[:tokens, : self.inputs] = bits
-        return buffer.view(BF16)[:tokens, : self.inputs], widened(bits)
-
-    def matmul(self, x):
-        y = cp.matmul(x, self.dense.T)
-        return y if self.added is None else y + self.added
-
-    def gated(self, x):
-        y = self.matmul(x)
-        gate, up = y[:, : self.outputs // 2], y[:, self.outputs // 2 :]
-        return gate / (1 + cp.exp(-gate)) * up
 
     def rounding(self, x):
         """Return the largest error of each sum that rounding the weights to bf16 may cause."""
