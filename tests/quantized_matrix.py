@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, PackedFormat
 from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix
 
-_NAN, _ROWS, _COLUMNS = 0x7F, 128, 128  # E4M3's NaN without its sign; a block of FP8
+_NAN = 0x7F  # E4M3's, without its sign
 
 
 def quantized_matrix(packed: PackedFormat, outputs: int, inputs: int, seed: int = 0) -> QuantizedMatrix:
@@ -22,8 +22,8 @@ def quantized_matrix(packed: PackedFormat, outputs: int, inputs: int, seed: int 
     if packed.has_zero_points:
         zeros = random.integers(0, 17, groups, dtype=np.uint8)
     if packed.has_block_scales:
-        shape = -(-outputs // _ROWS), -(-inputs // _COLUMNS)
-        blocks = random.uniform(0.5, 2, shape).astype(np.float32).repeat(_ROWS, axis=0)[:outputs]
+        shape = -(-outputs // BLOCK_SCALE_ROWS), packed.tiles(outputs, inputs)[1]
+        blocks = random.uniform(0.5, 2, shape).astype(np.float32).repeat(BLOCK_SCALE_ROWS, axis=0)[:outputs]
     return QuantizedMatrix(codes, rows, _group_scales(packed, groups, random), zeros, blocks)
 
 

@@ -51,7 +51,7 @@ def random_blocks(kind, rows, weights, seed=3):
 def write_gguf(
     path, *, kind=gguf.GGMLQuantizationType.F32, architecture="llama", change=None, ends=None, **options
 ):
-    """Write a tiny model; return its tensors as they were before quantisation.
+    """Write a tiny model; return its tensors as they were before quantization.
 
     ``options``: ``sizes``; ``kinds``, types of tensors by a part of their name, of random blocks; ``fields``,
     more metadata; ``more``, more tensors; ``without``, names of tensors to leave out.

@@ -92,12 +92,12 @@ class ServeConfig:
         "GPU and 32 on the CPU.",
     )
     quantization: Quantization = _choice(
-        ("auto", "bf16", "fp8", "int8", "int4", "nvfp4"),
+        get_args(Quantization),
         "auto",
         "Format of weights in memory; auto: as stored, where the GPU has kernels for that, else bf16.",
     )
     head_quantization: HeadQuantization = _choice(
-        ("bf16", "fp8"), "bf16", "Format of the head in memory; fp8 rounds it while it loads, on a GPU."
+        get_args(HeadQuantization), "bf16", "Format of the head; fp8 rounds it while it loads, on a GPU."
     )
     kv_cache_dtype: KVCacheDtype = _choice(
         get_args(KVCacheDtype),
@@ -214,10 +214,10 @@ class ServeConfig:
         if self.decode_path == "general":
             return "--decode-path general: it needs the persistent decode kernel. Use --decode-path auto"
         if self.kv_cache_dtype not in ("auto", "bf16"):
-            kernel = (
-                "the persistent decode kernel reads bf16 keys and values alone. Use --kv-cache-dtype auto"
+            return (
+                f"--kv-cache-dtype {self.kv_cache_dtype}: it takes bf16 keys and values alone. "
+                "Use --kv-cache-dtype auto"
             )
-            return f"--kv-cache-dtype {self.kv_cache_dtype}: {kernel}"
         if self.max_concurrent is not None and self.max_concurrent > STEP_SEQUENCES:
             limit = f"the persistent decode kernel takes at most {STEP_SEQUENCES} sequences. Lower it to that"
             return f"--max-concurrent {self.max_concurrent}: {limit}"

@@ -20,7 +20,7 @@ PYTHON=${PYTHON:-python3} SHAPE=${SHAPE:-llama-3-8b} BUDGET_S=${BUDGET_S:-570}
 OUT=${OUT:-/tmp/wisp-gpu-session} WORK=${WORK:-$(mktemp -d /tmp/wisp-gpu-XXXXXX)}
 CHECKPOINT=${CHECKPOINT:-/tmp/wisp-checkpoints/$SHAPE}  # written once, for this session and the next
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
-KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear portable_quantized quantized_linear w8a8_linear decode_attention prefill_attention quantized_kv quantized_attention kv_model sampling persistent_decode persistent_formats"
+KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear portable_quantized quantized_linear w8a8_linear decode_attention prefill_attention quantized_kv quantized_attention kv_model sampling persistent_decode persistent_formats persistent_kv"
 ENGINE_TESTS="loading quantized_models preflight engine deterministic"
 export PYTHONPATH="$PWD/runtime:$PWD/operator:$PWD/tests/bench${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 WISP_KERNELS=${WISP_KERNELS:-/tmp/wisp-kernels}
@@ -31,7 +31,7 @@ expand() {  # a group's stages, or the stage itself
     all) expand build; expand tests; expand parity; expand bench; expand formats; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
     parity) echo "test_parity gates" ;;
-    bench) echo "decode decode-long decode-kv decode-wide first-token first-cached prefill memory small startup serving fairness torch" ;;
+    bench) echo "decode decode-long decode-kv decode-wide first-token first-cached first-kv prefill memory memory-formats kv-capacity small startup serving fairness torch" ;;
     formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-head-fp8 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
     kernels) echo "kernel-linear kernel-decode_attention kernel-prefill_attention kernel-sampling" ;;
@@ -95,11 +95,24 @@ decode_kv() {  # a long context over each KV format, on the path that all of the
   done
 }
 
+memory_formats() {  # of quantized weights: what is predicted is what is allocated
+  local shape format
+  for shape in "$SHAPE" llama-3.2-1b; do
+    for format in fp8 int4 nvfp4; do
+      bench memory "memory-$format-$shape" --shape "$shape" --batch 32 --context 4096 --quantization $format || return
+    done
+  done
+}
+kv_capacity() {
+  "$PYTHON" tests/bench/memory/kv_capacity.py "$WORK/records/kv-capacity.json" &&
+    stamp kv-capacity "$WORK/records/kv-capacity.json"
+}
+
 limit_of() {  # seconds
   case $1 in
     env) echo 30 ;;
     build) echo 300 ;;
-    test_parity | gates | memory) echo 240 ;;
+    test_parity | gates | memory | memory-formats) echo 240 ;;
     torch | startup | serving | fairness) echo 280 ;;
     decode* | first-token-* | prefill* | small) echo 150 ;;
     racecheck-linear_splits) echo 300 ;;
@@ -130,12 +143,17 @@ run() {
       bench first-token "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#first-token-}" --prompt 128,512,2048,7900 ;;
     prefill-*) bench prefill "$1-$SHAPE" --shape "$SHAPE" --quantization "${1#prefill-}" --batch 16,64 --prompt 512,2048 ;;
     first-token) bench first-token "first-token-$SHAPE" --shape "$SHAPE" --prompt 128,512,2048,7900 ;;
+    first-kv)  # over an FP8 cache, and with all but the last 16 tokens in the prefix cache
+      bench first-token "first-kv-fp8-$SHAPE" --shape "$SHAPE" --prompt 128,512,7900 --kv-cache-dtype fp8 &&
+        bench first-token "first-cached-kv-fp8-$SHAPE" --shape "$SHAPE" --prompt 7016 --cached --kv-cache-dtype fp8 ;;
     first-cached) bench first-token "first-cached-$SHAPE" --shape "$SHAPE" --prompt 7916 --cached ;;
     prefill) bench prefill "prefill-$SHAPE" --shape "$SHAPE" --batch 16,64 --prompt 512,2048 ;;
     startup) bench startup "startup-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" ;;
     serving) bench serving "serving-$SHAPE" --shape "$SHAPE" --checkpoint "$CHECKPOINT" --clients 1,8,32 ;;
     fairness) "$PYTHON" tests/bench/bench_fairness.py cuda --shape "$SHAPE" --record "$WORK/records/fairness-cuda.json" --commit "$COMMIT" ;;
     memory) memory ;;
+    memory-formats) memory_formats ;;
+    kv-capacity) kv_capacity ;;
     small)
       bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 &&
         bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&

@@ -67,6 +67,7 @@ FAMILIES = (
     Family("served_gap_ms", "Between two tokens of a stream, over HTTP, all clients streaming", "ms"),
     Family("served_first_token_ms", "To the first token over HTTP, all clients arriving at once", "ms"),
     Family("served_tokens_per_s", "Served over HTTP, all clients together", "tokens/s", more_is_better=True),
+    Family("served_prompt_tokens_per_s", "Prompts over HTTP, all at once", "tokens/s", more_is_better=True),
     Family("start_to_first_token_s", "From the process's start to the first streamed token", "s"),
 )
 MEMORY = ("memory_predicted_bytes", "memory_measured_bytes")
@@ -215,7 +216,8 @@ def _memory(entries: list[RecordRow]) -> Iterator[str]:
             and _sort_key(other) == _sort_key(entry)
         )
         beyond = entry["beyond_weights_and_kv_bytes"]
-        cells = [entry["shape"], entry["batch"], entry["context"], gib(predicted), gib(entry["value"])]
+        held = f"{entry['weights']}, {entry['kv']}"
+        cells = [entry["shape"], held, entry["batch"], entry["context"], gib(predicted), gib(entry["value"])]
         cells += [
             f"{100 * (entry['value'] / predicted - 1):+.2f} %",
             gib(beyond) if beyond is not None else "",
@@ -224,6 +226,7 @@ def _memory(entries: list[RecordRow]) -> Iterator[str]:
         rows.append(map(str, cells))
     heads = (
         "model",
+        "weights, KV",
         "batch",
         "context",
         "predicted",

@@ -164,6 +164,20 @@ def test_a_kernels_header_says_its_launch_its_needs_and_its_check(path):
     check = re.search(r"^//\s+check *: (tests/gpu/(?:\w+/)*test_\w+\.py)\b", header, re.M)
     assert check, "the check line names no test"
     assert (ROOT / check[1]).is_file(), f"{check[1]} is not there"
+    assert not re.search(r"^//.*\S (math|grid|needs|check) *: ", header, re.M), "a key within a line"
+
+
+def test_files_that_comments_of_kernels_name_are_there():
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = [f"/{path}" for path in listing.stdout.splitlines()]
+    named = {
+        (relative(path), name)
+        for path in (*SOURCES, *HEADERS)
+        for comment in re.findall(r"//.*", path.read_text())
+        for name in re.findall(r"(?<![\w./<-])(?:\w+/)+\w+\.(?:py|cuh?|toml|md)\b", comment)
+    }
+    lost = {(path, name) for path, name in named if not any(file.endswith(f"/{name}") for file in tracked)}
+    assert lost == set()
 
 
 def test_hardware_and_plan_know_the_same_cards():

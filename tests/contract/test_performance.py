@@ -10,7 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench/pages"))
+import kv_figures
 import performance
+import quantization_figures
 import readme_figures
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,13 @@ def test_the_page_is_generated_from_the_records():
 def test_the_figures_of_the_readme_are_those_of_the_records():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme_figures.figures(RECORDS) in readme, "run: python tests/bench/pages/readme_figures.py"
+
+
+def test_the_decode_steps_of_quantized_weights_are_those_of_the_records():
+    page = (ROOT / "docs/quantization.md").read_text(encoding="utf-8")
+    remedy = "run: python tests/bench/pages/quantization_figures.py"
+    assert quantization_figures.figures(RECORDS) in page, remedy
+    assert kv_figures.figures(RECORDS) in page, "run: python tests/bench/pages/kv_figures.py"
 
 
 def test_no_record_and_no_page_names_a_folder_of_the_machine_that_measured():
@@ -151,3 +160,46 @@ def test_records_of_bench_are_read_by_the_page(tmp_path):
     (read,) = performance.read_records(tmp_path).values()
     assert read == json.loads(json.dumps(made))
     assert "3.5" in performance.page({"decode.json": read})
+
+
+def beside_vllm(server: str, first_ms: float) -> list[dict]:
+    """Rows of one server in a record of tests/bench/peer/formats.py."""
+    rows = [
+        {"metric": "served_gap_ms", "server": server, "batch": batch, "mean": 2.0}
+        for batch in quantization_figures.BATCHES
+    ]
+    rows += [
+        {
+            "metric": "first_token_alone",
+            "server": server,
+            "arrivals": f"alone, {tokens} tokens",
+            "first_token_ms": {"mean": first_ms},
+        }
+        for tokens in quantization_figures.FIRST_TOKENS
+    ]
+    return [*rows, {"metric": quantization_figures.LAST, "server": server, "value": 50_000 / first_ms}]
+
+
+def test_formats_beside_vllm_are_shown_once_both_were_measured_and_the_slower_is_bold():
+    vllm = beside_vllm("vllm-0.26.0", 8.0)
+    both = {"rows": [*vllm, *beside_vllm("wisp", 9.0)]}
+    shown = quantization_figures.figures(
+        RECORDS | {"beside-vllm-int4.json": both, "beside-vllm-mxfp4.json": {"rows": vllm}}
+    )
+    assert "| ms a token, 8 streams | 2.00 / 2.00 |" in shown
+    assert "| first token of 2,048, ms | **9.0** / 8.0 |" in shown
+    assert "| 32 prompts of 2,048 at once, tokens/s | **5,556** / 6,250 |" in shown
+    assert "beside-vllm-mxfp4" not in shown
+
+
+def test_the_same_tokens_of_other_engines_are_shown():
+    row = {
+        "model": "small",
+        "weights": "int4",
+        "engine": "vllm",
+        "places": 320,
+        "same": 318,
+        "worst_nats": 0.0625,
+    }
+    shown = quantization_figures.figures(RECORDS | {"same-tokens.json": {"rows": [row]}})
+    assert "| small | `int4` | vLLM 0.26.0 | 318 of 320 | 0.06 |" in shown

@@ -75,6 +75,7 @@ WORDS = (
     Word(r"\bfix_order\b", "set_batch_invariant"),
     Word(r"\bEarlyContext\b", "ContextPrefetch"),
     Word(r"\bInventory\b|\bread_inventory\b", "TensorIndex"),
+    Word(r"quantis(e|ing|ation)", "quantized: American spelling"),
     # engine
     Word(r"\bflying\b|\blanding\b|\b_hear\b", "in_flight, completed, _handle_messages"),
     Word(r"\bChosen\b", "DecodeStrategy"),

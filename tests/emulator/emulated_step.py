@@ -8,15 +8,17 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from decode_batch import decode_batch
-from emulated_kernel import KERNELS, Emulated, tensor_map
+from emulated_kernel import KERNELS, Emulated, TensorMap, tensor_map
 from spec_changes import attention_of, changed
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.buffers.persistent import exchanged
+from wisp_plan.memory.cache import cache_sizes, model_groups
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.bench.contexts import fill_with_noise
-from wisp_runtime.layers.cache import allocate_blocks
+from wisp_runtime.layers.cache import ModelCache, allocate
 from wisp_runtime.models.load import random_model
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -27,6 +29,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     WIDTHS,
     Arguments,
     model_arguments,
+    scales_word,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation
@@ -55,6 +58,7 @@ class EmulatedStep:
         options: more for the kernel's compiler.
         source: the kernel.
         kv_blocks: size of the cache.
+        kv: its format.
     """
 
     def __init__(
@@ -64,18 +68,35 @@ class EmulatedStep:
         options: tuple[str, ...] = (),
         source: Path = SOURCE,
         kv_blocks: int = 320,
+        kv: str = "bf16",
     ) -> None:
         self.spec, self.blocks, self.ops = spec, blocks, CpuOps(1)
         self.kernels = Emulated(source, [*Catalogue().defines("hopper", kernel_model(spec)), *options])
         self.model = random_model(spec, self.ops, 7)
-        self.cache = allocate_blocks(spec, self.ops, blocks=kv_blocks, block_tokens=TOKENS)
-        fill_with_noise(self.cache, self.ops)
+        self.cache = self._cache(kv_blocks, kv)
+        dtype = BF16 if kv == "bf16" else np.uint8
         for array in (self.cache.keys, self.cache.values):
-            array[:] = array.astype(BF16)
-        self.keys, self.values = (array.astype(BF16) for array in (self.cache.keys, self.cache.values))
+            array[:] = array.astype(dtype)
+        self.keys, self.values = (array.astype(dtype) for array in (self.cache.keys, self.cache.values))
         self.hang_report = np.zeros(4, np.int32)
         self._kept: list[np.ndarray] = []
         self._fixed = self._weights()
+
+    def _cache(self, blocks: int, kv: str) -> ModelCache:
+        """Return a cache of noise; its scales, if its format has any, differ by layer."""
+        layers = KvLayers.of(kv, "cpu")
+        scales = {layer: (0.5 + layer, 0.75 - layer / 4) for layer in range(len(self.spec.layers))}
+        sizes = cache_sizes(
+            model_groups(self.spec, layers),
+            blocks,
+            block_tokens=TOKENS,
+            max_concurrent=blocks,
+            max_step_tokens=blocks * TOKENS,
+            max_context=blocks * TOKENS,
+        )
+        cache = allocate(sizes, self.ops, scales)
+        fill_with_noise(cache, self.ops)
+        return cache
 
     def _weights(self) -> dict[str, int]:
         spec, attention = self.spec, attention_of(self.spec)
@@ -97,7 +118,8 @@ class EmulatedStep:
             return self.matrix(name, plain.astype(BF16), permutation)
 
         table = [
-            [held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(len(spec.layers))
+            [*(held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS), scales_word(encoding)]
+            for layer, encoding in enumerate(self.cache.encodings)
         ]
         embeddings = held("embeddings.weight")
         return {
@@ -157,7 +179,9 @@ class EmulatedStep:
         live = self.rows(batch, np.flatnonzero(batch.context_lengths))
         return self.model.forward(live, self.cache).logits.copy()
 
-    def launch(self, batch: Batch, seed: int, timeout: int = 3_000_000) -> np.ndarray:
+    def launch(
+        self, batch: Batch, seed: int, timeout: int = 3_000_000, parallel_splits: int = 1
+    ) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""
         rows, spec = len(batch.tokens), self.spec
         width = next(width for width in WIDTHS if width >= rows)
@@ -183,12 +207,10 @@ class EmulatedStep:
             table_width=batch.block_tables.shape[1],
             kv_blocks=self.cache.blocks,
             block_tokens=TOKENS,
+            parallel_splits=parallel_splits,
             **model_arguments(spec),
         )
-        maps = [
-            tensor_map(cache.reshape(-1, attention_of(spec).head_size), TOKENS, 64)
-            for cache in (self.keys, self.values)
-        ]
+        maps = [self._tensor_map(cache) for cache in (self.keys, self.values)]
         self.kernels.launch(
             f"persistent_decode_n{width}",
             [*maps, arguments],
@@ -198,6 +220,12 @@ class EmulatedStep:
             seed=seed,
         )
         return logits
+
+    def _tensor_map(self, cache: np.ndarray) -> TensorMap:
+        size = attention_of(self.spec).head_size
+        if cache.dtype == np.uint8:
+            return tensor_map(cache.reshape(-1, 128).view(BF16), TOKENS * size // 128, 64)
+        return tensor_map(cache.reshape(-1, size), TOKENS, 64)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

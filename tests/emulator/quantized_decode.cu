@@ -2,5 +2,6 @@
 #include "layers.cuh"
 #include "step.cuh"
 
-#define KERNEL(N) PERSISTENT_DECODE(N, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT)
+#define KERNEL(N) \
+  PERSISTENT_DECODE(N, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
 KERNEL(WIDTH)

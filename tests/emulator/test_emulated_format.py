@@ -46,9 +46,9 @@ class Toy(EmulatedStep):
 
 @pytest.mark.parametrize("block_k", [64, 128])
 def test_a_narrower_format_is_a_struct_of_its_own(block_k: int) -> None:
-    quantised, contexts = Toy(block_k), CONTEXTS["padding"]
-    batch, live = quantised.batch(contexts), np.array(contexts) > 0
-    got, expected = (step.launch(batch, seed=6)[live] for step in (quantised, Toy(0)))
+    quantized, contexts = Toy(block_k), CONTEXTS["padding"]
+    batch, live = quantized.batch(contexts), np.array(contexts) > 0
+    got, expected = (step.launch(batch, seed=6)[live] for step in (quantized, Toy(0)))
     assert cosines(expected, got).min() > 0.9999
     if block_k == 64:  # K in the same order as bf16's
         assert np.array_equal(expected, got)

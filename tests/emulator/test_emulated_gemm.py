@@ -104,7 +104,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 @EVERY
 @pytest.mark.parametrize(
     ("block_n", "tokens", "splits"),
-    [(8, 5, 1), (8, 8, 2), (16, 16, 2), (32, 30, 2), (64, 65, 1), (128, 100, 3)],
+    [(8, 5, 1), (8, 8, 2), (16, 16, 2), (32, 30, 2), (64, 65, 1), (128, 100, 3), (256, 130, 2)],
 )
 def test_sums_are_those_of_the_dequantized_weights(name: str, block_n: int, tokens: int, splits: int) -> None:
     case = Case(PACKED_FORMATS[name], tokens, "linear_logits")

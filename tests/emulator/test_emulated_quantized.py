@@ -97,6 +97,34 @@ def test_a_quantized_head_equals_the_general_path(weight_format: str, width: int
     assert equals_general(step, CONTEXTS[BY_WIDTH[width]], seed=2, max_error=MAX_ERROR)
 
 
+class Massive(Quantized):
+    """A model some of whose residual, or SwiGLU outputs, are above 65,504, f16's largest number."""
+
+    def __init__(self, rows: dict[str, slice], width: int) -> None:
+        self._rows = rows
+        super().__init__("fp8", width, "fp8", "llama-3-8b")
+
+    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+        if picked := self._rows.get(name):
+            matrix = matrix.copy()
+            matrix[picked] *= np.exp2(np.linspace(8, 18, len(matrix[picked])))[:, None].astype(matrix.dtype)
+        return super().matrix(name, matrix, permutation)
+
+
+RESIDUAL, GATED = (
+    {"layers.0.output.weight": slice(5, 200, 19)},
+    {"layers.0.gate_up.weight": slice(-500, None, 37)},
+)
+
+
+@pytest.mark.parametrize("width", [8, 32])
+@pytest.mark.parametrize("rows", [RESIDUAL, GATED])
+def test_activations_beyond_f16_do_not_saturate(rows: dict[str, slice], width: int) -> None:
+    step = Massive(rows, width)
+    # A few large numbers decide, so errors average out less; saturated, cosines are below 0.99.
+    assert equals_general(step, CONTEXTS[BY_WIDTH[width]], seed=1, max_error=2 * MAX_ERROR)
+
+
 @pytest.mark.parametrize("width", [8, 32])
 def test_the_order_of_events_changes_no_bit(width: int) -> None:
     step = step_of("fp8_block", width)

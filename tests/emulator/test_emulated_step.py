@@ -134,6 +134,19 @@ def test_the_order_of_events_changes_no_bit(contexts: str) -> None:
         assert np.array_equal(step.launch(batch, seed)[live], logits[live]), f"seed {seed}"
 
 
+@pytest.mark.parametrize(("contexts", "splits"), [([140], 16), ([300, 0, 129, 17], 2), ([1100, 3], 3)])
+def test_few_sequences_attend_in_more_splits_where_blocks_are_left_over(
+    contexts: list[int], splits: int
+) -> None:
+    step = step_of("heads of 128")
+    batch, live = step.batch(contexts), np.array(contexts) > 0
+    expected = step.general(batch)
+    in_splits, again = (step.launch(batch, seed, parallel_splits=splits)[live] for seed in (1, 2))
+    assert cosines(expected, in_splits).min() > 1 - 5e-4
+    assert np.array_equal(in_splits, again)
+    assert not np.array_equal(in_splits, step.launch(batch, seed=1)[live])  # other sums: it was split
+
+
 @pytest.mark.parametrize("contexts", ["in parts", "16", "32", "64"])
 def test_a_row_does_not_depend_on_the_batch(contexts: str) -> None:
     step = step_of("heads of 128")

@@ -1,7 +1,7 @@
 // quantize_tokens.cu: round activations to E4M3, with a scale for each token or for each 128 columns of a token.
 //
 //   x : [N, in] bf16, rows `stride` elements apart     codes : [N, in] E4M3; of each 16 columns, 2 p, 2 p + 1, 8 + 2 p
-//   and 9 + 2 p are neighbours, as linear_w8a8.cuh reads them
+//   and 9 + 2 p are neighbours, as w8a8_fragments.cuh says
 //   scales : float32, [N] (quantize_tokens), or [in / 128 rounded up][scale_stride] (quantize_tokens_128)
 //   math : scale = max |x| / 448, at least 2^-100; codes = x / scale in float32, rounded to nearest; NaN stays NaN
 //   grid : (N, 1, 1)     block : (256, 1, 1)     shared : 128 B, a float a warp

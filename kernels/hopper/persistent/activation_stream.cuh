@@ -109,10 +109,18 @@ struct ActivationStream {
   }
 };
 
+// A row of the residual is stored times its unit, a power of two, so that f16 holds it: 2^-9 over the rms that the row
+// had at the norm before, as far as powers of two go. Typical numbers are then far above 2^-14, where f16 begins to
+// lose bits, and one that the phase adds may be 2^24 times as large.
+__device__ __forceinline__ float unit_of(float inverse_rms) {
+  const uint32_t power = __float_as_uint(fmaxf(inverse_rms, 0x1p-60f)) & 0x7f800000u;
+  return __uint_as_float(power) * 0x1p-9f;
+}
+
 // By one warp: of every `step`th few sequences from `first` on.
 template <class S>
 __device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, const Args& args, int first, int step) {
-  constexpr int kLoads = kMaxBlocks / 32, kAtOnce = S::kN == 64 ? 4 : 8;  // registers are few there
+  constexpr int kLoads = kMaxBlocks / 32, kAtOnce = S::kN < 32 ? 8 : 4;  // by one warp, or eight
   const int lane = threadIdx.x % 32, workers = gridDim.x;
 #pragma unroll 1
   for (int base = first * kAtOnce; base < args.sequences; base += step * kAtOnce) {
@@ -131,7 +139,15 @@ __device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, con
 #pragma unroll
       for (int j = 0; j < kLoads; j++) sum += parts[i][j];
       sum = warp_sum(sum);
-      if (lane == 0 && base + i < S::kN) storage.row_scales[base + i] = rsqrtf(sum / kHidden + args.eps);
+      if (lane == 0 && base + i < S::kN) {
+        float scale = rsqrtf(sum / kHidden + args.eps);
+        if constexpr (S::kReadsF16) {
+          float& unit = storage.units[base + i];
+          const float of_next = unit_of(scale);
+          scale /= unit, unit = of_next;
+        }
+        storage.row_scales[base + i] = scale;
+      }
     }
   }
 }

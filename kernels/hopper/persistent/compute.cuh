@@ -139,17 +139,22 @@ struct Compute {
     release_stage();
   }
 
-  __device__ __forceinline__ void wait_for_row_scales() {
+  // Scales of the residual's rows, 1 / rms, come to shared memory. From 32 sequences on the compute warps gather them
+  // before a GEMM, while its first activations are on their way; else a warp does while the GEMM runs.
+  __device__ __forceinline__ void begin_row_scales() {
     if constexpr (!Layout::kHasRowScaleWarp) {
       const uint32_t passed = shared_address(&storage.barriers_passed);
       detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
       sync_compute();
       gather_row_scales(storage, args, threadIdx.x / 32, kComputeThreads / 32);
       sync_compute();
-      return;
     }
-    detector.wait(shared_address(&storage.scaled), scaled_parity, kRowScales, phase);
-    scaled_parity ^= 1;
+  }
+  __device__ __forceinline__ void wait_for_row_scales() {
+    if constexpr (Layout::kHasRowScaleWarp) {
+      detector.wait(shared_address(&storage.scaled), scaled_parity, kRowScales, phase);
+      scaled_parity ^= 1;
+    }
   }
 
   // The row of the residual that this thread has of a 64-row block; past the end if its warp has none.
@@ -159,8 +164,8 @@ struct Compute {
     return (residual_range.first + tile) * kTileM + warpgroup * 8 + lane() / 4;
   }
 
-  // Store residual * weight of the next norm, and this warpgroup's part of the rows' sums of squares. Next: type of the
-  // activations; of the last layer's, which the head reads, Last.
+  // Store residual * weight of the next norm * unit, and this warpgroup's part of the rows' sums of squares. Next: type
+  // of the activations; of the last layer's, which the head reads, Last.
   template <class Next, class Last = Next>
   __device__ __forceinline__ void publish_residual(const float (&norm)[kResidualMBlocks], int kind) {
     const bool is_last = !std::is_same<Next, Last>::value && layer + 1 == args.layer_count;
@@ -172,7 +177,8 @@ struct Compute {
         const int row = residual_row(m);
         const float x = residual[m][g];
         if (row < kHidden && token(g) < args.sequences) {
-          const float normed = x * norm[m];
+          float normed = x * norm[m];
+          if constexpr (S::kReadsF16) normed *= storage.units[token(g)];
           args.normed[static_cast<int64_t>(token(g)) * kHidden + row] =
               is_last ? Last::round(normed) : Next::round(normed);
         }

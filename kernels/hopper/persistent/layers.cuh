@@ -1,6 +1,7 @@
 // layers.cuh: the phases of a decode step, in order: the only place where it is written.
 //
-// The formats of the layers' weights and of the head's come as -D options (wisp_runtime/ops/cuda/persistent/model.py).
+// The formats of the layers' weights, the head's and the cache's come as -D options
+// (wisp_runtime/ops/cuda/device/catalogue.py).
 #pragma once
 
 #include "formats/bf16.cuh"
@@ -29,20 +30,29 @@ using mxfp4 = Mxfp4;
 using nvfp4 = Nvfp4;
 }  // namespace formats
 
+// By wisp_plan/kv_formats/.
+namespace kv_formats {
+using bf16 = PagedKv;
+using fp8 = Fp8Kv;
+}  // namespace kv_formats
+
 #ifndef WISP_WEIGHT_FORMAT
 #define WISP_WEIGHT_FORMAT bf16
 #endif
 #ifndef WISP_HEAD_FORMAT
 #define WISP_HEAD_FORMAT bf16
 #endif
+#ifndef WISP_KV_FORMAT
+#define WISP_KV_FORMAT bf16
+#endif
 
-template <class Format, class HeadFormat, class Activations = typename Format::Activations>
+template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
 using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
-                          Attend<PagedKv, Activations>,                      //
+                          Attend<Cache, Activations>,                        //
                           Gemm<Output, Format, AddToResidual<Activations>>,  //
                           Gemm<GateUp, Format, SwiGlu<Activations>>,         //
                           Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
-template <int N, class Format, class HeadFormat = Bf16>
-using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, DenseLayer<Format, HeadFormat>,
+template <int N, class Format, class HeadFormat = Bf16, class Cache = PagedKv>
+using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, DenseLayer<Format, HeadFormat, Cache>,
                         Phases<Gemm<Head, HeadFormat, StoreLogits>>>;

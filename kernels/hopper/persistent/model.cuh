@@ -47,6 +47,7 @@ struct LayerWeights {
   const void *qkv, *output, *gate_up, *down;  // packed, in the layer's format
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;
   const bf16 *input_norm, *mlp_norm, *q_norm, *k_norm;
+  float k_scale, v_scale;  // of a quantized cache's layer
 };
 
 // What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device.
@@ -61,9 +62,10 @@ struct Args {
   const bf16* final_norm;
   float* pre_rope_qkv;  // [2, N, kQkvRows]: Q, K and V before norm and RoPE, rows permuted as the weights; even and odd
                         // layers
-  uint16_t* normed;     // [64, D]: the residual times the next norm's weight, bf16 or f16 as the next GEMM reads it
+  uint16_t* normed;     // [64, D]: the residual times the next norm's weight, bf16 or f16 as the next GEMM reads it;
+                        // of f16 times the row's unit
   uint16_t* attended;   // [64, Hq Dh], as normed
-  uint16_t* gated;      // [64, F], as normed
+  uint16_t* gated;      // [64, F], as normed; of f16 times kGatedUnit
   float* square_sums;   // [64, kMaxBlocks]: each warpgroup pair's part of the sum of squares of a residual row
   float* partials;      // [64 * kMaxSplits * Hkv, G, Dh] partial sums of V
   float2* partial_stats;  // [64 * kMaxSplits * Hkv, G] (maximum, weight)
@@ -72,14 +74,15 @@ struct Args {
   const int *tokens, *sampled, *positions, *contexts, *tables;
   const int64_t* slots;
   const float *cosines, *sines;  // [S, Dh / 2]
-  bf16 *keys, *values;           // [L, P, Hkv, Tb, Dh]
+  void *keys, *values;           // [L, P, Hkv, Tb, Dh], in the cache's format
   unsigned* counters;  // [3] timeouts, arrivals at the grid's barrier, blocks that have left; zero before and after
   HangReport* hang_report;
   long long* trace;  // [blocks, kMaxMarks], or null
   long long timeout_clocks;
   int layer_count, vocab, sequences, sampled_rows, table_width, kv_blocks, block_tokens, known_positions;
-  int window;   // tokens that a query sees, its own included
-  float scale;  // of the scores, times log2(e)
+  int window;           // tokens that a query sees, its own included
+  int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
+  float scale;          // of the scores, times log2(e)
   float eps;
 };
 constexpr unsigned kNotYet =

@@ -2,8 +2,10 @@
 // sequences.
 //
 //   tokens, positions, contexts : [B] int32     slots : [B] int64     tables : [B, W] int32, as of wisp_runtime.batch
-//   weights : packed (kernels/README.md)     keys, values : [L, P, Hkv, Tb, Dh] bf16     logits : [B, V] float32
-//   keys, values : tensor maps of the cache, [L P Hkv Tb, Dh], boxes of 16 rows of 64 columns
+//   weights : packed (kernels/README.md)     keys, values : [L, P, Hkv, Tb, Dh] bf16 or E4M3     logits : [B, V]
+//   float32 keys, values : tensor maps of the cache, [L P Hkv Tb, Dh], boxes of 16 rows of 64 columns; of E4M3 of
+//   two-byte
+//           elements, [L P Hkv Tb Dh / 128, 64], boxes of 16 tokens
 //   math  : bf16 MMAs into float32; residual, Q, K, V before RoPE and scores float32; probabilities rounded to bf16.
 //           K is added in two parts (gate and up, head) or four (Q, K and V, output, down), each in order, and a
 //           sequence's attention in splits that its context alone decides: a row's numbers depend on no other row
@@ -16,7 +18,7 @@
 #include "layers.cuh"
 #include "step.cuh"
 
-PERSISTENT_DECODE(8, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT)
-PERSISTENT_DECODE(16, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT)
-PERSISTENT_DECODE(32, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT)
-PERSISTENT_DECODE(64, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT)
+PERSISTENT_DECODE(8, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
+PERSISTENT_DECODE(16, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
+PERSISTENT_DECODE(32, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
+PERSISTENT_DECODE(64, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)

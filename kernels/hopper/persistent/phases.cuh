@@ -20,6 +20,7 @@ struct Phase {
   static constexpr int kStageBytes = 0;           // the largest tile that it streams
   static constexpr int kActivationStages = 0;     // that its GEMM's blocks of K have, of 64 columns each
   static constexpr bool kHasBlockScales = false;  // come with its tiles of weights
+  static constexpr bool kReadsF16 = false;        // its activations are f16
   static constexpr int kScratchBytes = 0;         // shared memory that it uses while no activations are in flight
 
   // Shared memory of its own, all step long.
@@ -65,7 +66,7 @@ struct Phases {
   static constexpr int kBarriers = (int{P::kEndsAtBarrier} + ...);
   static constexpr int kStageBytes = max_of(P::kStageBytes...), kScratchBytes = max_of(P::kScratchBytes...);
   static constexpr int kActivationStages = max_of(P::kActivationStages...);
-  static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...);
+  static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...), kReadsF16 = (P::kReadsF16 || ...);
 
   template <int N>
   struct Storage : StorageOf<P, N>... {};
@@ -103,6 +104,7 @@ struct Step {
   static constexpr int kScratchBytes = max_of(Before::kScratchBytes, Layer::kScratchBytes, After::kScratchBytes);
   static constexpr int kActivationStages = max_of(Layer::kActivationStages, After::kActivationStages);  // of a block
   static constexpr bool kHasBlockScales = Layer::kHasBlockScales || After::kHasBlockScales;
+  static constexpr bool kReadsF16 = Layer::kReadsF16 || After::kReadsF16;
 
   struct Storage : Before::template Storage<kN>, Layer::template Storage<kN>, After::template Storage<kN> {};
 

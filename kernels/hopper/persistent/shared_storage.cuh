@@ -30,7 +30,7 @@ constexpr int kTileBlockScaleBytes = 8, kStageBlockScaleBytes = 64;  // of 16 ro
 constexpr int activation_stages(int sequences, int of_block) {
   if (of_block == 1) return sequences == 8 ? 16 : sequences == 64 ? 7 : 8;
   if (of_block == 2) return sequences == 8 ? 16 : 8;
-  return sequences == 8 ? 32 : sequences == 16 ? 16 : sequences == 32 ? 12 : 8;
+  return sequences == 8 ? 32 : sequences == 16 ? 24 : sequences == 32 ? 12 : 8;
 }
 
 // Sizes and offsets in shared memory.
@@ -40,7 +40,7 @@ struct SmemLayout {
   static constexpr int kActivationBytes = N * 128;  // of a stage: 64 columns of the batch
   static constexpr int kActivationStages = activation_stages(N, S::kActivationStages);
   static constexpr int kCopyWarps = N >= (S::kActivationStages > 1 ? 32 : 64) ? 2 : 1;  // that copy activations
-  static constexpr bool kHasRowScaleWarp = N < 32;                       // else the compute warps gather scales: sooner
+  static constexpr bool kHasRowScaleWarp = N < 32;                       // else the compute warps gather scales
   static constexpr int kExchangeMBlocks = N == 8 ? 4 : N == 64 ? 1 : 2;  // 64-row blocks that peers exchange at once
   static constexpr int kExchangeFloats = N / 4;                          // of a block, that a thread sends its peer
   static constexpr int kExchangeBytes = kExchangeMBlocks * 128 * kExchangeFloats * 4;  // of a warpgroup
@@ -56,7 +56,8 @@ struct SmemLayout {
   static constexpr int kBarrierBytes =
       kSharedBytes / S::kStageBytes * kStageBarrierBytes + kActivationStages * 16 + 128;
   static constexpr int kStorageBytes =
-      (kBarrierBytes + int{sizeof(typename S::Storage)} + N * (1 + kWarpgroups * 4) * 4 + 1023) / 1024 * 1024;
+      (kBarrierBytes + int{sizeof(typename S::Storage)} + N * (1 + S::kReadsF16 + kWarpgroups * 4) * 4 + 1023) / 1024 *
+      1024;
 
   static constexpr int kStages = (kSharedBytes - kStorageBytes - kRegionBytes) / (kWarpgroups * S::kStageBytes);
   // Offsets: the two memory pipelines, the region, the storage.
@@ -77,7 +78,8 @@ struct SharedStorage {
   alignas(16) unsigned char block_scales[kWarpgroups][S::kHasBlockScales ? Layout::kStages : 1]
                                         [S::kHasBlockScales ? kStageBlockScaleBytes : 1];
   typename S::Storage phases;
-  float row_scales[S::kN];  // 1 / rms of each row of the residual
+  float row_scales[S::kN];  // 1 / rms of each row of the residual, over its unit
+  float units[S::kReadsF16 ? S::kN : 1];
   float square_sums[kWarpgroups][4][S::kN];
 
   template <class P>

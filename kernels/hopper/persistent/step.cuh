@@ -35,6 +35,9 @@ __device__ __forceinline__ void init_barriers(SharedStorage<S>& storage) {
   mbarrier_init(shared_address(&storage.planned), 32);
   mbarrier_init(shared_address(&storage.scaled), 1);
   storage.barriers_passed = 0;
+  if constexpr (S::kReadsF16) {
+    for (int i = 0; i < S::kN; i++) storage.units[i] = 1.f;  // of the embeddings
+  }
   mbarrier_init_fence();
 }
 
@@ -98,7 +101,7 @@ __device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensor
   }
 }
 
-// The kernel of up to N sequences for weights of a format, and the head's if that is not bf16.
+// The kernel of up to N sequences for weights of a format, the head's and the cache's if those are not bf16.
 #define PERSISTENT_DECODE(N, ...)                                                                                  \
   extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                        \
       persistent_decode_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \

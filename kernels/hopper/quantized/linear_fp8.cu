@@ -8,18 +8,14 @@
 //   grid : (as planned, at most one a multiprocessor, 1, 1)     block: (384, 1, 1)
 //   shared: token stages x tokens x 128 B, weight stages x two tiles, and the epilogue's buffers
 //           (ops/cuda/gemm/quantized_tiling.py)
-//   needs: as in ../gemm; sections of W begin at multiples of 128 bytes (ops/cuda/gemm/quantized_linear.py checks)
+//   needs: as in ../gemm, and in % 16 == 0 (ops/cuda/gemm/checks.py, ops/cuda/weights/quantized.py check); sections of
+//          W begin at multiples of 128 bytes
 //   check: tests/gpu/gemm/test_quantized_linear.py against float32 of the dequantized weights
 #include "linear_quantized.cuh"
-#include "linear_w8a8.cuh"
+#include "w8a8_rows.cuh"
 
 QUANTIZED_ENTRIES(Dequantized<E4m3Codec>)
 
-using W8a8N64 = W8a8<64, false>;
-QUANTIZED_ENTRIES_OF(w8a8_n64, 64, W8a8N64)
-
-using W8a8N128 = W8a8<128, false>;
-QUANTIZED_ENTRIES_OF(w8a8_n128, 128, W8a8N128)
-
-using W8a8N192 = W8a8<96, false>;
-QUANTIZED_ENTRIES_OF(w8a8_n192, 192, W8a8N192)
+QUANTIZED_ENTRIES_W8A8(w8a8_n64, 64, W8a8Rows)
+QUANTIZED_ENTRIES_W8A8(w8a8_n128, 128, W8a8Rows)
+QUANTIZED_ENTRIES_W8A8(w8a8_n192, 192, W8a8Rows)

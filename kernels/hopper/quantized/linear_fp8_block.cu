@@ -1,26 +1,21 @@
 // linear_fp8_block.cu: GEMMs y = x W^T with FP8 weights and a scale a block; entries of four ops for each tile.
 //
 //   x    : [N, in] bf16, as in ../gemm/linear.cu (a tensor map, boxes of 64 columns x the tokens of a tile)
-//   W    : [out, in], E4M3 with a float32 for each 8 rows of a tile, in the order of
-//   wisp_plan/quantization/packed_format.py y    : as in ../gemm: linear.cu, linear_swiglu.cu (gate and up
-//   interleaved), linear_rotary.cu, linear_logits.cu math : weights become bf16, rounded once; float32 sums in a fixed
-//   order, times the row scale,
+//   W    : [out, in], E4M3 with a float32 for each 8 rows of a tile (wisp_plan/quantization/packed_format.py)
+//   y    : as in ../gemm: linear.cu, linear_swiglu.cu (gate and up interleaved), linear_rotary.cu, linear_logits.cu
+//   math : weights become bf16, rounded once; float32 sums in a fixed order, times the row scale,
 //          then as in ../gemm
 //   grid : (as planned, at most one a multiprocessor, 1, 1)     block: (384, 1, 1)
 //   shared: token stages x tokens x 128 B, weight stages x two tiles, and the epilogue's buffers
 //           (ops/cuda/gemm/quantized_tiling.py)
-//   needs: as in ../gemm; sections of W begin at multiples of 128 bytes (ops/cuda/gemm/quantized_linear.py checks)
+//   needs: as in ../gemm, and in % 16 == 0 (ops/cuda/gemm/checks.py, ops/cuda/weights/quantized.py check); sections of
+//          W begin at multiples of 128 bytes
 //   check: tests/gpu/gemm/test_quantized_linear.py against float32 of the dequantized weights
 #include "linear_quantized.cuh"
-#include "linear_w8a8.cuh"
+#include "w8a8_blocks.cuh"
 
 QUANTIZED_ENTRIES(Dequantized<E4m3BlockCodec>)
 
-using W8a8N64 = W8a8<64, true>;
-QUANTIZED_ENTRIES_OF(w8a8_n64, 64, W8a8N64)
-
-using W8a8N128 = W8a8<128, true>;
-QUANTIZED_ENTRIES_OF(w8a8_n128, 128, W8a8N128)
-
-using W8a8N192 = W8a8<96, true>;
-QUANTIZED_ENTRIES_OF(w8a8_n192, 192, W8a8N192)
+QUANTIZED_ENTRIES_W8A8(w8a8_n64, 64, W8a8Blocks<64>)
+QUANTIZED_ENTRIES_W8A8(w8a8_n128, 128, W8a8Blocks<128>)
+QUANTIZED_ENTRIES_W8A8(w8a8_n192, 192, W8a8Blocks<96>)

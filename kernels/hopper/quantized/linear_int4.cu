@@ -8,7 +8,8 @@
 //   grid : (as planned, at most one a multiprocessor, 1, 1)     block: (384, 1, 1)
 //   shared: token stages x tokens x 128 B, weight stages x two tiles, and the epilogue's buffers
 //           (ops/cuda/gemm/quantized_tiling.py)
-//   needs: as in ../gemm; sections of W begin at multiples of 128 bytes (ops/cuda/gemm/quantized_linear.py checks)
+//   needs: as in ../gemm, and in % 16 == 0 (ops/cuda/gemm/checks.py, ops/cuda/weights/quantized.py check); sections of
+//          W begin at multiples of 128 bytes
 //   check: tests/gpu/gemm/test_quantized_linear.py against float32 of the dequantized weights
 #include "linear_quantized.cuh"
 

@@ -2,7 +2,7 @@
 //
 // Both matrix products are transposed, so that tokens and channels fill the 16 rows of m16n8k16 and query heads its 8
 // columns: S^T = K q^T, O^T = V^T P^T. The heads of a KV head come in octets. `Rows` locates K and V in shared memory:
-// key(i) and value(i) are the addresses of the lane's row for ldmatrix, 16 channels a step.
+// key(i) and value(i) are the addresses of the lane's row for ldmatrix, from the i-th 16 channels on.
 #pragma once
 
 #include "math/bf16.cuh"
@@ -34,8 +34,21 @@ __device__ __forceinline__ float sum(const float (&halves)[2][4], int i) {
   return halves[0][i] + halves[1][i];
 }
 
-// Operands of the tensor cores: queries, K, V and probabilities.
-struct Bf16Operands {
+// K and V of 16 bits lie in memory as the tensor cores read them: 16 channels a load.
+struct SixteenBitOperands {
+  static constexpr int kSteps = 1;
+  template <class Rows>
+  __device__ __forceinline__ static void load_keys(uint32_t (&k)[1][4], const Rows& rows, int i) {
+    load_matrices(k[0], rows.key(i));
+  }
+  template <class Rows>
+  __device__ __forceinline__ static void load_values(uint32_t (&v)[1][4], const Rows& rows, int i) {
+    load_matrices_transposed(v[0], rows.value(i));
+  }
+};
+
+// Operands of the tensor cores: queries, K, V and probabilities. A load of K or V is kSteps times 16 channels.
+struct Bf16Operands : SixteenBitOperands {
   __device__ __forceinline__ static uint32_t query(uint32_t pair) { return pair; }  // of bf16
   __device__ __forceinline__ static uint32_t pack(float low, float high) { return pack_bf16(low, high); }
   __device__ __forceinline__ static void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -50,14 +63,20 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
   const int lane = threadIdx.x % 32;
 
   // 1. S^T: [16 tokens, 8 heads] of each octet, in two independent sums.
-  constexpr int kSums = 2 / kOctets;
+  constexpr int kSums = 2 / kOctets, kSteps = Operands::kSteps;
   float scores[kOctets][kSums][4] = {};
 #pragma unroll
-  for (int i = 0; i < kSize / 16; i++) {
-    uint32_t k[4];
-    load_matrices(k, rows.key(i));
+  for (int first = 0; first < kSize / 16; first += kSteps) {
+    uint32_t k[kSteps][4];
+    Operands::load_keys(k, rows, first);
 #pragma unroll
-    for (int octet = 0; octet < kOctets; octet++) Operands::multiply(scores[octet][i % kSums], k, queries[octet][i]);
+    for (int step = 0; step < kSteps; step++) {
+      const int i = first + step;
+#pragma unroll
+      for (int octet = 0; octet < kOctets; octet++) {
+        Operands::multiply(scores[octet][i % kSums], k[step], queries[octet][i]);
+      }
+    }
   }
 
   // 2. Softmax over tokens, which are spread over lanes of equal `pair`; P^T becomes the B operand.
@@ -90,10 +109,15 @@ __device__ __forceinline__ void attend(Gathered<kSize, kOctets>& all, const Rows
 
   // 3. O^T += V^T P^T.
 #pragma unroll
-  for (int i = 0; i < kSize / 16; i++) {
-    uint32_t v[4];
-    load_matrices_transposed(v, rows.value(i));
+  for (int first = 0; first < kSize / 16; first += kSteps) {
+    uint32_t v[kSteps][4];
+    Operands::load_values(v, rows, first);
 #pragma unroll
-    for (int octet = 0; octet < kOctets; octet++) Operands::multiply(all.sums[octet][i], v, weights[octet]);
+    for (int step = 0; step < kSteps; step++) {
+#pragma unroll
+      for (int octet = 0; octet < kOctets; octet++) {
+        Operands::multiply(all.sums[octet][first + step], v[step], weights[octet]);
+      }
+    }
   }
 }

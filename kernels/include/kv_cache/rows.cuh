@@ -6,7 +6,7 @@
 #include "kv_cache/codes.cuh"
 #include "math/reduce.cuh"
 
-// By value, as ops/cuda/kv_cache/rows.py fills it.
+// By value, as ops/cuda/kv_cache/quantized_kv.py fills it.
 struct RowShape {
   int kv_heads, head_size, block_tokens, lanes;
   int run;                // channels that the rotation mixes: the largest power of two that divides Dh

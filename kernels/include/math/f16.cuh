@@ -33,6 +33,13 @@ __device__ __forceinline__ float f16_high(uint32_t pair) {
   return f16_low(pair >> 16);
 }
 
+// Two E4M3, rounded to nearest even; what is too large becomes 448. The lower byte is the first.
+__device__ __forceinline__ uint16_t e4m3_from_floats(float low, float high) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // Two E4M3 in the lower half of a word as f16, exact.
 __device__ __forceinline__ uint32_t f16_from_e4m3(uint32_t pair) {
   uint32_t values;

@@ -3,9 +3,9 @@
 //
 //   as decode_attention.cu, but
 //   keys, values : [P, Hkv, Tb, bytes of a row] uint8
-//   math : as there; values are decoded to bf16, the layer's scale of V multiplies the result
+//   math : as there, but on float16 operands; the layer's scale of V multiplies the result
 //   grid : (Hkv, filling + B)    block : (128, 1, 1); (64, 1, 1) above Dh 128
-//   shared: warps * (stages of the bytes of 16 rows of K and of V, and these rows in bf16)
+//   shared: warps * (stages of the bytes of 16 rows of K and of V, and these rows in float16)
 //   needs : as there, and Dh % 16 == 0, Tb % 16 == 0 (ops/cuda/attention/decode_attention.py checks)
 //   check : tests/gpu/kv_cache/test_quantized_attention.py against ops/reference, max |err| 2^-6 of the largest value
 #include "quantized_kv.cuh"

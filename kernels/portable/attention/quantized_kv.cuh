@@ -1,4 +1,4 @@
-// quantized_kv.cuh: tiles of quantized K and V for decode_attention.cuh: copied as bytes, decoded to bf16 by their
+// quantized_kv.cuh: tiles of quantized K and V for decode_attention.cuh: copied as bytes, decoded to float16 by their
 // warp.
 //
 // Operands are float16, in which every code is exact. A stage has K's codes of 16 tokens, their scales, then V's. The
@@ -15,7 +15,7 @@ __device__ __forceinline__ void copy8_async(uint32_t shared, const void* global,
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
-struct HalfOperands {
+struct HalfOperands : SixteenBitOperands {
   __device__ __forceinline__ static uint32_t query(uint32_t pair) {
     constexpr float kMax = 65504.f;
     return pack(fminf(fmaxf(bf16_low(pair), -kMax), kMax), fminf(fmaxf(bf16_high(pair), -kMax), kMax));

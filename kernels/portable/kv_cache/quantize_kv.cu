@@ -1,10 +1,10 @@
 // quantize_kv.cu: keys and values of a step's tokens, from bf16 to a quantized cache.
 //
-//   k, v : [ceil(N / Tb), Hkv, Tb, Dh] bf16, token t in block t / Tb at t % Tb     slots : [N] int64, block * Tb +
-//   offset; -1 writes nothing     keys, values : [P, Hkv, Tb, bytes of a row]
+//   k, v : [ceil(N / Tb), Hkv, Tb, Dh] bf16, token t in block t / Tb at t % Tb
+//   slots : [N] int64, block * Tb + offset; -1 writes nothing     keys, values : [P, Hkv, Tb, bytes of a row]
 //   math : float32, as ops/reference/kv_cache/ defines it
 //   grid : (ceil(2 N * Hkv * lanes / 128), 1, 1)    block : (128, 1, 1)    shared : none
-//   needs: Dh % 16 == 0, Dh <= 256, Tb % 16 == 0; 16-byte aligned arrays (ops/cuda/kv_cache/rows.py checks)
+//   needs: Dh % 16 == 0, Dh <= 256, Tb % 16 == 0; 16-byte aligned arrays (ops/cuda/kv_cache/quantized_kv.py checks)
 //   check: tests/gpu/kv_cache/test_quantized_kv.py against ops/reference/kv_cache/, 1 code of 1,000 may differ by one
 #include "kv_cache/rows.cuh"
 #include "sync/pdl.cuh"

@@ -1,11 +1,11 @@
 // rotate_heads.cu: Walsh-Hadamard transform of each head of decode tokens, in place: queries before attention over a
 // rotated cache, and its results.
 //
-//   x : rows of H * Dh bf16, `stride` elements apart     query_starts : [B + 1] int32; rows of sequences with another
-//   number of queries than one stay as they are
+//   x : rows of H * Dh bf16, `stride` elements apart
+//   query_starts : [B + 1] int32; rows of sequences with another number of queries than one stay as they are
 //   math : float32, rounded once
 //   grid : (ceil(B * H * lanes / 128), 1, 1)    block : (128, 1, 1)    shared : none
-//   needs: Dh % 16 == 0, Dh <= 256; 16-byte aligned rows (ops/cuda/kv_cache/rows.py checks)
+//   needs: Dh % 16 == 0, Dh <= 256; 16-byte aligned rows (ops/cuda/kv_cache/quantized_kv.py checks)
 //   check: tests/gpu/kv_cache/test_quantized_kv.py against ops/reference/kv_cache/hadamard.py, max |err| 2^-7 of the
 //   row
 #include "kv_cache/rows.cuh"

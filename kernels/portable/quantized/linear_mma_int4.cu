@@ -1,8 +1,8 @@
 // linear_mma_int4.cu: GEMM y = x W^T + bias of int4 weights with scales of groups on mma.sync; see quantized_mma.cuh.
 //
-//   x    : [N, in] bf16, rows apart by any multiple of 16 bytes     W : [out, in] int4, packed (kernels/README.md),
-//   groups
-//          of 128 or 64 columns, of 32 (_g32); zero points or none     bias : [out] bf16 or null
+//   x    : [N, in] bf16, rows apart by any multiple of 16 bytes     bias : [out] bf16 or null
+//   W    : [out, in] int4 in groups of 128 or 64 columns, of 32 (_g32); with or without zero points
+//          (kernels/README.md)
 //   y    : [N, out] bf16, or float32; [N, out / 2] of SwiGLU, whose rows of gate and up are interleaved by eights
 //   math : bf16 operands n - zero, float32 sums of a group times its scale, rows' scales and bias in float32
 //   grid : (token tiles, row tiles of 128, split-K)     block: (256, 1, 1)

@@ -2,9 +2,9 @@
 //
 // A thread block has 128 weight rows (eight slices of 16) and kTokens tokens. Each warp streams the codes of its slices
 // from global memory into registers, makes bf16 A fragments of 64 columns at a time, and loads the next codes before it
-// multiplies: every fragment serves up to 64 tokens. Tokens come through a cp.async pipeline, 128-byte swizzled. Scales
-// of groups multiply float32 sums; scales of rows do in the epilogue. K is split as in linear_mma.cuh; where it is not,
-// a token's result is the same at every tile.
+// multiplies: every fragment serves up to 128 tokens. Tokens come through a cp.async pipeline, 128-byte swizzled.
+// Scales of groups multiply float32 sums; scales of rows do in the epilogue. K is split as in linear_mma.cuh; where it
+// is not, a token's result is the same at every tile.
 #pragma once
 
 #include "../gemm/mma_output.cuh"
@@ -30,16 +30,16 @@ constexpr int kChunk = 64, kChunkRowBytes = 128;  // columns that fragments are 
 template <class Words, int kTileTokens>
 struct QuantizedTile {
   static constexpr int kTokens = kTileTokens;
-  // At 128 tokens two warps share slices and have half of the tokens each: fewer reads of tokens, half of the sums.
+  // From 128 tokens two warps share slices and have half of the tokens each: fewer reads of tokens, half of the sums.
   static constexpr int kWarpsAcross = kTokens < 128 ? 1 : 2;
   static constexpr int kWarpTokens = kTokens / kWarpsAcross;
   static constexpr int kWarpRows = 16 * kWarpsAcross;
   static constexpr int kM = kWarpsAcross, kN = kWarpTokens / 8;
   static constexpr int kTileChunks = Words::kColumns / kChunk;  // of a packed tile
   static constexpr int kStepChunks = kTokens <= 16 ? kTileChunks : kTokens == 32 ? 2 : 1;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kTokens == 256 ? 3 : 4;
   static constexpr int kStageBytes = kStepChunks * kTokens * kChunkRowBytes;
-  static constexpr int kBlocksPerSm = kTokens == 128 ? 1 : 2;
+  static constexpr int kBlocksPerSm = kTokens < 128 ? 2 : 1;
 };
 
 // The A fragments of 64 columns of a slice, and the scales of their sums by group and row.
@@ -233,4 +233,5 @@ __device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedA
   LINEAR_MMA(name, words, 16)           \
   LINEAR_MMA(name, words, 32)           \
   LINEAR_MMA(name, words, 64)           \
-  LINEAR_MMA(name, words, 128)
+  LINEAR_MMA(name, words, 128)          \
+  LINEAR_MMA(name, words, 256)

@@ -5,6 +5,7 @@
 //            [R, ceil(in / 128)] float32 of blocks, equal in eight rows
 //   packed : the complete matrix in the order of wisp_plan/quantization/packed_format.py
 //   math   : none; E2M1 of two rows shares a word, which is cleared before and takes both by atomic OR
+//   report : not_finite becomes 1 where a code is E4M3's NaN, if it is given
 //   grid   : (ceil(R * in / 16 / 256), 1, 1)    block : (256, 1, 1)    shared : none
 //   needs  : in % 16 == 0, in % group == 0, 16-byte aligned codes, first + R inside the matrix
 //            (ops/cuda/weights/quantized.py checks); padding is written before. The next kernel may stream weights
@@ -59,6 +60,16 @@ struct EightBits {
       uint8_t* lane = at.lanes + pair % 4 * kLaneBytes + at.step * 8;
       *reinterpret_cast<uint16_t*>(lane + pair / 4 * 4 + at.half * 2) = value;
     }
+  }
+
+  // Whether one of the codes, as E4M3, is NaN: 0x7f or 0xff.
+  __device__ static bool has_nan(const uint8_t* codes) {
+    const uint4 loaded = load16(codes);
+    const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    uint32_t carries = 0;
+#pragma unroll
+    for (uint32_t word : words) carries |= (word & 0x7f7f7f7fu) + 0x01010101u;
+    return carries & 0x80808080u;
   }
 };
 
@@ -117,7 +128,7 @@ struct Nvfp4 {
   }
 };
 
-// Pointers and sizes of a launch: ops/cuda/weights/quantized.py has the same fields.
+// Pointers and sizes of a launch: ops/cuda/weights/quantized_arguments.py has the same fields.
 struct PackArgs {
   const uint8_t* codes;
   const float* row_scales;
@@ -125,6 +136,7 @@ struct PackArgs {
   const uint8_t* zero_points;
   const float* block_scales;
   uint8_t* storage;
+  int* not_finite;                       // null: codes are not looked at
   long long block_section, row_section;  // bytes at which they begin
   int rows, first, columns, column_tiles, order, group, slice_bytes, group_scale_bytes;
 };
@@ -140,7 +152,11 @@ __device__ __forceinline__ void pack(const PackArgs& args) {
   const Place at(args.storage, packed, column, Format::kTileColumns, args.column_tiles, args.slice_bytes);
 
   // 1. The codes.
-  Format::store(args.codes + (static_cast<size_t>(row) * steps + column / kStep) * Format::kStepBytes, at);
+  const uint8_t* codes = args.codes + (static_cast<size_t>(row) * steps + column / kStep) * Format::kStepBytes;
+  Format::store(codes, at);
+  if constexpr (Format::kStepBytes == kStep) {
+    if (args.not_finite && Format::has_nan(codes)) *args.not_finite = 1;
+  }
 
   // 2. Scale and zero point of the group that begins here.
   if (args.group_scales && column % args.group == 0) {

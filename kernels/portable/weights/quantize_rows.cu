@@ -4,6 +4,7 @@
 //   codes  : [R, in] bytes, or [R, in / 2] of codes of 4 bits, the even column low
 //   scales : [R] float32 of rows; [R, in / group] f16 (int4) or bytes of groups; zero points 8, block scales 1
 //   math   : float32, an operation at a time: ops/reference/quantizers.py has the formulas
+//   report : not_finite becomes 1 where a number of a row is NaN or infinite, if it is given
 //   grid   : (R, 1, 1)    block : (256, 1, 1)    shared : in / 16 floats, dynamic
 //   needs  : in % 16 == 0, in % group == 0, 16-byte aligned rows (ops/cuda/weights/quantized.py checks)
 //   check  : tests/gpu/gemm/test_pack_quantized.py against ops/reference/quantizers.py, exact
@@ -17,8 +18,9 @@ constexpr int kThreads = 256;
 constexpr int kStep = 16;  // columns that a thread has at once
 constexpr float kE4m3Max = 448.f, kE2m1Max = 6.f, kInt8Max = 127.f, kInt4Reach = 7.5f;
 constexpr int kMaxExponentByte = 26;
+constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;  // bits of a float; NaN's are larger
 
-// Pointers and sizes of a launch: ops/cuda/weights/quantized.py has the same fields.
+// Pointers and sizes of a launch: ops/cuda/weights/quantized_arguments.py has the same fields.
 struct QuantizeArgs {
   const void* rows;
   uint8_t* codes;
@@ -26,6 +28,7 @@ struct QuantizeArgs {
   void* group_scales;  // null: the format has none, as of the next two
   uint8_t* zero_points;
   float* block_scales;
+  int* not_finite;  // null: it is not reported
   int columns, group, column_tiles;
 };
 
@@ -164,9 +167,11 @@ __device__ __forceinline__ void quantize(const QuantizeArgs& args) {
   float largest = 0.f;
   for (int step = threadIdx.x; step < steps; step += kThreads) {
     load_step(rows + step * kStep, values);
-    float most = 0.f;
+    uint32_t bits = 0;
 #pragma unroll
-    for (int i = 0; i < kStep; i++) most = fmaxf(most, fabsf(values[i]));
+    for (int i = 0; i < kStep; i++) bits = max(bits, __float_as_uint(values[i]) & kMagnitude);
+    if (bits >= kInfinity && args.not_finite) *args.not_finite = 1;
+    const float most = __uint_as_float(bits);
     largest_of_step[step] = most;
     largest = fmaxf(largest, most);
   }

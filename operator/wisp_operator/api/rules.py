@@ -253,13 +253,6 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "spec.runtime.deterministic needs the persistent decode kernel, which reads bf16 keys and values "
-        "alone: set kvCacheDtype to auto, or remove deterministic.",
-        ("spec.runtime.deterministic", "spec.runtime.kvCacheDtype"),
-        lambda m: not m.spec.runtime.deterministic or m.spec.runtime.kv_cache_dtype in ("auto", "bf16"),
-    ),
-    Rule(
-        "spec",
         "spec.runtime.deterministic needs the persistent decode kernel, which decodePath general turns off: "
         "remove one of the two.",
         ("spec.runtime.deterministic", "spec.runtime.decodePath"),

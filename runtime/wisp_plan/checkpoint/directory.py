@@ -62,7 +62,16 @@ def read_config(folder: Path) -> ModelSpec:
         raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
-    return parse_config_text(text, str(folder))
+    return parse_config_text(text, str(folder), lambda name: _read_beside(folder / name))
+
+
+def _read_beside(path: Path) -> bytes | None:
+    try:
+        return _read(path, 0, MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def read_generation_config(folder: Path, *, has_sampling: bool = True) -> GenerationConfig:

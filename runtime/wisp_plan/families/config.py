@@ -15,10 +15,14 @@ from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
-from wisp_plan.quantization.config import read_quantization
+from wisp_plan.quantization.config import OWN_FILES, read_own_file, read_quantization
+from wisp_plan.quantization.scheme import Quantization
 from wisp_plan.spec.model import ModelSpec
 
 Translator = Callable[[ConfigReader], ModelSpec]
+
+ReadText = Callable[[str], bytes | None]
+"""``read(name)``: contents of a file, or its first ``MAX_CONFIG_BYTES`` + 1 bytes; None: there is none."""
 
 _FAMILIES = (llama, mistral, qwen2, qwen3)
 TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for family in _FAMILIES}
@@ -30,12 +34,13 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_VALUES = 100_000
 
 
-def parse_config_text(text: bytes, where: str) -> ModelSpec:
+def parse_config_text(text: bytes, where: str, read_beside: ReadText = lambda _name: None) -> ModelSpec:
     """Return the spec of the model that a ``config.json`` describes.
 
     Args:
         text: contents of the file; a reader needs at most ``MAX_CONFIG_BYTES`` + 1 of them.
         where: folder or URI of the file, for messages.
+        read_beside: reader of a file beside it, for the quantization that older checkpoints have there.
 
     Raises:
         UnknownArchitecture: none of ``architectures`` is supported.
@@ -43,24 +48,31 @@ def parse_config_text(text: bytes, where: str) -> ModelSpec:
         ConfigInvalid: not a model that can run.
     """
     try:
-        return parse_config(_parse(text))
+        spec = parse_config(_parse(text))
+        return spec if spec.quantization else replace(spec, quantization=_beside(read_beside))
     except ConfigInvalid as error:
         raise error.at(where) from error
 
 
-def _parse(text: bytes) -> Mapping[str, object]:
+def _beside(read_beside: ReadText) -> Quantization | None:
+    for name in OWN_FILES:
+        if (text := read_beside(name)) is not None:
+            values = _parse(text, name)
+            if not isinstance(values, Mapping):
+                raise ConfigInvalid(f"{name} holds a {type(values).__name__}; expected an object. {REMEDY}")
+            return read_own_file(name, values)
+    return None
+
+
+def _parse(text: bytes, name: str = "config.json") -> Mapping[str, object]:
     if len(text) > MAX_CONFIG_BYTES:
-        raise ConfigDamaged(
-            f"config.json has more than {MAX_CONFIG_BYTES} bytes, unlike any model's. {REMEDY}"
-        )
+        raise ConfigDamaged(f"{name} has more than {MAX_CONFIG_BYTES} bytes, unlike any model's. {REMEDY}")
     if (values := count_values(text)) > MAX_CONFIG_VALUES:
-        raise ConfigDamaged(
-            f"config.json has {values} values; at most {MAX_CONFIG_VALUES} are read. {REMEDY}"
-        )
+        raise ConfigDamaged(f"{name} has {values} values; at most {MAX_CONFIG_VALUES} are read. {REMEDY}")
     try:
         return json.loads(text.decode())  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:
-        raise ConfigDamaged(f"config.json is not JSON ({error}). Correct it, or fetch it again.") from error
+        raise ConfigDamaged(f"{name} is not JSON ({error}). Correct it, or fetch it again.") from error
 
 
 def parse_config(config: Mapping[str, object]) -> ModelSpec:

@@ -41,6 +41,9 @@ class ConfigReader:
         values: the JSON object.
         path: prefix of keys in error messages, e.g. ``rope_scaling.``.
         file, remedy: name of the file, and last sentence of error messages.
+
+    Attributes:
+        values, path, file: the same.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class ConfigReader:
     ) -> None:
         self.values = values
         self.path = path
-        self._file, self._remedy = file, remedy
+        self.file, self._remedy = file, remedy
 
     def has(self, key: str) -> bool:
         """Return whether ``key`` is there, null or not."""
@@ -69,7 +72,7 @@ class ConfigReader:
         return self._error(name, f"is {shown}; expected {wanted}")
 
     def _error(self, name: str, wrong: str) -> ConfigInvalid:
-        return ConfigInvalid(f"{self._file}: {name} {wrong}. {self._remedy}", key=name)
+        return ConfigInvalid(f"{self.file}: {name} {wrong}. {self._remedy}", key=name)
 
     def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
         """Read a whole number that is at least ``minimum``, and at most the key's of ``MAX_VALUES``."""
@@ -136,7 +139,7 @@ class ConfigReader:
             return None
         if not isinstance(value, Mapping):
             raise self.bad(key, "an object")
-        return ConfigReader(value, f"{self.path}{key}.", file=self._file, remedy=self._remedy)
+        return ConfigReader(value, f"{self.path}{key}.", file=self.file, remedy=self._remedy)
 
     def items(self, key: str) -> list[object]:
         """Read a list; empty where it is absent or null."""

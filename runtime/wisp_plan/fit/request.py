@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.kv_formats.layers import SERVED_KV_FORMATS, KvLayers
+from wisp_plan.kv_formats.layers import KV_FORMATS, SERVED_KV_FORMATS, KvLayers
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
 from wisp_plan.spec.attention import AttentionSpec
@@ -33,9 +33,10 @@ class FitRequest:
         context_bytes: size of the CUDA context if the available bytes were measured before it was made, 0 if
             after; None: the ledger's estimate.
         sm_count: SMs of the GPU; None: not known yet.
-        formats_available: bf16 and the packed formats that the device has kernels for; nothing else is chosen
-            or proposed.
+        formats_available: bf16 and the packed formats that the device has kernels for, nothing else is chosen
+            or proposed; and W8A8 (:mod:`wisp_plan.hardware.kernel_formats`).
         kv_dtypes_available: likewise for keys and values; None: those of the device.
+        deterministic: whether the mode of that name is asked for.
     """
 
     max_context: int | None = None
@@ -53,6 +54,7 @@ class FitRequest:
     sm_count: int | None = None
     formats_available: tuple[str, ...] = ("bf16",)
     kv_dtypes_available: tuple[str, ...] | None = None
+    deterministic: bool = False
 
     @property
     def sequences(self) -> int:
@@ -108,6 +110,7 @@ class FitRequest:
             context_bytes=self.context_bytes,
             sm_count=self.sm_count or MAX_SM_COUNT,
             kv_bf16_layers=self.kv_bf16_layers,
+            deterministic=self.deterministic,
         )
 
     def check(self, spec: ModelSpec) -> None:
@@ -129,22 +132,23 @@ class FitRequest:
             check_rounding(spec, self.quantization)
         if self.has_kernels or self.quantization not in ("auto", BF16):
             _check_choice(_both("quantization"), self.quantization, self.requests if self.has_kernels else ())
-        self._check_head(spec)
+        self._check_head()
+        if self.deterministic and self.kv_dtype in KV_FORMATS and self.kv.inner.is_quantized:
+            raise RequestInvalid(
+                f"{_both('deterministic')} takes bf16 keys and values alone: set "
+                f"{_both('kv_cache_dtype')} to auto, or remove deterministic."
+            )
         _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
         self._check_kv(spec)
 
-    def _check_head(self, spec: ModelSpec) -> None:
-        """Refuse a format of the head that has no kernels, or a head that is the embedding table."""
-        if self.head_quantization == BF16:
+    def _check_head(self) -> None:
+        """Refuse a format of the head that has no kernels."""
+        if self.head_quantization in (BF16, *({FP8} & set(self.formats_available))):
             return
-        why = None
-        if self.head_quantization != FP8 or FP8 not in self.formats_available:
-            why = "this device has no kernels for that"
-        elif spec.ties_embeddings:
-            why = "this model's head is its embedding table"
-        if why:
-            name = _both("head_quantization")
-            raise RequestInvalid(f"{name} is {self.head_quantization}, but {why}. Set it to bf16.")
+        raise RequestInvalid(
+            f"{_both('head_quantization')} is {self.head_quantization}, but this device has no kernels for "
+            "that. Set it to bf16."
+        )
 
     def _check_kv(self, spec: ModelSpec) -> None:
         """Refuse heads that a KV format cannot hold, and unquantized layers that leave none for it."""

@@ -20,7 +20,7 @@ from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import format_size
 from wisp_plan.weights.held import BF16
-from wisp_plan.weights.stored import as_found
+from wisp_plan.weights.stored import spec_as_stored
 from wisp_plan.weights.tensors import check_tensors
 
 __all__ = ["Fit", "FitRequest", "Remedy", "check"]
@@ -138,7 +138,7 @@ def check(
     request.check(spec)
     if tensors is not None:
         check_tensors(spec, tensors.by_name)
-        spec = as_found(spec, tensors.by_name)
+        spec = spec_as_stored(spec, tensors.by_name)
     candidate = resolve(spec, request, available_bytes)
     request = replace(request, max_concurrent=candidate.required.options.max_concurrent)
     fits = candidate.fits and request.has_kernels

@@ -23,7 +23,7 @@ class KvFormat:
         bits: bits of one value, without scales.
         dtype: dtype of the arrays; of a quantized format bytes.
         scale_channels: channels of a row that share a scale of one byte; 0: there are none.
-        has_layer_scale: whether a float32 scale of the layer's K, and one of its V, multiply what is stored.
+        largest: largest value that is held, before the layer's scale; of formats that have one.
         is_rotated: whether a Walsh-Hadamard transform of each head's channels is stored.
     """
 
@@ -31,8 +31,13 @@ class KvFormat:
     bits: int
     dtype: Literal["uint8", "bf16", "float32"] = "uint8"
     scale_channels: int = 0
-    has_layer_scale: bool = False
+    largest: float = 0.0
     is_rotated: bool = False
+
+    @property
+    def has_layer_scale(self) -> bool:
+        """Whether a float32 scale of the layer's K, and one of its V, multiply what is stored."""
+        return self.largest > 0
 
     @property
     def is_quantized(self) -> bool:

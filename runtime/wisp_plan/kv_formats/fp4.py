@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from wisp_plan.kv_formats.format import KvFormat
 
-NVFP4 = KvFormat("nvfp4", 4, scale_channels=16, has_layer_scale=True)
+NVFP4 = KvFormat("nvfp4", 4, scale_channels=16, largest=6 * 448.0)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from wisp_plan.kv_formats.format import KvFormat
 
-FP8 = KvFormat("fp8", 8, has_layer_scale=True)
+FP8 = KvFormat("fp8", 8, largest=448.0)

@@ -14,10 +14,8 @@ from wisp_plan.kv_formats.turbo import TURBO3, TURBO4, TURBO8
 KV_FORMATS = {kv_format.name: kv_format for kv_format in (BF16, FLOAT32, FP8, TURBO8, NVFP4, TURBO4, TURBO3)}
 """All formats by name, those of most bytes first. Another is registered by adding it here."""
 
-SERVED_KV_FORMATS = {
-    "cpu": ("bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"),
-    "cuda": ("bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"),
-}
+_EVERY = tuple(name for name in KV_FORMATS if name != FLOAT32.name)
+SERVED_KV_FORMATS = {"cpu": _EVERY, "cuda": _EVERY}
 """Formats that a device has code for, by its kind; ``bf16`` is float32 on the CPU."""
 
 

@@ -11,6 +11,6 @@ from __future__ import annotations
 
 from wisp_plan.kv_formats.format import KvFormat
 
-TURBO8 = KvFormat("turbo8", 8, is_rotated=True)
+TURBO8 = KvFormat("turbo8", 8, largest=448.0, is_rotated=True)
 TURBO4 = KvFormat("turbo4", 4, scale_channels=16, is_rotated=True)
 TURBO3 = KvFormat("turbo3", 3, scale_channels=16, is_rotated=True)

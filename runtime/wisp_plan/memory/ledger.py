@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.batch_buckets import buckets
+from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
 from wisp_plan.memory.buffers.cpu import cpu_bytes
 from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
 from wisp_plan.memory.loading import loading_bytes
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import MIB
 from wisp_plan.weights.sizes import Device, code_columns, weight_bytes
@@ -49,7 +50,8 @@ class LedgerOptions:
         max_step_tokens: tokens a step may compute.
         context_bytes: measured size of the CUDA context; None: the estimate.
         sm_count: SMs of the GPU.
-        formats: packed formats that the device has kernels for.
+        formats: packed formats that the device has kernels for, and W8A8 (:mod:`.kernel_formats`).
+        deterministic: whether a row's bits are the same in steps of all sizes.
     """
 
     device: Device
@@ -63,7 +65,8 @@ class LedgerOptions:
     context_bytes: int | None = None
     sm_count: int = MAX_SM_COUNT
     kv_bf16_layers: int = 0
-    formats: tuple[str, ...] = tuple(PACKED_FORMATS)
+    formats: tuple[str, ...] = (*PACKED_FORMATS, W8A8)
+    deterministic: bool = False
 
     @property
     def kv(self) -> KvLayers:
@@ -195,9 +198,15 @@ def workspace_bytes(spec: ModelSpec, options: LedgerOptions) -> int:
     """Count the scratch memory of the largest step."""
     if options.device == "cpu":
         return cpu_bytes(spec, options.step)
+    return sum(buffer.size_bytes for buffer in gpu_buffers(spec, step_of(spec, options)))
+
+
+def step_of(spec: ModelSpec, options: LedgerOptions) -> StepSizes:
+    """Return the largest step on a GPU, with all that follows from the formats of the weights."""
     columns = code_columns(spec, options.quantization, options.formats)
-    step = replace(options.step, code_columns=columns)
-    return sum(buffer.size_bytes for buffer in gpu_buffers(spec, step))
+    is_quantized = weight_bytes(spec, options.quantization, "cuda", options.formats).scales > 0
+    min_batch = MIN_EQUAL_QUANTIZED if options.deterministic and is_quantized else 1
+    return replace(options.step, code_columns=columns, min_batch=min_batch)
 
 
 def graphs_bytes(spec: ModelSpec, max_concurrent: int) -> int:

@@ -22,6 +22,7 @@ class StepSizes:
         sm_count: SMs of the GPU.
         kv: formats of the caches that it reads; layers that differ have block tables of their own.
         code_columns: inputs of the widest E4M3 matrix, whose activations are E4M3 too; 0: there is none.
+        min_batch: smallest batch size of the persistent kernel that is used.
     """
 
     max_tokens: int
@@ -31,3 +32,4 @@ class StepSizes:
     sm_count: int = MAX_SM_COUNT
     kv: KvLayers = PLAIN_LAYERS
     code_columns: int = 0
+    min_batch: int = 1

@@ -12,6 +12,7 @@ from wisp_plan.quantization.scheme_reader import group_of, layer_names, not_read
 from wisp_plan.quantization.stored_format import SCALE_DTYPES, VALUES, StoredPart
 
 METHOD: Final = "awq"
+NIBBLE_ROWS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def read(config: ConfigReader) -> Quantization:
@@ -28,7 +29,9 @@ def read(config: ConfigReader) -> Quantization:
         raise not_read(config, bits, config.integer(bits))
     group = group_of(config, "group_size" if config.has("group_size") else "q_group_size")
     has_zero_points = config.flag("zero_point", True)
-    scheme = Scheme("awq", "int4", 1, group, is_packed=True, has_zero_points=has_zero_points)
+    scheme = Scheme(
+        METHOD, "int4", 1, group, is_packed=True, has_zero_points=has_zero_points, nibble_rows=NIBBLE_ROWS
+    )
     ignored = layer_names(config, "modules_to_not_convert")
     unquantized = LayerNames((*ignored.entries, "lm_head"))
     return Quantization(METHOD, (Rule(unquantized, None), Rule(LayerNames((EVERY_LAYER,)), scheme)))

@@ -59,7 +59,7 @@ def _scheme(group: ConfigReader, weights: ConfigReader, name: str) -> Scheme:
         case "pack-quantized", "int", (4 | 8):
             return _packed(weights, bits)
         case "nvfp4-pack-quantized", "float", 4:
-            return Scheme(METHOD, "nvfp4", 1, 16, is_packed=True)
+            return Scheme(METHOD, "nvfp4", 1, 16, is_packed=True, divides_by_tensor_scale=True)
         case "mxfp4-pack-quantized", "float", 4:
             return Scheme(METHOD, "mxfp4", 1, 32, is_packed=True)
         case "mxfp8-quantized", "float", 8:

@@ -5,7 +5,7 @@ Each method is a module beside this file: ``METHOD``, ``read`` and ``parts``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,6 +35,13 @@ METHODS = {
 }
 """Every method by its name; a new one is a file and its name here."""
 
+OWN_FILES = {
+    "hf_quant_config.json": modelopt.METHOD,
+    "quantize_config.json": gptq.METHOD,
+    "quant_config.json": awq.METHOD,
+}
+"""Files of older checkpoints with the section that ``config.json`` lacks; their method if they name none."""
+
 
 def read_quantization(config: ConfigReader) -> Quantization | None:
     """Read how a checkpoint is quantized; None: it is not.
@@ -46,9 +53,21 @@ def read_quantization(config: ConfigReader) -> Quantization | None:
         ConfigInvalid: a key is mistyped, or the format is not read.
     """
     section = config.section("quantization_config")
-    if section is None:
-        return None
-    method = section.text("quant_method").lower()
+    return None if section is None else _read(section, section.text("quant_method"))
+
+
+def read_own_file(name: str, values: Mapping[str, object]) -> Quantization:
+    """Read the section of a checkpoint from one of :data:`OWN_FILES`.
+
+    Raises:
+        ConfigInvalid: a key is mistyped, or the format is not read.
+    """
+    section = ConfigReader(values, file=name, remedy=f"Take {name} from the model's own repository.")
+    return _read(section, section.text("quant_method", OWN_FILES[name]))
+
+
+def _read(section: ConfigReader, method: str) -> Quantization:
+    method = method.lower()
     if method.startswith(modelopt.METHOD):  # modelopt_fp4 and others: quant_algo decides
         method = modelopt.METHOD
     if method not in METHODS:

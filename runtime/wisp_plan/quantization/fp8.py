@@ -29,10 +29,12 @@ def read(config: ConfigReader) -> Quantization:
 
 
 def parts(scheme: Scheme) -> tuple[StoredPart, ...]:
-    """Return the tensors of a layer; the scale is multiplied in spite of ``_inv``."""
-    suffix = "_scale_inv" if scheme.rows > 1 else "_scale"
+    """Return the tensors of a layer; the scale is multiplied in spite of ``_inv``.
+
+    Of a tensor it is ``weight_scale`` (AutoFP8), or ``weight_scale_inv`` too (transformers, Mistral).
+    """
+    inverse, plain = "{weight}_scale_inv", "{weight}_scale"
+    name, alias = (inverse, "") if scheme.rows > 1 else (plain, inverse)
     dtypes = (*SCALE_DTYPES, "F8_E8M0", "U8")
-    scale = StoredPart(
-        "scale", f"{{weight}}{suffix}", dtypes, scheme.rows, scheme.columns, has_exponents=True
-    )
+    scale = StoredPart("scale", name, dtypes, scheme.rows, scheme.columns, has_exponents=True, alias=alias)
     return StoredPart(VALUES, "{weight}", ("F8_E4M3",)), scale

@@ -25,7 +25,7 @@ SCHEMES = {
 
 
 def read(config: ConfigReader) -> Quantization:
-    """Read the section, or the ``quantization`` of a ``hf_quant_config.json``.
+    """Read the section, or ``quantization`` in it, as a ``hf_quant_config.json`` has it.
 
     Raises:
         ConfigInvalid: a key is mistyped, or its format is not read.

@@ -25,11 +25,18 @@ BLOCK_SCALE_ROWS = 8
 SECTION_ALIGNMENT = 128
 """Sections, and the next weight, begin at multiples of so many bytes."""
 
-_CODE_BYTES = 2048  # of a slice
+MAX_COLUMNS = 61_440
+"""Columns of a quantized matrix, at most: 128 rows of a byte, and their scales, fit an uploader's buffer."""
+
+CODE_BYTES = 2048
+"""Bytes of a slice's codes; its group scales and zero points follow."""
+
 _BLOCK_SCALE_BYTES = 32  # of a tile: 4 slices, 2 halves, float32
 
 Numbers = Literal["e4m3", "int8", "int4", "e2m1"]
 GroupScales = Literal["f16", "exponent", "e4m3"]
+
+_BITS: dict[Numbers, int] = {"e4m3": 8, "int8": 8, "int4": 4, "e2m1": 4}  # a tile is whole for 8 and 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +63,12 @@ class PackedFormat:
     @property
     def bits(self) -> int:
         """Bits of a code."""
-        return 8 if self.numbers in ("e4m3", "int8") else 4
+        return _BITS[self.numbers]
 
     @property
     def tile_columns(self) -> int:
         """Columns of a tile: 128 of 8 bits, 256 of 4."""
-        return 8 * _CODE_BYTES // SLICE_ROWS // self.bits
+        return 8 * CODE_BYTES // SLICE_ROWS // self.bits
 
     @property
     def groups(self) -> int:
@@ -74,6 +81,11 @@ class PackedFormat:
         return SLICE_ROWS * self.groups * (2 if self.group_scales == "f16" else 1)
 
     @property
+    def zero_points_at(self) -> int:
+        """Offset of the zero points in a slice."""
+        return CODE_BYTES + self.group_scale_bytes
+
+    @property
     def zero_point_bytes(self) -> int:
         """Bytes of the zero points of a slice."""
         return SLICE_ROWS * self.groups * self.has_zero_points
@@ -81,7 +93,7 @@ class PackedFormat:
     @property
     def slice_bytes(self) -> int:
         """Bytes of a slice: codes, group scales, zero points."""
-        return _CODE_BYTES + self.group_scale_bytes + self.zero_point_bytes
+        return self.zero_points_at + self.zero_point_bytes
 
     @property
     def tile_bytes(self) -> int:
@@ -120,3 +132,6 @@ _PACKED = (
 )
 PACKED_FORMATS = {packed.name: packed for packed in _PACKED}
 """All packed formats by name; a device lists those that it has kernels for."""
+
+W8A8 = "w8a8"
+"""Name, beside those of formats, of GEMMs whose activations are E4M3 where weights are."""

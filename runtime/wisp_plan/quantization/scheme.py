@@ -13,16 +13,19 @@ Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How a layer's weights are stored.
+    """Storage of a layer's weights.
 
     Attributes:
-        arrangement: names and order of its tensors, by the ``quant_method`` that arranges them so.
+        arrangement: names and shapes of its tensors, by the ``quant_method`` that arranges them so.
         kind: kind of number.
         rows, columns: weights along each axis that share a scale; 0: the whole axis. A scale a tensor is
             (0, 0), a scale a row (1, 0), a block (128, 128), a group of 128 (1, 128).
         is_packed: whether several numbers share a stored word.
         has_zero_points: whether each scale has a zero point.
         stores_zero_minus_one: whether stored zero points are one less than those meant (GPTQ v1).
+        nibble_rows: row, of a word's eight, of each of its nibbles, the lowest first (AWQ); empty: words of
+            values hold columns, and those of zero points rows, in their order.
+        divides_by_tensor_scale: whether a tensor's own scale divides, not multiplies (compressed-tensors).
         is_act_ordered: whether each column names its group (``g_idx``).
         block_type: name of the type of its blocks (GGUF); empty if there are none.
     """
@@ -34,13 +37,15 @@ class Scheme:
     is_packed: bool = False
     has_zero_points: bool = False
     stores_zero_minus_one: bool = False
+    nibble_rows: tuple[int, ...] = ()
+    divides_by_tensor_scale: bool = False
     is_act_ordered: bool = False
     block_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Layers, and how they are stored; None: they are not quantized."""
+    """Layers, and the scheme in which they are stored; None: they are not quantized."""
 
     layers: LayerNames
     scheme: Scheme | None
@@ -48,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What a checkpoint says of its layers.
+    """Quantized layers of a checkpoint, by its config.
 
     Attributes:
         method: its ``quant_method``.

@@ -14,7 +14,7 @@ def not_read(config: ConfigReader, key: str, what: object) -> ConfigInvalid:
     """Return the error for a format that is not read; it names the key, its value and the remedy."""
     name = config.path + key
     return ConfigInvalid(
-        f"config.json: {name} is {shorten(what)}, a format that is not read; {READ_TYPES}. "
+        f"{config.file}: {name} is {shorten(what)}, a format that is not read; {READ_TYPES}. "
         "Choose another checkpoint of the model.",
         key=name,
     )

@@ -26,6 +26,7 @@ class StoredPart:
         tail: length of a last axis that is split off, as in MXFP4's ``[…, in / 32, 16]``; 0: none.
         is_transposed: whether its axes are ``[in, out]``.
         has_exponents: whether bytes (``U8``) are exponents: 2^(byte - 127).
+        alias: another exporter's name for the tensor, like ``tensor``; empty: all name it alike.
     """
 
     name: str
@@ -36,6 +37,7 @@ class StoredPart:
     tail: int = 0
     is_transposed: bool = False
     has_exponents: bool = False
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,13 @@ def compact_format(weight: WeightSpec) -> CompactFormat | None:
     """
     if not weight.is_matrix or len(weight.shape) != 2:
         return None
-    formats = list(map(_of_source, weight.sources))
-    found = [each for each in formats if each is not None]
-    if len(found) < len(formats):
+    layouts = [layout for source in weight.sources if (layout := _of_source(source)) is not None]
+    if len(layouts) < len(weight.sources):
         return None
     return CompactFormat(
-        "bf16" if any(each.code == "bf16" for each in found) else "int8",
-        math.gcd(weight.shape[1], *(each.group for each in found)),
-        any(each.has_minima for each in found),
+        "bf16" if any(layout.code == "bf16" for layout in layouts) else "int8",
+        math.gcd(weight.shape[1], *(layout.group for layout in layouts)),
+        any(layout.has_minima for layout in layouts),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, MAX_COLUMNS, PACKED_FORMATS, PackedFormat
 from wisp_plan.quantization.packed_scheme import int4_name, packed_scheme
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.model import ModelSpec
@@ -171,9 +171,9 @@ def _rounded(request: str, columns: int) -> PackedFormat | None:
 
 
 def _fits(packed: PackedFormat, weight: WeightSpec) -> bool:
-    """Return whether columns fill steps of the tensor cores and groups, and parts eights of rows."""
+    """Return whether columns are not too many, fill steps and groups, and block scales fit each source."""
     columns = weight.shape[-1]
-    if columns % _COLUMNS_AT_ONCE or columns % (packed.group or 1):
+    if columns > MAX_COLUMNS or columns % _COLUMNS_AT_ONCE or columns % (packed.group or 1):
         return False
     return not packed.has_block_scales or all(
         not source.at[-2] % BLOCK_SCALE_ROWS for source in weight.sources

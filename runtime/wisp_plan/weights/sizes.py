@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.compact import compact_bytes, describe_compact
 from wisp_plan.weights.declaration import declare
@@ -60,8 +60,14 @@ def weight_bytes(
         sum(codes for codes, _ in sizes),
         sum(scales for _, scales in sizes),
         held_name(weights),
-        describe_held(weights) + _lacking(spec, quantization, formats),
+        describe_held(weights) + _tied_head(spec, quantization) + _lacking(spec, quantization, formats),
     )
+
+
+def _tied_head(spec: ModelSpec, quantization: str) -> str:
+    """Explain why a head that was to be rounded is not; empty: none was to be, or it is."""
+    is_kept = "+" in quantization and spec.ties_embeddings
+    return "; the head is the embedding table and stays bf16" if is_kept else ""
 
 
 def _lacking(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> str:
@@ -74,7 +80,13 @@ def _lacking(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> st
 
 @lru_cache(maxsize=256)
 def code_columns(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> int:
-    """Return the inputs of the widest matrix that is held in E4M3; 0: none is. Arguments as above."""
+    """Return the inputs of the widest matrix whose activations may be E4M3, as it is; 0: there is none.
+
+    Args:
+        formats: packed formats that the device has kernels for, and W8A8 if it multiplies such activations.
+    """
+    if W8A8 not in formats:
+        return 0
     weights = held_weights(spec, quantization, formats)
     widths = [weight.shape[-1] for weight in weights if weight.held and weight.held.numbers == "e4m3"]
     return max(widths, default=0)

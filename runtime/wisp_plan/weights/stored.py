@@ -60,10 +60,10 @@ def as_stored(
     return tuple(_as_stored(weight, tensors, quantization) for weight in weights)
 
 
-def as_found(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelSpec:
-    """Return ``spec`` with a rule that leaves out layers that are quantized by their config alone.
+def spec_as_stored(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelSpec:
+    """Return ``spec`` without the quantization of layers whose tensors are not quantized.
 
-    Their tensors are in a dtype that can be computed with; after this the config says so too.
+    Configs name more layers than are quantized; the dtype of what is stored decides.
     """
     quantization = spec.quantization
     if quantization is None:
@@ -126,7 +126,23 @@ def _format_of_source(
             f"{source.tensor} has {columns} columns, which do not split into the groups of {scheme.columns} "
             "that quantization_config says share a scale. Choose a checkpoint whose groups divide them."
         )
-    return stored_format(scheme)
+    return _as_named(stored_format(scheme), source.tensor, tensors)
+
+
+def _as_named(stored: StoredFormat, weight: str, tensors: Mapping[str, TensorInfo]) -> StoredFormat:
+    """Return a format whose parts have the names that the tensors of ``weight`` have."""
+
+    def named(part: StoredPart) -> StoredPart:
+        has_name, has_alias = (_tensor_of(name, weight) in tensors for name in (part.tensor, part.alias))
+        return replace(part, tensor=part.alias) if part.alias and has_alias and not has_name else part
+
+    parts = tuple(map(named, stored.parts))
+    return stored if parts == stored.parts else replace(stored, parts=parts)
+
+
+def _tensor_of(name: str, weight: str) -> str:
+    """Return the name of a part's tensor, by the name of its layer's weight."""
+    return name.format(weight=weight, layer=weight.removesuffix(".weight"))
 
 
 def _is_computable(info: TensorInfo | None) -> bool:
@@ -138,15 +154,17 @@ def _name(stored: StoredFormat | None) -> str:
 
 
 def _part_source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> PartSource:
+    assert source.stored is not None
     *leading, out, into = source.view or source.shape
     *outer, rows, columns = source.slices
     view = (*leading, blocks(out, part.rows), blocks(into, part.columns))
     shape = (*view[:-1], view[-1] // part.tail, part.tail) if part.tail else view
     if part.is_transposed:
         shape = (*view[:-2], view[-1], view[-2])
+    if source.stored.scheme.is_act_ordered and part.name in ("scale", "zero_point"):
+        columns = range(into)  # those that are taken are of any group
     slices = (*outer, _blocks_of(rows, part.rows, weight), _blocks_of(columns, part.columns, weight))
-    tensor = part.tensor.format(weight=source.tensor, layer=source.tensor.removesuffix(".weight"))
-    return PartSource(part, tensor, shape, view, slices)
+    return PartSource(part, _tensor_of(part.tensor, source.tensor), shape, view, slices)
 
 
 def blocks(extent: int, block: int) -> int:

@@ -13,6 +13,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, Role, WeightSpec
 from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.stored import as_stored, part_sources
+from wisp_plan.weights.unread import neutral_tensors
 
 _SHOWN = 4
 
@@ -34,7 +35,7 @@ class Comparison:
     Attributes:
         missing: names of tensors that are not there.
         mismatched: (name, shape or dtype that it has, the one that it must have).
-        extra: names of tensors that the model does not use; harmless.
+        extra: names of tensors that the model does not use (:mod:`.unread`).
     """
 
     missing: tuple[str, ...]
@@ -66,9 +67,9 @@ def _tensors_of(weight: WeightSpec) -> Iterator[ExpectedTensor]:
         if source.stored is None:
             yield ExpectedTensor(source.tensor, source.shape, weight.role, source.dtypes)
             continue
-        for found in part_sources(weight, source):
-            role: Role = weight.role if found.part.name == VALUES else "scale"
-            yield ExpectedTensor(found.tensor, found.shape, role, found.part.dtypes)
+        for stored in part_sources(weight, source):
+            role: Role = weight.role if stored.part.name == VALUES else "scale"
+            yield ExpectedTensor(stored.tensor, stored.shape, role, stored.part.dtypes)
 
 
 def compare(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Comparison:
@@ -110,10 +111,12 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
     """Compare like :func:`compare`, and refuse a checkpoint from which the model cannot be built.
 
     Raises:
-        TensorsMismatch: tensors are missing, or have another shape or a dtype we cannot compute with.
+        TensorsMismatch: tensors are missing, have another shape or a dtype we cannot compute with, or would
+            change weights but are not read.
     """
     result = compare(spec, tensors)
     if result.is_usable:
+        neutral_tensors(spec, tensors)
         return result
     _refuse_unlisted(result.missing, tensors)
     faults = (

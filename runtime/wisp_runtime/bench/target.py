@@ -152,6 +152,7 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     memory = device.memory()
     device.require_model(spec, config.block_tokens)
     fit = startup.require_fit(spec, config, memory)
+    device.require_kv(fit.kv)
     held = fit.ledger.options.quantization
     if is_random:
         model = random_model(spec, ops, options.seed, quantization=held, formats=memory.formats)

@@ -26,6 +26,7 @@ Examples:
   wisp-runtime bench prefill --shape llama-3-8b --batch 64 --prompt 512 --json prefill.json
   wisp-runtime bench memory --shape qwen3-8b
   wisp-runtime bench startup --shape llama-3-8b
+  wisp-runtime bench perplexity ./Qwen3-8B ./Qwen3-8B-FP8 --text english.txt
   wisp-runtime bench load --url http://127.0.0.1:8000 --rates 5,15,30 --burst 400
   wisp-runtime bench decode --shape toy --device cpu       to try it without a GPU
 """
@@ -34,7 +35,7 @@ _MAX_WARM_UP_TOKENS = 48  # tokens that warm-up and rounding add to a context
 
 @click.group("bench", epilog=EXAMPLES, context_settings=SETTINGS)
 def command() -> None:
-    """Measure decode steps, prefill, first tokens, memory, start-up, and any server under load.
+    """Measure decode steps, prefill, first tokens, memory, start-up, perplexity, and any server under load.
 
     The timed code is the engine's own loop, as it serves: planning, packing, the step, sampling, and the
     messages to the server. Each number comes with its roofline lower bound from the GPU's measured ceilings,

@@ -47,10 +47,10 @@ def command(folders: tuple[Path, ...], text: Path, as_json: bool, **options: Any
         for folder in folders:
             began_s = time.monotonic()
             with counted(f"predicting with {folder.name}") as on_progress:
-                found = perplexity_of(folder, content, on_progress=on_progress, **options)
+                measured = perplexity_of(folder, content, on_progress=on_progress, **options)
             took_s = time.monotonic() - began_s
-            facts = {"folder": str(folder), "perplexity": round(found.value, 4), "tokens": found.tokens}
+            facts = {"folder": str(folder), "perplexity": round(measured.value, 4), "tokens": measured.tokens}
             if as_json:
                 click.echo(json.dumps(facts | {"seconds": round(took_s, 2)}))
             else:
-                click.echo(f"{folder}: {found.value:.3f} over {found.tokens} tokens, {took_s:.1f} s")
+                click.echo(f"{folder}: {measured.value:.3f} over {measured.tokens} tokens, {took_s:.1f} s")

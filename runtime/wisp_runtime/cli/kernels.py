@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from wisp_plan.distribution import install_command
-from wisp_runtime.config import KERNELS_VARIABLE, kernels_dir
+from wisp_runtime.config import KERNELS_VARIABLE, Quantization, kernels_dir
 from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.device.manifest import Model
 
 _WITH_PERSISTENT = "hopper"  # the one hardware with templates
-FORMATS = ("auto", "bf16", "fp8", "int8", "int4", "nvfp4")
-"""Requests of :mod:`wisp_plan.weights.held`, which the stage of the image that compiles does not have."""
+KV_FORMATS = ("bf16", "fp8")
+"""Formats of keys and values that the persistent decode kernel reads."""
 
 EXAMPLES = """\b
 Examples:
@@ -54,10 +54,17 @@ def command() -> None:
 )
 @click.option(
     "--quantization",
-    type=click.Choice(FORMATS),
+    type=click.Choice(get_args(Quantization)),
     default="auto",
     show_default=True,
     help="Format in which that model's weights are held, as in serve.",
+)
+@click.option(
+    "--kv-cache-dtype",
+    type=click.Choice(KV_FORMATS),
+    default="bf16",
+    show_default=True,
+    help="Format of that model's keys and values, as in serve.",
 )
 @click.option("--nvcc", type=click.Path(dir_okay=False, path_type=Path), help="The compiler.")
 @click.option(
@@ -68,6 +75,7 @@ def build(
     out: Path | None,
     model: str | None,
     quantization: str,
+    kv_cache_dtype: str,
     nvcc: Path | None,
     jobs: int,
 ) -> None:
@@ -83,6 +91,8 @@ def build(
     with _failures():
         catalogue = Catalogue()
         extra, held = (None, "bf16") if model is None else _step_of(Path(model), quantization)
+        if kv_cache_dtype != "bf16":
+            held = f"{held}/{kv_cache_dtype}"
         planned = builder.plan(catalogue, architectures, folder, extra, held)
         if model and extra:
             templates = [catalogue.templates(hardware, held, extra) for hardware in catalogue.hardware]

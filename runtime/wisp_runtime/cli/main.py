@@ -19,7 +19,7 @@ COMMANDS = {
     "convert": ("wisp_runtime.cli.convert", "Convert a GGUF file to safetensors."),
     "quantize": ("wisp_runtime.cli.quantize", "Quantize a checkpoint to 8 or 4 bits."),
     "kernels": ("wisp_runtime.cli.kernels", "Compile the GPU kernels, and list them."),
-    "bench": ("wisp_runtime.cli.bench", "Measure decode, prefill, memory, start-up, load."),
+    "bench": ("wisp_runtime.cli.bench", "Measure speed, memory, start-up, perplexity."),
     "profile": ("wisp_runtime.cli.profile", "Break down a step's time by kernel."),
     "example": ("wisp_runtime.cli.example", "Make a small example model and print its folder."),
 }

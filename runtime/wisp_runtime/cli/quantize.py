@@ -14,13 +14,13 @@ import click
 
 from wisp_plan.errors import SizeInvalid
 from wisp_plan.units import format_size, parse_size
+from wisp_plan.weights.held import ROUNDED
 from wisp_runtime.cli.progress import counted_lines, progress
 from wisp_runtime.errors import ConfigError, RuntimeFailure
 
 if TYPE_CHECKING:
     from wisp_runtime.quantize.quantizing import Quantized
 
-FORMATS = ("fp8", "int8", "int4", "nvfp4")  # those of wisp_runtime.quantize.formats, which imports NumPy
 EXAMPLES = """\b
 Examples:
   wisp-runtime quantize ./Qwen3-8B ./Qwen3-8B-FP8 --to fp8
@@ -44,7 +44,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> int:
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @click.option(
     "--to",
-    type=click.Choice(FORMATS),
+    type=click.Choice(ROUNDED),
     required=True,
     help="Format of the projections: a scale a row (fp8, int8), or a group of 128, 64 or 32 columns (int4), "
     "or of 16 (nvfp4).",

@@ -35,6 +35,7 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales, allocate
+from wisp_runtime.models.kv_calibration import calibrate
 from wisp_runtime.models.kv_scales import read_kv_scales
 from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.models.model import Model
@@ -90,14 +91,16 @@ def start(config: ServeConfig, report: Report) -> Engine:
             require_fit(spec, config, memory)
         checkpoint = open_checkpoint(path, spec, rank=device.comm.rank, ranks=device.comm.size)
         fit = require_fit(checkpoint.spec, config, memory)
+        device.require_kv(fit.kv)
         options = fit.ledger.options
         checkpoint = checkpoint.held(options.quantization, options.formats)
         model = checkpoint.load(device.ops, progress, comm=device.comm)
         progress.note = fit.ledger.weight_description
     limits = limits_of(spec, config, fit)
-    with phase("kernels", report):
-        kv_scales = read_kv_scales(path, spec, fit.kv.inner)
-        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, kv_scales)
+    with phase("kernels", report) as progress:
+        calibration = calibrate(model, device.ops, fit.kv, read_kv_scales(path, spec, fit.kv.inner))
+        progress.note = calibration.note
+        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, calibration.scales)
     with phase("firstToken", report):
         smoke_test(runner, limits)
     scheduler = make_scheduler(limits)
@@ -164,6 +167,7 @@ def require_fit(spec: ModelSpec, config: ServeConfig, memory: Memory) -> Fit:
         kv_dtype=config.kv_cache_dtype,
         kv_bf16_layers=config.kv_cache_bf16_layers,
         kv_dtypes_available=(BF16,) if config.deterministic else None,
+        deterministic=config.deterministic,
         block_tokens=config.block_tokens,
         max_step_tokens=config.max_step_tokens,
         device=memory.device,

@@ -76,7 +76,12 @@ class ModelCache:
     @property
     def kv_formats(self) -> tuple[KvFormat, ...]:
         """Formats of the layers' keys and values, each once."""
-        return tuple(dict.fromkeys(layer.encoding.format for layer in self.layers if layer is not None))
+        return tuple(dict.fromkeys(encoding.format for encoding in self.encodings))
+
+    @property
+    def encodings(self) -> tuple[KvEncoding, ...]:
+        """Encodings of the layers that have a cache."""
+        return tuple(layer.encoding for layer in self.layers if layer is not None)
 
     def of_layer(self, index: int) -> LayerCache:
         """Return the cache of a layer that has one."""

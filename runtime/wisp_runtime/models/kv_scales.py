@@ -37,14 +37,14 @@ def read_kv_scales(path: Path, spec: ModelSpec, kv_format: KvFormat) -> KvScales
     stored_for = spec.quantization.kv if spec.quantization else None
     if not kv_format.has_layer_scale or (stored_for or "fp8") != kv_format.name:
         return {}
-    found: dict[int, list[float]] = {}
+    by_layer: dict[int, list[float]] = {}
     for layer, which, tensor in _scales(read_directory(path).by_name):
-        scales = found.setdefault(layer, [1.0, 1.0])
+        scales = by_layer.setdefault(layer, [1.0, 1.0])
         value = _read(path, tensor)
         for index, name in enumerate("kv"):
             if which in (name, None):
                 scales[index] = value
-    return {layer: (k, v) for layer, (k, v) in found.items()}
+    return {layer: (k, v) for layer, (k, v) in by_layer.items()}
 
 
 def _scales(tensors: dict[str, TensorInfo]) -> Iterator[tuple[int, str | None, TensorInfo]]:

@@ -18,8 +18,9 @@ from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare, shard
 from wisp_plan.weights.held import BF16, held_weights, hold
-from wisp_plan.weights.stored import as_found, as_stored
+from wisp_plan.weights.stored import as_stored, spec_as_stored
 from wisp_plan.weights.tensors import check_tensors, tensors_of
+from wisp_plan.weights.unread import neutral_tensors
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
@@ -29,6 +30,7 @@ from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan
 from wisp_runtime.weights.files import Files
+from wisp_runtime.weights.neutral import check_neutral
 from wisp_runtime.weights.quantized_chunks import plan_quantized
 from wisp_runtime.weights.reader import OnProgress, WeightReader
 from wisp_runtime.weights.stated_shapes import check_stated_shapes, stating_files
@@ -141,10 +143,13 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     try:
         tensors = read_directory(path)
         check_tensors(spec, tensors.by_name)
-        spec = as_found(spec, tensors.by_name)
+        spec = spec_as_stored(spec, tensors.by_name)
         weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name, spec.quantization)
-        with Files(path, stating_files(weights, tensors.by_name)) as files:
+        unread = neutral_tensors(spec, tensors.by_name)
+        names = stating_files(weights, tensors.by_name) | {each.tensor.file for each in unread}
+        with Files(path, names) as files:
             check_stated_shapes(files, weights, tensors.by_name)
+            check_neutral(files, unread)
     except CheckpointMissing as error:
         raise ModelNotFound(error.message) from error
     except PlanError as error:

@@ -1,7 +1,7 @@
 """Calibration run: factors of every layer from a text, one layer in memory at a time.
 
-Inputs are those of the unquantized model, so layers do not depend on each other's rounding. What is found of
-a layer is kept in the state folder, with the stream after it: an interrupted run goes on there.
+Inputs are those of the unquantized model, so layers do not depend on each other's rounding. The factors of a
+layer are kept in the state folder, with the residual stream after it: an interrupted run goes on there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.declaration import declare
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.quantize.durable_file import durable_file
 from wisp_runtime.quantize.encoding import nvfp4_tensor_scale
 from wisp_runtime.quantize.factors import TensorFactors
 from wisp_runtime.quantize.formats import TargetFormat
@@ -53,7 +55,7 @@ class Smoothed:
 
 
 def smoothed(spec: ModelSpec, index: int) -> Iterator[Smoothed]:
-    """Yield what is smoothed in a layer: of attention and of a gated MLP."""
+    """Yield a layer's projections that are smoothed together: those of attention, and of a gated MLP."""
     layer, prefix = spec.layers[index], f"layers.{index}."
     tensors = {
         weight.name.removeprefix(prefix): tuple(source.tensor for source in weight.sources)
@@ -98,32 +100,29 @@ class Calibration:
         Args:
             spec: the model.
             tokens: tokens of the calibration text.
-            state: folder that keeps what is found.
+            state: folder that keeps the factors of finished layers, and the residual stream.
             on_progress: called after each layer.
         """
-        factors: Factors = {}
-        layers, done = len(spec.layers), 0
-        while (saved := _factors_path(state, done)).exists():
-            factors |= _load(saved)
-            done += 1
+        layers = len(spec.layers)
+        done, factors, stream = _saved(state, layers)
         on_progress(done, layers)
         if done == layers:
             return factors
-        stream = _load_stream(state, done) if done else self._runner.embed(tokens)
+        stream = self._runner.embed(tokens) if stream is None else stream
         with ThreadPoolExecutor(self._worker.threads, "wisp-calibrate") as executor:
             for index in range(done, layers):
                 stream, inputs = self._runner.run(index, stream)
-                found: Factors = {}
+                of_layer: Factors = {}
                 for group in smoothed(spec, index):
-                    self._add(found, group, inputs[group.inputs], executor)
+                    self._add(of_layer, group, inputs[group.inputs], executor)
                 _save(_stream_path(state, index + 1), {"stream": stream})
-                _save(_factors_path(state, index), _arrays(found))
+                _save(_factors_path(state, index), _arrays(of_layer))
                 _stream_path(state, index).unlink(missing_ok=True)
-                factors |= found
+                factors |= of_layer
                 on_progress(index + 1, layers)
         return factors
 
-    def _add(self, found: Factors, group: Smoothed, inputs: Array, executor: ThreadPoolExecutor) -> None:
+    def _add(self, of_layer: Factors, group: Smoothed, inputs: Array, executor: ThreadPoolExecutor) -> None:
         """Search the scales of a group, and add its tensors' factors."""
         if not all(name in self._items for name in group.consumers):
             return
@@ -136,12 +135,12 @@ class Calibration:
             produced = np.ascontiguousarray(scales.reshape(group.heads)[:, 0]).reshape(-1)
         for name in group.producers:
             if name in self._tensors:
-                before = found.get(name, TensorFactors())
-                found[name] = TensorFactors(before.inputs, produced, before.importance)
+                before = of_layer.get(name, TensorFactors())
+                of_layer[name] = TensorFactors(before.inputs, produced, before.importance)
         scales = self._as_stored(group, scales)
         energy = np.square(inputs, dtype=np.float32).mean(axis=0) / np.square(scales)
         for name in group.consumers:
-            found[name] = TensorFactors(scales, found.get(name, TensorFactors()).outputs, energy)
+            of_layer[name] = TensorFactors(scales, of_layer.get(name, TensorFactors()).outputs, energy)
 
     def _as_stored(self, group: Smoothed, scales: Array) -> Array:
         """Return the scales by which a norm is divided once it is rounded to its dtype."""
@@ -175,16 +174,34 @@ def _stream_path(state: Path, index: int) -> Path:
     return state / f"stream-{index:04}.npz"
 
 
-def _load_stream(state: Path, index: int) -> Array:
-    with np.load(_stream_path(state, index)) as saved:
-        return saved["stream"]
+def _saved(state: Path, layers: int) -> tuple[int, Factors, Array | None]:
+    """Return how many layers an earlier run has done, their factors, and the stream after them.
+
+    Files that cannot be read count as missing: the power failed, or the disk.
+    """
+    factors: Factors = {}
+    done = 0
+    while done < layers and (saved := _load(_factors_path(state, done))) is not None:
+        factors |= _factors(saved)
+        done += 1
+    stream = _load(_stream_path(state, done)) if 0 < done < layers else None
+    if stream is None and done < layers:
+        return 0, {}, None
+    return done, factors, stream and stream["stream"]
 
 
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with durable_file(path) as file:
         np.savez(file, **arrays)
-    partial.rename(path)
+
+
+def _load(path: Path) -> dict[str, Array] | None:
+    """Return the arrays of a file that :func:`_save` wrote; None: it is not there, or damaged."""
+    try:
+        with np.load(path) as saved:
+            return {key: saved[key] for key in saved.files}
+    except (FileNotFoundError, EOFError, ValueError, BadZipFile):
+        return None
 
 
 def _arrays(factors: Factors) -> dict[str, Array]:
@@ -196,10 +213,9 @@ def _arrays(factors: Factors) -> dict[str, Array]:
     }
 
 
-def _load(path: Path) -> Factors:
+def _factors(arrays: Mapping[str, Array]) -> Factors:
     fields: dict[str, dict[str, Array]] = {}
-    with np.load(path) as saved:
-        for key in saved.files:
-            name, _, field = key.rpartition("|")
-            fields.setdefault(name, {})[field] = saved[key]
+    for key, values in arrays.items():
+        name, _, field = key.rpartition("|")
+        fields.setdefault(name, {})[field] = values
     return {name: TensorFactors(**each) for name, each in fields.items()}

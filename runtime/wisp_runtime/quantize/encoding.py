@@ -33,7 +33,6 @@ Encoded = tuple[Array, Array]
 """Numbers as they are stored, and their scales."""
 Grouped = tuple[Array, Array, Array]
 """Numbers ``[R, K / group, group]`` float32, scales of groups as they are stored, and in float32."""
-_E4M3 = np.concatenate([from_e4m3(np.arange(128, dtype=np.uint8)) * sign for sign in (1, -1)])
 RoundScale = Callable[[Array], Array]
 """Rounding of float32 scales to the dtype in which they are stored; the result is float32."""
 
@@ -83,7 +82,7 @@ def nvfp4_groups(rows: Array, importance: Array | None = None, *, tensor_scale: 
 def fp8_values(rows: Array, _importance: Array | None = None) -> Array:
     """Return the weights that :func:`fp8_rows` stands for."""
     codes, scales = fp8_rows(rows)
-    return _E4M3[codes] * scales
+    return from_e4m3(codes) * scales
 
 
 def int8_values(rows: Array, _importance: Array | None = None) -> Array:

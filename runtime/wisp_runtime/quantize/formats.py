@@ -28,8 +28,6 @@ from wisp_runtime.quantize.encoding import (
     nvfp4_values,
 )
 
-FORMATS = ("fp8", "int8", "int4", "nvfp4")
-
 Encode = Callable[[Array, Array | None], Encoded]
 """``encode(rows, importance)``: numbers and scales of ``[R, K]`` float32, errors weighted by columns."""
 Round = Callable[[Array, Array | None], Array]

@@ -18,6 +18,7 @@ from pathlib import Path
 from wisp_plan.checkpoint.header import DTYPE_BITS
 from wisp_plan.checkpoint.index import INDEX_FILE, SINGLE_FILE
 from wisp_runtime.batch import Array
+from wisp_runtime.quantize.durable_file import PARTIAL_SUFFIX, sync_folder
 from wisp_runtime.quantize.formats import OutputTensor
 from wisp_runtime.quantize.plan import CopiedTensor, QuantizedTensor
 
@@ -28,7 +29,6 @@ Job = Callable[[Put], int]
 """Part of an item's work; returns how many bytes of the source it has done."""
 
 _HEADER_ALIGNMENT = 8
-PARTIAL_SUFFIX = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ def write_shard(
     finally:
         os.close(descriptor)
     partial.rename(path)
+    sync_folder(path.parent)
 
 
 def index_of(shards: Sequence[Shard]) -> dict[str, object]:

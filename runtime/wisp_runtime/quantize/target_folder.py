@@ -16,6 +16,7 @@ from pathlib import Path
 
 from wisp_plan.checkpoint.index import TensorIndex
 from wisp_runtime.errors import ConfigError, DiskFull
+from wisp_runtime.quantize.durable_file import durable_file
 from wisp_runtime.quantize.shards import is_weights, remove_partials
 
 STATE_FOLDER = ".wisp-quantize"
@@ -80,11 +81,15 @@ def open_target(target: Path, settings: Settings) -> Iterator[Path]:
 
 def _check_settings(target: Path, path: Path, settings: Settings) -> None:
     text = json.dumps(settings, indent=1, sort_keys=True)
-    is_begun = any(target.glob("*.safetensors")) or any(path.parent.glob("*.npz"))
-    if not is_begun or not path.exists():
+    if not any(target.glob("*.safetensors")) and not any(path.parent.glob("*.npz")):
         _write(path, text)
         return
-    before = path.read_text(encoding="utf-8")
+    before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    if not before.strip("\0"):
+        raise ConfigError(
+            f"{target} holds an unfinished quantization whose settings are lost ({path.name}). Delete it, or "
+            "choose another folder."
+        )
     if before != text:
         names = ", ".join(_changed(before, settings)) or "settings"
         raise ConfigError(
@@ -114,7 +119,8 @@ def finish(
     for path in sorted(source.iterdir()):
         is_hidden = path.name.startswith(".")
         if path.is_file() and not is_hidden and not is_weights(path.name) and path.name != _CONFIG:
-            shutil.copyfile(path, target / path.name)
+            with path.open("rb") as read, durable_file(target / path.name) as written:
+                shutil.copyfileobj(read, written)
     if index is not None:
         _write(target / "model.safetensors.index.json", json.dumps(index, indent=2) + "\n")
     _write(target / _CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
@@ -127,12 +133,11 @@ def fingerprint(source: Path, tensors: TensorIndex) -> str:
     for tensor in tensors:
         digest.update(repr(tensor).encode())
     for file in (*tensors.files, _CONFIG):
-        found = (source / file).stat()
-        digest.update(f"{file} {found.st_size} {found.st_mtime_ns}".encode())
+        status = (source / file).stat()
+        digest.update(f"{file} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.rename(path)
+    with durable_file(path) as file:
+        file.write(text.encode())

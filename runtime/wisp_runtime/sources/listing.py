@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Protocol
 
+from wisp_plan.quantization.config import OWN_FILES
 from wisp_plan.units import format_size
 from wisp_runtime.errors import ModelUnsupported, SourceUnreachable
 
 CHECKSUMS_FILE = "SHA256SUMS"
 NEEDED_FILES = (
     "config.json",
+    *OWN_FILES,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -33,6 +35,7 @@ MAX_FILES = 4096
 MAX_TOTAL_BYTES = 1 << 44
 MAX_TEXT_BYTES = {
     "config.json": 1 << 20,
+    **dict.fromkeys(OWN_FILES, 1 << 20),
     "generation_config.json": 1 << 20,
     "model.safetensors.index.json": 16 << 20,
     "tokenizer.json": 256 << 20,

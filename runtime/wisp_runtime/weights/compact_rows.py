@@ -29,10 +29,10 @@ def compact_rows(
         shape: R and in.
     """
     if scheme.block_type:
-        from wisp_runtime.weights.gguf_blocks.dequantize import factorize  # GGUF alone
+        from wisp_runtime.weights.gguf_blocks.dequantize import scaled_codes  # GGUF alone
 
-        found = factorize(scheme.block_type, parts[VALUES])
-        codes, scales, minima = found.codes, found.scales, found.minima
+        decoded = scaled_codes(scheme.block_type, parts[VALUES])
+        codes, scales, minima = decoded.codes, decoded.scales, decoded.minima
     else:
         codes, scales, minima = numbers_of(scheme, parts, shape), scales_of(scheme, parts), None
         if scheme.kind in _E2M1:

@@ -16,9 +16,6 @@ from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.reference.quantized_packing import E2M1
 
-AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Row of a word's eight that its nibble i holds, in AWQ's files."""
-
 _MIDDLE = {"int4": 8.0, "int8": 128.0}
 
 
@@ -57,7 +54,7 @@ def _numbers(scheme: Scheme, values: Array, shape: tuple[int, int]) -> Array:
             return E2M1[_nibbles(values)]
     if not scheme.is_packed:
         return values.astype(np.float32)
-    codes = awq_codes(values) if scheme.arrangement == "awq" else _codes(scheme, values)
+    codes = codes_of_rows(scheme, values) if scheme.nibble_rows else _codes(scheme, values)
     numbers = codes[: shape[0], : shape[1]].astype(np.float32)
     return numbers if scheme.has_zero_points else numbers - _MIDDLE[scheme.kind]
 
@@ -75,10 +72,10 @@ def _codes(scheme: Scheme, words: Array) -> Array:
     return _nibbles(octets) if scheme.kind == "int4" else octets
 
 
-def awq_codes(words: Array) -> Array:
+def codes_of_rows(scheme: Scheme, words: Array) -> Array:
     """Return the nibbles of words of eight rows, in the order of the rows: ``[8 R, C]``."""
     codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
-    for nibble, row in enumerate(AWQ_COLUMNS):
+    for nibble, row in enumerate(scheme.nibble_rows):
         codes[:, row] = (words >> (4 * nibble)) & 15
     return codes.reshape(-1, words.shape[1])
 
@@ -88,8 +85,8 @@ def zero_points_of(scheme: Scheme, words: Array, rows: int) -> Array:
 
     GPTQ v1 subtracts one from each of a word's by one subtraction, which borrows at a zero point of 0.
     """
-    if scheme.arrangement == "awq":
-        return awq_codes(words)[:rows].astype(np.float32)
+    if scheme.nibble_rows:
+        return codes_of_rows(scheme, words)[:rows].astype(np.float32)
     whole = np.ascontiguousarray(words.T).view(np.uint32)
     if scheme.stores_zero_minus_one:
         whole = whole + np.uint32(0x11111111 if scheme.kind == "int4" else 0x01010101)
@@ -104,7 +101,7 @@ def scales_of(scheme: Scheme, parts: Mapping[str, Array]) -> Array:
     scales = scales.astype(np.float32)
     if "tensor_scale" in parts:
         whole = parts["tensor_scale"].astype(np.float32)
-        scales = scales / whole if scheme.arrangement == "compressed-tensors" else scales * whole
+        scales = scales / whole if scheme.divides_by_tensor_scale else scales * whole
     return scales
 
 

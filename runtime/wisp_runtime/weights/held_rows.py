@@ -16,7 +16,7 @@ from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import QuantizedRows
 from wisp_runtime.ops.reference.quantizers import MAX_EXPONENT_BYTE, packed_e4m3, power_of_two
-from wisp_runtime.weights.dequantize import awq_codes, scales_of, zero_points_of
+from wisp_runtime.weights.dequantize import codes_of_rows, scales_of, zero_points_of
 
 _E8M0_BIAS = 127
 _PACKED_BIAS = 13  # byte b of a packed exponent stands for 2^(b - 13)
@@ -54,21 +54,21 @@ def held_rows(
 def _of_blocks(packed: PackedFormat, scheme: Scheme, blocks: Array) -> QuantizedRows:
     """Return the rows of GGUF's blocks of int4; their scales may be below zero."""
     assert packed.numbers == "int4"
-    from wisp_runtime.weights.gguf_blocks.dequantize import factorize  # GGUF alone
+    from wisp_runtime.weights.gguf_blocks.dequantize import scaled_codes  # GGUF alone
 
-    found = factorize(scheme.block_type, blocks)
-    codes = found.codes.view(np.uint8) + np.uint8(8)
-    row_scales = power_of_two(np.abs(found.scales).max(axis=1))
+    decoded = scaled_codes(scheme.block_type, blocks)
+    codes = decoded.codes.view(np.uint8) + np.uint8(8)
+    row_scales = power_of_two(np.abs(decoded.scales).max(axis=1))
     divided = np.divide(
-        found.scales, row_scales[:, None], out=np.ones_like(found.scales), where=row_scales[:, None] > 0
+        decoded.scales, row_scales[:, None], out=np.ones_like(decoded.scales), where=row_scales[:, None] > 0
     )
     return QuantizedRows(codes[:, ::2] | codes[:, 1::2] << 4, row_scales, divided.astype(np.float16))
 
 
 def _codes(packed: PackedFormat, scheme: Scheme, values: Array, shape: tuple[int, int]) -> Array:
     rows, columns = shape
-    if scheme.arrangement == "awq":
-        codes = awq_codes(values)[:rows, :columns]
+    if scheme.nibble_rows:
+        codes = codes_of_rows(scheme, values)[:rows, :columns]
         return codes[:, ::2] | codes[:, 1::2] << 4
     octets = np.ascontiguousarray(values).view(np.uint8)[:rows, : columns * packed.bits // 8]
     if packed.numbers == "int8" and not scheme.is_packed:
@@ -92,9 +92,9 @@ def _int4(
 ) -> QuantizedRows:
     rows, columns = shape
     scales, times = scales_of(scheme, parts), (scheme.columns or columns) // packed.group
-    row_scales = scales[:, 0] if scheme.columns == 0 else power_of_two(scales.max(axis=1))
+    row_scales = scales[:, 0] if scheme.columns == 0 else power_of_two(np.abs(scales).max(axis=1))
     row_scales = np.ascontiguousarray(np.broadcast_to(row_scales, (rows,)))
-    stored = np.divide(scales, row_scales[:, None], out=np.ones_like(scales), where=row_scales[:, None] > 0)
+    stored = np.divide(scales, row_scales[:, None], out=np.ones_like(scales), where=row_scales[:, None] != 0)
     zeros = None
     if scheme.has_zero_points:
         zeros = zero_points_of(scheme, parts["zero_point"], rows).astype(np.uint8)
@@ -116,7 +116,7 @@ def _mxfp4(parts: Mapping[str, Array], codes: Array) -> QuantizedRows:
 
 def _nvfp4(scheme: Scheme, parts: Mapping[str, Array], codes: Array) -> QuantizedRows:
     whole = parts["tensor_scale"].astype(np.float32).reshape(-1)[:1]
-    if scheme.arrangement == "compressed-tensors":
+    if scheme.divides_by_tensor_scale:
         whole = np.float32(1) / whole
     row_scales = np.repeat(whole * _E4M3_FACTOR, len(codes))
     return QuantizedRows(codes, row_scales, packed_e4m3(parts["scale"].view(np.uint8)))

@@ -1,4 +1,4 @@
-"""Checks of a quantized layer's stored parts: what a header cannot show, scales and groups that are none."""
+"""Checks of a quantized layer's stored parts that no header allows: values of scales and of group indices."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from wisp_runtime.ops.protocol.upload import STORED
 from wisp_runtime.weights.quantized_chunks import PartRead
 
 _DAMAGED = "The file is damaged: download it again."
-_NO_SCALE = "a scale below zero or not finite"
+_NO_SCALE, _NOT_FINITE = "a scale below zero or not finite", "a scale that is not finite"
+_SIGNED = ("int4", "int8")
+"""Kinds of number whose scales may be below zero: AutoRound's are, as int4 has one number more there."""
+
+_MAX_FINITE = {
+    STORED["F8_E4M3"]: 0x7E,
+    STORED["BF16"]: 0x7F7F,
+    STORED["F16"]: 0x7BFF,
+    STORED["F32"]: 0x7F7FFFFF,
+}
+"""Bits of the largest finite number of each dtype; those of larger magnitude are NaN or infinite."""
+
+_CHECKED_ELEMENTS = 1 << 17  # at a time: they stay in a core's cache
 _E8M0_NAN = 255
 _E4M3, _E4M3_MINUS_ZERO, _E4M3_NAN = STORED["F8_E4M3"], 0x80, 0x7F
 
 
 def check_part(read: PartRead, values: Array, scheme: Scheme) -> None:
-    """Refuse scales that are not finite or below zero, and groups of columns that are not alike large.
+    """Refuse scales that are not finite or below zero, and groups of columns of unequal sizes.
 
     Args:
         read: the part's place, for messages.
@@ -37,19 +49,47 @@ def check_part(read: PartRead, values: Array, scheme: Scheme) -> None:
             if (codes > _E4M3_MINUS_ZERO).any() or (codes == _E4M3_NAN).any():
                 raise damaged(read.tensor, _NO_SCALE)
         case "scale":
-            _check_scales(read.tensor, values.astype(np.float32))
+            _check_scales(read.tensor, values, is_signed=scheme.kind in _SIGNED)
         case "tensor_scale":
-            scales = values.astype(np.float32)
-            _check_scales(read.tensor, scales)
-            if not scales.all():
+            _check_scales(read.tensor, values, is_signed=False)
+            if not values.astype(np.float32).all():
                 raise damaged(read.tensor, "a scale of zero for a whole tensor")
         case "group":
             _check_groups(read, values, scheme)
 
 
-def _check_scales(tensor: TensorInfo, scales: Array) -> None:
-    if not np.isfinite(scales).all() or (scales < 0).any():
-        raise damaged(tensor, _NO_SCALE)
+def check_numbers(tensor: TensorInfo, values: Array) -> None:
+    """Refuse weights that are NaN or infinite.
+
+    Args:
+        tensor: their tensor, for the message.
+        values: contiguous, as stored.
+
+    Raises:
+        WeightsUnreadable: one is, of a dtype that has such numbers.
+    """
+    if not is_finite(values):
+        raise damaged(tensor, "a weight that is not finite")
+
+
+def is_finite(values: Array) -> bool:
+    """Return whether contiguous values are finite: NaN and infinity have the largest bits of their sign."""
+    limit = _MAX_FINITE.get(values.dtype)
+    if limit is None or not values.size:
+        return True
+    bits = values.reshape(-1).view(f"u{values.itemsize}")
+    sign = 1 << (8 * values.itemsize - 1)
+    for first in range(0, len(bits), _CHECKED_ELEMENTS):
+        part = bits[first : first + _CHECKED_ELEMENTS]
+        if part.view(f"i{values.itemsize}").max() > limit or part.max() > sign + limit:
+            return False
+    return True
+
+
+def _check_scales(tensor: TensorInfo, values: Array, *, is_signed: bool) -> None:
+    scales = values.astype(np.float32)
+    if not np.isfinite(scales).all() or (not is_signed and (scales < 0).any()):
+        raise damaged(tensor, _NOT_FINITE if is_signed else _NO_SCALE)
 
 
 def _check_groups(read: PartRead, groups: Array, scheme: Scheme) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, CompactRows, QuantizedRows
 from wisp_runtime.weights.compact_rows import compact_rows
@@ -17,7 +18,7 @@ from wisp_runtime.weights.dequantize import dequantize
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
 from wisp_runtime.weights.held_rows import held_rows
-from wisp_runtime.weights.part_checks import check_part, damaged
+from wisp_runtime.weights.part_checks import check_numbers, check_part, damaged
 from wisp_runtime.weights.quantized_chunks import PartRead, QuantizedChunk
 
 _ALIGNMENT = 64  # of arrays in a buffer
@@ -30,6 +31,7 @@ def read_dequantized(files: Files, chunk: QuantizedChunk) -> Array:
         WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
+    check_numbers(chunk.tensor, parts[VALUES])
     with _named(chunk):
         return dequantize(chunk.stored.scheme, parts, chunk.shape)
 
@@ -41,12 +43,15 @@ def read_compact(files: Files, chunk: QuantizedChunk, layout: CompactFormat) -> 
         WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     parts, _ = _parts(files, chunk, np.empty(parts_bytes(chunk), np.uint8))
+    check_numbers(chunk.tensor, parts[VALUES])
     with _named(chunk):
         return compact_rows(layout, chunk.stored.scheme, parts, chunk.shape)
 
 
 def read_held(files: Files, chunk: QuantizedChunk, packed: PackedFormat, buffer: Array) -> QuantizedRows:
     """Return the rows of a chunk in a packed format; they lie in ``buffer`` where they fit.
+
+    The device reports numbers that are not finite.
 
     Args:
         files: the open files.

@@ -1,4 +1,4 @@
-"""Order of a head's rows in GGUF files of Llamas: those that rotate with each other lie side by side."""
+"""Order of a head's rows in GGUF files of Llamas: the two that RoPE pairs lie side by side."""
 
 from __future__ import annotations
 

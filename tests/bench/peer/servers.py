@@ -6,11 +6,13 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[3]
 HOST, MODEL = "127.0.0.1", "measured"
 CONTEXT = 8192
 _FREE_BYTES = 3 << 30  # used by a GPU without processes of ours
-_OFFLINE = {
+OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUBOFFLINE": "1",
+    "TRANSFORMERSOFFLINE": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would compile one with packages that are not there
     "VLLM_HOST_IP": HOST,
     "GLOO_SOCKET_IFNAME": "lo",
@@ -51,29 +53,25 @@ class Command:
 
 
 def vllm(
-    folder: Path, work: Path, port: int, *, name: str, compile_sizes: list[int] | None = None
+    folder: Path,
+    work: Path,
+    port: int,
+    *,
+    name: str,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Command:
-    """Return vLLM's server: its defaults, or with kernels tuned for some batch sizes (slow to start)."""
+    """Return vLLM's server: its defaults, but for ``flags`` and ``environment``."""
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    words += ["--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", str(CONTEXT)]
-    words += [
-        "--served-model-name",
-        MODEL,
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        "--disable-uvicorn-access-log",
-    ]
-    if compile_sizes:
-        words += ["--compilation-config", json.dumps({"compile_sizes": compile_sizes})]
+    words += ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--served-model-name", MODEL]
+    words += ["--host", HOST, "--port", str(port), "--disable-uvicorn-access-log", *flags]
     caches = {
         "VLLM_CACHE_ROOT": str(work / "cache/vllm"),
         "TRITON_CACHE_DIR": str(work / "cache/triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(work / "cache/inductor"),
         "PYTHONPATH": str(work / "site"),
     }
-    return Command(name, words, _OFFLINE | caches, "/health", port)
+    return Command(name, words, OFFLINE | caches | dict(environment or {}), "/health", port)
 
 
 def wisp(folder: Path, device: str, port: int, kernels: Path, quantization: str = "auto") -> Command:
@@ -95,9 +93,9 @@ def stand_in(port: int, *, name: str) -> Command:
 class Server:
     """A started server."""
 
-    def __init__(self, command: Command, logs: Path) -> None:
+    def __init__(self, command: Command, logs: Path, name: str = "") -> None:
         self.command = command
-        self.log = logs / f"{command.name.replace(' ', '-')}.log"
+        self.log = logs / f"{(name or command.name).replace(' ', '-')}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command.words,
@@ -113,12 +111,16 @@ class Server:
         """Return whether the server was ready within ``limit_s``; print its log's end if not."""
         deadline_s = time.monotonic() + limit_s
         while time.monotonic() < deadline_s and self.process.poll() is None:
-            if self.answers(self.command.ready_path) is not None:
+            if self.is_ready():
                 return True
             time.sleep(0.1)
         print(f"--- {self.command.name} is not ready (status {self.process.poll()}); its log ends:")
         print("\n".join(self.log.read_text(errors="replace").splitlines()[-40:])[-4000:], flush=True)
         return False
+
+    def is_ready(self) -> bool:
+        """Return whether the server answers."""
+        return self.answers(self.command.ready_path) is not None
 
     def answers(self, path: str) -> bytes | None:
         """Return the body of a GET with status 200; None if there is none."""
@@ -130,34 +132,54 @@ class Server:
                 return response.read() if response.status == 200 else None
         return None
 
+    @property
+    def age_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.began_s
+
     def state(self) -> dict[str, Any]:
         """Return Wisp's ``/state``."""
         return json.loads(self.answers("/state") or b"{}")
 
     def stop(self) -> None:
-        """End the server and all its processes, and wait until the GPU has its memory back."""
+        """End the server and all its processes."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(4)
                 break
+        self.kill()  # vLLM's engine outlives its server
+
+    def kill(self) -> None:
+        """End all processes of the server at once."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # vLLM's engine outlives its server
-        _wait_for_gpu(10.0)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 @contextlib.contextmanager
-def started(command: Command, logs: Path) -> Iterator[Server]:
-    """Start a server and stop it at the end, whatever happens."""
-    server = Server(command, logs)
+def started(command: Command, logs: Path, name: str = "") -> Iterator[Server]:
+    """Start a server and stop it at the end, whatever happens; then the GPU has its memory back."""
+    server = Server(command, logs, name)
     try:
         yield server
     finally:
         server.stop()
+        wait_for_gpu(10.0)
 
 
-def _wait_for_gpu(limit_s: float) -> None:
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack with tar where it knows xz, else with Python."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if shutil.which("xz") and not subprocess.run(["tar", "-C", folder, "-xJf", archive]).returncode:
+        return
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+
+
+def wait_for_gpu(limit_s: float) -> None:
+    """Wait until no ended process holds the GPU's memory."""
     from wisp_runtime.bench import nvml
 
     deadline_s = time.monotonic() + limit_s

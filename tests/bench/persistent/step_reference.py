@@ -46,12 +46,18 @@ def reference(subject: StepSubject, size: int) -> dict[str, Any]:
     logits = times(_normed(subject, final, norms[2]), subject.head)[:, : subject.spec.vocab]
     return {
         "qkv": qkv, "attended": attended, "gated": gated,
-        "added": final - x, "logits": logits, "embedding": x,
+        "added": final - x, "logits": logits, "embedding": x, "unit": _unit(subject, after),
     }  # fmt: skip
 
 
 def _normed(subject: StepSubject, x: Any, weight: Any) -> Any:
     return x / cp.sqrt((x * x).mean(-1, keepdims=True) + subject.norms.eps) * weight
+
+
+def _unit(subject: StepSubject, before: Any) -> Any:
+    """Return the power of two that the kernel stores a row of the residual times, for f16 activations."""
+    inverse_rms = 1 / cp.sqrt((before * before).mean(-1, keepdims=True) + subject.norms.eps)
+    return cp.exp2(cp.floor(cp.log2(inverse_rms)) - 9)
 
 
 def times(x: Any, matrix: Any) -> Any:

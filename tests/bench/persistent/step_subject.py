@@ -12,7 +12,7 @@ from cuda.bindings import driver as cu
 from random_weights import check_packing, random_matrix
 from step_reference import reference
 
-from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
+from wisp_plan.memory.buffers.persistent import LAYER_WORDS, MAX_BLOCKS, exchanged
 from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.bench.profile.step_clocks import read
@@ -31,7 +31,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     model_arguments,
     require_dense,
 )
-from wisp_runtime.ops.cuda.persistent.model import kernel_model
+from wisp_runtime.ops.cuda.persistent.model import kernel_model, parallel_splits
 
 _CONTEXT, _TOKENS = 512, 16
 _TIMEOUT_CLOCKS = 1_000_000_000
@@ -91,7 +91,7 @@ class StepSubject:
 
     def _layer_table(self) -> Any:
         """Return each layer's pointers; all have storage of their own, lest the L2 cache serve some."""
-        table = np.zeros((self.layers, 12), np.uint64)
+        table = np.zeros((self.layers, LAYER_WORDS), np.uint64)
         for layer in range(self.layers):
             for column, made in enumerate(self.made.values()):
                 storage = made.storage if layer == 0 else made.storage.copy()
@@ -170,6 +170,7 @@ class StepSubject:
             table_width=self.tables.shape[1],
             kv_blocks=self.keys.shape[1],
             block_tokens=_TOKENS,
+            parallel_splits=parallel_splits(size, self.attention.kv_heads, self.blocks),
             known_positions=len(self.cosines),
             **model_arguments(self.spec),
         )
@@ -217,12 +218,16 @@ class StepSubject:
         layer, head = self.readers
         expected = reference(self, size)
         raw = self.buffers["pre_rope_qkv"].reshape(-1)[: width * self.made["qkv"].codes.shape[0]]
-        normed = head(self.buffers["normed"][:size])
+        unit, gated_unit = (
+            expected["unit"] if from_f16 in self.readers else 1,
+            2**-3 if layer is from_f16 else 1,
+        )
+        normed = head(self.buffers["normed"][:size]) / unit
         added = normed / from_bf16(self.norm_weights[-1]) - expected["embedding"]
         got = {
             "qkv": raw.reshape(width, -1)[:size],
             "attended": layer(self.buffers["attended"][:size]),
-            "gated": layer(self.buffers["gated"][:size]),
+            "gated": layer(self.buffers["gated"][:size]) / gated_unit,
             "added": added,
             "logits": self.logits[:size],
         }

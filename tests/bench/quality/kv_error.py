@@ -33,6 +33,8 @@ HERE = Path(__file__).parent
 RECORD = HERE.parent / "records/kv-error-smollm2.json"
 TEXT = HERE / "english.txt"
 TOKENS, GAUSSIAN_ROWS = 512, 20_000
+OUTLIERS = (10, 100)
+"""Standard deviations of one channel of otherwise Gaussian rows, whose other channels are compared."""
 
 
 def keys_and_values() -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +58,14 @@ def error(kv_format: KvFormat, rows: np.ndarray) -> float:
     return float((((found - rows) ** 2).mean(others) / (rows**2).mean(others)).mean())
 
 
+def error_beside(kv_format: KvFormat, gaussian: np.ndarray, factor: float) -> float:
+    """Return the error of Gaussian rows but for their first channel, which is ``factor`` times as large."""
+    rows = gaussian.copy()
+    rows[..., 0] *= factor
+    found = decode_rows(kv_format, *encode_rows(kv_format, rows, 1.0), 1.0)
+    return float(((found - rows)[..., 1:] ** 2).mean() / (rows[..., 1:] ** 2).mean())
+
+
 def rows() -> Iterator[dict[str, object]]:
     """Yield a row a format and kind of rows."""
     keys, values = keys_and_values()
@@ -66,11 +76,16 @@ def rows() -> Iterator[dict[str, object]]:
         for what, data in (("gaussian", gaussian), ("keys", keys), ("values", values)):
             made = {"metric": "kv_error", "shape": NAME, "weights": "bf16", "kv": kv_format.name}
             yield made | {"path": "reference", "of": what, "bits": bits, "value": error(kv_format, data)}
+        for factor in OUTLIERS:
+            what = f"beside a channel of {factor}"
+            beside = error_beside(kv_format, gaussian, factor)
+            yield made | {"path": "reference", "of": what, "bits": bits, "value": beside}
 
 
 def table(measured: list[dict[str, object]]) -> str:
     """Return the table of docs/quantization.md."""
-    lines = ["| KV cache | bits | Gaussian | keys | values |", "|---|---|---|---|---|"]
+    beside = " | ".join(f"beside {factor} σ" for factor in OUTLIERS)
+    lines = [f"| KV cache | bits | Gaussian | keys | values | {beside} |", "|---|---|---|---|---|---|---|"]
     for name in dict.fromkeys(row["kv"] for row in measured):
         mine = [row for row in measured if row["kv"] == name]
         cells = [name, f"{mine[0]['bits']:g}", *(f"{float(str(row['value'])):.5f}" for row in mine)]

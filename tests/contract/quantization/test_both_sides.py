@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wisp_operator import api
-from wisp_operator.core.fit.verdict import Device, plan
+from wisp_operator.core.fit.verdict import Device, check, plan
 from wisp_plan.hardware.catalogue import CARDS, hardware_of
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION
 from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS, kernel_formats
@@ -117,3 +117,19 @@ def test_deterministic_mode_which_reads_bf16_alone_is_proposed_no_other_kv_forma
         assert "quantization: fp8" in message
         assert "kvCacheDtype" not in message
         assert "kv-cache-dtype" not in message
+
+
+@pytest.mark.parametrize("kv", ["fp8", "turbo4"])
+def test_deterministic_mode_with_another_kv_format_does_not_fit(kv):
+    """No rule of the CRD: an object that was accepted before could not be updated any more."""
+    runtime = {"deterministic": True, "kvCacheDtype": kv}
+    document = {
+        "apiVersion": api.API_VERSION,
+        "kind": api.KIND,
+        "metadata": {"name": "chat"},
+        "spec": {"model": {"uri": "hf://acme/chat"}, "gpu": {"count": 1}, "runtime": runtime},
+    }
+    device = Device("cuda", "H200", 100 * GIB, "hopper")
+    report = check(api.parse(document), Published(LLAMA), device)
+    assert report.verdict == "DoesNotFit"
+    assert "takes bf16 keys and values alone: set kvCacheDtype (--kv-cache-dtype) to auto" in report.message

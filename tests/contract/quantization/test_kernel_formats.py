@@ -8,7 +8,7 @@ import pytest
 
 from wisp_plan.hardware.catalogue import CARDS, COMPILED, TRIED
 from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS, kernel_formats
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
 
@@ -41,5 +41,11 @@ def test_a_card_has_formats_exactly_if_the_runtime_does_not_refuse_it(card):
     assert bool(kernel_formats(card.hardware)) is (card.support != "refused")
 
 
-def test_an_unknown_gpu_has_what_all_have():
-    assert set(kernel_formats(None)) == set.intersection(*map(set, KERNEL_FORMATS.values()))
+@pytest.mark.parametrize("hardware", KERNEL_FORMATS)
+def test_activations_are_e4m3_where_there_is_a_kernel_that_rounds_them(hardware):
+    rounds = isinstance(CATALOGUE.choose("quantize_tokens", hardware), Source)
+    assert kernel_formats(hardware) == (*KERNEL_FORMATS[hardware], *((W8A8,) if rounds else ()))
+
+
+def test_an_unknown_gpu_has_what_all_have_and_room_for_what_some_have():
+    assert set(kernel_formats(None)) == {*set.intersection(*map(set, KERNEL_FORMATS.values())), W8A8}

@@ -161,6 +161,11 @@ inline unsigned atomicAdd(unsigned* at, unsigned more) {
   *at += more;
   return before;
 }
+inline unsigned atomicOr(unsigned* at, unsigned bits) {
+  const unsigned before = *at;
+  *at |= bits;
+  return before;
+}
 inline void __threadfence() {
   emulator::machine.release();
 }

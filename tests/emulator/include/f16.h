@@ -55,6 +55,19 @@ inline F16 e4m3_to_f16(uint32_t bits) {
   return to_f16(bits & 0x80 ? -size : size);
 }
 
+// Rounded to nearest even; what is too large becomes 448.
+inline uint32_t to_e4m3(float value) {
+  const uint32_t sign = std::signbit(value) ? 0x80 : 0;
+  const float size = std::fabs(value);
+  if (std::isnan(value)) return 0x7f;
+  if (size >= 448.f) return sign | 0x7e;
+  int exponent;
+  std::frexp(size, &exponent);
+  const int unit = std::max(exponent - 4, -9);  // exponent of the last bit
+  const uint32_t steps = uint32_t(std::nearbyint(std::ldexp(size, -unit)));
+  return sign | (steps < 8 ? steps : uint32_t((unit + 9) * 8 + steps));
+}
+
 inline uint32_t pair_of(F16 low, F16 high) {
   return uint32_t(high.bits) << 16 | low.bits;
 }
@@ -80,6 +93,9 @@ inline void ptx_cvt_rn_satfinite_f16x2_f32(uint32_t& pair, float high, float low
 }
 inline void ptx_cvt_f32_f16(float& value, uint16_t bits) {
   value = emulator::to_float({bits});
+}
+inline void ptx_cvt_rn_satfinite_e4m3x2_f32(uint16_t& pair, float high, float low) {
+  pair = uint16_t(emulator::to_e4m3(high) << 8 | emulator::to_e4m3(low));
 }
 inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t& pair, uint16_t codes) {
   pair = emulator::pair_of(emulator::e4m3_to_f16(codes & 255), emulator::e4m3_to_f16(codes >> 8));

@@ -15,7 +15,7 @@ cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
 from wisp_plan.memory.buffers.gpu import gpu_buffers  # noqa: E402
-from wisp_plan.memory.ledger import compute_ledger  # noqa: E402
+from wisp_plan.memory.ledger import compute_ledger, step_of  # noqa: E402
 from wisp_plan.presets import shape_spec  # noqa: E402
 from wisp_plan.units import GIB, MIB, format_size  # noqa: E402
 from wisp_runtime.config import ServeConfig  # noqa: E402
@@ -124,7 +124,10 @@ SERVED = [
     ("llama-3.2-1b", {"max_step_tokens": 2048}),
     ("llama-3-8b", {"max_concurrent": 64}),
     ("llama-3-8b", {"max_concurrent": 64, "quantization": "int4"}),
+    ("llama-3-8b", {"max_concurrent": 8, "quantization": "int4", "deterministic": True}),
+    ("llama-3-8b", {"max_concurrent": 32, "kv_cache_dtype": "fp8"}),
     ("smollm2-135m", {"quantization": "fp8"}),
+    ("smollm2-135m", {"kv_cache_dtype": "turbo4", "kv_cache_bf16_layers": 2}),
 ]
 
 
@@ -138,6 +141,8 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     config = ServeConfig(model="m", device="cuda", kv_cache_memory=2 * GIB, **settings)
     gc.collect()  # the model before this one
     device = registry.open_device("cuda")
+    if config.deterministic:
+        device.ops.set_batch_invariant()
     before = device.memory()
     if before.free_bytes < 22 * GIB:
         pytest.skip("the GPU has less than 22 GiB free")
@@ -153,8 +158,17 @@ def test_what_is_allocated_is_what_was_predicted(shape, settings):
     predicted = ledger.total_bytes - ledger.context_bytes - ledger.graphs_bytes  # nothing is recorded yet
     show(spec, ledger, device, predicted, measured)
     assert abs(measured["allocatedBytes"] - predicted) <= PART_OF_ALL * ledger.total_bytes + 8 * MIB
+    declared, allocated = buffers(spec, ledger, device)
+    exact = [name for name in allocated if name.startswith(("step.", "kv_scratch."))]
+    assert {name: allocated[name] for name in exact} == {name: declared.get(name) for name in exact}
     if measured["processBytes"] is not None and before.process_bytes is not None:
         assert abs(measured["processBytes"] - ledger.total_bytes) <= PART_OF_ALL * ledger.total_bytes
+
+
+def buffers(spec, ledger, device):
+    """Return the bytes of the workspace's buffers by name, by the ledger and on the GPU."""
+    declared = {buffer.name: buffer.size_bytes for buffer in gpu_buffers(spec, step_of(spec, ledger.options))}
+    return declared, {row["name"]: row["bytes"] for row in device.gpu.workspace.report()}
 
 
 def show(spec, ledger, device, predicted, measured):
@@ -162,7 +176,6 @@ def show(spec, ledger, device, predicted, measured):
     sizes = [format_size(size) for size in (predicted, measured["allocatedBytes"])]
     print("\npredicted {}, allocated {}; {}".format(*sizes, measured))
     assert compute_ledger(spec, ledger.options) == ledger
-    declared = {buffer.name: buffer.size_bytes for buffer in gpu_buffers(spec, ledger.options.step)}
-    allocated = {row["name"]: row["bytes"] for row in device.gpu.workspace.report()}
+    declared, allocated = buffers(spec, ledger, device)
     for name in {**declared, **allocated}:
         print(f"  {name:28} declared {declared.get(name, 0):>14,}  allocated {allocated.get(name, 0):>14,}")

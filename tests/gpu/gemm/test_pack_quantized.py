@@ -6,6 +6,8 @@ import pytest
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
+from quantized_matrix import quantized_matrix  # noqa: E402
+
 from wisp_plan.quantization.packed_format import PACKED_FORMATS  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, zeros  # noqa: E402
@@ -32,22 +34,6 @@ def empty(packed, outputs, inputs, permutation="plain"):
     return QuantizedStorage(storage, outputs, inputs, permutation, packed)
 
 
-def random_matrix(random, packed, outputs, inputs):
-    codes = random.integers(0, 2**packed.bits, (outputs, inputs), dtype=np.uint8)
-    groups = (outputs, inputs // packed.group) if packed.group else None
-    scales = zero_points = blocks = None
-    if groups:
-        scales = random.integers(0, 27, groups, dtype=np.uint8)
-        scales = random.random(groups).astype(np.float16) if packed.group_scales == "f16" else scales
-    if packed.has_zero_points:
-        zero_points = random.integers(0, 17, groups, dtype=np.uint8)
-    if packed.has_block_scales:
-        blocks = random.random((-(-outputs // 8), -(-inputs // 128)), np.float32)
-        blocks = np.repeat(blocks, 8, axis=0)[:outputs]
-    row_scales = random.random(outputs, np.float32)
-    return reference.QuantizedMatrix(codes, row_scales, scales, zero_points, blocks)
-
-
 def on_gpu(packed, matrix):
     codes = matrix.codes if packed.bits == 8 else matrix.codes[:, ::2] | matrix.codes[:, 1::2] << 4
     rest = matrix.row_scales, matrix.group_scales, matrix.zero_points, matrix.block_scales
@@ -66,9 +52,9 @@ def assert_equal(packed, weight, matrix):
 @EVERY
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 @pytest.mark.parametrize("permutation", ["plain", "gate_up_interleaved"])
-def test_rows_are_packed_as_by_the_reference_to_the_bit(device, random, packed, outputs, inputs, permutation):
+def test_rows_are_packed_as_by_the_reference_to_the_bit(device, packed, outputs, inputs, permutation):
     matrix, weight = (
-        random_matrix(random, packed, outputs, inputs),
+        quantized_matrix(packed, outputs, inputs),
         empty(packed, outputs, inputs, permutation),
     )
     clear_padding(device, weight)
@@ -80,8 +66,8 @@ def test_rows_are_packed_as_by_the_reference_to_the_bit(device, random, packed, 
 
 @EVERY
 @pytest.mark.parametrize("permutation", ["rope_interleaved_128", "rope_interleaved_192"])
-def test_heads_are_interleaved(device, random, packed, permutation):
-    matrix, weight = random_matrix(random, packed, 384, 512), empty(packed, 384, 512, permutation)
+def test_heads_are_interleaved(device, packed, permutation):
+    matrix, weight = quantized_matrix(packed, 384, 512), empty(packed, 384, 512, permutation)
     clear_padding(device, weight)
     pack_quantized(device, on_gpu(packed, matrix), weight, 0)
     assert_equal(packed, weight, matrix)
@@ -89,7 +75,7 @@ def test_heads_are_interleaved(device, random, packed, permutation):
 
 @EVERY
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 128), (33, 1152), (16, 14336)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 128), (33, 1152), (16, 14336), (2, 53248)])
 def test_rows_are_rounded_as_by_the_reference_to_the_bit(device, random, packed, source, rows, columns):
     values = random.standard_normal((rows, columns), np.float32) * 2.0 ** random.integers(-14, 2, (rows, 1))
     values[0, : columns // 2] = 0  # groups, or half a row, of zeros
@@ -110,6 +96,37 @@ def test_rows_are_rounded_as_by_the_reference_to_the_bit(device, random, packed,
     assert not len(wrong), f"{len(wrong)} of {codes.size} codes differ, first at {wrong[:4].tolist()}"
 
 
+@pytest.mark.parametrize("packed", ["fp8", "fp8_block"])
+@pytest.mark.parametrize(("code", "reported"), [(0x7E, 0), (0xFE, 0), (0x7F, 1), (0xFF, 1)])
+def test_packing_reports_a_nan_among_codes_of_e4m3(device, packed, code, reported):
+    packed = PACKED_FORMATS[packed]
+    matrix, weight = quantized_matrix(packed, 80, 384), empty(packed, 80, 384)
+    matrix.codes[79, 383] = code
+    not_finite = zeros((1,), np.dtype(np.int32))
+    pack_quantized(device, on_gpu(packed, matrix), weight, 0, not_finite)
+    assert_equal(packed, weight, matrix)
+    assert to_host(not_finite).tolist() == [reported]
+
+
+def test_bytes_of_integers_are_never_reported(device):
+    packed, not_finite = PACKED_FORMATS["int8"], zeros((1,), np.dtype(np.int32))
+    matrix = quantized_matrix(packed, 64, 128)
+    matrix.codes[...] = 0xFF
+    pack_quantized(device, on_gpu(packed, matrix), empty(packed, 64, 128), 0, not_finite)
+    assert to_host(not_finite).tolist() == [0]
+
+
+@EVERY
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize("wrong", [0.0, np.nan, -np.nan, np.inf, -np.inf], ids=str)
+def test_rounding_reports_numbers_that_are_not_finite(device, random, packed, source, wrong):
+    values = random.standard_normal((33, 1152), np.float32).astype(source)
+    values[32, 1151] = wrong
+    not_finite, memory = zeros((1,), np.dtype(np.int32)), cp.cuda.alloc(scratch_bytes(packed, 33, 1152))
+    quantize_rows(device, to_device(values), packed, memory, not_finite)
+    assert to_host(not_finite).tolist() == [int(wrong != 0.0)]
+
+
 @EVERY
 def test_random_weights_are_those_of_every_device_rounded(device, packed):
     weight = empty(packed, 192, 512, "gate_up_interleaved")
@@ -126,8 +143,8 @@ def test_columns_that_are_no_whole_groups_are_refused(device, columns, packed):
         quantize_rows(device, zeros((1, columns), BF16), packed, cp.cuda.alloc(1 << 16))
 
 
-def test_rows_beyond_the_matrix_are_refused(device, random):
+def test_rows_beyond_the_matrix_are_refused(device):
     packed = PACKED_FORMATS["fp8"]
-    matrix = random_matrix(random, packed, 64, 128)
+    matrix = quantized_matrix(packed, 64, 128)
     with pytest.raises(ShapeError, match="rows 32:96 of a matrix of 64"):
         pack_quantized(device, on_gpu(packed, matrix), empty(packed, 64, 128), 32)

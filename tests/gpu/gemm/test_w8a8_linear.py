@@ -21,7 +21,7 @@ from wisp_runtime.ops.cuda.gemm.token_codes import TokenCodes  # noqa: E402
 
 FORMATS = ("fp8", "fp8_block")
 TOKENS = (65, 100, 128, 129, 192, 200, 257, 700)
-NORM = 3e-3  # relative error: a result rounded to bf16 is 1.7e-3 off, 128 columns in 14 bits less
+NORM = 3e-3  # relative error: a result rounded to bf16 is 1.7e-3 off, 2,048 columns in 14 bits 0.9e-3
 PLACES = np.array([column for p in range(4) for column in (2 * p, 2 * p + 1, 8 + 2 * p, 9 + 2 * p)])
 
 
@@ -39,7 +39,7 @@ def quantized(x, in_groups):
 
 def linear_of(device):
     linear = Linear(device)
-    linear.reserve(4096, 4096)
+    linear.reserve(4096, 14336)
     return linear
 
 
@@ -62,7 +62,7 @@ def test_activations_are_rounded_to_the_nearest(device, random_bf16, columns, in
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), [(72, 336), (576, 576), (1000, 2048), (33, 272), (4096, 1024)]
+    ("outputs", "inputs"), [(72, 336), (576, 576), (1000, 2048), (33, 272), (4096, 1024), (136, 14336)]
 )
 def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inputs):
     case, linear = QuantizedCase(device, name, outputs, inputs), linear_of(device)
@@ -82,6 +82,16 @@ def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inpu
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_logits_are_of_16_bit_activations_however_many_sequences_there_are(device, name):
+    linear, case = linear_of(device), QuantizedCase(device, name, 1000, 576)
+    exact = Linear(device, rounds_tokens=False)
+    for count in (64, 65, 300):
+        x, _ = case.x(count)
+        logits = as_bits(linear.logits(x, case.weight, out_name="test.logits")).copy()
+        assert bool((as_bits(exact.logits(x, case.weight, out_name="test.logits")) == logits).all())
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_other_ops_take_the_same_sums(device, random, name):
     linear, heads = linear_of(device), (4, 2, 128)
     gated = QuantizedCase(device, name, 2 * 200, 336, "gate_up_interleaved", has_bias=True)
@@ -93,10 +103,6 @@ def test_other_ops_take_the_same_sums(device, random, name):
         y = widened(linear.swiglu(x, gated.weight, gated.bias, out_name="test.y").view(np.uint16))
         assert float(cp.linalg.norm(y - expected) / cp.linalg.norm(expected)) < 2 * NORM
         x, _ = plain.x(count)
-        logits = linear.logits(x, plain.weight, out_name="test.logits")
-        rounded = cp.asnumpy(logits).astype(ml_dtypes.bfloat16)
-        y = linear(x, plain.weight, out_name="test.y")
-        assert bool((as_bits(y) == to_device(rounded.view(np.uint16))).all())
         step = Step(random, count, heads)
 
         def separate(cosines, sines, *where, x=x):

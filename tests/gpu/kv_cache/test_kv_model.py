@@ -15,6 +15,7 @@ from wisp_plan.memory.step import StepSizes  # noqa: E402
 from wisp_plan.presets import shape_spec  # noqa: E402
 from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.layers.cache import allocate_blocks  # noqa: E402
+from wisp_runtime.models.kv_calibration import calibrate, keys_and_values  # noqa: E402
 from wisp_runtime.models.load import random_model  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
@@ -70,3 +71,17 @@ def test_logits_are_those_of_the_reference(models, random, name, bf16_layers):
         found = gpu.to_host(on_gpu.forward(there, cache).logits)
         norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
         assert ((found * expected).sum(axis=1) / norms).min() > MIN_COSINE[name], (first, count)
+
+
+def test_the_prompt_of_a_start_has_the_references_keys_and_values(models):
+    """Before buffers are reserved: scales are measured then."""
+    on_cpu, cpu, on_gpu, gpu = models
+    expected, found = keys_and_values(on_cpu, cpu), keys_and_values(on_gpu, gpu)
+    assert found.keys() == expected.keys()
+    for layer, pair in expected.items():
+        for rows, others in zip(pair, found[layer], strict=True):
+            cosine = (rows * others).sum() / np.linalg.norm(rows) / np.linalg.norm(others)
+            assert cosine > MIN_COSINE["bf16"]
+    assert calibrate(on_gpu, gpu, KvLayers.of("fp8"), {}) == calibrate(
+        on_cpu, cpu, KvLayers.of("fp8", "cpu"), {}
+    )

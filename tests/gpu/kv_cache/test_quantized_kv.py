@@ -12,7 +12,7 @@ from wisp_plan.kv_formats.layers import KV_FORMATS  # noqa: E402
 from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host_float32  # noqa: E402
-from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv  # noqa: E402
+from wisp_runtime.ops.cuda.kv_cache.quantized_kv import BlockRuns, QuantizedKv  # noqa: E402
 from wisp_runtime.ops.protocol.attention import KvEncoding  # noqa: E402
 from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks, decode_rows, encode_rows  # noqa: E402
 from wisp_runtime.ops.reference.kv_cache.hadamard import rotate  # noqa: E402
@@ -71,14 +71,33 @@ def test_blocks_are_read_back_in_any_order(device, random, kv_format, heads, siz
     for cache, host in zip(caches, noise, strict=True):
         cache.set(host)
     tables = np.array([[3, 1, 0], [2, 4, 0]], np.int32)
-    entries = np.array([[1, 1], [0, 0], [0, 1]], np.int32)
-    found = kv.read(*caches, to_device(tables), to_device(entries), encoding, size)
+    runs = BlockRuns(to_device(np.array([[1, 1, 0, 1], [0, 0, 1, 2]], np.int32)), 3)
+    found = kv.read(*caches, to_device(tables), runs, encoding, size)
     for array, host, scale in zip(found, noise, (encoding.k_scale, encoding.v_scale), strict=True):
         taken = QuantizedBlocks(host, kv_format, size, scale).take(np.array([4, 3, 1]))
         expected = rotate(taken) if kv_format.is_rotated else taken
         got = to_host_float32(array)[:3]
         largest = np.abs(expected).max(axis=-1, keepdims=True)
         assert (np.abs(got - expected) / largest).max() <= 2**-7
+
+
+def test_each_block_of_many_runs_comes_from_its_own(device, random):
+    """The search among runs meets every count of them, and runs of one block and of several."""
+    kv_format = KV_FORMATS["fp8"]
+    kv, encoding, width = QuantizedKv(device), KvEncoding(kv_format), 9
+    codes = random.integers(0x20, 0x40, (40, 1, 16, 16)).astype(np.uint8)
+    caches = [to_device(codes), to_device(codes[::-1])]
+    for count in (1, 2, 3, 7, 8, 33):
+        tables = random.integers(0, 40, (count, width)).astype(np.int32)
+        columns, lengths = random.integers(0, 3, count), random.integers(1, 6, count)
+        firsts = np.cumsum(lengths) - lengths
+        runs = np.stack([np.arange(count), columns, firsts, lengths], axis=1).astype(np.int32)
+        found = kv.read(
+            *caches, to_device(tables), BlockRuns(to_device(runs), int(lengths.sum())), encoding, 16
+        )
+        blocks = np.concatenate([tables[row, column : column + n] for row, column, _, n in runs.tolist()])
+        expected = QuantizedBlocks(codes, kv_format, 16).take(blocks)
+        np.testing.assert_array_equal(to_host_float32(found[0])[: len(blocks)], expected)
 
 
 @pytest.mark.parametrize("kv_format", QUANTIZED, ids=lambda f: f.name)
@@ -92,7 +111,8 @@ def test_zeros_stay_zeros_and_nan_stays_nan(device, kv_format):
     encoding = encoding_of(kv_format)
     kv.store(k, v, to_device(np.arange(16, dtype=np.int64)), *caches, encoding)
     table = to_device(np.zeros((1, 1), np.int32))
-    found = to_host_float32(kv.read(*caches, table, to_device(np.zeros((1, 2), np.int32)), encoding, 64)[0])
+    runs = BlockRuns(to_device(np.array([[0, 0, 0, 1]], np.int32)), 1)
+    found = to_host_float32(kv.read(*caches, table, runs, encoding, 64)[0])
     assert np.isnan(found[0, 0, 3]).any()
     np.testing.assert_array_equal(np.delete(found[0, 0], 3, axis=0), 0)
     codes, scales = encode_rows(kv_format, np.zeros((1, 64), np.float32), 1.0)

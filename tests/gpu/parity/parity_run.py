@@ -16,6 +16,7 @@ from wisp_runtime.engine.persistent.strategy import load_persistent
 from wisp_runtime.layers.cache import ModelCache, allocate_blocks
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
@@ -59,9 +60,8 @@ class Ours:
         if ops.device == "cuda":
             step = StepSizes(MAX_TOKENS, MAX_SEQUENCES, model.spec.max_context, BLOCK_TOKENS)
             cast(Any, ops).reserve(model.spec, step)
-            kernel = load_persistent(
-                model, ops, MAX_SEQUENCES
-            )  # decode steps are compared as they are served
+            # decode steps are compared as they are served
+            kernel = load_persistent(model, ops, MAX_SEQUENCES, (UNQUANTIZED,) * len(model.spec.layers))
             persistent = None if isinstance(kernel, str) else kernel
             print("persistent decode kernel" if persistent else f"decode steps op by op: {kernel}")
         return cls(model, ops, persistent)

@@ -72,7 +72,7 @@ def manifest(folder, **spec):
         (["--gpu", "t4"], 1, "✗ does not fit"),
         (["--gpu", "t4"], 1, "refuses the T4: there are no kernels for compute capability 7.5"),
         (["--gpu", "t4", "--quantization", "int4"], 2, "offers no format at all for this device"),
-        (["--gpu", "t4"], 1, "7.5, which has no bf16: quantized weights are multiplied in it too."),
+        (["--gpu", "t4"], 1, "7.5, which has no bf16 (activations are bf16, whatever the weights are)."),
         (["--gpu", "b200"], 1, "refuses the B200: there are no kernels for compute capability 10.0. "),
         (["--gpu", "l4"], 0, "No model has run on the L4 yet"),
         (["--gpu", "l44"], 2, "Did you mean L4"),
@@ -106,6 +106,7 @@ def test_a_gguf_file_is_checked_as_a_model_and_its_types_are_named(tmp_path):
     assert done.exit_code == 0, done.output
     assert "bf16, dequantized from Q8_0 (8.5 bits)" in done.output
     (answer,) = json.loads(wisp("fit", tmp_path / "tiny.gguf", "--device", "cpu", "--json").output)
+    assert answer["model"] == "default/tiny"
     assert answer["weights"] == "float32, dequantized from Q8_0 (8.5 bits)"
 
 

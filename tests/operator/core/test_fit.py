@@ -176,6 +176,15 @@ def test_only_headers_are_read_from_a_hub(hub):
     assert hub.sent_bytes < (256 << 10) + 4096
 
 
+def test_a_hub_s_quantization_is_found_beside_its_config_too(hub):
+    hub.files["hf_quant_config.json"] = json.dumps({"quantization": {"quant_algo": "FP8"}}).encode()
+    files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)
+    assert files is not None
+    quantization = files.config().quantization
+    assert quantization is not None
+    assert quantization.method == "modelopt"
+
+
 def test_a_config_that_cannot_run_is_named_with_its_repository(hub):
     hub.files["config.json"] = json.dumps({**CONFIG, "architectures": ["Mystery"]}).encode()
     files = files_of(model(f"hf://{REPO}").spec.model, endpoint=hub.endpoint)

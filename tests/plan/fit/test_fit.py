@@ -277,10 +277,6 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
             {"head_quantization": "fp8"},
             "headQuantization (--head-quantization) is fp8, but this device has no",
         ),
-        (
-            {"head_quantization": "fp8", "formats_available": ("bf16", "fp8")},
-            "this model's head is its embedding table. Set it to bf16.",
-        ),
         ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served on this device yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
         ({"kv_dtypes_available": ()}, "no format at all"),
@@ -290,6 +286,16 @@ def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
     with pytest.raises(RequestInvalid) as caught:
         on("h100", spec_of("smollm2-135m"), replace(request_of(), **change))
     assert said in caught.value.message
+
+
+def test_a_head_that_is_the_embedding_table_stays_bf16_and_that_is_said(spec_of):
+    change = {"head_quantization": "fp8", "formats_available": ("bf16", "fp8")}
+    spec = spec_of("smollm2-135m")
+    fit = on("h100", spec, replace(request_of(), **change))
+    same = on("h100", spec, request_of())
+    note = "; the head is the embedding table and stays bf16"
+    assert fit.ledger.weight_description == same.ledger.weight_description + note
+    assert fit.required_bytes == same.required_bytes
 
 
 def test_a_checkpoint_that_lacks_tensors_is_refused_before_the_arithmetic(spec_of):

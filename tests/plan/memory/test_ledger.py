@@ -8,6 +8,7 @@ import pytest
 from spec_changes import attention_of, changed
 
 from wisp_plan.families.hugging_face import decoder_weights
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.ledger import (
     CONTEXT_BYTES,
@@ -106,6 +107,17 @@ def test_every_buffer_of_a_step_on_a_gpu_is_a_row(spec_of):
     assert buffers["rope_table.0"] == 8192 * 128 * 4
     assert workspace_bytes(spec, replace(CUDA, sm_count=132)) == sum(buffers.values())
     assert 100 * MIB < sum(buffers.values()) < 150 * MIB
+
+
+@pytest.mark.parametrize(
+    ("quantization", "hardware"), [("fp8", "hopper"), ("fp8", "ada"), ("int4", "hopper")]
+)
+def test_activations_in_e4m3_take_memory_where_kernels_multiply_them(spec_of, quantization, hardware):
+    spec, options = spec_of("llama-3-8b"), replace(CUDA, quantization=quantization)
+    more = workspace_bytes(spec, replace(options, formats=kernel_formats(hardware)))
+    more -= workspace_bytes(spec, replace(CUDA, quantization="bf16"))
+    codes, scales = 512 * 14336, 14336 // 128 * (512 + 2 * 256) * 4
+    assert more == (codes + scales if (quantization, hardware) == ("fp8", "hopper") else 0)
 
 
 def test_each_rotary_embedding_has_a_table(spec_of):

@@ -6,6 +6,7 @@ import pytest
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.reader import ConfigReader
+from wisp_plan.quantization.awq import NIBBLE_ROWS
 from wisp_plan.quantization.config import METHODS, read_quantization
 from wisp_plan.quantization.scheme import Scheme
 
@@ -77,7 +78,7 @@ GROUPED = weights(4, "group", group_size=128, symmetric=True)
         (group("pack-quantized", weights(8, "channel")), Scheme(CT, "int8", 1, 0, **PACKED)),
         (
             group("nvfp4-pack-quantized", weights(4, "tensor_group", "float", group_size=16)),
-            Scheme(CT, "nvfp4", 1, 16, **PACKED),
+            Scheme(CT, "nvfp4", 1, 16, divides_by_tensor_scale=True, **PACKED),
         ),
         (
             group("mxfp4-pack-quantized", weights(4, "group", "float", group_size=32)),
@@ -95,10 +96,10 @@ GROUPED = weights(4, "group", group_size=128, symmetric=True)
             GPTQ | {"sym": False, "checkpoint_format": "gptq_v2"},
             Scheme("gptq", "int4", 1, 128, has_zero_points=True, **PACKED),
         ),
-        (AWQ, Scheme("awq", "int4", 1, 128, has_zero_points=True, **PACKED)),
+        (AWQ, Scheme("awq", "int4", 1, 128, has_zero_points=True, nibble_rows=NIBBLE_ROWS, **PACKED)),
         (
             {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": False},
-            Scheme("awq", "int4", 1, 64, **PACKED),
+            Scheme("awq", "int4", 1, 64, nibble_rows=NIBBLE_ROWS, **PACKED),
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, Scheme("modelopt", "fp8", 0, 0)),
         ({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, Scheme("modelopt", "fp8", 128, 128)),

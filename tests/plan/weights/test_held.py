@@ -5,14 +5,16 @@ from dataclasses import replace
 import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.memory.loading import GPU_CHUNK_BYTES
 from wisp_plan.quantization.config import stored_format
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import MAX_COLUMNS, PACKED_FORMATS
 from wisp_plan.quantization.packed_scheme import packed_scheme
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.weight import WeightSource, WeightSpec, stacked
 from wisp_plan.weights.held import describe_held, held_format, held_name, held_weights, hold
-from wisp_plan.weights.stored import as_found
+from wisp_plan.weights.layout import held_bytes
+from wisp_plan.weights.stored import spec_as_stored
 
 ALL = tuple(PACKED_FORMATS)
 BLOCK = Scheme("fp8", "fp8", 128, 128)
@@ -20,29 +22,32 @@ GPTQ = Scheme("gptq", "int4", 1, 128, is_packed=True)
 LAYERS = LayerNames((EVERY_LAYER,))
 
 
-@pytest.mark.parametrize(
-    ("scheme", "packed"),
-    [
-        (Scheme("fp8", "fp8", 0, 0), "fp8"),  # a scale a tensor becomes one a row
-        (Scheme("compressed-tensors", "fp8", 1, 0), "fp8"),
-        (BLOCK, "fp8_block"),
-        (Scheme("fp8", "fp8", 64, 256), "fp8_block"),
-        (Scheme("fp8", "fp8", 32, 32), None),  # a tile of 128 columns has one scale for eight rows
-        (Scheme("compressed-tensors", "int8", 1, 0), "int8"),
-        (Scheme("gptq", "int8", 1, 128, is_packed=True), None),
-        (Scheme("gptq", "int8", 1, 0, is_packed=True, has_zero_points=True), None),
-        (GPTQ, "int4"),
-        (Scheme("gptq", "int4", 1, 0, is_packed=True), "int4"),  # the whole axis: equal groups
-        (Scheme("gptq", "int4", 1, 256, is_packed=True), "int4"),
-        (Scheme("awq", "int4", 1, 64, is_packed=True, has_zero_points=True), "int4_g64_zero"),
-        (Scheme("awq", "int4", 1, 32, is_packed=True), "int4_g32"),
-        (Scheme("awq", "int4", 1, 16, is_packed=True), None),
-        (replace(GPTQ, is_act_ordered=True), None),  # its groups lie scattered over the columns
-        (Scheme("mxfp4", "mxfp4", 1, 32, is_packed=True), "mxfp4"),
-        (Scheme("modelopt", "nvfp4", 1, 16, is_packed=True), "nvfp4"),
-        (Scheme("modelopt", "mxfp8", 1, 32), None),
-    ],
-)
+HELD_AS = [
+    (Scheme("fp8", "fp8", 0, 0), "fp8"),  # a scale a tensor becomes one a row
+    (Scheme("compressed-tensors", "fp8", 1, 0), "fp8"),
+    (BLOCK, "fp8_block"),
+    (Scheme("fp8", "fp8", 64, 256), "fp8_block"),
+    (Scheme("fp8", "fp8", 32, 32), None),  # a tile of 128 columns has one scale for eight rows
+    (Scheme("compressed-tensors", "int8", 1, 0), "int8"),
+    (Scheme("gptq", "int8", 1, 128, is_packed=True), None),
+    (Scheme("gptq", "int8", 1, 0, is_packed=True, has_zero_points=True), None),
+    (GPTQ, "int4"),
+    (Scheme("gptq", "int4", 1, 0, is_packed=True), "int4"),  # the whole axis: equal groups
+    (Scheme("gptq", "int4", 1, 256, is_packed=True), "int4"),
+    (Scheme("awq", "int4", 1, 64, is_packed=True, has_zero_points=True), "int4_g64_zero"),
+    (Scheme("awq", "int4", 1, 32, is_packed=True), "int4_g32"),
+    (Scheme("awq", "int4", 1, 16, is_packed=True), None),
+    (replace(GPTQ, is_act_ordered=True), None),  # its groups lie scattered over the columns
+    (Scheme("mxfp4", "mxfp4", 1, 32, is_packed=True), "mxfp4"),
+    (Scheme("modelopt", "nvfp4", 1, 16, is_packed=True), "nvfp4"),
+    (Scheme("modelopt", "mxfp8", 1, 32), None),
+    (Scheme("compressed-tensors", "int4", 1, 64, is_packed=True), "int4_g64"),
+    (Scheme("awq", "int4", 1, 128, is_packed=True, has_zero_points=True), "int4_zero"),
+    (Scheme("awq", "int4", 1, 32, is_packed=True, has_zero_points=True), "int4_g32_zero"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "packed"), HELD_AS)
 def test_a_scheme_has_a_packed_format_where_nothing_is_lost(scheme, packed):
     held = packed_scheme(scheme)
     assert (held.name if held else None) == packed
@@ -75,6 +80,18 @@ def projection(rows=256, columns=512, scheme=None, role="projection"):
 def test_a_weight_is_held_as_stored_rounded_or_in_bf16(weight, request_, formats, held):
     packed = held_format(weight, request_, formats)
     assert (packed.name if packed else None) == held
+
+
+@pytest.mark.parametrize("packed", PACKED_FORMATS)
+@pytest.mark.parametrize(("columns", "is_held"), [(53_248, True), (MAX_COLUMNS, True), (65_536, False)])
+def test_the_widest_matrices_are_held_if_a_buffer_takes_their_rows(packed, columns, is_held):
+    """53,248 are those of Llama-3.1-405B's down projections."""
+    scheme = next(scheme for scheme, name in HELD_AS if name == packed)
+    weight = projection(128, columns, scheme)
+    held = held_format(weight, "auto", ALL)
+    assert (held is not None) == is_held
+    if is_held:
+        assert sum(held_bytes(replace(weight, held=held))) <= GPU_CHUNK_BYTES
 
 
 def test_a_block_of_scales_that_begins_inside_eight_rows_is_dequantized():
@@ -120,7 +137,7 @@ def test_the_words_for_weights_name_what_was_done_with_them(spec_of):
 def test_what_a_checkpoint_stores_unquantized_is_so_in_the_plan_too(spec_of):
     spec = replace(spec_of("llama-3-8b"), quantization=Quantization("gptq", (Rule(LAYERS, GPTQ),)))
     names = [f"model.layers.3.self_attn.{part}_proj.weight" for part in "qkv"]
-    found = as_found(spec, {name: TensorInfo(name, "BF16", (1,), 0, 2, "f") for name in names})
+    found = spec_as_stored(spec, {name: TensorInfo(name, "BF16", (1,), 0, 2, "f") for name in names})
     weights = {weight.name: weight for weight in held_weights(found, "auto", ALL)}
     assert weights["layers.3.qkv.weight"].held is None
     assert weights["layers.4.qkv.weight"].held is weights["layers.3.output.weight"].held is not None

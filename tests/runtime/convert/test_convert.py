@@ -66,7 +66,7 @@ def test_every_tensor_arrives_under_its_name_in_its_order(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.02), ("Q4_1", 0.35), ("F16", 0.002)])
-def test_quantised_tensors_come_back_as_close_as_their_kind_allows(tmp_path, kind, error):
+def test_quantized_tensors_come_back_as_close_as_their_kind_allows(tmp_path, kind, error):
     written = write_gguf(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
     convert(tmp_path / "m.gguf", tmp_path / "out", dtype="f32")
     found = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")

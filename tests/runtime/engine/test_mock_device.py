@@ -14,7 +14,7 @@ from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.startup import start
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
-from wisp_runtime.errors import DoesNotFit, GpuOutOfMemory, KernelFault
+from wisp_runtime.errors import DoesNotFit, GpuOutOfMemory, KernelFault, KernelsMissing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from mock_device import Launch, MockDevice, registered
@@ -118,6 +118,15 @@ def test_no_memory_for_the_buffers_ends_the_start(folder):
     with pytest.raises(GpuOutOfMemory, match="the workspace's buffer residual"):
         started(folder, device)
     assert device.ops.launches == []
+
+
+def test_missing_kernels_of_a_kv_cache_end_the_start_before_weights_are_read(folder, monkeypatch):
+    device, read = MockDevice(), []
+    device.has_kv_kernels = False
+    monkeypatch.setattr(device.ops, "weight_arena", read.append)
+    with pytest.raises(KernelsMissing, match="quantize_kv"):
+        started(folder, device, kv_cache_dtype="fp8")
+    assert read == []
 
 
 def test_a_model_that_does_not_fit_opens_no_weights(folder):

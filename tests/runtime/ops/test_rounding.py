@@ -26,8 +26,13 @@ def test_e4m3_ends_at_448(large):
     assert code.view(ml_dtypes.float8_e4m3fn).astype(np.float32)[0] == np.copysign(448, large)
 
 
+@pytest.mark.parametrize(("bits", "code"), [(0x7F800001, 0x7F), (0x7FFFFFFF, 0x7F), (0xFFC00000, 0xFF)])
+def test_e4m3_keeps_a_nan_with_its_sign(bits, code):
+    assert to_e4m3(np.array([bits], np.uint32).view(np.float32)).tolist() == [code]
+
+
 def test_e4m3_codes_come_back_as_their_values():
-    codes = np.arange(127, dtype=np.uint8)  # 127 is NaN
+    codes = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(from_e4m3(codes), codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
 
 

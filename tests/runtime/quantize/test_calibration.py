@@ -109,7 +109,35 @@ def test_less_is_lost_than_by_rounding_alone(tmp_path, to):
     assert errors["awq"] < 0.8 * errors["rtn"]
 
 
-def test_a_calibration_goes_on_after_the_last_layer_that_was_done(tmp_path, monkeypatch):
+def torn_factors(state):
+    file = state / "layer-0000.npz"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty_factors(state):
+    (state / "layer-0000.npz").write_bytes(b"")
+
+
+def torn_stream(state):
+    file = state / "stream-0001.npz"
+    file.write_bytes(file.read_bytes()[:40] + bytes(file.stat().st_size - 40))
+
+
+def no_stream(state):
+    (state / "stream-0001.npz").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reported"),
+    [
+        (lambda _: None, [(1, 2), (2, 2)]),
+        (torn_factors, [(0, 2), (1, 2), (2, 2)]),  # the power failed: it begins again
+        (empty_factors, [(0, 2), (1, 2), (2, 2)]),
+        (torn_stream, [(0, 2), (1, 2), (2, 2)]),
+        (no_stream, [(0, 2), (1, 2), (2, 2)]),
+    ],
+)
+def test_a_calibration_goes_on_after_the_last_layer_that_was_done(tmp_path, monkeypatch, spoil, reported):
     source, options = uneven(tmp_path / "source"), Options("int4", "awq", TEXT)
     quantize(source, tmp_path / "at once", options)
     searched, search = [], calibrating.search
@@ -124,9 +152,10 @@ def test_a_calibration_goes_on_after_the_last_layer_that_was_done(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         quantize(source, tmp_path / "resumed", options)
     monkeypatch.setattr(calibrating, "search", search)
+    spoil(tmp_path / "resumed/.wisp-quantize")
     layers = []
     quantize(source, tmp_path / "resumed", options, on_layer=lambda done, total: layers.append((done, total)))
-    assert layers == [(1, 2), (2, 2)]
+    assert layers == reported
     hashes = [
         hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).hexdigest()
         for name in ("at once", "resumed")

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -17,8 +18,8 @@ from wisp_runtime.cli.main import main
 from wisp_runtime.errors import ConfigError, DiskFull, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.quantize import quantizing
-from wisp_runtime.quantize.formats import FORMATS
-from wisp_runtime.quantize.quantizing import Options, quantize
+from wisp_runtime.quantize.formats import TARGETS
+from wisp_runtime.quantize.quantizing import Options, quantize, shipped_text
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 # Half a step of the coarsest number over the largest of a group of normal numbers, with some spare.
@@ -33,7 +34,7 @@ def digests(folder):
     }
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", TARGETS)
 def test_the_result_is_read_as_weights_near_the_source(source, tmp_path, to):
     made = quantize(source, tmp_path / "made", Options(to, "rtn", threads=2))
     assert made.layers == 14
@@ -173,6 +174,46 @@ def test_an_unfinished_folder_of_other_settings_is_refused(source, tmp_path, mon
     with pytest.raises(ConfigError, match="holds an unfinished quantization with") as refusal:
         quantize(source, tmp_path / "made", change(source))
     assert named in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (None, "whose settings"),
+        (b"", "whose settings"),
+        (bytes(60), "whose settings"),
+        (b"{", "with other"),
+    ],
+)
+def test_shards_whose_settings_are_lost_are_not_continued(source, tmp_path, monkeypatch, settings, said):
+    unfinished(source, tmp_path / "made", monkeypatch)
+    file = tmp_path / "made/.wisp-quantize/settings.json"
+    file.unlink()
+    if settings is not None:
+        file.write_bytes(settings)
+    with pytest.raises(ConfigError, match=f"holds an unfinished quantization .*{said}"):
+        quantize(source, tmp_path / "made", Options("fp8"))
+
+
+def test_files_are_on_the_disk_before_they_have_their_names(source, tmp_path, monkeypatch):
+    """What a failing power leaves: no name of a file whose bytes were not synced."""
+    synced, sync, rename = set(), os.fsync, Path.rename
+
+    def fsync(descriptor):
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def checked(path, target):
+        assert path in synced, f"{path.name} is renamed before it is synced"
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", checked)
+    made = tmp_path / "made"
+    quantize(source, made, Options("int4", "awq", shipped_text()[:300]))
+    names = {path.name.removesuffix(".partial") for path in synced}
+    assert names >= {"settings.json", "config.json", "layer-0000.npz", "model.safetensors"}
+    assert made in synced
 
 
 def test_a_folder_with_anything_else_is_refused(source, tmp_path):

@@ -72,7 +72,7 @@ def test_stored_numbers_mean_the_values(importance):
     read = dequantize(scheme, {"values": words, "scale": scales}, rows.shape)
     np.testing.assert_array_equal(read, int4_values(rows, importance, group=32))
     pairs, codes = nvfp4_groups(rows, importance, tensor_scale=200.0)
-    scheme = Scheme("compressed-tensors", "nvfp4", 1, 16, is_packed=True)
+    scheme = Scheme("compressed-tensors", "nvfp4", 1, 16, is_packed=True, divides_by_tensor_scale=True)
     parts = {"values": pairs, "scale": codes.view(ml_dtypes.float8_e4m3fn)}
     parts["tensor_scale"] = np.array([[200.0]], np.float32)
     read = dequantize(scheme, parts, rows.shape)

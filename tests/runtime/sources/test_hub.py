@@ -39,6 +39,11 @@ def names(folder):
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
+def test_the_quantization_beside_a_config_is_fetched(hub, tmp_path):
+    hub.repositories[REPO]["hf_quant_config.json"] = b"{}"
+    assert names(resolve(f"hf://{REPO}", None, tmp_path)) == WANTED | {"hf_quant_config.json"}
+
+
 def test_a_repository_becomes_a_folder_of_what_a_model_needs(hub, tmp_path):
     moved = []
     folder = resolve(f"hf://{REPO}", None, tmp_path, lambda *progress: moved.append(progress))

@@ -18,7 +18,7 @@ from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_plan.units import GIB
 from wisp_runtime.comm.none import NO_COMM
-from wisp_runtime.errors import GpuOutOfMemory
+from wisp_runtime.errors import GpuOutOfMemory, KernelsMissing
 from wisp_runtime.ops import registry
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.protocol.device import Memory
@@ -95,7 +95,7 @@ class MockOps(CpuOps):
     def paged_attention(self, q, keys, values, batch, *, scale, window, encoding):
         return self.launch("paged_attention", *q.shape)
 
-    def persistent_kernel(self, spec, weights, rope, max_sequences):
+    def persistent_kernel(self, spec, weights, rope, max_sequences, encodings):
         return "a mock has no persistent kernel"
 
 
@@ -140,6 +140,7 @@ class MockDevice:
         log: calls of ``reserve`` and ``seal``, with the launches that ran before each.
         reserved: buffers that the ledger counts for the reserved step.
         has_memory: whether ``reserve`` succeeds.
+        has_kv_kernels: whether a quantized KV cache has its kernels.
         co_running: number of other processes that use it through MPS.
     """
 
@@ -149,11 +150,15 @@ class MockDevice:
         self.stream = FakeStream(is_late=is_late)
         self.ops = MockOps(self.stream)
         self.script, self.free_bytes = script, free_bytes
-        self.sampler, self.has_memory = None, True
+        self.sampler, self.has_memory, self.has_kv_kernels = None, True, True
         self.log, self.reserved, self.co_running = [], (), 0
 
     def require_model(self, spec, block_tokens):
         pass
+
+    def require_kv(self, kv):
+        if kv.inner.is_quantized and not self.has_kv_kernels:
+            raise KernelsMissing("the kernel quantize_kv is not compiled for mock")
 
     def memory(self):
         return Memory("cuda", "mock", self.free_bytes, self.free_bytes, 0, sm_count=4)

@@ -105,12 +105,14 @@ def column_groups(random, columns, group, is_ordered):
     return groups, {"g_idx": groups.astype(np.int32)}
 
 
-def gptq(bits, group, *, is_symmetric=True, version=1, is_ordered=False):
-    """GPTQ: words along K, ``[K, N]``; version 1 stores zero points less one."""
+def gptq(bits, group, *, is_symmetric=True, version=1, is_ordered=False, has_signs=False):
+    """GPTQ: words along K, ``[K, N]``; version 1 stores zero points less one; AutoRound's has signs."""
 
     def write(random, *shape):
         codes, middle = random.integers(0, 1 << bits, shape), 1 << (bits - 1)
         scale = scales_of(random, 1, group, shape, np.float16)
+        if has_signs:
+            scale[random.random(scale.shape) < 0.5] *= -1
         zero = np.full(scale.shape, middle) if is_symmetric else random.integers(1, 1 << bits, scale.shape)
         groups, stored = column_groups(random, shape[1], group, is_ordered)
         if not is_ordered:
@@ -189,6 +191,7 @@ FORMATS = {
     "fp8 block": (_FP8 | {"weight_block_size": [32, 32]}, fp8(32, 32, "_scale_inv")),
     "fp8 block bf16": (_FP8 | {"weight_block_size": [32, 32]}, fp8(32, 32, "_scale_inv", BF16)),
     "fp8 tensor": (_FP8, fp8(0, 0, "_scale", squeeze=True)),
+    "fp8 tensor mistral": (_FP8, fp8(0, 0, "_scale_inv", BF16, squeeze=True)),
     "ct fp8 channel": (_group("float-quantized", 8, "float", "channel"), fp8(1, 0, "_scale", BF16)),
     "ct fp8 tensor": (_group("float-quantized", 8, "float", "tensor"), fp8(0, 0, "_scale")),
     "ct fp8 block": (
@@ -211,6 +214,8 @@ FORMATS = {
     "ct mxfp4": (_group("mxfp4-pack-quantized", 4, "float", "group"), exponents(32, "_scale", "U8", "e2m1")),
     "ct mxfp8": (_group("mxfp8-quantized", 8, "float", "group"), exponents(32, "_scale", "U8")),
     "gptq": (_gptq(), gptq(4, 32)),
+    "gptq signed": (_gptq(), gptq(4, 32, has_signs=True)),
+    "gptq 8 bits signed": (_gptq(8, -1), gptq(8, 0, has_signs=True)),
     "gptq 8 bits": (_gptq(8, -1), gptq(8, 0)),
     "gptq zeros": (_gptq(sym=False), gptq(4, 32, is_symmetric=False)),
     "gptq v2 zeros": (

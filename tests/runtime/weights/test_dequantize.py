@@ -75,6 +75,22 @@ def test_two_ranks_have_half_of_each_layer(tmp_path, name, rank):
     np.testing.assert_array_equal(rows, np.concatenate(halves))
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_ranks_have_half_of_each_column(tmp_path, name, rank):
+    """Of down and output projections; in act-order a rank's columns are of any group."""
+    section, meant = write(tmp_path, name, {"down_proj": 64}, 2 * COLUMNS)
+    whole = WeightSpec(
+        "down.weight",
+        (64, 2 * COLUMNS),
+        stacked(("down_proj.weight", (64, 2 * COLUMNS))),
+        "projection",
+        shard_axis=1,
+    )
+    rows = load(tmp_path, section, shard([whole], rank, 2))
+    np.testing.assert_array_equal(rows, np.split(meant["down_proj"], 2, axis=1)[rank])
+
+
 ONE_BY_ONE = [name for name in FORMATS if not any(word in name for word in ("block", "zeros", "awq"))]
 
 
@@ -98,14 +114,14 @@ def test_the_last_block_of_rows_and_columns_may_be_short(tmp_path, name):
     np.testing.assert_array_equal(rows, meant["q_proj"])
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_a_scale_that_is_none_is_named(tmp_path, wrong):
     section, _ = write(tmp_path, "ct int8")
     tensors = load_file(tmp_path / FILE)
     tensors["k_proj.weight_scale"][3] = wrong
     save_file(tensors, tmp_path / FILE)
     with pytest.raises(
-        WeightsUnreadable, match=re.escape("k_proj.weight_scale has a scale below zero or not")
+        WeightsUnreadable, match=re.escape("k_proj.weight_scale has a scale that is not finite")
     ):
         load(tmp_path, section, [fused()])
 

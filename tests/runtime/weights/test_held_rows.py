@@ -1,8 +1,10 @@
 """Quantized layers on a device that holds them quantized: every format, fused, in chunks of every size."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from quantized_checkpoints import FORMATS, exponents, fp8, gptq, nvfp4, packed
+from quantized_checkpoints import E4M3, FORMATS, exponents, fp8, gptq, nvfp4, packed
 from safetensors.numpy import save_file
 from tiny_gguf import WIDE, write_gguf
 
@@ -34,7 +36,7 @@ class HoldingDevice:
     """A device whose buffers are numpy's and whose weights are lists of the rows that arrived."""
 
     def __init__(self, chunk_bytes):
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes, self.is_finite = chunk_bytes, True
         self.buffers = [np.empty(chunk_bytes + SLACK_BYTES + 1, np.uint8)[1:] for _ in range(3)]
 
     def weight_bytes(self, weight):
@@ -44,7 +46,7 @@ class HoldingDevice:
         return np.zeros(size_bytes, np.uint8)
 
     def weight(self, weight, storage):
-        return [None] * weight.shape[0]
+        return SimpleNamespace(numbers=weight.held.numbers, rows=[None] * weight.shape[0])
 
     def row_permutation(self, weight):
         return "plain"
@@ -57,15 +59,17 @@ class HoldingDevice:
 
     def send(self, slot, rows, destination):
         assert isinstance(rows, QuantizedRows)
+        if destination.weight.numbers == "e4m3":
+            self.is_finite &= not np.isnan(rows.codes.view(E4M3).astype(np.float32)).any()
         assert sum(0 if array is None else array.nbytes for array in rows.arrays) <= self.chunk_bytes
         for index in range(destination.shape[0]):
             row = rows[index : index + 1]
             copies = (None if array is None else array.copy() for array in row.arrays)
-            assert destination.weight[destination.first + index] is None
-            destination.weight[destination.first + index] = QuantizedRows(*copies)
+            assert destination.weight.rows[destination.first + index] is None
+            destination.weight.rows[destination.first + index] = QuantizedRows(*copies)
 
     def close(self):
-        pass
+        return self.is_finite
 
 
 def load(folder, section, writer, columns, chunk_bytes=1 << 20, layers=LAYERS):
@@ -91,7 +95,7 @@ def load(folder, section, writer, columns, chunk_bytes=1 << 20, layers=LAYERS):
 def matrix_of(held, rows):
     codes, *rest = (
         None if arrays[0] is None else np.concatenate(arrays)
-        for arrays in zip(*(row.arrays for row in rows), strict=True)
+        for arrays in zip(*(row.arrays for row in rows.rows), strict=True)
     )
     if held.bits == 4:
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
@@ -132,6 +136,27 @@ def test_every_format_is_held_without_loss(tmp_path, name, chunk_bytes):
         np.testing.assert_allclose(dequantize(held, matrix), meant, rtol=2e-7)
     else:
         assert_means(held, matrix, meant)
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize("name", ["ct fp8 channel", "fp8 tensor"])
+def test_a_weight_that_is_nan_is_named_after_all_are_stored(tmp_path, name, code):
+    section, writer = FORMATS[name]
+
+    def write(random, *shape):
+        tensors, meant = writer(random, *shape)
+        if shape[0] == LAYERS["k_proj"]:
+            tensors[".weight"].view(np.uint8)[-1, -1] = code
+        return tensors, meant
+
+    with pytest.raises(WeightsUnreadable, match=r"k_proj\.weight has a weight that is not finite"):
+        load(tmp_path, section, write, 128, 1 << 15)
+
+
+def test_a_device_that_finds_what_the_files_have_not_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(HoldingDevice, "close", lambda _: False)
+    with pytest.raises(WeightsUnreadable, match="though those in the files are finite"):
+        load(tmp_path, *FORMATS["ct fp8 channel"], 128)
 
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}

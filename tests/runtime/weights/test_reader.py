@@ -137,6 +137,7 @@ class LateCopyEngine:
         for slot in range(len(self.buffers)):
             self.wait(slot)
         self.is_closed = True
+        return True
 
 
 class SimulatedGpu(CpuOps):

@@ -1,340 +1,22 @@
-"""Forty wrong quantized checkpoints: each is refused in one message that names tensor and remedy."""
+"""Wrong quantized checkpoints: each is refused in one message that names tensor and remedy."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from copy import deepcopy
-from typing import NamedTuple
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 from quantized_checkpoints import FORMATS
 from safetensors.numpy import load_file, save_file
+from wrong_checkpoints import CASES, DOWN, Q, Wrong, section, write
 
-from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import RuntimeFailure
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "vocab_size": 40,
-    "tie_word_embeddings": True,
-}
-LAYER = "model.layers.0"
-DOWN, Q, K = f"{LAYER}.mlp.down_proj", f"{LAYER}.self_attn.q_proj", f"{LAYER}.self_attn.k_proj"
-Change = Callable[[dict, dict], object]
-
-
-class Wrong(NamedTuple):
-    """A wrong checkpoint.
-
-    Attributes:
-        name: sentence about it.
-        form: format that it is made from.
-        change: function that spoils its section of config.json and its tensors.
-        said: message, after the reason and the folder.
-    """
-
-    name: str
-    form: str
-    change: Change
-    said: str
-
-
-def section(**changed) -> Change:
-    return lambda config, _: config.update(changed)
-
-
-def group(**changed) -> Change:
-    return lambda config, _: config["config_groups"]["group_0"]["weights"].update(changed)
-
-
-def drop(*names) -> Change:
-    return lambda _, tensors: [tensors.pop(name) for name in names]
-
-
-def put(name, index, value) -> Change:
-    def change(_, tensors):
-        tensors[name][index] = value
-
-    return change
-
-
-def recast(name, dtype) -> Change:
-    def change(_, tensors):
-        tensors[name] = tensors[name].astype(dtype)
-
-    return change
-
-
-def narrowed(name) -> Change:
-    def change(_, tensors):
-        tensors[name] = np.ascontiguousarray(tensors[name][:, :-1])
-
-    return change
-
-
-CHOOSE = "Choose another checkpoint of the model."
-NOT_READ = f"a format that is not read; docs/checkpoints.md lists those that are. {CHOOSE}"
-CONFIG_REMEDY = "Take config.json from the model's own repository."
-AGAIN = "Download config.json and the weights again, from the same revision."
-DAMAGED = "The file is damaged: download it again."
-MISMATCH = "the checkpoint does not match config.json (LlamaForCausalLM):"
-KEY = "config.json: quantization_config."
-FILE = "model.safetensors: "
-
-CASES = [
-    # config.json
-    Wrong(
-        "unknown method",
-        "gptq",
-        section(quant_method="bitsandbytes"),
-        f"{KEY}quant_method is bitsandbytes, {NOT_READ}",
-    ),
-    Wrong(
-        "no method",
-        "gptq",
-        section(quant_method=None),
-        f"{KEY}quant_method is None; expected a string. {CONFIG_REMEDY}",
-    ),
-    Wrong(
-        "unknown format",
-        "ct int4",
-        section(format="marlin-24"),
-        f"{KEY}config_groups.group_0.format is marlin-24 with 4 bits of type int, {NOT_READ}",
-    ),
-    Wrong(
-        "3 bits",
-        "ct int4",
-        group(num_bits=3),
-        f"{KEY}config_groups.group_0.format is pack-quantized with 3 bits of type int, {NOT_READ}",
-    ),
-    Wrong(
-        "unknown strategy",
-        "ct fp8 channel",
-        group(strategy="attn_head"),
-        f"{KEY}config_groups.group_0.weights.strategy is attn_head, {NOT_READ}",
-    ),
-    Wrong(
-        "sparse",
-        "ct int8",
-        section(sparsity_config={"format": "sparse-24-bitmask"}),
-        f"{KEY}sparsity_config.format is sparse-24-bitmask, {NOT_READ}",
-    ),
-    Wrong(
-        "no groups of layers",
-        "ct int8",
-        section(config_groups={}),
-        f"{KEY}config_groups is {{}}; expected an object of groups of layers. {CONFIG_REMEDY}",
-    ),
-    Wrong(
-        "a group of 100",
-        "gptq",
-        section(group_size=100),
-        f"{KEY}group_size is 100; expected a multiple of 16 from 16 to 1024, or -1. {CONFIG_REMEDY}",
-    ),
-    Wrong(
-        "a layout of gptq that is not read",
-        "gptq",
-        section(checkpoint_format="marlin"),
-        f"{KEY}checkpoint_format is marlin, {NOT_READ}",
-    ),
-    Wrong("awq's gemv", "awq", section(version="gemv"), f"{KEY}version is gemv, {NOT_READ}"),
-    Wrong(
-        "an unknown algorithm",
-        "modelopt fp8",
-        section(quant_algo="INT4_AWQ"),
-        f"{KEY}quant_algo is INT4_AWQ, {NOT_READ}",
-    ),
-    Wrong(
-        "a block of one number",
-        "fp8 block",
-        section(weight_block_size=[128]),
-        f"{KEY}weight_block_size is [128]; expected two whole numbers from 1 to 1024. {CONFIG_REMEDY}",
-    ),
-    Wrong("fp4 experts", "fp8 block", section(expert_dtype="fp4"), f"{KEY}expert_dtype is fp4, {NOT_READ}"),
-    Wrong(
-        "a regex without end",
-        "ct int8",
-        section(ignore=["re:(a+)+"]),
-        f"{KEY}ignore has re:(a+)+, a regex with a repeat inside of a repeat. {CONFIG_REMEDY}",
-    ),
-    Wrong(
-        "a list of layers that is none",
-        "fp8 tensor",
-        section(modules_to_not_convert="lm_head"),
-        f"{KEY}modules_to_not_convert is 'lm_head'; expected a list. {CONFIG_REMEDY}",
-    ),
-    # tensors that are there
-    Wrong(
-        "a scale is missing",
-        "ct fp8 channel",
-        drop(f"{DOWN}.weight_scale"),
-        f"{MISMATCH} 1 tensor is missing: {DOWN}.weight_scale. {AGAIN}",
-    ),
-    Wrong(
-        "values are missing",
-        "ct int4",
-        drop(f"{DOWN}.weight_packed"),
-        f"{MISMATCH} 1 tensor is missing: {DOWN}.weight_packed. {AGAIN}",
-    ),
-    Wrong(
-        "zero points are missing",
-        "awq",
-        drop(f"{DOWN}.qzeros"),
-        f"{MISMATCH} 1 tensor is missing: {DOWN}.qzeros. {AGAIN}",
-    ),
-    Wrong(
-        "act-order without g_idx",
-        "gptq ordered",
-        drop(f"{DOWN}.g_idx"),
-        f"{MISMATCH} 1 tensor is missing: {DOWN}.g_idx. {AGAIN}",
-    ),
-    Wrong(
-        "a tensor's scale is missing",
-        "ct nvfp4",
-        drop(f"{DOWN}.weight_global_scale"),
-        f"{MISMATCH} 1 tensor is missing: {DOWN}.weight_global_scale. {AGAIN}",
-    ),
-    Wrong(
-        "a section is missing",
-        "gptq",
-        lambda config, _: config.clear(),
-        f"{Q}.qweight is quantized, but config.json has no quantization_config that says so of its "
-        "layer. Take config.json from the same repository as the weights.",
-    ),
-    Wrong(
-        "an ignored layer is quantized",
-        "ct int4",
-        section(ignore=[DOWN]),
-        f"{DOWN}.weight_packed is quantized, but config.json has no quantization_config that says "
-        "so of its layer. Take config.json from the same repository as the weights.",
-    ),
-    Wrong(
-        "Q and K are stored unlike",
-        "gptq",
-        section(dynamic={"-:.*k_proj": {}}),
-        f"{K}.weight is stored unquantized, and {Q}.weight, which is computed together with it, as "
-        "gptq int4. Choose a checkpoint that stores both alike.",
-    ),
-    # shapes and dtypes
-    Wrong(
-        "another group",
-        "ct int4",
-        group(group_size=16),
-        f"{MISMATCH} 7 tensors differ: {Q}.weight_scale is [64, 2], must be [64, 4], "
-        f"{K}.weight_scale is [32, 2], must be [32, 4], {LAYER}.self_attn.v_proj.weight_scale is "
-        f"[32, 2], must be [32, 4], {LAYER}.self_attn.o_proj.weight_scale is [64, 2], must be [64, "
-        f"4], and 3 more. {AGAIN}",
-    ),
-    Wrong(
-        "columns that no group divides",
-        "ct int4",
-        group(group_size=64),
-        f"{DOWN}.weight has 96 columns, which do not split into the groups of 64 that "
-        "quantization_config says share a scale. Choose a checkpoint whose groups divide them.",
-    ),
-    Wrong(
-        "values of another dtype",
-        "ct fp8 channel",
-        recast(f"{DOWN}.weight", np.int8),
-        f"{MISMATCH} 1 tensor differs: {DOWN}.weight is I8, must be F8_E4M3. {AGAIN}",
-    ),
-    Wrong(
-        "scales of another dtype",
-        "ct int8",
-        recast(f"{DOWN}.weight_scale", np.int32),
-        f"{MISMATCH} 1 tensor differs: {DOWN}.weight_scale is I32, must be F32 or BF16 or F16. {AGAIN}",
-    ),
-    Wrong(
-        "too few columns",
-        "ct int4",
-        narrowed(f"{DOWN}.weight_packed"),
-        f"{MISMATCH} 1 tensor differs: {DOWN}.weight_packed is [64, 11], must be [64, 12]. {AGAIN}",
-    ),
-    Wrong(
-        "too few groups",
-        "ct nvfp4",
-        narrowed(f"{DOWN}.weight_scale"),
-        f"{MISMATCH} 1 tensor differs: {DOWN}.weight_scale is [64, 5], must be [64, 6]. {AGAIN}",
-    ),
-    Wrong(
-        "weight_shape disagrees",
-        "ct int4",
-        put(f"{DOWN}.weight_shape", 0, 63),
-        f"{FILE}{DOWN}.weight_shape says [63, 96], but {DOWN}.weight must be [64, 96]. {AGAIN}",
-    ),
-    # values
-    Wrong(
-        "a scale that is NaN",
-        "ct int8",
-        put(f"{DOWN}.weight_scale", (3, 0), np.nan),
-        f"{FILE}{DOWN}.weight_scale has a scale below zero or not finite. {DAMAGED}",
-    ),
-    Wrong(
-        "a scale below zero",
-        "gptq",
-        put(f"{DOWN}.scales", (1, 5), -0.5),
-        f"{FILE}{DOWN}.scales has a scale below zero or not finite. {DAMAGED}",
-    ),
-    Wrong(
-        "an endless scale",
-        "fp8 block",
-        put(f"{DOWN}.weight_scale_inv", (1, 1), np.inf),
-        f"{FILE}{DOWN}.weight_scale_inv has a scale below zero or not finite. {DAMAGED}",
-    ),
-    Wrong(
-        "an exponent that is NaN",
-        "ct mxfp4",
-        put(f"{DOWN}.weight_scale", (3, 1), 255),
-        f"{FILE}{DOWN}.weight_scale has a scale of 255, which is no power of two but NaN. {DAMAGED}",
-    ),
-    Wrong(
-        "a tensor's scale of zero",
-        "ct nvfp4",
-        put(f"{DOWN}.weight_global_scale", 0, 0.0),
-        f"{FILE}{DOWN}.weight_global_scale has a scale of zero for a whole tensor. {DAMAGED}",
-    ),
-    Wrong(
-        "a group that is not there",
-        "gptq ordered",
-        put(f"{DOWN}.g_idx", 7, 3),
-        f"{FILE}{DOWN}.g_idx has the group 3, but there are 3, of 32 columns. {DAMAGED}",
-    ),
-    Wrong(
-        "groups of unlike sizes",
-        "ct int4 ordered",
-        put(f"{DOWN}.weight_g_idx", slice(0, 90), 1),
-        f"{FILE}{DOWN}.weight_g_idx has groups of other sizes than 32 columns. {DAMAGED}",
-    ),
-]
-
-
-def write(folder, wrong):
-    """Write the checkpoint of a case."""
-    base, writer = FORMATS[wrong.form]
-    stated, random, tensors = deepcopy(base), np.random.default_rng(1), {}
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    for tensor in expected_tensors(read_spec(folder)):
-        if tensor.role == "projection":
-            layer = tensor.name.removesuffix(".weight")
-            made, _ = writer(random, *tensor.shape)
-            tensors |= {layer + suffix: values for suffix, values in made.items()}
-        else:
-            tensors[tensor.name] = random.standard_normal(tensor.shape).astype(np.float32)
-    wrong.change(stated, tensors)
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(
-        json.dumps(CONFIG | ({"quantization_config": stated} if stated else {}))
-    )
+GENERATOR = Path(__file__).resolve().parents[2] / "bench/pages/refusals.py"
 
 
 @pytest.mark.parametrize("wrong", CASES, ids=lambda wrong: wrong.name)
@@ -343,6 +25,12 @@ def test_a_wrong_checkpoint_is_refused_in_words(tmp_path, wrong):
     with pytest.raises(RuntimeFailure) as refusal:
         load_model(tmp_path, read_spec(tmp_path), CpuOps(threads=1))
     assert refusal.value.message.replace(f"{tmp_path}/", "").replace(f"{tmp_path}: ", "") == wrong.said
+
+
+def test_the_page_of_refusals_lists_these():
+    """Stale? ``python tests/bench/pages/refusals.py``."""
+    generator = runpy.run_path(str(GENERATOR))
+    assert generator["PAGE"].read_text() == generator["page"]()
 
 
 def test_shards_that_overlap_are_refused(tmp_path):
@@ -380,4 +68,24 @@ def test_a_file_that_ends_early_is_refused(tmp_path, missing):
 def test_without_a_change_each_form_is_read(tmp_path, form):
     """So the cases above fail by their change alone."""
     write(tmp_path, Wrong("right", form, section(), ""))
+    load_model(tmp_path, read_spec(tmp_path), CpuOps(threads=1))
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "values"),
+    [  # as published checkpoints have them
+        ("gptq", "bias", np.zeros(64, np.float16)),  # AutoGPTQ
+        ("awq symmetric", "qzeros", np.full((3, 8), 0x88888888, np.uint32).view(np.int32)),  # AutoRound
+        ("ct int8", "weight_zero_point", np.zeros((64, 1), np.int8)),
+        ("ct int4", "weight_g_idx", np.full(96, -1, np.int32)),
+        ("ct nvfp4", "input_global_scale", np.ones(1, np.float32)),
+        ("ct fp8 tensor", "input_scale", np.ones(1, np.float32)),
+        ("fp8 tensor", "activation_scale", np.ones((), np.float32)),
+        ("modelopt fp8", "k_scale", np.ones((), np.float32)),
+        ("modelopt nvfp4", "weight_quantizer._double_scale", np.ones((), np.float32)),
+        ("modelopt nvfp4", "pre_quant_scale", np.ones(96, np.float16)),
+    ],
+)
+def test_tensors_that_change_nothing_are_no_reason_to_refuse(tmp_path, form, suffix, values):
+    write(tmp_path, Wrong("right", form, lambda _, tensors: tensors.update({f"{DOWN}.{suffix}": values}), ""))
     load_model(tmp_path, read_spec(tmp_path), CpuOps(threads=1))

@@ -10,8 +10,8 @@
 #pragma once
 
 #include "../compute.cuh"
+#include "fp8_kv.cuh"
 #include "new_heads.cuh"
-#include "paged_kv.cuh"
 
 // Partial results of two channels: sums of V, the maximum, and the softmax's weight.
 struct Combined {
@@ -63,7 +63,13 @@ class Attention {
   }
 
  private:
+  using Operands = typename Cache::Operands;
   static constexpr int kPairs = kHeadSize / 2;
+
+  // K or V of the work tile's newest token.
+  __device__ __forceinline__ const typename Cache::Element* newest(int vector) const {
+    return reinterpret_cast<const typename Cache::Element*>(heads_ + vector * kHeadRow);
+  }
 
   __device__ __forceinline__ bf16* other_heads() const {
     return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_;
@@ -83,9 +89,10 @@ class Attention {
     Queries<kHeadSize, 1> queries;
 #pragma unroll
     for (int i = 0; i < kHeadSize / 8; i++) {
-      const bf16* from = heads_ + lane / 4 * kHeadRow + i * 8 + lane % 4 * 2;
-      queries[0][i / 2][i % 2] = lane / 4 < kGroup ? *reinterpret_cast<const uint32_t*>(from) : 0u;
+      const bf16* from = heads_ + lane / 4 * kHeadRow + Cache::query_channel(i);
+      queries[0][i / 2][i % 2] = lane / 4 < kGroup ? Operands::query(*reinterpret_cast<const uint32_t*>(from)) : 0u;
     }
+    const float scale = args_.scale * Cache::key_scale(compute_.weights);
     Gathered<kHeadSize, 1> all;
 #pragma unroll 1
     for (int t = warpgroup; t < work.tiles; t += 2) {
@@ -93,10 +100,9 @@ class Attention {
         if (t / 2 % 4 != warp % 4) return;
         const int tile = work.first_tile + t;
         if ((tile + 1) * kTileTokens >= work.end) {
-          Cache::add_newest(stage, work.end - 1 - tile * kTileTokens, heads_ + kGroup * kHeadRow,
-                            heads_ + (kGroup + 1) * kHeadRow);
+          Cache::add_newest(stage, work.end - 1 - tile * kTileTokens, newest(kGroup), newest(kGroup + 1));
         }
-        attend<kHeadSize, 1>(all, typename Cache::Rows(stage), tile, queries, args_.scale, work);
+        attend<kHeadSize, 1, Operands>(all, typename Cache::Rows(stage), tile, queries, scale, work);
       });
       if (t / 2 % 4 == warp % 4) prepare_next();
     }
@@ -119,8 +125,8 @@ class Attention {
         float* to = sums_ + (warp * kGroup + head) * kSumRow;
 #pragma unroll
         for (int i = 0; i < kHeadSize / 16; i++) {
-          to[i * 16 + lane / 4] = all.sums[0][i][e];
-          to[i * 16 + lane / 4 + 8] = all.sums[0][i][e + 2];
+          to[i * 16 + Cache::channel_of(lane / 4)] = all.sums[0][i][e];
+          to[i * 16 + Cache::channel_of(lane / 4 + 8)] = all.sums[0][i][e + 2];
         }
         if (lane / 4 == 0) stats_[warp * kGroup + head] = make_float2(all.highest[0][e], weight);
       }
@@ -178,7 +184,7 @@ class Attention {
   }
 
   __device__ __forceinline__ void write(const WorkTile& work, int head, int c, const Combined& all) {
-    const float inverse = 1.f / all.weight;
+    const float inverse = Cache::value_scale(compute_.weights) / all.weight;
     const int64_t row = static_cast<int64_t>(work.sequence) * kQueryRows;
     *reinterpret_cast<uint32_t*>(args_.attended + row + (work.head * kGroup + head) * kHeadSize + c) =
         Activations::pack(all.sum.x * inverse, all.sum.y * inverse);

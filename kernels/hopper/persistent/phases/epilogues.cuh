@@ -27,6 +27,7 @@ struct StorePreRopeQkv : Epilogue {
     const RowScales<G> row_scales(c, range.first * kTileM + c.warpgroup * 8 + c.lane() / 4);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
+    c.begin_row_scales();
     multiply<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.wait_for_row_scales();
@@ -69,6 +70,7 @@ struct AddToResidual : Epilogue {
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
     constexpr int kMBlocks = G::kMBlocks;
+    constexpr float kUnit = G::kReadsGated ? G::Format::Activations::kGatedUnit : 1.f;
     static_assert(kMBlocks == kResidualMBlocks && G::kSplitsK && G::kRows == kHidden,
                   "the rows that a thread has of the residual");
     // Loaded before the barrier: a miss behind a full pipeline takes microseconds.
@@ -90,7 +92,7 @@ struct AddToResidual : Epilogue {
         if (tile / kBlockTiles == m) {
 #pragma unroll
           for (int i = 0; i < Compute::kGroups; i++) {
-            if (i == g) c.residual[m][i] += sum * row_scales.values[m] + bias[m];
+            if (i == g) c.residual[m][i] += sum * (row_scales.values[m] / kUnit) + bias[m];
           }
         }
       }
@@ -109,6 +111,7 @@ struct SwiGlu : Epilogue {
   static __device__ __forceinline__ void run(Compute& c) {
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     bool has_scales = false;
+    c.begin_row_scales();
     each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles,
                         const RowScales<G>& gate_scales, const RowScales<G>& up_scales) {
       if (!has_scales) c.wait_for_row_scales();
@@ -125,7 +128,7 @@ struct SwiGlu : Epilogue {
           const float gate = all.top[g] * (gate_scales.of_tile(tile) * scale) + gate_bias;
           const float up = all.bottom[g] * (up_scales.of_tile(tile) * scale) + up_bias;
           c.args.gated[static_cast<int64_t>(c.token(g)) * kMlp + column] =
-              Activations::round(gate / (1.f + __expf(-gate)) * up);
+              Activations::round(gate / (1.f + __expf(-gate)) * up * Activations::kGatedUnit);
         }
       });
     });
@@ -141,6 +144,7 @@ struct StoreLogits : Epilogue {
   static __device__ __forceinline__ void run(Compute& c) {
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     bool has_scales = false;
+    c.begin_row_scales();
     each_pass<G>(c, [&](int first, float (&sums)[G::kMBlocks][Compute::kN / 2], int tiles, const RowScales<G>& upper,
                         const RowScales<G>& lower) {
       if (!has_scales) c.wait_for_row_scales();

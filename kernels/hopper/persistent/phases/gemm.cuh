@@ -6,6 +6,9 @@
 // turn; else each has rows of its own, and its peer in the other CTA the same.
 #pragma once
 
+#include <type_traits>
+
+#include "../activation_types.cuh"
 #include "../hang_detector.cuh"
 #include "../shared_storage.cuh"
 #include "copy/async_copy.cuh"
@@ -20,6 +23,7 @@ template <int kRowCount, int kInputCount, int kMBlockCount, bool kIsSplit>
 struct GemmShape {
   static constexpr int kRows = kRowCount, kInputs = kInputCount, kMBlocks = kMBlockCount;
   static constexpr bool kSplitsK = kIsSplit;
+  static constexpr bool kReadsGated = false;  // activations are times kGatedUnit
 };
 
 // 16-row tiles [first, first + count) of a GEMM, which a warpgroup has with its peer or with all four of its cluster.
@@ -54,6 +58,7 @@ struct Gemm : Phase, Operands {
   static constexpr int kTileBytes = Format::kTileBytes, kStageBytes = kBlockTiles * kTileBytes;
   static constexpr int kActivationStages = kParts;
   static constexpr bool kHasBlockScales = Format::kHasBlockScales;
+  static constexpr bool kReadsF16 = !std::is_same<typename Format::Activations, Bf16Activations>::value;
   static constexpr int kKStep = kSplitsK ? 2 : 1;  // of two blocks of K, the other warpgroup takes one
   static_assert(Format::kBlockK % 64 == 0 && kTileBytes % 16 == 0,
                 "tiles are copied in 16 bytes, activations in 64 columns");

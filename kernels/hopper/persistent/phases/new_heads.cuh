@@ -18,12 +18,14 @@ __device__ __forceinline__ int row_of_channel(int c) {
 
 template <class Cache>
 struct NewHeads {
+  using Element = typename Cache::Element;
   static constexpr int kPairs = kHeadSize / 2, kHeadRow = kHeadSize + 8;
   const Args& args;
   const LayerWeights& weights;
   int layer, phase;
 
-  // Of a work tile: the group's Q, and of a sequence's last split K and V too. `heads`: [group + 2][kHeadRow].
+  // Of a work tile: the group's Q, and of a sequence's last split K and V too, as the cache has them. `heads`:
+  // [group + 2][kHeadRow].
   __device__ __forceinline__ void prepare(const WorkTile& work, int sequences, const HangDetector& detector,
                                           bf16* heads) const {
     const int lane = threadIdx.x % 32, position = args.positions[work.sequence];
@@ -90,15 +92,25 @@ struct NewHeads {
   __device__ __forceinline__ void store(const WorkTile& work, int vector, const float (&low)[kPairs / 32],
                                         const float (&high)[kPairs / 32], bf16* heads) const {
     const int lane = threadIdx.x % 32;
+    bf16* const query = heads + vector * kHeadRow;
+    if (vector < kGroup) {
+#pragma unroll
+      for (int i = 0; i < kPairs / 32; i++) {
+        const int c = lane + 32 * i;
+        query[c] = __float2bfloat16(low[i]), query[c + kPairs] = __float2bfloat16(high[i]);
+      }
+      return;
+    }
     const int64_t slot = args.slots[work.sequence];
-    bf16* cached = Cache::row_of(args, vector == kGroup, layer, work.head, slot);
-    const bool is_cached = vector >= kGroup && slot >= 0;
+    Element* const cached = Cache::template row_of<Element>(args, vector == kGroup, layer, work.head, slot);
+    Element* const row = reinterpret_cast<Element*>(query);
+    const typename Cache::Encoder encode(weights, vector == kGroup);
 #pragma unroll
     for (int i = 0; i < kPairs / 32; i++) {
-      const bf16 a = __float2bfloat16(low[i]), b = __float2bfloat16(high[i]);
+      const Element a = encode(__float2bfloat16(low[i])), b = encode(__float2bfloat16(high[i]));
       const int c = lane + 32 * i;
-      heads[vector * kHeadRow + c] = a, heads[vector * kHeadRow + c + kPairs] = b;
-      if (is_cached) cached[c] = a, cached[c + kPairs] = b;
+      row[c] = a, row[c + kPairs] = b;
+      if (slot >= 0) cached[c] = a, cached[c + kPairs] = b;
     }
   }
 };

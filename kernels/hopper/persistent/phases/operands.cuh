@@ -32,6 +32,7 @@ struct GateUp : GemmShape<2 * kMlp, kHidden, 4, false> {
 };
 struct Down : GemmShape<kHidden, kMlp, kResidualMBlocks, true> {
   static constexpr PhaseKind kTraceKind = kDown;
+  static constexpr bool kReadsGated = true;
   static constexpr bool kHasBias = kHasMlpBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.down; }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return layer.down_bias; }

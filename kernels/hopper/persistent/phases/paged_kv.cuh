@@ -1,6 +1,14 @@
-// paged_kv.cuh: a cache of keys and values in blocks, [L, P, Hkv, Tb, Dh] bf16, streamed in tiles of 16 tokens.
+// paged_kv.cuh: a cache of keys and values in blocks, [L, P, Hkv, Tb, Dh], streamed in tiles of 16 tokens: of bf16
+// here, of a quantized format in a file of its own.
 //
-// A tile in a stage is K, then V, in boxes of 64 channels with the 128-byte swizzle.
+// A cache derives from PagedTiles and has
+//   Element, kTileBytes         of a row; K and V of a tile in a stage
+//   copy_tile(stream, to, row)  a tile from a row of the cache on, completing on stream.barrier()
+//   Encoder                     a channel of the newest token's K or V as an Element
+//   add_newest(stage, …)        the newest token's Elements into their tile
+//   Rows, Operands              of decode_tile.cuh
+//   query_channel(i), channel_of(row)   in the order of Operands
+//   key_scale, value_scale      of a layer, which multiply what is stored
 #pragma once
 
 #include "copy/async_copy.cuh"
@@ -26,10 +34,8 @@ struct SwizzledRows {
   }
 };
 
-struct PagedKv {
-  static constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64, kTileBytes = 2 * kBoxes * kBoxBytes;
-  using Rows = SwizzledRows;
-
+template <class Cache>
+struct PagedTiles {
   // A warpgroup's tiles of a block's work tiles, each in a stage.
   template <class Stream, class Scheduler>
   static __device__ __forceinline__ void stream_tiles(Stream& stream, const Scheduler& scheduler) {
@@ -51,14 +57,8 @@ struct PagedKv {
 #pragma unroll 1
         for (int i = 0; i < min(32, tiles - base); i++) {
           const int from = __shfl_sync(kWholeWarp, row, i);
-          const uint32_t to = stream.acquire(kTileBytes), barrier = stream.barrier();
-          if (lane == 0) {
-#pragma unroll
-            for (int box = 0; box < kBoxes; box++) {
-              tma_load_2d(to + box * kBoxBytes, stream.keys, box * 64, from, barrier, kEvictFirst);
-              tma_load_2d(to + (kBoxes + box) * kBoxBytes, stream.values, box * 64, from, barrier, kEvictFirst);
-            }
-          }
+          const uint32_t to = stream.acquire(Cache::kTileBytes);
+          if (lane == 0) Cache::copy_tile(stream, to, from);
           stream.commit();
         }
       }
@@ -66,12 +66,45 @@ struct PagedKv {
   }
 
   // Where the newest token's K or V of a head goes in the cache.
-  static __device__ __forceinline__ bf16* row_of(const Args& args, bool is_key, int layer, int head, int64_t slot) {
+  template <class Element>
+  static __device__ __forceinline__ Element* row_of(const Args& args, bool is_key, int layer, int head, int64_t slot) {
     const int64_t tokens = args.block_tokens;
     const int64_t block = static_cast<int64_t>(layer) * args.kv_blocks + slot / tokens;
     const int64_t row = (block * kKvHeads + head) * tokens + slot % tokens;
-    return (is_key ? args.keys : args.values) + row * kHeadSize;
+    return static_cast<Element*>(is_key ? args.keys : args.values) + row * kHeadSize;
   }
+};
+
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+// K, then V, in boxes of 64 channels with the 128-byte swizzle.
+struct PagedKv : PagedTiles<PagedKv> {
+  static constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64, kTileBytes = 2 * kBoxes * kBoxBytes;
+  using Element = bf16;
+  using Rows = SwizzledRows;
+  using Operands = Bf16Operands;
+
+  template <class Stream>
+  static __device__ __forceinline__ void copy_tile(Stream& stream, uint32_t to, int row) {
+#pragma unroll
+    for (int box = 0; box < kBoxes; box++) {
+      tma_load_2d(to + box * kBoxBytes, stream.keys, box * 64, row, stream.barrier(), kEvictFirst);
+      tma_load_2d(to + (kBoxes + box) * kBoxBytes, stream.values, box * 64, row, stream.barrier(), kEvictFirst);
+    }
+  }
+
+  struct Encoder {
+    __device__ __forceinline__ Encoder(const LayerWeights& layer, bool is_key) {}
+    __device__ __forceinline__ bf16 operator()(bf16 x) const { return x; }
+  };
+  static __device__ __forceinline__ float key_scale(const LayerWeights& layer) { return 1.f; }
+  static __device__ __forceinline__ float value_scale(const LayerWeights& layer) { return 1.f; }
+
+  // The first channel of a lane's i-th pair of an operand, and that of a row of 16 of its sums.
+  static __device__ __forceinline__ int query_channel(int i) { return i * 8 + threadIdx.x % 4 * 2; }
+  static __device__ __forceinline__ int channel_of(int row) { return row; }
 
   // The tile that holds the sequence's last token was copied before that token was there; what lies beyond is
   // undefined, NaN too, and no score keeps a NaN of V out of a sum. By one warp.
@@ -82,10 +115,10 @@ struct PagedKv {
       const int c = 2 * i;
       const uint32_t key_word = *reinterpret_cast<const uint32_t*>(key + c);
       const uint32_t value_word = *reinterpret_cast<const uint32_t*>(value + c);
-      store_word(stage + byte_of(newest, c), key_word);
-      store_word(values + byte_of(newest, c), value_word);
+      store_shared(stage + byte_of(newest, c), key_word);
+      store_shared(values + byte_of(newest, c), value_word);
 #pragma unroll 1
-      for (int row = newest + 1; row < kTileTokens; row++) store_word(values + byte_of(row, c), 0u);
+      for (int row = newest + 1; row < kTileTokens; row++) store_shared(values + byte_of(row, c), 0u);
     }
     fence_async_shared();  // the copy engine writes here next
     __syncwarp();
@@ -95,8 +128,5 @@ struct PagedKv {
   // Byte of channel c of row r of a tile's K, or of its V.
   static __device__ __forceinline__ int byte_of(int r, int c) {
     return c / 64 * (kTileTokens * 128) + r * 128 + ((c % 64 / 8) ^ (r % 8)) * 16 + c % 8 * 2;
-  }
-  static __device__ __forceinline__ void store_word(uint32_t to, uint32_t word) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
   }
 };

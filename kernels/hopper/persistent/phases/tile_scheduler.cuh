@@ -1,13 +1,15 @@
 // tile_scheduler.cuh: the splits of sequences that a block attends to.
 //
-// A sequence is split by its context alone, so that a request's sums never depend on the batch: splits of 1,024 tokens,
-// or kMaxSplits longer ones. A work tile is a split for one KV head; blocks have equal runs of them.
+// A sequence has splits of 1,024 tokens, or kMaxSplits longer ones: by its context alone, so that a request's sums
+// never depend on the batch. With few sequences the host allows more, `parallel_splits`, of 128 tokens or more. A work
+// tile is a split for one KV head; blocks have equal runs of them.
 #pragma once
 
 #include "../model.cuh"
 #include "attention/decode_tile.cuh"
 
-constexpr int kSplitTiles = 64;  // KV tiles of 16 tokens of a split
+constexpr int kSplitTiles = 64;    // KV tiles of 16 tokens of a split
+constexpr int kMinSplitTiles = 8;  // of a split where blocks are left over: one for each warp
 
 struct WorkTile {
   int sequence, head, split, splits;
@@ -20,6 +22,11 @@ struct WorkTile {
 
 __device__ __forceinline__ int tiles_seen(int context, int window) {
   return (context + kTileTokens - 1) / kTileTokens - max(0, context - window) / kTileTokens;
+}
+
+__device__ __forceinline__ int splits_of(int tiles, int parallel_splits) {
+  const int needed = (tiles + kSplitTiles - 1) / kSplitTiles, useful = (tiles + kMinSplitTiles - 1) / kMinSplitTiles;
+  return min(kMaxSplits, max(needed, min(useful, parallel_splits)));
 }
 
 // The step's splits, and this block's work tiles [begin, end); in shared memory.
@@ -35,7 +42,7 @@ struct TileScheduler {
 #pragma unroll
     for (int base = 0; base < N; base += 32) {
       const int sequence = base + lane, context = sequence < args.sequences ? args.contexts[sequence] : 0;
-      const int splits = min(kMaxSplits, (tiles_seen(context, args.window) + kSplitTiles - 1) / kSplitTiles);
+      const int splits = splits_of(tiles_seen(context, args.window), args.parallel_splits);
       int sum = splits;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {

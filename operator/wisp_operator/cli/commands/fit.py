@@ -148,7 +148,7 @@ def _caution(card: Card) -> str:
     """Caution about a card on which no model has run; empty for others."""
     major, minor = card.capability
     if card.support == "refused":
-        lack = "" if card.has_bf16 else ", which has no bf16: quantized weights are multiplied in it too"
+        lack = "" if card.has_bf16 else ", which has no bf16 (activations are bf16, whatever the weights are)"
         return (
             f"The runtime refuses the {card.name}: there are no kernels for compute capability "
             f"{major}.{minor}{lack}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
@@ -192,8 +192,9 @@ def _require_target(target: str) -> None:
 
 
 def _name(uri: str) -> str:
-    """A name for a model that has none, from the end of where it lies."""
-    return re.sub(r"[^a-z0-9]+", "-", uri.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40] or "model"
+    """Name of a model that has none: the end of its URI, of a GGUF file without the suffix."""
+    end = uri.rstrip("/").rpartition("/")[2].removesuffix(SUFFIX)
+    return re.sub(r"[^a-z0-9]+", "-", end.lower()).strip("-")[:40] or "model"
 
 
 def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:

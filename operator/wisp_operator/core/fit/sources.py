@@ -100,7 +100,7 @@ class HubRepository:
                 f"hf://{self.name} has no config.json, so it is not a model Wisp can run."
             ) from error
         try:
-            return parse_config_text(text, f"hf://{self.name}")
+            return parse_config_text(text, f"hf://{self.name}", self._read_beside)
         except ConfigDamaged as error:  # perhaps of the hub's answer alone
             raise SourceError(error.message) from error
 
@@ -111,6 +111,12 @@ class HubRepository:
         except FileNotFoundError:
             index = None
         return read_tensor_index(self._open, index)
+
+    def _read_beside(self, file: str) -> bytes | None:
+        try:
+            return self._read_text(file, MAX_CONFIG_BYTES)
+        except FileNotFoundError:
+            return None
 
     def _read_text(self, file: str, limit_bytes: int) -> bytes:
         """Read a file, of a longer one a byte more than the limit: its parser refuses it."""

@@ -130,6 +130,7 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         kv_dtype=runtime.kv_cache_dtype,
         kv_bf16_layers=runtime.kv_cache_bf16_layers,
         kv_dtypes_available=(BF16,) if runtime.deterministic else None,
+        deterministic=runtime.deterministic,
         device=device.kind,
     )
     return verdict.check(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH
 from wisp_plan.memory.buffers.widths import widest
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.attention import AttentionSpec
@@ -60,6 +61,9 @@ def prefill_attention(
 ) -> tuple[Buffer, ...]:
     """Return the work tiles of the largest step, and the partial results of split ones.
 
+    Those over a quantized cache have a buffer of their own, as both kinds of layers may be in a model; there
+    every sequence may be a round of its own.
+
     Args:
         tiles: the kernels' tiles, ascending by head size.
     """
@@ -67,17 +71,22 @@ def prefill_attention(
     if not mixers:
         return ()
     chosen = [prefill_tile(tiles, mixer.head_size) for mixer in mixers]
-    counts = (
-        max_work_tiles(
-            *(step.max_tokens, step.max_sequences, tile.rows),
-            group=mixer.heads // mixer.kv_heads,
-            kv_heads=mixer.kv_heads,
-            sm_count=step.sm_count,
+
+    def count(rounds: int) -> int:
+        return max(
+            max_work_tiles(
+                *(step.max_tokens, step.max_sequences, tile.rows),
+                group=mixer.heads // mixer.kv_heads,
+                kv_heads=mixer.kv_heads,
+                sm_count=step.sm_count,
+                rounds=rounds,
+            )
+            for mixer, tile in zip(mixers, chosen, strict=True)
         )
-        for mixer, tile in zip(mixers, chosen, strict=True)
-    )
+
     elements = max(tile.rows * (tile.head_size + 2) for tile in chosen)
-    return work_tiles(max(counts)), *prefill_partials(elements, step.sm_count)
+    in_rounds = (work_tiles(count(step.max_sequences), KV_SCRATCH),) if step.kv.inner.is_quantized else ()
+    return work_tiles(count(1)), *in_rounds, *prefill_partials(elements, step.sm_count)
 
 
 def prefill_tile(tiles: Sequence[PrefillTile], head_size: int) -> PrefillTile:
@@ -87,14 +96,18 @@ def prefill_tile(tiles: Sequence[PrefillTile], head_size: int) -> PrefillTile:
 
 
 def max_work_tiles(
-    tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, sm_count: int
+    tokens: int, sequences: int, rows: int, *, group: int, kv_heads: int, sm_count: int, rounds: int = 1
 ) -> int:
     """Return how many work tiles of ``rows`` a step of ``tokens`` in at most ``sequences`` can have.
+
+    Those of a round are split into as many as run at once, at most.
 
     Every chunk may end with a tile that is not full, and in deterministic mode a chunk may be a single token.
     Where few rows suffice, a chunk is one tile of those.
     """
-    return max(tokens * group // rows + min(sequences, tokens), sm_count // kv_heads, 1)
+    unsplit = tokens * group // rows + min(sequences, tokens)
+    split = sm_count // kv_heads
+    return max(unsplit, split, 1) if rounds == 1 else unsplit + rounds * split
 
 
 def work_tiles(count: int, name: str = PREFILL) -> Buffer:

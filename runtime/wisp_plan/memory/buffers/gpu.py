@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from wisp_plan.memory.buffers.attention import HOPPER_PREFILL_TILES, PrefillTile, attention
+from wisp_plan.memory.buffers.attention import (
+    HOPPER_PREFILL_TILES,
+    PREFILL,
+    PrefillTile,
+    attention,
+    work_tiles,
+)
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.elementwise import elementwise
 from wisp_plan.memory.buffers.gemm import gemm
 from wisp_plan.memory.buffers.inputs import inputs, rope_tables
-from wisp_plan.memory.buffers.kv_cache import quantized_kv
+from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, block_runs, quantized_kv
 from wisp_plan.memory.buffers.persistent import persistent
 from wisp_plan.memory.buffers.sampling import sampling
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+
+_HOST_TABLES = {table.name for table in (work_tiles(1, PREFILL), work_tiles(1, KV_SCRATCH), block_runs(1))}
 
 
 def gpu_buffers(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
@@ -36,3 +44,8 @@ def op_buffers(
         *quantized_kv(spec, step),
         *sampling(spec, step),
     )
+
+
+def max_upload_bytes(buffers: Iterable[Buffer]) -> int:
+    """Return the bytes of the largest table that the host plans for a step, beside the step's inputs."""
+    return max((buffer.size_bytes for buffer in buffers if buffer.name in _HOST_TABLES), default=0)

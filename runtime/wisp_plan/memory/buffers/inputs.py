@@ -31,7 +31,7 @@ def packed_bytes(tokens: int, sequences: int, groups: int, *, has_states: bool) 
     of models with recurrent state, state slots of sequences.
     """
     of_tokens, of_sequences = 8 * groups + 4 + 4, 8 + 4 + 4 + 4 * has_states
-    return tokens * of_tokens + sequences * of_sequences + (6 + has_states) * ARRAY_ALIGNMENT_BYTES
+    return tokens * of_tokens + sequences * of_sequences + (5 + groups + has_states) * ARRAY_ALIGNMENT_BYTES
 
 
 def block_tables(step: StepSizes, groups: int) -> Buffer:

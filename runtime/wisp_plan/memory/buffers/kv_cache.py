@@ -10,6 +10,9 @@ from wisp_plan.spec.model import ModelSpec
 
 KV_SCRATCH = "kv_scratch"
 
+RUN_FIELDS = 4
+"""Numbers of a run of blocks, int32 each: a sequence's in the scratch cache, one after another."""
+
 
 def scratch_blocks(step: StepSizes) -> int:
     """Return the blocks of the scratch cache: a step's tokens, or the longest sequence."""
@@ -17,7 +20,7 @@ def scratch_blocks(step: StepSizes) -> int:
 
 
 def quantized_kv(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
-    """Return the scratch cache of one layer in bf16, its block tables, and where its blocks come from."""
+    """Return the scratch cache of one layer in bf16, and the tables of its blocks."""
     if not step.kv.inner.is_quantized or not spec.mixers(AttentionSpec):
         return ()
     blocks = scratch_blocks(step)
@@ -27,10 +30,16 @@ def quantized_kv(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
         Buffer(f"{KV_SCRATCH}.keys", rows, "bfloat16"),
         Buffer(f"{KV_SCRATCH}.values", rows, "bfloat16"),
         Buffer(f"{KV_SCRATCH}.slots", (tokens,), "int64"),
-        Buffer(f"{KV_SCRATCH}.entries", (blocks, 2), "int32"),
-        Buffer(
-            f"{KV_SCRATCH}.tables",
-            (step.max_sequences, -(-step.max_context // step.block_tokens)),
-            "int32",
-        ),
+        scratch_table(blocks),
+        block_runs(step.max_sequences),
     )
+
+
+def scratch_table(blocks: int) -> Buffer:
+    """Return the block table of the scratch cache: 0, 1, …."""
+    return Buffer(f"{KV_SCRATCH}.table", (blocks, 1), "int32")
+
+
+def block_runs(sequences: int) -> Buffer:
+    """Return the runs of blocks that a step dequantizes, one a sequence."""
+    return Buffer(f"{KV_SCRATCH}.runs", (sequences, RUN_FIELDS), "int32")

@@ -11,13 +11,14 @@ from wisp_plan.spec.model import ModelSpec
 MAX_BLOCKS, MAX_PARTIALS = 160, 16
 """Thread blocks of the kernel, partial results of a sequence's attention."""
 
-COUNTERS, LAYER_POINTERS = 3, 12
-"""Counters of the grid's barrier, pointers to a layer's weights."""
+COUNTERS, LAYER_WORDS = 3, 13
+"""Counters of the grid's barrier; of a layer pointers to its weights and two float32, its cache's scales."""
 
 
 def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return the buffers of the kernel; counted on every GPU, though only a Hopper runs it."""
-    return *exchanged(spec, batch_size(step.max_sequences)), layer_table(len(spec.layers))
+    rows = batch_size(max(step.max_sequences, step.min_batch))
+    return *exchanged(spec, rows), layer_table(len(spec.layers))
 
 
 def batch_size(sequences: int) -> int:
@@ -46,8 +47,8 @@ def exchanged(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
 
 
 def layer_table(layers: int) -> Buffer:
-    """Return the pointers to each layer's weights."""
-    return Buffer("step.layers", (layers, LAYER_POINTERS), "uint64")
+    """Return the pointers to each layer's weights, and its cache's scales."""
+    return Buffer("step.layers", (layers, LAYER_WORDS), "uint64")
 
 
 def _exchanged(name: str, shape: tuple[int, ...], *, is_float: bool = False) -> Buffer:

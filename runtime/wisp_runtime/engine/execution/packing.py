@@ -56,7 +56,7 @@ class Arrays(NamedTuple):
 def _lengths(shape: Shape) -> tuple[tuple[int, type[np.signedinteger]], ...]:
     tokens, sequences, rows, groups, has_states = shape
     return (
-        (groups * tokens, np.int64),
+        (groups * _slots_stride(tokens), np.int64),
         (rows, np.int64),
         (tokens, np.int32),
         (tokens, np.int32),
@@ -79,7 +79,7 @@ def view_arrays(memory: Array, shape: Shape) -> Arrays:
         array = memory[start : start + size].view(kind) if length else np.empty(0, kind)
         arrays.append(array)
         start += _aligned(size)
-    arrays[0] = arrays[0].reshape(shape.groups, shape.tokens)
+    arrays[0] = arrays[0].reshape(shape.groups, _slots_stride(shape.tokens))[:, : shape.tokens]
     return Arrays(*arrays)
 
 
@@ -219,6 +219,11 @@ def _block_tables(plan: Plan, group: int) -> Array:
         blocks = chunk.sequence.cache.tables[group]
         row[: len(blocks)] = blocks
     return tables
+
+
+def _slots_stride(tokens: int) -> int:
+    """Return the numbers from one group's slots to the next's: kernels take the slots of each aligned."""
+    return _aligned(tokens * np.dtype(np.int64).itemsize) // np.dtype(np.int64).itemsize
 
 
 def _aligned(size: int) -> int:

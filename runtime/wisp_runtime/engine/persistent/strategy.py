@@ -8,7 +8,7 @@ an answer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,12 +22,9 @@ from wisp_runtime.engine.persistent.self_test import compare_logits
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.models.model import Model
+from wisp_runtime.ops.protocol.attention import KvEncoding
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
-
-_FASTER_UP_TO = 32
-"""Sequences of a step up to which the kernel is faster; with 64 the general path takes 6.14 ms of an 8B on an
-H200, the persistent kernel 6.28."""
 
 _MIN_WEIGHT_BYTES = GIB
 """SmolLM2-135M on an H200: the persistent kernel 0.70 ms of GPU time, the general path 0.66; Llama-3.2-3B
@@ -94,17 +91,17 @@ def select_strategy(
     """
     if ops.device == "cpu":
         return DecodeStrategy("reference", "the CPU computes op by op")
-    max_sequences = (
-        limits.max_running if limits.separate_prefill_decode else min(limits.max_running, _FASTER_UP_TO)
-    )
     model, why_not = forward_pass.model, _refusal(requested, forward_pass, limits, co_running)
-    kernel = why_not or load_persistent(model, ops, max_sequences)
+    kernel = why_not or load_persistent(model, ops, limits.max_running, forward_pass.cache.encodings)
     if not isinstance(kernel, str):
         best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
         why = None
-        if limits.separate_prefill_decode and kernel.max_sequences < max_sequences:
+        if not limits.separate_prefill_decode:
+            kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
+        elif kernel.max_sequences < limits.max_running:
             why = (
-                f"a step has at most {kernel.max_sequences} sequences; lower --max-concurrent {max_sequences}"
+                f"a step has at most {kernel.max_sequences} sequences; "
+                f"lower --max-concurrent {limits.max_running}"
             )
         why = why or compare_logits(forward_pass, kernel, ops, limits)
         if why is None:
@@ -119,12 +116,19 @@ def select_strategy(
     return DecodeStrategy("general", kernel)
 
 
-def load_persistent(model: Model, ops: Ops, max_sequences: int) -> PersistentKernel | str:
-    """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why there is none."""
+def load_persistent(
+    model: Model, ops: Ops, max_sequences: int, encodings: Sequence[KvEncoding]
+) -> PersistentKernel | str:
+    """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why there is none.
+
+    Args:
+        encodings: encodings of the layers' keys and values.
+    """
     layer = dense_layer(model.spec)
     if layer is None:
         return "its layers differ, or are no attention and gated MLP"
-    return ops.persistent_kernel(model.spec, model.weights, model.rope_table(layer.attention), max_sequences)
+    rope = model.rope_table(layer.attention)
+    return ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
 
 
 def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, co_running: int) -> str | None:
@@ -136,9 +140,9 @@ def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, c
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
     if is_small and not limits.separate_prefill_decode:
         return "the model is small: barriers of the persistent kernel take longer than launches of the others"
-    if any(kv_format.is_quantized for kv_format in formats):
+    if len(formats) > 1:
         names = " and ".join(kv_format.name for kv_format in formats)
-        return f"keys and values are {names}: the persistent kernel reads bf16 alone"
+        return f"keys and values are {names}: the persistent kernel reads one format in all layers"
     if limits.block_tokens % STEP_BLOCK_TOKENS:
         return f"KV blocks of {limits.block_tokens} tokens, not a multiple of {STEP_BLOCK_TOKENS}"
     if co_running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wisp_plan.hardware.host import available_bytes
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.none import NO_COMM
@@ -27,6 +28,9 @@ class CpuDevice:
     def require_model(self, spec: ModelSpec, block_tokens: int) -> None:  # noqa: ARG002 (a GPU's business)
         """Choose the threads for this model; NumPy takes every size."""
         self.ops.choose_threads(spec)
+
+    def require_kv(self, kv: KvLayers) -> None:
+        """Require nothing: NumPy decodes every format."""
 
     def memory(self) -> Memory:
         """Return what the machine and this process's cgroups have left."""

@@ -25,7 +25,7 @@ from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import (
@@ -266,6 +266,7 @@ class CpuOps(PagedAttention):
         weights: NamedWeights,  # noqa: ARG002
         rope: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
+        kv: Encodings,  # noqa: ARG002
     ) -> PersistentKernel | str:
         """Return the reason: a CPU has no launches to save."""
         return "the CPU computes op by op"

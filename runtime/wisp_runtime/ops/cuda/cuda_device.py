@@ -6,6 +6,7 @@ import cupy as cp
 
 from wisp_plan.hardware.catalogue import hardware_of
 from wisp_plan.hardware.kernel_formats import kernel_formats
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.none import NO_COMM
@@ -45,6 +46,10 @@ class CudaDevice:
     def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
         """Refuse sizes that no kernel takes; raises as :func:`.requirements.require_model`."""
         requirements.require_model(spec, block_tokens)
+
+    def require_kv(self, kv: KvLayers) -> None:
+        """Look up the kernels of a quantized cache; raises as :meth:`.ops.CudaOps.require_kv`."""
+        self.ops.require_kv(kv)
 
     def memory(self) -> Memory:
         """Return what the GPU has left now, and what this process holds of it."""

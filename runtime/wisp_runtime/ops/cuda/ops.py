@@ -10,14 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from wisp_plan.memory.buffers.gpu import op_buffers
+from wisp_plan.kv_formats.layers import KV_FORMATS, KvLayers
+from wisp_plan.memory.buffers.gpu import max_upload_bytes, op_buffers
 from wisp_plan.memory.buffers.kv_cache import scratch_blocks
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
-from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention
+from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, op_of
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.attention.quantized_prefill import QuantizedPrefill
 from wisp_runtime.ops.cuda.attention.rope import Rope
@@ -37,7 +38,7 @@ from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 from wisp_runtime.ops.protocol.weights import NamedWeights
@@ -51,7 +52,7 @@ _NEEDED = (
 _NEEDED_TO_FUSE_ROPE = ("linear_rotary",)
 NEEDED_BY_QUANTIZED_KV = (
     *("quantize_kv", "dequantize_kv", "rotate_heads"),
-    *("decode_attention_fp8", "decode_attention_nvfp4", "decode_attention_turbo4", "decode_attention_turbo3"),
+    *dict.fromkeys(op_of(kv_format) for kv_format in KV_FORMATS.values() if kv_format.is_quantized),
 )
 
 _MAX_FUSED_ROPE_TOKENS = 768
@@ -105,14 +106,24 @@ class CudaOps(Arenas):
         self.sampler = Sampler(self.gpu, vocab, max_rows)
         return self.sampler
 
+    def require_kv(self, kv: KvLayers) -> None:
+        """Look up the kernels of a quantized cache, before any weight is read.
+
+        Raises:
+            KernelsMissing: one of them is missing, or is not compiled.
+        """
+        if kv.inner.is_quantized:
+            self.gpu.kernels.require(*NEEDED_BY_QUANTIZED_KV)
+
     def reserve(self, spec: ModelSpec, step: StepSizes) -> None:
         """Allocate the buffers of every op, and make the sampler."""
         step = replace(step, sm_count=self.gpu.sm_count, code_columns=self.code_columns)
         self.make_sampler(spec.vocab, step.max_sequences)
         self._linear.reserve(step.max_tokens, self.code_columns)
-        self.gpu.workspace.reserve(op_buffers(spec, step, self._prefill_attention.tiles))
+        buffers = op_buffers(spec, step, self._prefill_attention.tiles)
+        self.gpu.workspace.reserve(buffers)
+        self.gpu.uploads.reserve(max_upload_bytes(buffers))
         if step.kv.inner.is_quantized:
-            self.gpu.kernels.require(*NEEDED_BY_QUANTIZED_KV)
             self._kv.reserve(scratch_blocks(step), step.block_tokens)
 
     def set_batch_invariant(self) -> None:
@@ -254,15 +265,14 @@ class CudaOps(Arenas):
         return out
 
     def persistent_kernel(
-        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
+        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int, kv: Encodings
     ) -> PersistentKernel | str:
         """See :class:`.persistent.decode.PersistentDecode`; the reason where there is none."""
         if "MIG" in self.gpu.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
-            kernel = PersistentDecode(
-                self.gpu, spec, weights, rope, max_sequences, batch_invariant=self._is_batch_invariant
-            )
+            made = self.gpu, spec, weights, rope, max_sequences, kv
+            kernel = PersistentDecode(*made, batch_invariant=self._is_batch_invariant)
         except KernelsMissing as error:
             return error.message
         kernel.sampled = lambda: None if self.sampler is None else self.sampler.sampled_tokens

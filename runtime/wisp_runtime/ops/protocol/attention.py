@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +54,8 @@ class KvEncoding:
 
 
 UNQUANTIZED = KvEncoding()
+Encodings = Sequence[KvEncoding]
+"""Encodings of all layers."""
 
 
 class AttentionOps(Protocol):
@@ -99,5 +102,18 @@ class AttentionOps(Protocol):
         window: int | None,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
-        """Let each query ``[N, Hq, Dh]`` attend to its sequence's cache: ``[N, Hq, Dh]``."""
+        """Let each query attend to its sequence's cached tokens up to and including its own position.
+
+        Args:
+            q: ``[N, Hq, Dh]``; rows may be apart. Query head h reads KV head ``h // (Hq / Hkv)``.
+            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``, of a row's bytes if quantized; this step's
+                tokens are written.
+            batch: rows, blocks and lengths of each sequence.
+            scale: multiplies the scores, usually ``Dh ** -0.5``.
+            window: positions that a query attends to, its own included; None is all.
+            encoding: format and scales of keys and values.
+
+        Returns:
+            ``[N, Hq, Dh]``, contiguous.
+        """
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.protocol import Comm
@@ -68,6 +69,14 @@ class Device(Protocol):
         Raises:
             ConfigError: KV blocks of ``block_tokens`` tokens are none of the device.
             ModelUnsupported: the model has such a size.
+        """
+        ...
+
+    def require_kv(self, kv: KvLayers) -> None:
+        """Refuse formats of keys and values whose kernels are not there.
+
+        Raises:
+            KernelsMissing: names the first missing one.
         """
         ...
 

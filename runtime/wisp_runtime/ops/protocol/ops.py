@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from wisp_plan.spec.model import ModelSpec
-from wisp_runtime.ops.protocol.attention import AttentionOps, RopeTable
+from wisp_runtime.ops.protocol.attention import AttentionOps, Encodings, RopeTable
 from wisp_runtime.ops.protocol.cache import CacheOps
 from wisp_runtime.ops.protocol.elementwise import ElementwiseOps
 from wisp_runtime.ops.protocol.gemm import GemmOps
@@ -36,7 +36,11 @@ class Ops(GemmOps, AttentionOps, ElementwiseOps, SamplingOps, CacheOps, WeightOp
         ...
 
     def persistent_kernel(
-        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int
+        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int, kv: Encodings
     ) -> PersistentKernel | str:
-        """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none."""
+        """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none.
+
+        Args:
+            kv: encoding of each layer's keys and values, of one format.
+        """
         ...

@@ -13,10 +13,12 @@ class PersistentKernel(Protocol):
 
     Attributes:
         max_sequences: limit of sequences in a step.
+        faster_up_to: sequences of a step up to which it is faster than the general path.
         max_context_tokens: limit of their tokens together.
     """
 
     max_sequences: int
+    faster_up_to: int
     max_context_tokens: int
 
     def takes(self, batch: Batch) -> bool:

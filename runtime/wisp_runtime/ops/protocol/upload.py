@@ -132,8 +132,13 @@ class WeightUploader(Protocol):
         """
         ...
 
-    def finish(self) -> None:
-        """Wait until everything is stored, and free the buffers."""
+    def finish(self) -> bool:
+        """Wait until everything is stored, and free the buffers.
+
+        Returns:
+            Whether the numbers of rows that came quantized, or that the device rounded, were finite; those of
+            others are not looked at.
+        """
         ...
 
 
@@ -160,8 +165,9 @@ class HostUploader:
             return
         self._store(destination, rows.view(STORED[destination.dtype]).reshape(destination.shape))
 
-    def finish(self) -> None:
-        """Everything is stored already."""
+    def finish(self) -> bool:
+        """Everything is stored already, and no rows come quantized or are rounded."""
+        return True
 
 
 def page_aligned(memory: Array) -> Array:

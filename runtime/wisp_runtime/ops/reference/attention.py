@@ -52,12 +52,9 @@ def paged_attention(
 ) -> Array:
     """Let every query attend to its sequence's cached tokens up to and including its own position.
 
+    Arguments are those of :meth:`.protocol.attention.AttentionOps.paged_attention`, in float32, and
+
     Args:
-        q: ``[N, Hq, Dh]`` float32, a view is fine; query head h reads KV head ``h // (Hq / Hkv)``.
-        keys, values: ``[P, Hkv, Tb, Dh]``, this step's tokens already written.
-        batch: rows, blocks and lengths of each sequence.
-        scale: multiplies the scores, usually ``Dh ** -0.5``.
-        window: positions that a query attends to, its own included; None is all.
         single: decode tokens of ``batch``, as :func:`.decode.decodes` lists them; None lists them here.
         workers: threads that share the decode tokens; None computes here.
 

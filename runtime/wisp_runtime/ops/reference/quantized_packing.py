@@ -24,7 +24,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from wisp_plan.quantization.packed_format import TILE_ROWS, PackedFormat
+from wisp_plan.quantization.packed_format import CODE_BYTES, TILE_ROWS, PackedFormat
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.reference.packing import permuted_rows
@@ -123,7 +123,7 @@ def unpack_quantized(
     row_tiles, column_tiles = packed.tiles(outputs, inputs)
     block_scales, row_scales, _ = packed.sections(outputs, inputs)
     tiles = storage[: row_tiles * column_tiles * packed.tile_bytes].reshape(row_tiles, column_tiles, 4, -1)
-    zeros = 2048 + packed.group_scale_bytes
+    zeros = packed.zero_points_at
 
     def grouped(octets: Array, dtype: Any) -> Array:
         values = np.ascontiguousarray(octets).view(dtype)
@@ -139,9 +139,9 @@ def unpack_quantized(
         blocks = np.repeat(blocks, 8, axis=1).reshape(-1, column_tiles)[rows]
     scale_dtype = np.float16 if packed.group_scales == "f16" else np.uint8
     return QuantizedMatrix(
-        _unpack_codes(packed, tiles[..., :2048])[rows, :inputs],
+        _unpack_codes(packed, tiles[..., :CODE_BYTES])[rows, :inputs],
         storage[row_scales:].view(np.float32)[rows],
-        grouped(tiles[..., 2048:zeros], scale_dtype) if packed.group else None,
+        grouped(tiles[..., CODE_BYTES:zeros], scale_dtype) if packed.group else None,
         grouped(tiles[..., zeros:], np.uint8) if packed.has_zero_points else None,
         blocks,
     )
@@ -183,7 +183,7 @@ _AXES = {
 def _pack_codes(packed: PackedFormat, codes: Array) -> Array:
     """Return ``[row tiles, column tiles, 4, 2048]`` bytes."""
     ordered = np.ascontiguousarray(_fragments(packed, codes).transpose(_AXES[packed.numbers]))
-    shape = (*ordered.shape[:3], 2048)
+    shape = (*ordered.shape[:3], CODE_BYTES)
     if packed.bits == 8:
         return ordered.reshape(shape)
     if packed.numbers == "int4":

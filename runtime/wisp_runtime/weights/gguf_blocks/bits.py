@@ -13,8 +13,8 @@ from wisp_runtime.batch import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
-    """Factors of the weights of n blocks: ``codes * scales + minima``, each scale for an equal run of codes.
+class ScaledCodes:
+    """The weights of n blocks, ``codes * scales + minima``; each scale is of an equal run of codes.
 
     Attributes:
         codes: ``[n, W]`` int8.

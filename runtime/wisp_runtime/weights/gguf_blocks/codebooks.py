@@ -5,35 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.weights.gguf_blocks.bits import Factors, fields, half, words
+from wisp_runtime.weights.gguf_blocks.bits import ScaledCodes, fields, half, words
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 """Twice the values of E2M1; scales are halved for it."""
 
 
-def iq4_nl(blocks: Array) -> Factors:
+def iq4_nl(blocks: Array) -> ScaledCodes:
     """Return ``d v[q]``."""
-    return Factors(IQ4_VALUES[fields(blocks[:, 2:], 4, 16)], half(blocks, 0))
+    return ScaledCodes(IQ4_VALUES[fields(blocks[:, 2:], 4, 16)], half(blocks, 0))
 
 
-def iq4_xs(blocks: Array) -> Factors:
+def iq4_xs(blocks: Array) -> ScaledCodes:
     """Return ``d (s - 32) v[q]``: eight scales s of 6 bits, four of them in nibbles, two in a word."""
     high = words(blocks[:, 2:4], np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
     low = fields(blocks[:, 4:8], 4, 1)
     scales = (low | ((high & 3).astype(np.uint8) << np.uint8(4))).astype(np.int8) - np.int8(32)
     codes = IQ4_VALUES[fields(blocks[:, 8:], 4, 16)]
-    return Factors(codes, half(blocks, 0) * scales.astype(np.float32))
+    return ScaledCodes(codes, half(blocks, 0) * scales.astype(np.float32))
 
 
-def mxfp4(blocks: Array) -> Factors:
+def mxfp4(blocks: Array) -> ScaledCodes:
     """Return ``2^(e - 127) v[q]`` of E2M1's values v."""
-    return Factors(TWICE_E2M1[fields(blocks[:, 1:], 4, 16)], _half_powers()[blocks[:, :1]])
+    return ScaledCodes(TWICE_E2M1[fields(blocks[:, 1:], 4, 16)], _half_powers()[blocks[:, :1]])
 
 
-def nvfp4(blocks: Array) -> Factors:
+def nvfp4(blocks: Array) -> ScaledCodes:
     """Return ``s v[q]`` of E2M1's values v: four scales s of unsigned E4M3, each for sixteen weights."""
-    return Factors(TWICE_E2M1[fields(blocks[:, 4:], 4, 8)], _half_scales()[blocks[:, :4]])
+    return ScaledCodes(TWICE_E2M1[fields(blocks[:, 4:], 4, 8)], _half_scales()[blocks[:, :4]])
 
 
 def _half_powers() -> Array:

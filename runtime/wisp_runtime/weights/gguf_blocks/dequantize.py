@@ -9,11 +9,11 @@ import numpy as np
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_runtime.batch import Array
 from wisp_runtime.weights.gguf_blocks import codebooks, grids, k_blocks, small_blocks
-from wisp_runtime.weights.gguf_blocks.bits import Factors
+from wisp_runtime.weights.gguf_blocks.bits import ScaledCodes
 
 _WEIGHTS_AT_ONCE = 1 << 15  # 128 KiB of float32
 
-DECODERS: dict[str, Callable[[Array], Factors]] = {
+DECODERS: dict[str, Callable[[Array], ScaledCodes]] = {
     **{"Q4_0": small_blocks.q4_0, "Q4_1": small_blocks.q4_1, "Q5_0": small_blocks.q5_0},
     **{"Q5_1": small_blocks.q5_1, "Q8_0": small_blocks.q8_0},
     **{"TQ1_0": small_blocks.tq1_0, "TQ2_0": small_blocks.tq2_0},
@@ -50,14 +50,14 @@ def dequantize(block_type: str, blocks: Array) -> Array:
     return weights.reshape(rows, -1)
 
 
-def factorize(block_type: str, blocks: Array) -> Factors:
-    """Return the factors of rows of blocks ``[R, B]``: codes ``[R, in]``, scales and minima ``[R, groups]``.
+def scaled_codes(block_type: str, blocks: Array) -> ScaledCodes:
+    """Return rows of blocks ``[R, B]`` as codes ``[R, in]``, scales and minima ``[R, groups]``.
 
     Raises:
         ScaleInvalid: a scale is not finite.
     """
     rows = len(blocks)
     raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(-1, blocks.dtype.itemsize)
-    found = DECODERS[block_type](raw)
-    minima = None if found.minima is None else found.minima.reshape(rows, -1)
-    return Factors(found.codes.reshape(rows, -1), found.scales.reshape(rows, -1), minima)
+    decoded = DECODERS[block_type](raw)
+    minima = None if decoded.minima is None else decoded.minima.reshape(rows, -1)
+    return ScaledCodes(decoded.codes.reshape(rows, -1), decoded.scales.reshape(rows, -1), minima)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.weights.gguf_blocks.bits import Factors, fields, finite, half, words
+from wisp_runtime.weights.gguf_blocks.bits import ScaledCodes, fields, finite, half, words
 
 _TWO_BITS, _THREE_BITS = (8, 25, 43), (4, 12, 20, 28, 36, 44, 52, 62)
 _GRIDS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -42,65 +42,65 @@ def grids() -> dict[str, Array]:
     return made
 
 
-def iq2_xxs(blocks: Array) -> Factors:
+def iq2_xxs(blocks: Array) -> ScaledCodes:
     """Return ``d (s + 1/2) / 4`` times signed points: of 8 bytes, four points, then signs and s."""
     raw = blocks[:, 2:].reshape(len(blocks), 8, 8)
     points = grids()["IQ2_XXS"][raw[:, :, :4]]
     return _signed(half(blocks, 0), words(raw[:, :, 4:], np.uint32)[..., 0], points, np.float32(0.25))
 
 
-def iq3_xxs(blocks: Array) -> Factors:
+def iq3_xxs(blocks: Array) -> ScaledCodes:
     """Return ``d (s + 1/2) / 2`` times signed points: 64 bytes of points, then signs and s."""
     points = grids()["IQ3_XXS"][blocks[:, 2:66]].reshape(-1, 8, 4, 8)
     return _signed(half(blocks, 0), words(blocks[:, 66:], np.uint32), points, np.float32(0.5))
 
 
-def _signed(scale: Array, signs_and_scales: Array, points: Array, share: np.float32) -> Factors:
-    """Return the factors; a word ``[n, 8]`` has four times 7 bits of signs, and a scale in its last four."""
+def _signed(scale: Array, signs_and_scales: Array, points: Array, share: np.float32) -> ScaledCodes:
+    """Return the weights; a word ``[n, 8]`` has four times 7 bits of signs, and a scale in its last four."""
     scales = scale * (np.float32(0.5) + (signs_and_scales >> 28).astype(np.float32)) * share
     seven = (signs_and_scales[:, :, None] >> np.arange(0, 28, 7, dtype=np.uint32)) & np.uint32(127)
-    return Factors((points * _signs(_with_parity(seven))).reshape(len(scale), -1), scales)
+    return ScaledCodes((points * _signs(_with_parity(seven))).reshape(len(scale), -1), scales)
 
 
-def iq2_xs(blocks: Array) -> Factors:
+def iq2_xs(blocks: Array) -> ScaledCodes:
     """Return ``d (s + 1/2) / 4`` times signed points: 9 bits of a point and 7 of its signs in a word."""
     chosen = words(blocks[:, 2:66], np.uint16)
     points = grids()["IQ2_XS"][chosen & 511] * _signs(_with_parity(chosen >> 9))
     return _in_sixteens(half(blocks, 0), blocks[:, 66:], points)
 
 
-def iq2_s(blocks: Array) -> Factors:
+def iq2_s(blocks: Array) -> ScaledCodes:
     """Return ``d (s + 1/2) / 4`` times signed points: 10 bits of a point, 8 of its signs."""
     high = fields(blocks[:, 66:74], 2, 1).astype(np.uint16)
     points = grids()["IQ2_S"][blocks[:, 2:34] | (high << 8)] * _signs(blocks[:, 34:66])
     return _in_sixteens(half(blocks, 0), blocks[:, 74:], points)
 
 
-def _in_sixteens(scale: Array, scales: Array, points: Array) -> Factors:
-    """Return the factors of IQ2_XS and IQ2_S: a scale of 4 bits for sixteen."""
+def _in_sixteens(scale: Array, scales: Array, points: Array) -> ScaledCodes:
+    """Return the weights of IQ2_XS and IQ2_S: a scale of 4 bits for sixteen."""
     parts = scale * (np.float32(0.5) + fields(scales, 4, 1)) * np.float32(0.25)
-    return Factors(points.reshape(len(scale), -1), parts)
+    return ScaledCodes(points.reshape(len(scale), -1), parts)
 
 
-def iq3_s(blocks: Array) -> Factors:
+def iq3_s(blocks: Array) -> ScaledCodes:
     """Return ``d (2 s + 1)`` times signed points: 9 bits of a point, 4 of its signs; s of 4 bits for 32."""
     high = fields(blocks[:, 66:74], 1, 1).astype(np.uint16)
     points = grids()["IQ3_S"][blocks[:, 2:66] | (high << 8)].reshape(len(blocks), -1)
     signs = _signs(blocks[:, 74:106]).reshape(len(blocks), -1)
-    return Factors(points * signs, half(blocks, 0) * (1 + 2 * fields(blocks[:, 106:], 4, 1)))
+    return ScaledCodes(points * signs, half(blocks, 0) * (1 + 2 * fields(blocks[:, 106:], 4, 1)))
 
 
-def iq1_s(blocks: Array) -> Factors:
+def iq1_s(blocks: Array) -> ScaledCodes:
     """Return ``d (2 s + 1) (point ± 1/8)``: s, the sign and the points' upper bits in a word for 32."""
     high = words(blocks[:, 34:], np.uint16)
     upper = (high[:, :, None] >> np.arange(0, 12, 3, dtype=np.uint16)) & 7
     chosen = blocks[:, 2:34] | (upper << 8).reshape(len(blocks), -1)
     points = grids()["IQ1"][chosen].reshape(-1, 8, 32)
     codes = points + _one(high & 0x8000)[:, :, None]
-    return Factors(codes.reshape(len(blocks), -1), _eighths(half(blocks, 0), (high >> 12) & 7))
+    return ScaledCodes(codes.reshape(len(blocks), -1), _eighths(half(blocks, 0), (high >> 12) & 7))
 
 
-def iq1_m(blocks: Array) -> Factors:
+def iq1_m(blocks: Array) -> ScaledCodes:
     """Return ``d (2 s + 1) (point ± 1/8)``: s for sixteen, a sign for eight; d in the words of s."""
     halves = fields(blocks[:, 32:48], 4, 1)
     chosen = blocks[:, :32] | ((halves & 7).astype(np.uint16) << 8)
@@ -109,7 +109,7 @@ def iq1_m(blocks: Array) -> Factors:
     nibbles = (scales & 0xF000) >> np.array([12, 8, 4, 0], np.uint16)
     scale = finite(np.bitwise_or.reduce(nibbles, axis=1, keepdims=True).view(np.float16))
     threes = (scales[:, :, None] >> np.arange(0, 12, 3, dtype=np.uint16)) & 7
-    return Factors(codes.reshape(len(blocks), -1), _eighths(scale, threes.reshape(len(blocks), -1)))
+    return ScaledCodes(codes.reshape(len(blocks), -1), _eighths(scale, threes.reshape(len(blocks), -1)))
 
 
 def _one(signs: Array) -> Array:

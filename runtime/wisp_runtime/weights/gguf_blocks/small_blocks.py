@@ -5,38 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.weights.gguf_blocks.bits import Factors, fields, half
+from wisp_runtime.weights.gguf_blocks.bits import ScaledCodes, fields, half
 
 _THREES = np.array([1, 3, 9, 27, 81], np.uint8).reshape(1, 1, 5, 1)
 
 
-def q4_0(blocks: Array) -> Factors:
+def q4_0(blocks: Array) -> ScaledCodes:
     """Return ``d (q - 8)``."""
-    return Factors(_centered(fields(blocks[:, 2:], 4, 16), 8), half(blocks, 0))
+    return ScaledCodes(_centered(fields(blocks[:, 2:], 4, 16), 8), half(blocks, 0))
 
 
-def q4_1(blocks: Array) -> Factors:
+def q4_1(blocks: Array) -> ScaledCodes:
     """Return ``d q + m``."""
-    return Factors(fields(blocks[:, 4:], 4, 16).view(np.int8), half(blocks, 0), half(blocks, 2))
+    return ScaledCodes(fields(blocks[:, 4:], 4, 16).view(np.int8), half(blocks, 0), half(blocks, 2))
 
 
-def q5_0(blocks: Array) -> Factors:
+def q5_0(blocks: Array) -> ScaledCodes:
     """Return ``d (q - 16)``; the fifth bits lie in a word of their own."""
-    return Factors(_centered(_five_bits(blocks[:, 6:], blocks[:, 2:6]), 16), half(blocks, 0))
+    return ScaledCodes(_centered(_five_bits(blocks[:, 6:], blocks[:, 2:6]), 16), half(blocks, 0))
 
 
-def q5_1(blocks: Array) -> Factors:
+def q5_1(blocks: Array) -> ScaledCodes:
     """Return ``d q + m``."""
     codes = _five_bits(blocks[:, 8:], blocks[:, 4:8]).view(np.int8)
-    return Factors(codes, half(blocks, 0), half(blocks, 2))
+    return ScaledCodes(codes, half(blocks, 0), half(blocks, 2))
 
 
-def q8_0(blocks: Array) -> Factors:
+def q8_0(blocks: Array) -> ScaledCodes:
     """Return ``d q``."""
-    return Factors(blocks[:, 2:].view(np.int8), half(blocks, 0))
+    return ScaledCodes(blocks[:, 2:].view(np.int8), half(blocks, 0))
 
 
-def tq1_0(blocks: Array) -> Factors:
+def tq1_0(blocks: Array) -> ScaledCodes:
     """Return ``d (t - 1)`` of base-3 digits t, five a byte, and four a byte of the last."""
     parts = ((blocks[:, :32], 32, 5), (blocks[:, 32:48], 16, 5), (blocks[:, 48:52], 4, 4))
     digits = [
@@ -44,12 +44,12 @@ def tq1_0(blocks: Array) -> Factors:
         for raw, run, count in parts
     ]
     ternary = (np.concatenate(digits, axis=1).astype(np.uint16) * 3) >> 8
-    return Factors(_centered(ternary.astype(np.uint8), 1), half(blocks, 52))
+    return ScaledCodes(_centered(ternary.astype(np.uint8), 1), half(blocks, 52))
 
 
-def tq2_0(blocks: Array) -> Factors:
+def tq2_0(blocks: Array) -> ScaledCodes:
     """Return ``d (t - 1)`` of two bits t."""
-    return Factors(_centered(fields(blocks[:, :64], 2, 32), 1), half(blocks, 64))
+    return ScaledCodes(_centered(fields(blocks[:, :64], 2, 32), 1), half(blocks, 64))
 
 
 def _centered(codes: Array, middle: int) -> Array:

@@ -126,7 +126,9 @@ def test_an_unused_row_of_logits_is_one_that_exists():
     assert arrays.logit_rows.tolist() == [4]
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 1, 1), Shape(7, 3, 2), Shape(8192, 256, 256)])
+@pytest.mark.parametrize(
+    "shape", [Shape(1, 1, 1), Shape(7, 3, 2), Shape(8192, 256, 256), Shape(7, 3, 2, 3, True)]
+)
 def test_the_arrays_of_a_step_lie_apart_and_aligned(shape):
     memory = np.zeros(size_bytes(shape), np.uint8)
     for number, one in enumerate(view_arrays(memory, shape)):
@@ -134,6 +136,9 @@ def test_the_arrays_of_a_step_lie_apart_and_aligned(shape):
         assert (one.ctypes.data - memory.ctypes.data) % 16 == 0
     for number, one in enumerate(view_arrays(memory, shape)):
         assert (one == number).all()
+    for slots in view_arrays(memory, shape).slots:
+        assert (slots.ctypes.data - memory.ctypes.data) % 16 == 0
+        assert slots.flags.c_contiguous
 
 
 def test_only_rows_that_changed_are_written_again():

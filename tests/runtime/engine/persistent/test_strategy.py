@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_decoder import OPS, make
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
@@ -16,7 +17,7 @@ from wisp_runtime.engine.persistent import strategy as strategies
 from wisp_runtime.engine.persistent.strategy import select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.layers.cache import allocate_blocks, kv_cache
+from wisp_runtime.layers.cache import LayerCache, ModelCache, allocate_blocks
 
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
 
@@ -34,7 +35,7 @@ class Kernel:
     """A persistent kernel that computes as the model does, and then does ``wrong`` to the logits of a
     batch."""
 
-    max_sequences, max_context_tokens = 32, 1 << 20
+    max_sequences, faster_up_to, max_context_tokens = 32, 64, 1 << 20
 
     def __init__(self, model, wrong):
         self.model, self.wrong, self.batches = model, wrong, []
@@ -44,7 +45,11 @@ class Kernel:
 
     def __call__(self, batch, keys, values):
         self.batches.append(batch)
-        cache = kv_cache(keys, values, 16)
+        layers = tuple(
+            LayerCache((keys[layer], values[layer]), encoding=encoding)
+            for layer, encoding in enumerate(self.encodings)
+        )
+        cache = ModelCache(16, layers, ((keys, values),))
         return self.wrong(self.model.forward(batch, cache).logits, batch)
 
     @property
@@ -66,17 +71,23 @@ def noisy(logits, batch):
 
 
 def selected(
-    wrong=right, why=None, requested="auto", co_running=0, limits=LIMITS, best_up_to=1 << 20, kv="bf16"
+    wrong=right,
+    why=None,
+    requested="auto",
+    co_running=0,
+    limits=LIMITS,
+    best_up_to=1 << 20,
+    kv="bf16",
+    faster_up_to=64,
 ):
     """The strategy, the forward pass that it is for, and the kernel that was tried."""
     model = make(max_context=LIMITS.max_context)
     kernel = Kernel(model, wrong)
-    kernel.max_context_tokens = best_up_to
+    kernel.max_context_tokens, kernel.faster_up_to = best_up_to, faster_up_to
 
-    def persistent_kernel(spec, weights, rope, max_sequences):
-        assert max_sequences == (
-            limits.max_running if limits.separate_prefill_decode else min(32, limits.max_running)
-        )
+    def persistent_kernel(spec, weights, rope, max_sequences, encodings):
+        assert max_sequences == limits.max_running
+        kernel.encodings = encodings
         kernel.max_sequences = min(kernel.max_sequences, max_sequences)
         return why or kernel
 
@@ -103,14 +114,30 @@ def test_a_step_that_gives_the_same_is_taken_after_it_was_tried_in_every_width()
     ]
 
 
-def test_a_cache_that_the_kernel_cannot_read_takes_the_general_path():
-    strategy, forward_pass, kernel = selected(kv="fp8")
+def test_a_step_of_more_sequences_than_it_is_faster_for_is_general():
+    strategy, _, kernel = selected(faster_up_to=16)
+    assert (strategy.up_to, kernel.rows) == (16, [1, 16])
+    assert [strategy.path_of(rows, 40) for rows in (16, 17)] == ["persistent", "general"]
+
+
+def test_a_cache_of_several_formats_takes_the_general_path():
+    class FirstPlain(KvLayers):
+        def of_layer(self, index, layers):
+            return self.inner if index else self.plain
+
+    strategy, forward_pass, kernel = selected(kv=FirstPlain.of("fp8", "cpu"))
     assert (strategy.path, strategy.why) == (
         "general",
-        "keys and values are fp8: the persistent kernel reads bf16 alone",
+        "keys and values are float32 and fp8: the persistent kernel reads one format in all layers",
     )
     assert forward_pass.persistent is None
     assert kernel.rows == []
+
+
+def test_the_kernel_gets_the_encoding_of_each_layers_keys_and_values():
+    strategy, _, kernel = selected(kv="fp8")
+    assert strategy.path == "persistent"
+    assert [encoding.format.name for encoding in kernel.encodings] == ["fp8"] * len(kernel.model.spec.layers)
 
 
 def test_it_is_tried_on_rows_that_all_differ_one_of_more_tokens_than_a_part_of_attention_has():
@@ -195,8 +222,8 @@ def test_a_step_is_tried_also_beyond_the_context_up_to_which_it_is_best():
 DETERMINISTIC = replace(LIMITS, separate_prefill_decode=True, max_concurrent=24)
 
 
-def test_in_deterministic_mode_a_step_has_no_limit_of_context_and_state_says_so():
-    strategy, _, kernel = selected(limits=DETERMINISTIC, best_up_to=500)
+def test_in_deterministic_mode_a_step_has_no_limit_of_speed_and_state_says_so():
+    strategy, _, kernel = selected(limits=DETERMINISTIC, best_up_to=500, faster_up_to=16)
     assert kernel.rows == [1, 16, 24]
     assert kernel.max_context_tokens == sys.maxsize
     assert strategy.path_of(24, 1 << 40) == "persistent"

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.buffers.gpu import op_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
@@ -202,6 +203,16 @@ def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, 
         *module.NEEDED_BY_QUANTIZED_KV,
     }  # random weights, quantized ones, and caches
     assert set(kernels.require.call_args.args) == known.keys() - optional
+
+
+def test_kernels_of_a_quantized_cache_are_looked_up_apart_from_its_buffers(module, ops):
+    missing = KernelsMissing("quantize_kv")
+    ops.gpu.kernels.require.side_effect = missing
+    ops.require_kv(KvLayers.of("bf16"))
+    with pytest.raises(KernelsMissing):
+        ops.require_kv(KvLayers.of("turbo4", plain_layers=2))
+    assert set(ops.gpu.kernels.require.call_args.args) == set(module.NEEDED_BY_QUANTIZED_KV)
+    assert set(module.NEEDED_BY_QUANTIZED_KV) <= Catalogue().resolve("hopper").keys()
 
 
 class OutOfMemoryError(MemoryError):

@@ -6,6 +6,7 @@ import re
 import stat
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from wisp_plan.families.config import parse_config
 from wisp_plan.presets import shape_config
 from wisp_plan.weights.held import AUTO, BF16, ROUNDED
 from wisp_runtime.cli import kernels as command
-from wisp_runtime.config import check_environment, kernels_dir
+from wisp_runtime.config import Quantization, check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device import build
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -141,6 +142,7 @@ FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 1
     [
         ({}, (), "bf16"),
         ({}, ("--quantization", "int4"), "int4"),
+        ({}, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), "fp8/fp8"),
         ({"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
     ],
 )
@@ -192,4 +194,4 @@ def test_the_folder_is_a_variable_that_serving_knows(monkeypatch):
 
 
 def test_the_formats_of_build_are_those_that_weights_can_be_held_in():
-    assert (AUTO, BF16, *ROUNDED) == command.FORMATS
+    assert (AUTO, BF16, *ROUNDED) == get_args(Quantization)

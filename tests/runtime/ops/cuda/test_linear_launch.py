@@ -187,6 +187,23 @@ def test_a_quantized_matrix_takes_the_kernel_of_its_format_and_its_own_scales(ge
     assert len(gemm.linear._launches) == 3
 
 
+def test_an_fp8_head_meets_16_bit_activations_however_many_sequences_there_are(gemm, linear, monkeypatch):
+    def rounded(self, x, *, in_groups):
+        assert not in_groups
+        return linear.Codes(x, FakeArray((1024,), np.dtype(np.float32), memory(5 << 30)), 0)
+
+    monkeypatch.setattr(linear.TokenCodes, "__call__", rounded)
+    gemm.linear.reserve(2048, 512)
+    packed = PACKED_FORMATS["fp8"]
+    storage = FakeArray((packed.sections(512, 512)[2],), np.dtype(np.uint8), memory(1 << 30))
+    matrix = linear.QuantizedStorage(storage, 512, 512, "plain", packed)
+    for count in (1, 64, 65, 1024):
+        gemm.linear.logits(gemm.tokens(count), matrix, out_name="z")
+        assert gemm.launched[-1][0].startswith("fp8linear_logits_n")
+    gemm.linear(gemm.tokens(1024), matrix, out_name="y")
+    assert gemm.launched[-1][0].startswith("fp8linear_w8a8_n"), "other GEMMs take them"
+
+
 @pytest.fixture
 def portable(linear):
     return importlib.import_module("wisp_runtime.ops.cuda.gemm.portable_linear")

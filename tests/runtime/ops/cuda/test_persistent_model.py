@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from spec_changes import attention_of, changed
 
+from wisp_plan.memory.buffers.persistent import exchanged, persistent
+from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_runtime.cli.kernels import KV_FORMATS as CHOICES
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
 from wisp_runtime.ops.cuda.persistent.model import (
+    KV_FORMATS,
     MAX_SM_COUNT,
     equal_widths,
     kernel_model,
+    parallel_splits,
     unsupported_reason,
+    variant_widths,
 )
 
 CATALOGUE = Catalogue()
 SPEC = shape_spec("llama-3-8b")
+OPTIONS = LedgerOptions("cuda", "bf16", "bf16", 100, 16, 8192, 32, 512)
 PREPARED = CATALOGUE.manifest("hopper").models
 
 
@@ -38,16 +46,51 @@ def test_a_manifest_describes_the_shape_of_its_name(entry):
         ("bf16", set()),
         ("fp8_block", {"-DWISP_WEIGHT_FORMAT=fp8_block"}),
         ("int4+fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8"}),
+        ("bf16/fp8", {"-DWISP_KV_FORMAT=fp8"}),
+        ("int4+fp8/fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8", "-DWISP_KV_FORMAT=fp8"}),
     ],
 )
-def test_the_template_is_compiled_for_the_formats_of_layers_and_head(formats, macros):
+def test_the_template_is_compiled_for_the_formats_of_layers_head_and_cache(formats, macros):
     (source,) = CATALOGUE.templates("hopper", formats, kernel_model(SPEC))
     assert {macro for macro in source.defines if "FORMAT" in macro} == macros
+
+
+def test_the_kernel_reads_the_kv_formats_that_it_names():
+    header = (CATALOGUE.root / "hopper/persistent/layers.cuh").read_text()
+    named = header.partition("namespace kv_formats {")[2].partition("}")[0]
+    assert re.findall(r"using (\w+)", named) == [kv_format.name for kv_format in KV_FORMATS] == list(CHOICES)
 
 
 def test_quantized_steps_have_equal_bits_from_32_sequences_on():
     assert equal_widths("bf16") == (8, 16, 32, 64)
     assert equal_widths("int4+fp8") == (32, 64)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "kv_heads", "splits"),
+    [
+        (1, 8, 16),
+        (4, 8, 4),
+        (8, 8, 1),  # two splits take as long to combine as they save
+        (16, 8, 1),
+        (32, 8, 1),  # more work than blocks: still a split each
+        (1, 1, 132),  # the kernel has its own limit
+    ],
+)
+def test_a_sequence_may_have_as_many_splits_as_there_are_blocks_for(sequences, kv_heads, splits):
+    assert parallel_splits(sequences, kv_heads, MAX_SM_COUNT) == splits
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("quantization", ["bf16", "int4", "bf16+fp8"])
+@pytest.mark.parametrize("sequences", [1, 8, 9, 20, 32, 64])
+def test_the_ledger_counts_the_rows_that_the_kernel_exchanges(deterministic, quantization, sequences):
+    options = replace(
+        OPTIONS, quantization=quantization, max_concurrent=sequences, deterministic=deterministic
+    )
+    widths = variant_widths(quantization, sequences, batch_invariant=deterministic)
+    *counted, _layer_table = persistent(SPEC, step_of(SPEC, options))
+    assert tuple(counted) == exchanged(SPEC, widths[-1])
 
 
 def test_the_template_reads_every_packed_format_and_no_other():

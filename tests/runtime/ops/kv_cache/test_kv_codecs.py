@@ -13,7 +13,6 @@ from wisp_plan.kv_formats.layers import KV_FORMATS
 from wisp_runtime.ops.reference.kv_cache import codebook
 from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks, decode_rows, encode_rows
 from wisp_runtime.ops.reference.kv_cache.e2m1 import to_e2m1
-from wisp_runtime.ops.reference.kv_cache.e4m3 import from_e4m3, to_e4m3
 from wisp_runtime.ops.reference.kv_cache.hadamard import rotate
 from wisp_runtime.ops.reference.kv_cache.packing import (
     pack_nibbles,
@@ -22,6 +21,7 @@ from wisp_runtime.ops.reference.kv_cache.packing import (
     unpack_triples,
 )
 from wisp_runtime.ops.reference.quantized_packing import E2M1
+from wisp_runtime.ops.reference.rounding import from_e4m3, to_e4m3
 
 QUANTIZED = [kv_format for kv_format in KV_FORMATS.values() if kv_format.is_quantized]
 RANDOM = np.random.default_rng(11)

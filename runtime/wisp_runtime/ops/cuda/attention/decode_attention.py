@@ -94,15 +94,14 @@ class DecodeAttention:
         """Write the attention of each sequence with one query token to its row of ``out``.
 
         Sequences with several queries, or without context, are skipped: their rows stay as they are.
+        Arguments are those of :meth:`.protocol.attention.AttentionOps.paged_attention`, of which
 
         Args:
-            q: ``[N, Hq, Dh]`` bf16, heads contiguous, rows apart by a multiple of 8 elements. Hq is a
-                multiple of Hkv, at most 16 times it; Dh a multiple of 8 up to 256.
-            keys, values: ``[P, Hkv, Tb, Dh]`` bf16; Tb a multiple of 8.
+            q: bf16, heads contiguous, rows apart by a multiple of 8 elements. Hq is at most 16 times Hkv, and
+                Dh a multiple of 8 up to 256.
+            keys, values: bf16; Tb a multiple of 8.
             batch: ``query_starts``, ``context_lengths`` and ``block_tables`` are read, on the device only.
                 The first two before the kernel ahead has ended: copies write them, no kernel does.
-            scale: multiplies the scores.
-            window: tokens that a query attends to, its own included; None is all.
             max_context: no sequence of a batch of this shape is longer (tokens); it bounds the grid alone.
             out: ``[N, Hq * Dh]`` bf16, contiguous.
             encoding: format of keys and values; if quantized they are ``[P, Hkv, Tb, bytes of a row]`` uint8,
@@ -150,7 +149,7 @@ class DecodeAttention:
         visible = max_context if window is None else min(max_context, window)
         filling, splits = grid_splits(batch, kv_heads, heads, visible, self._wanted_blocks)
         entry = next(known for known in _SIZES if size <= known)
-        op = _op(encoding.format)
+        op = op_of(encoding.format)
         warps = 4 if entry <= 128 else 2
         sizes = (
             *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
@@ -168,8 +167,8 @@ class DecodeAttention:
         )
 
 
-def _op(kv_format: KvFormat) -> str:
-    """Return the kernels' op; the codes of turbo8 are those of fp8."""
+def op_of(kv_format: KvFormat) -> str:
+    """Return the op that reads a KV format; the codes of turbo8 are those of fp8."""
     if not kv_format.is_quantized:
         return _OP
     return f"{_OP}_{'fp8' if kv_format.bits == 8 else kv_format.name}"

@@ -18,7 +18,15 @@ from wisp_plan.memory.buffers.attention import PREFILL, PrefillTile, prefill_par
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention import prefill_plan
-from wisp_runtime.ops.cuda.attention.prefill_plan import OP, PORTABLE, WGMMA, Tiling, Variant, select_variant
+from wisp_runtime.ops.cuda.attention.prefill_plan import (
+    OP,
+    PORTABLE,
+    WGMMA,
+    Chunk,
+    Tiling,
+    Variant,
+    select_variant,
+)
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 
@@ -43,14 +51,27 @@ class Arguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedChunks:
+    """Chunks whose work tiles are on the device: a kernel, and its arguments but for a layer's arrays."""
+
+    variant: Variant
+    rows: int
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
 class _PlannedBatch:
-    """The batch of the last call, whose plan is on the device, in ``arguments``."""
+    """The batch of the last call; no chunks: no sequence has more than one query."""
 
     batch: Batch
     shapes: tuple[object, ...]
-    variant: Variant
-    rows: int
-    arguments: Arguments | None  # None: no sequence has more than one query
+    chunks: PlannedChunks | None
+
+
+def chunks_of_batch(batch: Batch) -> list[Chunk]:
+    """Return the chunks that prefill kernels compute: those of several queries, or all in a prefill step."""
+    min_queries = 1 if batch.kind is StepKind.PREFILL else 2
+    return prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, min_queries)
 
 
 class PrefillAttention:
@@ -94,12 +115,13 @@ class PrefillAttention:
     ) -> None:
         """Let every chunk attend to its sequence's cache; other rows of ``out`` stay as they are.
 
+        Arguments are those of :meth:`.protocol.attention.AttentionOps.paged_attention`, of which
+
         Args:
-            q: ``[N, Hq, Dh]`` bf16, a view of rows that lie apart by a multiple of 16 bytes.
-            keys, values: ``[P, Hkv, Tb, Dh]`` bf16, contiguous, this step's tokens already written.
+            q: bf16, rows apart by a multiple of 16 bytes.
+            keys, values: bf16, contiguous.
             batch: the same object for all layers of a step. Its tables are on the device.
-            scale: multiplies the scores, above 0.
-            window: positions that a query attends to, its own included; None is all.
+            scale: above 0.
             out: ``[N, Hq * Dh]`` bf16, rows apart by a multiple of 16 bytes.
 
         Raises:
@@ -108,66 +130,94 @@ class PrefillAttention:
         planned = self._planned
         shapes = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides, window)
         if planned is None or planned.batch is not batch or planned.shapes != shapes:
-            planned = self._planned = self._plan(q, keys, values, batch, window, out, shapes)
-        if planned.arguments is not None:
-            self._launch(planned, planned.arguments, (q, keys, values, out), scale)
+            chunks = chunks_of_batch(batch)
+            made = self.plan(q, keys, values, [chunks] if chunks else [], batch.block_tables, window, out)
+            planned = self._planned = _PlannedBatch(batch, shapes, made[0] if made else None)
+        if planned.chunks is not None:
+            self.run(planned.chunks, q, keys, values, scale=scale, out=out)
 
-    def _plan(
+    def plan(
         self,
         q: Array,
         keys: Array,
         values: Array,
-        batch: Batch,
+        rounds: Sequence[Sequence[Chunk]],
+        tables: Array,
         window: int | None,
         out: Array,
-        shapes: tuple[object, ...],
-    ) -> _PlannedBatch:
-        """Check the arrays, split the batch into work tiles and copy these to the device."""
-        _check(q, keys, values, batch, out)
-        _, heads, head_size = q.shape
-        _, kv_heads, block_tokens, _ = keys.shape
-        group = heads // kv_heads
-        variant = select_variant(self._variants, head_size, self._device.shared_bytes)
-        min_queries = 1 if batch.kind is StepKind.PREFILL else 2
-        chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, min_queries)
-        if not chunks:
-            return _PlannedBatch(batch, shapes, variant, variant.rows[0], None)
-        rows = prefill_plan.rows_of_tile(chunks, group, variant.rows) if self._splits else variant.rows[-1]
+        name: str | None = None,
+    ) -> list[PlannedChunks]:
+        """Check the arrays, split each of ``rounds`` into work tiles, and copy all of these to the device.
+
+        The tiles serve until the next call with the same ``name``.
+
+        Args:
+            rounds: chunks that are computed at a time; each its own launch of :meth:`run`.
+            tables: block tables on the device; a chunk's ``sequence`` is its row.
+            q, keys, values, window, out: arrays and window of a call, whose shapes count.
+            name: prefix of the name of the work tiles' buffer; None: that of :meth:`__call__`.
+
+        Raises:
+            ShapeError: see :meth:`__call__`.
+        """
+        _check(q, keys, values, tables, out)
+        variant = select_variant(self._variants, q.shape[2], self._device.shared_bytes)
         visible = min(window or _NO_WINDOW, _NO_WINDOW)
-        sizes = {"group": group, "kv_heads": kv_heads, "sm_count": self._device.sm_count}
+        split = [self._split(chunks, variant, q, keys, visible) for chunks in rounds]
+        if not split:
+            return []
+        tiles = self._device.workspace.view(
+            work_tiles(sum(len(host) for _, host in split), name or self._name)
+        )
+        self._device.uploads.upload(tiles, np.concatenate([host for _, host in split]))
+        planned, first = list[PlannedChunks](), 0
+        for rows, host in split:
+            of_round = tiles[first : first + len(host)]
+            arguments = self._arguments(of_round, variant, q, keys, tables, visible, out)
+            planned.append(PlannedChunks(variant, rows, arguments))
+            first += len(host)
+        return planned
+
+    def _split(
+        self, chunks: Sequence[Chunk], variant: Variant, q: Array, keys: Array, window: int
+    ) -> tuple[int, prefill_plan.WorkTiles]:
+        """Return the rows of a tile, and the work tiles of ``chunks``."""
+        kv_heads = keys.shape[1]
+        sizes = {"group": q.shape[1] // kv_heads, "kv_heads": kv_heads, "sm_count": self._device.sm_count}
+        rows = variant.rows[-1]
+        if self._splits:
+            rows = prefill_plan.rows_of_tile(chunks, sizes["group"], variant.rows)
         tiling = Tiling(rows, variant.tokens)
-        host = prefill_plan.plan(chunks, tiling, window=visible, splits=self._splits, **sizes)
-        tiles = self._device.workspace.view(work_tiles(len(host), self._name))
-        tiles.set(host, stream=self._device.stream)
+        return rows, prefill_plan.plan(chunks, tiling, window=window, splits=self._splits, **sizes)
+
+    def _arguments(
+        self, tiles: Array, variant: Variant, q: Array, keys: Array, tables: Array, window: int, out: Array
+    ) -> Arguments:
+        (_, heads, head_size), (_, kv_heads, block_tokens, _) = q.shape, keys.shape
         partials, arrivals = self._partials(variant)
-        arguments = Arguments(
-            block_tables=batch.block_tables.data.ptr,
+        return Arguments(
+            block_tables=tables.data.ptr,
             work_tiles=tiles.data.ptr,
             partials=partials.data.ptr,
             arrivals=arrivals.data.ptr,
             q_stride=q.strides[0] // BF16.itemsize,
             out_stride=out.strides[0] // BF16.itemsize,
-            work_count=len(host) * kv_heads,
+            work_count=len(tiles) * kv_heads,
             kv_heads=kv_heads,
-            group=group,
+            group=heads // kv_heads,
             head_size=head_size,
             block_tokens=block_tokens,
-            table_width=batch.block_tables.strides[0] // batch.block_tables.itemsize,
-            group_reciprocal=_reciprocal(group),
+            table_width=tables.strides[0] // tables.itemsize,
+            group_reciprocal=_reciprocal(heads // kv_heads),
             block_reciprocal=_reciprocal(block_tokens),
-            window=visible,
+            window=window,
         )
-        return _PlannedBatch(batch, shapes, variant, rows, arguments)
 
-    def _launch(
-        self,
-        planned: _PlannedBatch,
-        arguments: Arguments,
-        arrays: tuple[Array, Array, Array, Array],
-        scale: float,
+    def run(
+        self, planned: PlannedChunks, q: Array, keys: Array, values: Array, *, scale: float, out: Array
     ) -> None:
-        q, keys, values, out = arrays
-        variant, rows = planned.variant, planned.rows
+        """Let the chunks of :meth:`plan` attend to one layer's cache; arrays of the shapes given there."""
+        arguments, variant, rows = planned.arguments, planned.variant, planned.rows
         arguments.q, arguments.out = q.data.ptr, out.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
         arguments.log2_scale = scale * math.log2(math.e)
@@ -203,7 +253,7 @@ def _reciprocal(divisor: int) -> int:
     return -(-(1 << 32) // divisor) % (1 << 32)
 
 
-def _check(q: Array, keys: Array, values: Array, batch: Batch, out: Array) -> None:
+def _check(q: Array, keys: Array, values: Array, tables: Array, out: Array) -> None:
     """Require what the kernels assume; the batch itself is checked where it is made."""
     if q.ndim != 3 or keys.ndim != 4 or keys.shape != values.shape or keys.shape[3] != q.shape[2]:
         raise ShapeError(
@@ -218,7 +268,7 @@ def _check(q: Array, keys: Array, values: Array, batch: Batch, out: Array) -> No
         )
     if out.shape != (tokens, heads * size):
         raise ShapeError(f"out is {list(out.shape)}, must be {[tokens, heads * size]}")
-    if any(array.dtype != BF16 for array in (q, keys, values, out)) or batch.block_tables.dtype != np.int32:
+    if any(array.dtype != BF16 for array in (q, keys, values, out)) or tables.dtype != np.int32:
         raise ShapeError("q, keys, values and out must be bf16, the block tables int32")
     if not keys.flags.c_contiguous or not values.flags.c_contiguous:
         raise ShapeError("one layer's keys and values must be contiguous")

@@ -2,32 +2,31 @@
 
 Each context is dequantized once a layer; the kernels of a bf16 cache then read it once a tile of queries. The
 scratch cache holds the longest sequence; where the sequences of a step need more, there are several rounds.
+All of them are planned once a step, and every layer uses the plan.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH
-from wisp_runtime.batch import Array, Batch, StepKind
-from wisp_runtime.ops.cuda.attention import prefill_plan
-from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
-from wisp_runtime.ops.cuda.attention.prefill_rounds import Round, rounds
+from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, block_runs
+from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.cuda.attention.prefill_attention import PlannedChunks, PrefillAttention, chunks_of_batch
+from wisp_runtime.ops.cuda.attention.prefill_rounds import rounds
 from wisp_runtime.ops.cuda.device.gpu import Gpu
-from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
+from wisp_runtime.ops.cuda.kv_cache.quantized_kv import BlockRuns, QuantizedKv
 from wisp_runtime.ops.protocol.attention import KvEncoding
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Rounds of the batch of the last call; the only round's arrays are on the device."""
+    """Rounds of the batch of the last call: blocks to dequantize, and the prompts that attend to them."""
 
     batch: Batch
     key: tuple[object, ...]
-    rounds: tuple[Round, ...]
-    uploaded: tuple[Batch, Array] | None
+    rounds: tuple[tuple[BlockRuns, PlannedChunks], ...]
 
 
 class QuantizedPrefill:
@@ -59,28 +58,34 @@ class QuantizedPrefill:
 
         Args:
             keys, values: ``[P, Hkv, Tb, bytes of a row]`` uint8, this step's tokens already stored.
+            batch: the same object for all layers of a step.
             encoding: their format and scales.
         """
-        planned = self._plan(batch, keys.shape[2], window)
-        for number in range(len(planned.rounds)):
-            some, entries = planned.uploaded or self._upload(batch, planned.rounds[number])
-            k, v = self._kv.read(keys, values, batch.block_tables, entries, encoding, q.shape[2])
-            self._prefill(q, k, v, some, scale=scale, window=window, out=out)
-
-    def _plan(self, batch: Batch, block_tokens: int, window: int | None) -> _Planned:
-        key, planned = (block_tokens, window), self._planned
+        key, planned = (q.shape, q.strides, keys.shape, out.shape, out.strides, window), self._planned
         if planned is None or planned.batch is not batch or planned.key != key:
-            min_queries = 1 if batch.kind is StepKind.PREFILL else 2
-            chunks = prefill_plan.chunks_of(batch.query_starts_host, batch.context_lengths_host, min_queries)
-            found = tuple(rounds(chunks, batch.block_tables.shape, block_tokens, window, self._kv.blocks))
-            uploaded = self._upload(batch, found[0]) if len(found) == 1 else None
-            planned = self._planned = _Planned(batch, key, found, uploaded)
-        return planned
+            planned = self._planned = _Planned(batch, key, self._plan(q, keys, batch, window, out))
+        for runs, chunks in planned.rounds:
+            k, v = self._kv.read(keys, values, batch.block_tables, runs, encoding, q.shape[2])
+            self._prefill.run(chunks, q, k, v, scale=scale, out=out)
 
-    def _upload(self, batch: Batch, one: Round) -> tuple[Batch, Array]:
-        workspace, stream = self._device.workspace, self._device.stream
-        entries = workspace.array(f"{KV_SCRATCH}.entries", one.entries.shape, np.int32)
-        tables = workspace.array(f"{KV_SCRATCH}.tables", one.tables.shape, np.int32)
-        entries.set(one.entries, stream=stream)
-        tables.set(one.tables, stream=stream)
-        return replace(batch, block_tables=tables, context_lengths_host=one.contexts), entries
+    def _plan(
+        self, q: Array, keys: Array, batch: Batch, window: int | None, out: Array
+    ) -> tuple[tuple[BlockRuns, PlannedChunks], ...]:
+        """Plan every round, and copy all of their tables at once."""
+        (_, kv_heads, block_tokens, _), size = keys.shape, q.shape[2]
+        parts = list(rounds(chunks_of_batch(batch), block_tokens, window, self._kv.blocks))
+        if not parts:
+            return ()
+        most = max(part.blocks for part in parts)
+        k, v = self._kv.scratch(kv_heads, block_tokens, size, most)
+        table = self._kv.scratch_table(len(k))
+        chunks = [part.chunks for part in parts]
+        planned = self._prefill.plan(q, k, v, chunks, table, window, out, KV_SCRATCH)
+        host = np.concatenate([part.runs for part in parts])
+        runs = self._device.workspace.view(block_runs(len(host)))
+        self._device.uploads.upload(runs, host)
+        ends = np.cumsum([len(part.runs) for part in parts]).tolist()
+        return tuple(
+            (BlockRuns(runs[end - len(part.runs) : end], part.blocks), one)
+            for part, one, end in zip(parts, planned, ends, strict=True)
+        )

@@ -89,34 +89,17 @@ class Rope:
         Raises:
             ShapeError: an array differs from the above.
         """
-        norms = q_norm is not None, k_norm is not None
-        key = (
-            qkv.shape,
-            heads,
-            norms,
-            eps,
-            cosines.shape,
-            positions.shape,
-            slots.shape,
-            keys.shape,
-            is_interleaved,
-        )
+        norms = q_norm, k_norm
+        has_norms = q_norm is not None, k_norm is not None
+        shapes = qkv.shape, cosines.shape, positions.shape, slots.shape, keys.shape
+        key = heads, has_norms, eps, *shapes, is_interleaved
         plan = self._plans.get(key)
         if plan is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
-            width = (heads[0] + 2 * heads[1]) * heads[2]
-            require(_OP, "qkv", qkv, (len(positions), width), BF16)
-            for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
-                if norm is not None:
-                    require(_OP, name, norm, (heads[2],), BF16)
-            size, rotary_size = heads[2], 2 * cosines.shape[1]
-            can_interleave = size % 64 == 0 and rotary_size == size and not any(norms)
-            message = f"{_OP}: heads of {size}, of which {rotary_size} channels rotate, are not interleaved"
-            require_true(can_interleave or not is_interleaved, message)
-            plan = remember(
-                self._plans, key, self._plan(heads, eps, cosines, positions, keys, is_interleaved)
-            )
-        arrays = qkv, q_norm, k_norm, cosines, sines, positions, slots, keys, values
+            _check_heads(qkv, len(positions), heads, norms, cosines, is_interleaved)
+            plan = self._plan(heads, eps, cosines, positions, keys, is_interleaved)
+            remember(self._plans, key, plan)
+        arrays = qkv, *norms, cosines, sines, positions, slots, keys, values
         plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
         return cp.ndarray(plan.q_shape, BF16, memptr=qkv.data, strides=plan.q_strides)
 
@@ -147,6 +130,24 @@ class Rope:
 def _lanes(head_size: int, chunk: int) -> int:
     """Return how many threads hold a head, two chunks each: a power of two."""
     return 1 << (-(-head_size // (2 * chunk)) - 1).bit_length()
+
+
+def _check_heads(
+    qkv: Array,
+    tokens: int,
+    heads: tuple[int, int, int],
+    norms: tuple[Array | None, Array | None],
+    cosines: Array,
+    is_interleaved: bool,
+) -> None:
+    (queries, kv_heads, size), rotary_size = heads, 2 * cosines.shape[1]
+    require(_OP, "qkv", qkv, (tokens, (queries + 2 * kv_heads) * size), BF16)
+    given = {name: norm for name, norm in zip(("q_norm", "k_norm"), norms, strict=True) if norm is not None}
+    for name, norm in given.items():
+        require(_OP, name, norm, (size,), BF16)
+    can_interleave = size % 64 == 0 and rotary_size == size and not given
+    message = f"{_OP}: heads of {size}, of which {rotary_size} channels rotate, are not interleaved"
+    require_true(can_interleave or not is_interleaved, message)
 
 
 def check_step(

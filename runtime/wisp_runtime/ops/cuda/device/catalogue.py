@@ -125,14 +125,16 @@ class Catalogue:
         """Return the templates of a hardware that read ``weight_format``, for a model of these sizes.
 
         Args:
-            weight_format: format of the layers' matrices; ``int4+fp8`` names the head's too, else bf16.
+            weight_format: format of the layers' matrices; ``int4+fp8/fp8`` names the head's and that of
+                keys and values too, else bf16.
         """
-        layers, _, head = weight_format.partition("+")
+        weights, _, cache = weight_format.partition("/")
+        layers, _, head = weights.partition("+")
         macros = self.defines(hardware, sizes)
         macros += tuple(
             f"-DWISP_{place}_FORMAT={name}"
-            for place, name in (("WEIGHT", layers), ("HEAD", head or "bf16"))
-            if name != "bf16"
+            for place, name in (("WEIGHT", layers), ("HEAD", head), ("KV", cache))
+            if name not in ("", "bf16")
         )
         readers = (
             source

@@ -28,6 +28,7 @@ from wisp_runtime.ops.cuda.device.driver import (
 )
 from wisp_runtime.ops.cuda.device.kernels import KernelSet
 from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Capability
+from wisp_runtime.ops.cuda.device.pinned_uploads import PinnedUploads
 from wisp_runtime.ops.cuda.device.workspace import Workspace
 
 __all__ = ["Gpu", "capability_of", "open_gpu", "tensor_map_2d", "tensor_map_3d", "translate"]
@@ -49,6 +50,7 @@ class Gpu:
         stream: the one stream; it is also this thread's current stream of CuPy.
         kernels: compiled kernels.
         workspace: scratch memory of a step.
+        uploads: copies of a step's small tables.
     """
 
     index: int
@@ -60,6 +62,7 @@ class Gpu:
     stream: Any
     kernels: KernelSet
     workspace: Workspace
+    uploads: PinnedUploads
 
     def free_bytes(self) -> int:
         """Return the GPU's free memory, CuPy's unused blocks given back first."""
@@ -109,6 +112,7 @@ def open_gpu(index: int = 0, *, model: str = EVERY_MODEL) -> Gpu:
         stream=stream,
         kernels=KernelSet(catalogue, hardware, arch, kernels_dir(), stream, model),
         workspace=Workspace(),
+        uploads=PinnedUploads(stream),
     )
 
 

@@ -87,8 +87,8 @@ class KernelSet:
             raise KernelsMissing(f"{self._hardware} has no {op} that reads {weight_format} weights.")
         if not self._path(source).is_file():
             raise KernelsMissing(
-                f"{op} is not compiled for a model of this shape. Run `wisp-runtime kernels build --for "
-                "MODEL` where the image is built."
+                f"{op} is not compiled for a model of this shape in {weight_format}. Run `wisp-runtime "
+                "kernels build --for MODEL`, with serve's flags of formats, where the image is built."
             )
         return self._open(source, self._compiled(source), entry)
 

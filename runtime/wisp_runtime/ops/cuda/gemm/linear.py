@@ -217,11 +217,14 @@ class Linear:
         return out
 
     def _codes(self, op: str, x: Array, weight: Matrix) -> Codes | None:
-        """Return ``x`` in E4M3 where that is faster, and there is memory for it."""
+        """Return ``x`` in E4M3 where that is faster, and there is memory for it.
+
+        Never for logits: their tokens are sequences, whose number would round the logits of each.
+        """
         codes = self._token_codes
         if not (self._rounds_tokens and isinstance(weight, QuantizedStorage)):
             return None
-        if weight.packed.numbers != "e4m3":
+        if weight.packed.numbers != "e4m3" or op == "linear_logits":
             return None
         if len(x) < MIN_W8A8_TOKENS or len(x) > codes.max_tokens or weight.inputs > codes.max_columns:
             return None

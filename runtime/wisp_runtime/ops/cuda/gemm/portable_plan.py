@@ -12,10 +12,13 @@ from wisp_runtime.ops.cuda.gemm.tiling import GemmShape
 BLOCK_N = (8, 16, 32, 64, 128)
 """Tokens of a tile: each has its entries in ``linear*.cu``."""
 
+BLOCK_N_OF_MANY = 256
+"""Tokens of another, of quantized weights: as many fragments serve twice the tokens of 128."""
+
 _STEP_BYTES = 128  # part of a row of x, along K: 64 columns
 _MIN_STEPS = 4  # length of a split of K: shorter ones spend their time on starting and combining
 _STAGES = 4
-_CODE_BYTES = 2048  # of a packed slice
+_MANY_TOKENS = 1024
 _STORES = {"linear": 0, "linear_swiglu": 1, "linear_logits": 2}  # Store of mma_output.cuh
 
 
@@ -64,10 +67,11 @@ def plan_portable(shape: GemmShape, sm_count: int) -> PortablePlan:
 
 def plan_quantized(packed: PackedFormat, shape: GemmShape, sm_count: int) -> PortablePlan:
     """Choose the same for quantized weights; of few tokens a step is a packed tile."""
-    width = _width(shape.tokens)
+    width = _quantized_width(packed, shape.tokens)
     chunks = quantized_step(packed, width)
     min_steps = _MIN_STEPS * max(chunks, 2)
-    shared_bytes = _STAGES * chunks * width * _STEP_BYTES
+    stages = _STAGES if width < BLOCK_N_OF_MANY else 3  # quantized_mma.cuh's kStages
+    shared_bytes = stages * chunks * width * _STEP_BYTES
     return PortablePlan(width, _grid(shape, width, sm_count, min_steps), shared_bytes)
 
 
@@ -101,13 +105,20 @@ def quantized_arguments(packed: PackedFormat, op: str, **gemm: int) -> Quantized
         block_scales=block_scales,
         slice_bytes=packed.slice_bytes,
         group_shift=int(packed.group == 128),
-        zero_points=_CODE_BYTES + packed.group_scale_bytes if packed.has_zero_points else 0,
+        zero_points=packed.zero_points_at if packed.has_zero_points else 0,
         store=_STORES[op],
     )
 
 
 def _width(tokens: int) -> int:
     return next((width for width in BLOCK_N if width >= tokens), BLOCK_N[-1])
+
+
+def _quantized_width(packed: PackedFormat, tokens: int) -> int:
+    """Return 256 where that pads no more tokens than 128, or they are many, and registers suffice."""
+    is_wide = -(-tokens // BLOCK_N[-1]) % 2 == 0 or tokens > _MANY_TOKENS
+    has_registers = not packed.has_block_scales and (packed.numbers, packed.group) != ("int4", 32)
+    return BLOCK_N_OF_MANY if tokens > BLOCK_N[-1] and is_wide and has_registers else _width(tokens)
 
 
 def _grid(shape: GemmShape, width: int, sm_count: int, min_steps: int) -> tuple[int, int, int]:

@@ -28,14 +28,15 @@ MAX_WEIGHT_STAGES, MAX_TOKEN_STAGES = 16, 32
 _STATIC_BYTES = 1024
 _BLOCK_SCALE_BYTES = 128  # in a stage, of a row tile
 _MIN_TOKEN_STAGES = 4
-_MIN_WGMMA_TOKENS = 32  # of a tile: narrower ones are multiplied by linear_quantized.cuh's multiply_by_warp
+_MIN_WGMMA_TOKENS = 32  # of a tile: narrower ones are multiplied by dequantized.cuh's multiply_by_warp
 
 # An H200 in nanoseconds and bytes.
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS, _L2_BYTES_A_NS = 4600.0, 85.0, 95.0
 _CLOCK_GHZ = 1.7
 _START_NS = 3000.0
 _STEP_NS = 100.0
-_STEP_NS_OF_CODES, _BLOCK_SCALE_FACTOR = {64: 450.0, 128: 575.0, 192: 855.0}, 1.2
+_STEP_NS_OF_CODES = {64: 340.0, 128: 490.0, 192: 655.0}  # the tokens of a tile; a scale a row
+_STEP_NS_OF_BLOCKS = {64: 540.0, 128: 690.0, 192: 930.0}
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 9.0
 _COMBINE_NS, _COMBINE_NS_A_TOKEN = 1000.0, 28.0
 _INSTRUCTIONS_A_WEIGHT = {"e4m3": 2.4, "int8": 2.2, "int4": 2.8, "e2m1": 3.2}
@@ -97,7 +98,7 @@ def unsplit_quantized(packed: PackedFormat, shape: GemmShape, sm_count: int) -> 
 def plan_w8a8(packed: PackedFormat, shape: GemmShape, sm_count: int) -> GemmPlan:
     """Return the plan of E4M3 activations that should be fastest."""
     enough = next((width for width in BLOCK_N_OF_W8A8 if width >= shape.tokens), BLOCK_N_OF_W8A8[-1])
-    widths = [width for width in BLOCK_N_OF_W8A8 if 128 <= width <= enough or width == enough]
+    widths = [width for width in BLOCK_N_OF_W8A8 if width <= enough]
     plans = [plan for width in widths for plan in stream_k_plans(shape, width, sm_count)]
     estimates = [(plan, estimate_us(packed, plan, is_w8a8=True)) for plan in plans]
     limit_us = _TOLERANCE * min(us for _, us in estimates)
@@ -129,7 +130,7 @@ def _step_ns(packed: PackedFormat, width: int, is_w8a8: bool) -> float:
     """Return the time of a step: the longest of tensor cores, dequantization, and copies."""
     columns = packed.tile_columns
     if is_w8a8:
-        return _STEP_NS_OF_CODES[width] * (_BLOCK_SCALE_FACTOR if packed.has_block_scales else 1)
+        return (_STEP_NS_OF_BLOCKS if packed.has_block_scales else _STEP_NS_OF_CODES)[width]
     tensor_ns = 2 * columns / 16 * max(width, 16) / 2 / _CLOCK_GHZ
     dequantize_ns = columns * _INSTRUCTIONS_A_WEIGHT[packed.numbers] / _CLOCK_GHZ
     copy_ns = (2 * packed.tile_bytes + columns * width * 2) / _L2_BYTES_A_NS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 
-from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH
+from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, scratch_table
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_true
@@ -28,6 +29,20 @@ class _RowShape(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class BlockRuns:
+    """Blocks to dequantize, which fill the scratch cache from its first block on.
+
+    Attributes:
+        runs: ``[C, RUN_FIELDS]`` int32 on the GPU: a sequence, its first block, the scratch block that this
+            becomes (ascending), and the number of blocks.
+        blocks: blocks of all runs.
+    """
+
+    runs: Array
+    blocks: int
+
+
 class QuantizedKv:
     """Stores and reads rows of quantized caches on one GPU.
 
@@ -45,12 +60,14 @@ class QuantizedKv:
         self._device = device
         self.blocks = 0
         self._slots: Array | None = None
+        self._table: Array | None = None
         self._slot_views: dict[int, Array] = {}
 
     def reserve(self, blocks: int, block_tokens: int) -> None:
         """Fix the size of the scratch cache."""
         self.blocks = blocks
         self._number_slots(blocks * block_tokens)
+        self.scratch_table(blocks)
 
     def scratch(self, kv_heads: int, block_tokens: int, head_size: int, blocks: int) -> tuple[Array, Array]:
         """Return keys and values of the scratch cache, of ``blocks`` blocks at least."""
@@ -70,6 +87,14 @@ class QuantizedKv:
             assert self._slots is not None
             view = self._slot_views[tokens] = self._slots[:tokens]
         return view
+
+    def scratch_table(self, blocks: int) -> Array:
+        """Return the block table of the scratch cache: 0, 1, …, ``[blocks, 1]`` int32 at least."""
+        if self._table is None or len(self._table) < blocks:
+            self._table = self._device.workspace.view(scratch_table(blocks))
+            numbers = np.arange(blocks, dtype=np.int32).reshape(-1, 1)
+            self._table.set(numbers, stream=self._device.stream)
+        return self._table
 
     def store(
         self, k: Array, v: Array, slots: Array, keys: Array, values: Array, encoding: KvEncoding
@@ -95,14 +120,14 @@ class QuantizedKv:
         kernel.launch(_grid(2 * tokens * kv_heads, shape), _THREADS, *arrays, *scales, shape)
 
     def read(
-        self, keys: Array, values: Array, tables: Array, entries: Array, encoding: KvEncoding, head_size: int
+        self, keys: Array, values: Array, tables: Array, runs: BlockRuns, encoding: KvEncoding, head_size: int
     ) -> tuple[Array, Array]:
-        """Dequantize blocks into the scratch cache: entry e becomes its block e.
+        """Dequantize blocks into the scratch cache.
 
         Args:
             keys, values: ``[P, Hkv, Tb, bytes of a row]`` uint8.
             tables: ``[B, W]`` int32.
-            entries: ``[E, 2]`` int32, a row of the tables and a column.
+            runs: blocks of the sequences in ``tables``.
             encoding: format and scales.
             head_size: Dh.
 
@@ -111,13 +136,14 @@ class QuantizedKv:
         """
         op, (_, kv_heads, block_tokens, _) = "dequantize_kv", keys.shape
         check(op, keys, values, kv_heads, head_size, encoding)
-        k, v = self.scratch(kv_heads, block_tokens, head_size, len(entries))
+        k, v = self.scratch(kv_heads, block_tokens, head_size, runs.blocks)
         shape = _shape(kv_heads, head_size, block_tokens)
         kernel = self._device.kernels.get(op, f"{op}_{encoding.format.name}")
         width = np.int32(tables.strides[0] // tables.itemsize)
-        arrays = keys, values, tables, width, entries, k, v, np.int32(len(entries))
+        counts = np.int32(len(runs.runs)), np.int32(runs.blocks)
+        arrays = keys, values, tables, width, runs.runs, k, v, *counts
         scales = np.float32(encoding.k_scale), np.float32(encoding.v_scale)
-        rows = 2 * len(entries) * kv_heads * block_tokens
+        rows = 2 * runs.blocks * kv_heads * block_tokens
         kernel.launch(_grid(rows, shape), _THREADS, *arrays, *scales, shape)
         return k, v
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
+from wisp_runtime.ops.protocol.attention import KvEncoding
 
 WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
 THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
@@ -48,11 +50,12 @@ LAYER_WEIGHTS = (
     "q_norm.weight",
     "k_norm.weight",
 )
-"""Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none."""
+"""Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none. Behind
+them come the scales of its cache (:func:`scales_word`)."""
 
 _COUNTS = (
     *("layer_count", "vocab", "sequences", "sampled_rows", "table_width", "kv_blocks", "block_tokens"),
-    *("known_positions", "window"),
+    *("known_positions", "window", "parallel_splits"),
 )
 
 
@@ -68,6 +71,11 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int32) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("scale", "eps")),
     )
+
+
+def scales_word(encoding: KvEncoding) -> int:
+    """Return the scales of a layer's keys and values, float32, as one word of the table of layers."""
+    return int.from_bytes(struct.pack("<2f", encoding.k_scale, encoding.v_scale), "little")
 
 
 def require_dense(spec: ModelSpec) -> DenseLayer:

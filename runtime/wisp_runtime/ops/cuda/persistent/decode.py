@@ -6,18 +6,21 @@ allows fewer, steps take the general path. A timeout leaves its reason in :attr:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy as cp
 import numpy as np
 
+from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.cuda.device.arrays import BF16 as BF16_TYPE
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
 from wisp_runtime.ops.cuda.device.checks import require_true
 from wisp_runtime.ops.cuda.device.driver import FAULT_REPORTERS
@@ -30,23 +33,27 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     SHARED_BYTES,
     THREADS,
     WAIT_REASONS,
-    WIDTHS,
     Arguments,
     model_arguments,
+    scales_word,
 )
 from wisp_runtime.ops.cuda.persistent.model import (
+    KV_FORMATS,
     MAX_SEQUENCES,
-    equal_widths,
+    faster_up_to,
     kernel_model,
+    parallel_splits,
     unsupported_reason,
+    variant_widths,
 )
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
-from wisp_runtime.ops.protocol.attention import RopeTable
+from wisp_runtime.ops.protocol.attention import KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
 _OP = "persistent_decode"
-_MAX_CACHE_FRACTION = 0.4
+_TILE_TOKENS = 16
+_MAX_CACHE_FRACTION, _FP8_WEIGHTS_FACTOR, _QUANTIZED_FACTOR = 0.4, 2.0, 2.5
 _MIN_BLOCKS = 64
 TIMEOUT_CLOCKS = 4_000_000_000
 """Timeout of every wait: about two seconds; a step takes milliseconds."""
@@ -61,10 +68,12 @@ class PersistentDecode:
         weights: its weights on the device.
         rope: cosines and sines of every position.
         max_sequences: limit of sequences in a step; the kernel's own is 64.
+        encodings: encoding of each layer's keys and values, of one format.
         batch_invariant: whether a row's bits are the same in steps of all sizes.
 
     Attributes:
         max_sequences: limit of sequences in a step.
+        faster_up_to: sequences of a step up to which it is faster than the general path.
         max_context_tokens: limit of their tokens together; above it the general path is faster.
         sampled: returns the tokens of the step before; see :class:`.embedding.Embedding`.
         hang_report: pinned memory in which a wait that timed out leaves its reason.
@@ -80,17 +89,22 @@ class PersistentDecode:
         weights: NamedWeights,
         rope: RopeTable,
         max_sequences: int,
+        encodings: Sequence[KvEncoding],
         *,
         batch_invariant: bool = False,
     ) -> None:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
+        self._batch_invariant = batch_invariant
         self.max_sequences = min(max_sequences, MAX_SEQUENCES)
         model, held = kernel_model(spec), _weight_format(weights, len(spec.layers))
-        widths = equal_widths(held) if batch_invariant else WIDTHS
-        self._widths = [width for width in widths if width < 2 * self.max_sequences or width == widths[0]]
+        self.faster_up_to = faster_up_to(held)
+        self._widths = variant_widths(held, self.max_sequences, batch_invariant=batch_invariant)
+        self._kv_format = _kv_format(encodings)
+        formats = held if self._kv_format is BF16 else f"{held}/{self._kv_format.name}"
         self._kernels = {
-            width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}", held) for width in self._widths
+            width: device.kernels.get_template(_OP, model, f"{_OP}_n{width}", formats)
+            for width in self._widths
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
@@ -99,8 +113,8 @@ class PersistentDecode:
             refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_MIN_BLOCKS}"
         if refusal:
             raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
-        self.max_context_tokens = _max_context_tokens(spec)
-        self._layers = _layer_table(weights, len(spec.layers))
+        self.max_context_tokens = _max_context_tokens(spec, held, self._kv_format)
+        self._layers = _layer_table(weights, encodings)
         self.hang_report = cp.cuda.alloc_pinned_memory(16)
         self._hang_report_host = np.frombuffer(self.hang_report, np.int32, 4)
         self._hang_report_host[:] = 0
@@ -121,7 +135,7 @@ class PersistentDecode:
 
         Args:
             batch: B sequences of one token each.
-            keys, values: ``[L, P, Hkv, Tb, Dh]``.
+            keys, values: ``[L, P, Hkv, Tb, Dh]``; of a row's bytes if quantized.
         """
         rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
@@ -138,6 +152,9 @@ class PersistentDecode:
         arguments.sampled_rows = 0 if sampled is None else len(sampled)
         arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
         arguments.block_tokens = block_tokens
+        arguments.parallel_splits = 1
+        if not self._batch_invariant:
+            arguments.parallel_splits = parallel_splits(rows, keys.shape[2], self.blocks)
         maps = self._cached(keys, values)
         self._kernels[width].launch(
             (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=CLUSTER
@@ -193,30 +210,62 @@ class PersistentDecode:
     def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
         known, key = self._cache_maps, (keys.data.ptr, values.data.ptr, keys.shape)
         if known is None or known[0] != key:
-            maps = [tensor_map_2d(cache.reshape(-1, cache.shape[-1]), 16, 64) for cache in (keys, values)]
+            maps = [_tensor_map(cache, self._kv_format) for cache in (keys, values)]
             known = self._cache_maps = (key, (maps[0], maps[1]))
         return known[1]
 
 
-def _max_context_tokens(spec: ModelSpec) -> int:
-    """Return the most tokens of cache that a step may read: those that take 0.4 of the weights' bytes.
+def _kv_format(encodings: Sequence[KvEncoding]) -> KvFormat:
+    """Return the format of all layers' keys and values.
+
+    Raises:
+        KernelsMissing: the kernel does not read it.
+    """
+    (kv_format,) = {encoding.format for encoding in encodings}
+    if kv_format not in KV_FORMATS:
+        names = " and ".join(known.name for known in KV_FORMATS)
+        raise KernelsMissing(f"keys and values are {kv_format.name}: the persistent kernel reads {names}")
+    return kv_format
+
+
+def _tensor_map(cache: Array, kv_format: KvFormat) -> Any:
+    """Describe keys or values: tiles of 16 tokens in boxes of 64 two-byte elements.
+
+    Of bf16 a box has a row for each token; of bytes its rows are the tile's, 128 bytes each.
+    """
+    if kv_format is BF16:
+        return tensor_map_2d(cache.reshape(-1, cache.shape[-1]), _TILE_TOKENS, 64)
+    return tensor_map_2d(cache.reshape(-1, 128).view(BF16_TYPE), _TILE_TOKENS * cache.shape[-1] // 128, 64)
+
+
+def _max_context_tokens(spec: ModelSpec, weight_format: str, kv_format: KvFormat) -> int:
+    """Return the most tokens of cache that a step may read: those whose bf16 takes 0.4 of the bf16 weights.
 
     The kernel saves launches, but its blocks get equal parts of the cache, and some SMs are slower than
     others. An H200, Llama-3-8B, 16 sequences: 4.05 ms for 4.33 at 600 tokens each, 8.3 for 7.95 at 7,900;
-    between them the two are even at about 48,000 tokens in all.
+    between them the two are even at about 48,000 tokens in all. Over keys and values in fp8 as well (16 of
+    2,048 tokens 4.69 and 4.67, 8 of 7,900 5.30 and 5.18), but fp8 weights gain more from the kernel: 8
+    of 7,900 3.92 and 4.40, 32 of 7,900 9.60 and 9.45. So do they over bf16 keys and values: 32 of 2,000 5.21
+    and 6.26, of 4,000 7.55 and 8.42.
     """
     weights = weight_bytes(spec, "bf16", "cuda").weights
-    return int(_MAX_CACHE_FRACTION * weights / kv_bytes_per_token(spec, "bf16"))
+    tokens = _MAX_CACHE_FRACTION * weights / kv_bytes_per_token(spec, BF16.name)
+    if kv_format.is_quantized and weight_format != BF16.name:
+        return int(tokens * _QUANTIZED_FACTOR)
+    return int(tokens * (_FP8_WEIGHTS_FACTOR if weight_format == "fp8" else 1))
 
 
 def _clusters(kernel: Kernel) -> int:
     return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=CLUSTER)
 
 
-def _layer_table(weights: NamedWeights, layers: int) -> Array:
-    """Return the pointers of each layer's weights, ``[L, 12]``, as ``LayerWeights`` of ``model.cuh``."""
-    held = ([weights.get(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS] for layer in range(layers))
-    return to_device(np.array([list(map(_pointer, row)) for row in held], np.uint64))
+def _layer_table(weights: NamedWeights, encodings: Sequence[KvEncoding]) -> Array:
+    """Return each layer's pointers and scales, ``[L, 13]``, as ``LayerWeights`` of ``model.cuh``."""
+    rows = [
+        [*(_pointer(weights.get(f"layers.{layer}.{name}")) for name in LAYER_WEIGHTS), scales_word(encoding)]
+        for layer, encoding in enumerate(encodings)
+    ]
+    return to_device(np.array(rows, np.uint64))
 
 
 def _weight_format(weights: NamedWeights, layers: int) -> str:

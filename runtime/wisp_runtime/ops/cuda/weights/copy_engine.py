@@ -18,7 +18,7 @@ from wisp_plan.memory.loading import MAX_GPU_BUFFERS
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.threads import available_threads
-from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.arrays import BF16, to_host
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.packing import pack_rows
@@ -31,6 +31,7 @@ from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, QuantizedRows,
 _SLOT_BYTES = CHUNK_BYTES + SLACK_BYTES
 _MIN_THREADS, _MAX_THREADS = 4, 12  # 12 read the page cache of an H200's host at 37 GB/s
 _SPARE_SLOTS = 4  # being copied while all threads read
+_FLAG = np.dtype(np.int32)
 _DOING = "copying weights to the GPU"
 
 
@@ -65,10 +66,13 @@ class CudaCopyEngine:
     """
 
     def __init__(self, device: Gpu, slots: int) -> None:
-        self._device, self._rounding = device, Rounding(device)
+        self._device = device
         self.buffers = [np.empty(0, np.uint8)] * slots
         with translate(f"allocating {slots} buffers of {CHUNK_BYTES} bytes for reading weights"):
-            staging = cp.cuda.MemoryPointer(cp.cuda.Memory(slots * CHUNK_BYTES), 0)
+            staging = cp.cuda.MemoryPointer(cp.cuda.Memory(slots * CHUNK_BYTES + _FLAG.itemsize), 0)
+            self._not_finite = cp.ndarray((1,), _FLAG, staging + slots * CHUNK_BYTES)
+            self._not_finite.data.memset_async(0, _FLAG.itemsize, device.stream)
+            self._rounding = Rounding(device, self._not_finite)
             self._slots = [_slot(staging + slot * CHUNK_BYTES) for slot in range(slots)]
             self._stream = cp.cuda.Stream(non_blocking=True)
             self._stream.wait_event(device.stream.record())  # the arena is cleared there
@@ -91,13 +95,15 @@ class CudaCopyEngine:
             else:
                 self._send_vector(self._slots[slot], self.buffers[slot], rows, destination)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """See :meth:`.pipelined_uploader.CopyEngine.close`."""
         with translate(_DOING):
             self._stream.synchronize()
             self._device.stream.synchronize()
+            is_finite = not to_host(self._not_finite).any()
+            del self._rounding, self._not_finite
             self._slots, self.buffers = [], []
-            self._rounding = Rounding(self._device)
+        return is_finite
 
     def _send_rows(self, slot: _Slot, rows: Array, destination: WeightDestination) -> None:
         self._stream.wait_event(slot.packed)
@@ -122,7 +128,7 @@ class CudaCopyEngine:
                 self._copy(target.data.ptr, array)
         slot.copied.record(self._stream)
         self._device.stream.wait_event(slot.copied)
-        pack_quantized(self._device, staged, destination.weight, destination.first)
+        pack_quantized(self._device, staged, destination.weight, destination.first, self._not_finite)
         slot.packed.record(self._device.stream)
 
     def _send_vector(self, slot: _Slot, buffer: Array, rows: Array, destination: WeightDestination) -> None:

@@ -31,8 +31,8 @@ class CopyEngine(Protocol):
         """Start storing ``rows``, which lie in buffer ``slot``, at ``destination``; one call at a time."""
         ...
 
-    def close(self) -> None:
-        """Wait until all copies are over, and free the buffers."""
+    def close(self) -> bool:
+        """Wait until all copies are over, and free the buffers; see :meth:`.upload.WeightUploader.finish`."""
         ...
 
 
@@ -70,6 +70,6 @@ class PipelinedUploader:
         finally:
             self._free.put(slot)
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """See :meth:`.upload.WeightUploader.finish`."""
-        self._engine.close()
+        return self._engine.close()

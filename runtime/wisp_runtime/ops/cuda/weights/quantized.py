@@ -6,7 +6,6 @@ Its reference implementations are :mod:`wisp_runtime.ops.reference.quantized_pac
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,21 +16,20 @@ import cupy as cp
 import numpy as np
 from cuda.bindings import driver as cu
 
-from wisp_plan.quantization.packed_format import TILE_ROWS, PackedFormat
+from wisp_plan.quantization.packed_format import CODE_BYTES, MAX_COLUMNS, SLICE_ROWS, TILE_ROWS, PackedFormat
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_true
 from wisp_runtime.ops.cuda.device.driver import ok, translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.packing import check_rows, row_runs
+from wisp_runtime.ops.cuda.weights.quantized_arguments import PackArguments, QuantizeArguments
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import QuantizedRows
 
 _THREADS = 256
 _STEP = 16  # columns that a thread has at once
-_CODE_BYTES = 2048  # of a slice
-_SLICES = TILE_ROWS // 16
-_MAX_COLUMNS = 32768
+_SLICES = TILE_ROWS // SLICE_ROWS
 _SOURCES = {BF16: "bf16", np.dtype(np.float16): "f16", np.dtype(np.float32): "f32"}
 _UINT8, _FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 _ALIGNMENT = 256  # of arrays in scratch memory
@@ -59,28 +57,6 @@ class QuantizedStorage:
     packed: PackedFormat
 
 
-class _PackArguments(ctypes.Structure):
-    """``PackArgs`` of ``pack_quantized.cu``."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("codes", "row_scales", "group_scales", "zero_points")),
-        *((name, ctypes.c_void_p) for name in ("block_scales", "storage")),
-        *((name, ctypes.c_longlong) for name in ("block_section", "row_section")),
-        *((name, ctypes.c_int32) for name in ("rows", "first", "columns", "column_tiles", "order")),
-        *((name, ctypes.c_int32) for name in ("group", "slice_bytes", "group_scale_bytes")),
-    )
-
-
-class _QuantizeArguments(ctypes.Structure):
-    """``QuantizeArgs`` of ``quantize_rows.cu``."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("rows", "codes", "row_scales", "group_scales")),
-        *((name, ctypes.c_void_p) for name in ("zero_points", "block_scales")),
-        *((name, ctypes.c_int32) for name in ("columns", "group", "column_tiles")),
-    )
-
-
 def clear_padding(device: Gpu, weight: QuantizedStorage) -> None:
     """Write integers' middle everywhere, on the device's stream: padding weighs nothing; the rest is zero."""
     packed = weight.packed
@@ -89,13 +65,15 @@ def clear_padding(device: Gpu, weight: QuantizedStorage) -> None:
         return
     row_tiles, column_tiles = packed.tiles(weight.outputs, weight.inputs)
     slices = row_tiles * column_tiles * _SLICES
-    _fill(device, weight.storage.data.ptr, packed.slice_bytes, middle, _CODE_BYTES, slices)
+    _fill(device, weight.storage.data.ptr, packed.slice_bytes, middle, CODE_BYTES, slices)
     if packed.has_zero_points:
-        zeros = weight.storage.data.ptr + _CODE_BYTES + packed.group_scale_bytes
+        zeros = weight.storage.data.ptr + packed.zero_points_at
         _fill(device, zeros, packed.slice_bytes, 8, packed.zero_point_bytes, slices)
 
 
-def pack_quantized(device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, first: int) -> None:
+def pack_quantized(
+    device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, first: int, not_finite: Array | None = None
+) -> None:
     """Store rows in ``weight``, on the device's stream; synchronize before a GEMM reads them.
 
     Args:
@@ -103,6 +81,7 @@ def pack_quantized(device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, f
         rows: ``R`` rows on the GPU, arrays contiguous.
         weight: matrix whose padding is written (:func:`clear_padding`) and whose rows are zero.
         first: index of the first row; interleaved gate and up count as all of gate, then all of up.
+        not_finite: ``[1]`` int32, which becomes 1 if a code of E4M3 is NaN; None: it is not reported.
 
     Raises:
         ShapeError: an array differs from the above, or the rows do not lie inside the matrix.
@@ -113,9 +92,10 @@ def pack_quantized(device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, f
     block_section, row_section, _ = packed.sections(weight.outputs, weight.inputs)
     for begin, end, at, order in row_runs(weight.outputs, weight.permutation, first, first + count):
         part = rows if end - begin == count else rows[begin - first : end - first]
-        arguments = _PackArguments(
+        arguments = PackArguments(
             *map(_pointer, part.arrays),
             weight.storage.data.ptr,
+            _pointer(not_finite if packed.numbers == "e4m3" else None),
             block_section,
             row_section,
             end - begin,
@@ -131,7 +111,9 @@ def pack_quantized(device: Gpu, rows: QuantizedRows, weight: QuantizedStorage, f
         kernel.launch((-(-steps // _THREADS),), _THREADS, arguments)
 
 
-def quantize_rows(device: Gpu, rows: Array, packed: PackedFormat, scratch: Any) -> QuantizedRows:
+def quantize_rows(
+    device: Gpu, rows: Array, packed: PackedFormat, scratch: Any, not_finite: Array | None = None
+) -> QuantizedRows:
     """Round rows to nearest, on the device's stream; see :func:`.reference.quantizers.quantize`.
 
     Args:
@@ -139,6 +121,7 @@ def quantize_rows(device: Gpu, rows: Array, packed: PackedFormat, scratch: Any) 
         rows: ``[R, in]`` bf16, float16 or float32 on the GPU, contiguous.
         packed: format to round to.
         scratch: pointer to memory of the GPU for the result, :func:`scratch_bytes` of it.
+        not_finite: ``[1]`` int32, which becomes 1 if a number is NaN or infinite; None: it is not reported.
 
     Raises:
         ShapeError: ``rows`` are of another dtype, or their columns no multiple of 16 and of the group.
@@ -148,9 +131,10 @@ def quantize_rows(device: Gpu, rows: Array, packed: PackedFormat, scratch: Any) 
     require("quantize", "rows", rows, rows.shape, rows.dtype)
     _check_columns("quantize", packed, columns)
     result = carve(_shapes(packed, len(rows), columns), scratch)
-    arguments = _QuantizeArguments(
+    arguments = QuantizeArguments(
         rows.data.ptr,
         *map(_pointer, result.arrays),
+        _pointer(not_finite),
         columns,
         packed.group,
         packed.tiles(1, columns)[1],
@@ -226,8 +210,8 @@ def _check_rows(rows: QuantizedRows, weight: QuantizedStorage, first: int) -> No
 
 
 def _check_columns(op: str, packed: PackedFormat, columns: int) -> None:
-    is_whole = columns % _STEP == 0 and columns % (packed.group or 1) == 0 and columns <= _MAX_COLUMNS
-    needs = f"a multiple of {max(_STEP, packed.group)} up to {_MAX_COLUMNS}"
+    is_whole = columns % _STEP == 0 and columns % (packed.group or 1) == 0 and columns <= MAX_COLUMNS
+    needs = f"a multiple of {max(_STEP, packed.group)} up to {MAX_COLUMNS}"
     require_true(is_whole, f"{op}: {columns} columns of {packed.name}, must be {needs}")
 
 

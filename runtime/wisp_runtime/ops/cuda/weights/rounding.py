@@ -28,10 +28,11 @@ class Rounding:
 
     Args:
         device: the GPU.
+        not_finite: ``[1]`` int32 there, which becomes 1 if a number is NaN or infinite; None: no report.
     """
 
-    def __init__(self, device: Gpu) -> None:
-        self._device = device
+    def __init__(self, device: Gpu, not_finite: Array | None = None) -> None:
+        self._device, self._not_finite = device, not_finite
         self._memory: Any = None
 
     def store(self, rows: Array, weight: QuantizedStorage, first: int) -> None:
@@ -41,7 +42,7 @@ class Rounding:
             with translate(f"allocating {needed} bytes for quantizing weights"):
                 self._device.stream.synchronize()  # the smaller memory may be in use
                 self._memory = cp.cuda.MemoryPointer(cp.cuda.Memory(needed), 0)
-        quantized = quantize_rows(self._device, rows, weight.packed, self._memory)
+        quantized = quantize_rows(self._device, rows, weight.packed, self._memory, self._not_finite)
         pack_quantized(self._device, quantized, weight, first)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.reference.kv_cache.e4m3 import from_e4m3, to_e4m3
 from wisp_runtime.ops.reference.kv_cache.packing import pack_nibbles, pair_table
 from wisp_runtime.ops.reference.quantized_packing import E2M1
+from wisp_runtime.ops.reference.rounding import E2M1_MAX, from_e4m3, to_e4m3
 
 GROUP = 16
-E2M1_MAX = 6.0
 
 _MIDPOINTS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
 _TIES_UP = np.array([0, 1, 0, 1, 0, 1, 0], bool)  # the even code lies above
