@@ -59,8 +59,11 @@ def apply(*manifests, namespace="default", check=True):
     return kubectl("apply", "-n", namespace, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
 
 
-def until(claim, seconds=30.0, every=0.2):
-    """Call ``claim`` until it returns something true, and return that."""
+def until(claim, seconds=90.0, every=0.2):
+    """Call ``claim`` until it returns something true, and return that.
+
+    By default for as long as a kubelet needs that read an object in vain: its tries are up to 30 s apart.
+    """
     deadline = time.monotonic() + seconds
     while True:
         found = claim()

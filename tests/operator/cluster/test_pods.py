@@ -139,6 +139,10 @@ TOLD = json.dumps({"reason": "DoesNotFit", "message": "needs 17 GiB", "details":
             waiting("CreateContainerConfigError", "couldn't find key HF_TOKEN in Secret a/hf"),
             *("SecretMissing", "Secret hf of namespace a has no key HF_TOKEN"),
         ),
+        (
+            waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting"),
+            *("ContainerRefused", "has not read a Secret of the pod yet; its kubelet tries again by itself"),
+        ),
         (waiting("RunContainerError", "exec format error"), "ContainerRefused", "exec format error"),
     ],
 )

@@ -32,6 +32,7 @@ _NO_FOLDER = (
     "failed to create subPath directory"  # a claim is mounted read-only, so the kubelet cannot make it
 )
 _KEY = re.compile(r"couldn't find key (\S+) in Secret \S*?/?([-a-z0-9.]+)$")
+_UNREAD = re.compile(r"failed to sync (secret|configmap) cache", re.IGNORECASE)
 
 
 def container_status(pod: Pod) -> Mapping[str, Any]:
@@ -122,6 +123,13 @@ def _stuck(pod: Pod, waiting: Mapping[str, Any], now: float) -> Failure:
         secret, key = match[2], match[1]
         sentence = f"Secret {secret} of namespace {namespace} has no key {key}; add it and the pod starts."
         return Failure("SecretMissing", sentence, now)
+    if match := _UNREAD.search(message):
+        kind = {"secret": "Secret", "configmap": "ConfigMap"}[match[1].lower()]
+        sentence = (
+            f"The node has not read a {kind} of the pod yet; its kubelet tries again by itself. "
+            f"If this lasts for minutes, look at the node's kubelet: {message}"
+        )
+        return Failure("ContainerRefused", sentence, now)
     if _NO_FOLDER in message:
         return Failure(
             "ModelNotFound", f"{_missing_folder(pod)}; put the model there or correct spec.model.uri.", now
