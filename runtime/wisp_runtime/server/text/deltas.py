@@ -23,12 +23,14 @@ class TextDelta:
         finish: finish reason if the choice ends here, or None.
         token: the token, if it belongs to the choice (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
+        stop: stop string that ended the choice, or None.
     """
 
     text: str
     finish: Literal["stop", "length"] | None = None
     token: int | None = None
     logprobs: TokenLogprobs | None = None
+    stop: str | None = None
 
 
 class TextDeltas:
@@ -55,6 +57,5 @@ class TextDeltas:
             finish = "length"
         if finish is not None:
             text += self._stops.finish()
-        return TextDelta(
-            text, finish, event.token if is_shown else None, event.logprobs if is_shown else None
-        )
+        token, logprobs = (event.token, event.logprobs) if is_shown else (None, None)
+        return TextDelta(text, finish, token, logprobs, self._stops.matched)

@@ -1,0 +1,72 @@
+"""Parts of an answer: what a formatter of any API dialect is given, in the order in which they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wisp_runtime.engine.transport.messages import TokenLogprobs
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the user, never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Text of the model's reasoning, never empty and without its markers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """Beginning of a tool call; its arguments follow, and no other part before they are complete.
+
+    Attributes:
+        call: number of the call in the answer, from 0.
+        name: name of the function.
+    """
+
+    call: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """Further JSON text of a call's arguments; together they are one JSON object.
+
+    Attributes:
+        call: its number.
+        text: JSON text, never empty.
+    """
+
+    call: int
+    text: str
+
+
+Part = Text | Thinking | CallStart | CallArguments
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """What one token adds to an answer.
+
+    Attributes:
+        parts: new parts, maybe none.
+        finish: reason for which the answer ends here, or None.
+        stop: stop string or detected repetition that ended it, for dialects that name it; None otherwise.
+        token: the token, if it belongs to the answer (an end-of-sequence token does not).
+        logprobs: log-probabilities of that token, when requested.
+    """
+
+    parts: tuple[Part, ...]
+    finish: Finish | None = None
+    stop: str | None = None
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None

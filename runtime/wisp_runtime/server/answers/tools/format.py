@@ -1,0 +1,68 @@
+"""Interface of a tool markup: what a file of this package brings, and what the server asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from wisp_runtime.server.answers.parts import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Attributes:
+        name: its name.
+        parameters: JSON schema of its arguments; ``{}`` allows any object.
+        is_strict: whether arguments must be valid by the schema.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_strict: bool = False
+
+
+class ToolParser(Protocol):
+    """Parser of one answer: text in, parts out. The parts do not depend on how the text was divided."""
+
+    def push(self, text: str) -> Sequence[Part]:
+        """Add text; return the parts that are certain by now: Text, CallStart and CallArguments."""
+        ...
+
+    def finish(self) -> Sequence[Part]:
+        """Return the rest, once: markup that was begun and cannot be a call is text, as it was written."""
+        ...
+
+
+class ToolFormat(Protocol):
+    """Markup of a family of models.
+
+    Attributes:
+        name: name by which ``--tool-parser`` selects it.
+        markers: texts of special tokens that the parser needs to see (others are never shown).
+    """
+
+    name: str
+    markers: tuple[str, ...]
+
+    def is_used_by(self, template: str) -> bool:
+        """Return whether the source of a chat template shows that its model writes this markup."""
+        ...
+
+    def parser(self, tools: Sequence[Tool]) -> ToolParser:
+        """Return a parser for one answer; the tools' schemas type values where the markup has no types."""
+        ...
+
+    def grammar(self, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return a grammar (llguidance's Lark) of one call of ``tools``, or with ``is_parallel`` of one or more.
+
+        It allows no other text. Its first symbol is ``calls``; ``start`` is left to the caller, which composes
+        grammars.
+        """
+        ...
+
+    def trigger(self) -> str:
+        """Return the text with which a call begins: free text before it is not constrained."""
+        ...
