@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.parsing.body import body_limit
-from wisp_runtime.server.parsing.requests import ChatRequest, CompletionRequest
+from wisp_runtime.server.parsing.chat_request import ChatRequest
+from wisp_runtime.server.parsing.completion_request import CompletionRequest
 from wisp_runtime.server.parsing.sampling import encode_prompt
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 

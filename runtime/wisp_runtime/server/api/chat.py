@@ -13,7 +13,7 @@ from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import TokenNames, chat_entry, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import body_limit, read_body
-from wisp_runtime.server.parsing.requests import ChatRequest, Message, refuse_unsupported
+from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
@@ -23,6 +23,7 @@ from wisp_runtime.server.parsing.sampling import (
     stop_tokens_of,
     submits_of,
 )
+from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.stop import StopStrings

@@ -11,7 +11,7 @@ from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
 from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
-from wisp_runtime.server.parsing.requests import MAX_PROMPTS, CompletionRequest, refuse_unsupported
+from wisp_runtime.server.parsing.completion_request import MAX_PROMPTS, CompletionRequest
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
@@ -21,6 +21,7 @@ from wisp_runtime.server.parsing.sampling import (
     stop_tokens_of,
     submits_of,
 )
+from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.stop import StopStrings

@@ -19,7 +19,7 @@ from wisp_runtime.server.api.errors import answer_too_long
 from wisp_runtime.server.api.generation import Choice, Generator
 from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.http.sse import DONE, EventStream, event, text_event, unless_client_leaves
-from wisp_runtime.server.parsing.requests import GenerationRequest
+from wisp_runtime.server.parsing.generation_request import GenerationRequest
 from wisp_runtime.server.text.deltas import TextDelta
 
 MAX_KEPT_CHARS = 32 << 20  # characters of an answer that is not streamed: 16,000 tokens with 20 alternatives

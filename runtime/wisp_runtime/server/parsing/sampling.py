@@ -16,7 +16,7 @@ from wisp_runtime.server.api.errors import (
     text_too_long,
 )
 from wisp_runtime.server.parsing.defaults import FIELDS, AnswerDefaults
-from wisp_runtime.server.parsing.requests import GenerationRequest
+from wisp_runtime.server.parsing.generation_request import GenerationRequest
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own

@@ -13,7 +13,7 @@ from wisp_runtime.engine.scheduling.sequence import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
 from wisp_runtime.ops.cuda.persistent.arguments import LAYER_WEIGHTS
-from wisp_runtime.server.parsing.requests import MAX_BIASES
+from wisp_runtime.server.parsing.generation_request import MAX_BIASES
 
 KERNELS = Path(__file__).parents[4] / "kernels"
 

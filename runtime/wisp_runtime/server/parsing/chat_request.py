@@ -1,0 +1,83 @@
+"""The body of ``/v1/chat/completions`` and its messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_runtime.server.parsing.generation_request import Count, GenerationRequest
+from wisp_runtime.server.parsing.strict_model import StrictModel
+
+MAX_MESSAGES = 1024
+MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
+
+
+class Message(StrictModel):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    # Fields of an assistant's message that the official clients send back.
+    refusal: str | None = None
+    annotations: Annotated[list[Any], Field(max_length=MAX_PARTS)] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _content_as_text(cls, value: Any) -> Any:
+        """Join text parts by newlines; refuse parts that are not text."""
+        if value is None or isinstance(value, str):
+            return value
+        if not isinstance(value, list) or not value:
+            raise ValueError("A message's content must be a string or a list of text parts.")
+        if len(value) > MAX_PARTS:
+            raise ValueError(f"A message has {len(value)} parts; at most {MAX_PARTS} are allowed.")
+        return "\n".join(_text_of(part, index) for index, part in enumerate(value))
+
+
+def _text_of(part: Any, index: int) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("text", "refusal"):
+        raise ValueError(f"Content part {index} is of type {kind!r}; this model only reads text parts.")
+    text = part.get(kind)
+    if not isinstance(text, str):
+        raise ValueError(f"Content part {index} has no {kind!r} string.")
+    return text
+
+
+class ChatRequest(GenerationRequest):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
+    # Refused unless they ask for the default.
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    functions: Any = None
+    function_call: Any = None
+    response_format: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _few_messages(cls, value: Any) -> Any:
+        """Refuse before a model of the first is built."""
+        if isinstance(value, list) and len(value) > MAX_MESSAGES:
+            raise ValueError(f"'messages' has {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
+        return value

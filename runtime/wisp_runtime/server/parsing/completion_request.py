@@ -1,0 +1,41 @@
+"""The body of ``/v1/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_runtime.server.parsing.generation_request import GenerationRequest
+
+MAX_PROMPTS = 1024
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of ``POST /v1/completions``. ``prompt`` is one or several, as text or as token ids."""
+
+    prompt: list[str | list[int]]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    # Refused unless they ask for the default.
+    suffix: Any = None
+    best_of: Any = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _prompts_as_list(cls, value: Any) -> Any:
+        """Normalize text, texts, token ids and lists of token ids to one list."""
+        prompts = [value] if isinstance(value, str) or _is_token_list(value) else value
+        if not isinstance(prompts, list) or not prompts:
+            raise ValueError("'prompt' must be a string, a list of strings, token ids, or a list of those.")
+        if len(prompts) > MAX_PROMPTS:
+            raise ValueError(f"'prompt' has {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed.")
+        for index, prompt in enumerate(prompts):
+            if not isinstance(prompt, str) and not _is_token_list(prompt):
+                raise ValueError(f"Prompt {index} is neither a string nor a list of token ids (integers).")
+        return prompts
+
+
+def _is_token_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)

@@ -1,0 +1,92 @@
+"""Fields that ``/v1/chat/completions`` and ``/v1/completions`` share.
+
+Fields that cannot change the output (``user``, ``metadata``, …) are accepted and ignored; unsupported fields
+that would are refused by name (:mod:`.unsupported`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
+from wisp_runtime.server.parsing.strict_model import StrictModel
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_STOP_TOKENS = 64
+MAX_SALT_CHARS = 256
+MAX_SEED = (1 << 64) - 1
+MIN_SEED = -(1 << 63)
+MAX_CHOICES = 128
+MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class StreamOptions(StrictModel):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # accepted: padding against eavesdroppers, which we never add
+
+
+class GenerationRequest(StrictModel):
+    """Fields of both endpoints."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    stop: list[str] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    seed: Annotated[int, Field(ge=MIN_SEED, le=MAX_SEED)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None
+    # Extensions, named as vLLM names them.
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=MAX_REPETITION)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
+        None
+    )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    # Accepted and ignored: they cannot change the output.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop_as_list(cls, value: Any) -> Any:
+        stops = [value] if isinstance(value, str) else value
+        if stops is None:
+            return None
+        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+            raise ValueError("'stop' must be a string or a list of strings, none of them empty.")
+        if len(stops) > MAX_STOPS:
+            raise ValueError(f"'stop' has {len(stops)} strings; at most {MAX_STOPS} are allowed.")
+        if (longest := max(map(len, stops), default=0)) > MAX_STOP_CHARS:
+            raise ValueError(
+                f"'stop' has a string of {longest} characters; at most {MAX_STOP_CHARS} are allowed."
+            )
+        return stops
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _few_biases(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise ValueError(f"'logit_bias' names {len(value)} tokens; at most {MAX_BIASES} are allowed.")
+        return value

@@ -1,0 +1,26 @@
+"""Base of the models that bodies of requests are checked against.
+
+Types are strict and unknown keys are refused: dropping a mistyped ``max_token`` would silently change the
+output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class StrictModel(BaseModel):
+    """A JSON object: types are strict, unknown fields refused, numbers finite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        """Refuse an object of more fields than there are: each unknown one would make an error of its own."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            unknown = next(name for name in value if name not in cls.model_fields)
+            raise ValueError(f"Unknown parameter: {unknown!r}, and {len(value)} fields altogether.")
+        return value
