@@ -56,10 +56,11 @@ class ToolFormat(Protocol):
         ...
 
     def grammar(self, tools: Sequence[Tool], *, is_parallel: bool) -> str:
-        """Return a grammar (llguidance's Lark) of one call of ``tools``, or with ``is_parallel`` of one or more.
+        """Return a grammar (llguidance's Lark) of one call of ``tools``, or with ``is_parallel`` of one or
+        more.
 
-        It allows no other text. Its first symbol is ``calls``; ``start`` is left to the caller, which composes
-        grammars.
+        It allows no other text. Its first symbol is ``calls``; ``start`` is left to the caller, which
+        composes grammars.
         """
         ...
 
