@@ -86,7 +86,8 @@ WORDS = (
     Word(
         r"\bAnswerText\b|\bChatShape\b|\bCompletionShape\b", "TextDeltas, ChatFormatter, CompletionFormatter"
     ),
-    Word(r"\b[Pp]ieces?\b", "read chunk, text delta, work tile, range"),
+    # In quotes it is the name of a field that llama.cpp's server has.
+    Word(r"(?<!\")\b[Pp]ieces?\b", "read chunk, text delta, work tile, range"),
     Word(r"\b_?whole\(|\b_whole\b", "integer(), complete"),
     Word(r"\blast_words\b|\bleave_words\b", "termination message, last log lines"),
     Word(r"\bopen_subject\(|\bWanted\(|\bclass Wanted\b", "open_target, TargetOptions"),

@@ -1,12 +1,13 @@
 """HTTP routes of the API, admission, and errors in the API's format.
 
-Health, state and metrics respond from the first moment; ``/v1`` only once the model is ready.
+Health, state and metrics respond from the first moment; the API only once the model is ready.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.errors import ApiError, internal_error
+from wisp_runtime.server.api.tokenization import detokenize, tokenize
 from wisp_runtime.server.http.health import error_response, health_endpoints
 from wisp_runtime.server.http.request_id import given_id, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
@@ -25,7 +27,16 @@ from wisp_runtime.server.service import Service
 
 log = logging.getLogger(__name__)
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models")
+ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
+    "/v1/chat/completions": chat_completions,
+    "/v1/completions": completions,
+    "/v1/tokenize": tokenize,
+    "/v1/detokenize": detokenize,
+    "/tokenize": tokenize,
+    "/detokenize": detokenize,
+}
+"""Paths that take ``POST``. Those outside ``/v1`` are as other servers have them."""
+PATHS = (*ENDPOINTS, "/v1/models")
 CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -65,16 +76,10 @@ def _add_api(app: FastAPI, service: Service) -> None:
         service.check_name(name)
         return JSONResponse(_described(name, service))
 
-    async def chat(request: Request) -> Response:
-        return await chat_completions(service, request)
-
-    async def complete(request: Request) -> Response:
-        return await completions(service, request)
-
     app.add_route("/v1/models", models, methods=["GET"])
     app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
-    app.add_route("/v1/chat/completions", chat, methods=["POST"])
-    app.add_route("/v1/completions", complete, methods=["POST"])
+    for path, respond in ENDPOINTS.items():
+        app.add_route(path, partial(respond, service), methods=["POST"])
 
 
 def _described(name: str, service: Service) -> dict[str, Any]:
@@ -112,7 +117,7 @@ async def _on_client_left(_: Request, __: Exception) -> Response:
 
 
 class Admission:
-    """Let requests to ``/v1`` in while the model is ready, and count them while they run.
+    """Let requests to the API in while the model is ready, and count them while they run.
 
     A request counts from the last byte of its body on, so that one whose body never comes delays no stop.
     """
@@ -123,7 +128,7 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or not scope["path"].startswith("/v1"):
+        if scope["type"] != "http" or not _is_api(scope["path"]):
             await self._app(scope, receive, send)
             return
         status, request_id = CLIENT_LEFT, given_id(scope)
@@ -170,6 +175,10 @@ class Admission:
             await error_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+def _is_api(path: str) -> bool:
+    return path.startswith("/v1") or path in ENDPOINTS
 
 
 def _known_path(path: str) -> str:

@@ -53,6 +53,10 @@ class ModelTokenizer:
         """Return the text of ``tokens``; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False))
 
+    def names_of(self, tokens: Sequence[int]) -> list[str]:
+        """Return the vocabulary's own name of each token (``Ġworld``)."""
+        return [self.tokenizer.id_to_token(token) or "" for token in tokens]
+
     def special_tokens_among(self, texts: Sequence[str]) -> list[int]:
         """Return the ids of those ``texts`` that are special tokens: no decoded text ever shows them."""
         ids = (self.tokenizer.token_to_id(text) for text in texts)

@@ -1,0 +1,105 @@
+"""``POST /tokenize`` and ``/detokenize``: texts and chats to token ids and back.
+
+Fields and answers are vLLM's; a text named ``content`` and an answer's ``content`` are llama.cpp's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wisp_runtime.server.api.chat import render_chat
+from wisp_runtime.server.api.errors import bad_request, unsupported
+from wisp_runtime.server.api.logprobs import to_json
+from wisp_runtime.server.parsing.body import read_body
+from wisp_runtime.server.parsing.chat_request import ChatRequest
+from wisp_runtime.server.parsing.sampling import SAMPLE_TOKEN_CHARS, check_token_ids
+from wisp_runtime.server.parsing.token_requests import MAX_TEXT_CHARS, DetokenizeRequest, TokenizeRequest
+from wisp_runtime.server.parsing.unsupported import refuse_unsupported
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
+
+# Field → (values that ask for the default, remedy).
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "continue_final_message": ((False,), "Tokenize the text with 'prompt'."),
+    "parse_special": ((True,), "Special tokens written in a text are those tokens; strip them from it."),
+    "chat_template": ((), "The model's own chat template is used."),
+    "mm_processor_kwargs": (({},), "Models here read text only."),
+}
+
+
+async def tokenize(service: Service, http_request: Request) -> Response:
+    """Respond with the tokens of a text or of a chat."""
+    request = await read_body(http_request, TokenizeRequest)
+    if request.model is not None:
+        service.check_name(request.model)
+    for name, (neutral, instead) in UNSUPPORTED.items():
+        value = getattr(request, name)
+        if value is not None and value not in neutral:
+            raise unsupported(name, instead)
+    text, adds_special = await _text_of(service, request)
+    if len(text) > MAX_TEXT_CHARS:
+        raise bad_request(
+            f"The chat has {len(text)} characters as text; at most {MAX_TEXT_CHARS} are tokenized.",
+            "messages",
+        )
+    tokenizer, max_context = service.text.tokenizer, service.info.max_context
+    body = await service.threads.run(
+        len(text), _tokenized, tokenizer, text, adds_special, request, max_context
+    )
+    return Response(body, media_type="application/json")
+
+
+async def detokenize(service: Service, http_request: Request) -> Response:
+    """Respond with the text of tokens."""
+    request = await read_body(http_request, DetokenizeRequest)
+    if request.model is not None:
+        service.check_name(request.model)
+    tokenizer = service.text.tokenizer
+    check_token_ids(request.tokens, max(service.info.vocab_size, tokenizer.largest_id + 1), "tokens")
+    chars = len(request.tokens) * SAMPLE_TOKEN_CHARS
+    text = await service.threads.run(chars, tokenizer.decode, request.tokens)
+    return Response(to_json({"prompt": text, "content": text}).encode(), media_type="application/json")
+
+
+async def _text_of(service: Service, request: TokenizeRequest) -> tuple[str, bool]:
+    """Return the text to tokenize, and whether the model's own special tokens are put around it."""
+    if request.content is not None:
+        return request.content, bool(request.add_special)
+    if request.prompt is not None:
+        return request.prompt, request.add_special_tokens is not False
+    names = dict(request.chat_template_kwargs or {})
+    if request.add_generation_prompt is not None:
+        names["add_generation_prompt"] = request.add_generation_prompt
+    chat = ChatRequest(
+        model=request.model or service.config.name,
+        messages=request.messages or [],
+        tools=request.tools,
+        chat_template_kwargs=names,
+    )
+    refuse_unsupported(chat)
+    return await render_chat(service.text.templates, chat), bool(request.add_special_tokens)
+
+
+def _tokenized(
+    tokenizer: ModelTokenizer, text: str, adds_special: bool, request: TokenizeRequest, max_context: int
+) -> bytes:
+    """Return the answer's JSON."""
+    tokens = tokenizer.encode(text, adds_special=adds_special)
+    answer: dict[str, Any] = {"count": len(tokens), "max_model_len": max_context, "tokens": tokens}
+    if request.with_pieces:
+        answer["tokens"] = [
+            {"id": token, "piece": _text_or_bytes(tokenizer.token_bytes(token))} for token in tokens
+        ]
+    answer["token_strs"] = tokenizer.names_of(tokens) if request.return_token_strs else None
+    return to_json(answer).encode()
+
+
+def _text_or_bytes(data: bytes) -> str | list[int]:
+    """Return a token's text, or its bytes if they are only a part of a character."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
