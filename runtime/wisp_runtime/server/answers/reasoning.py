@@ -1,0 +1,103 @@
+"""Families of thinking markers, and the choice of one by a model's chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.server.answers.thinking import ThinkingParser
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """Markers of thinking.
+
+    Attributes:
+        name: name by which ``--reasoning-parser`` selects it.
+        opening: marker in front of thinking.
+        closing: marker behind it.
+        markers: texts of special tokens that the parser needs to see. Not shown where it is not used.
+        signs: texts in the source of a chat template that show that its model writes these markers.
+        prompt_endings: endings of a prompt within which thinking has begun, whitespace aside.
+        may_reopen: whether thinking may begin behind text.
+    """
+
+    name: str
+    opening: str
+    closing: str
+    markers: tuple[str, ...]
+    signs: tuple[str, ...]
+    prompt_endings: tuple[str, ...]
+    may_reopen: bool = False
+
+    def is_used_by(self, template: str) -> bool:
+        """Return whether the source of a chat template names these markers."""
+        return any(sign in template for sign in self.signs)
+
+    def starts_open(self, prompt: str) -> bool:
+        """Return whether an answer to the rendered ``prompt`` begins within thinking (DeepSeek-R1)."""
+        return prompt.rstrip().endswith(self.prompt_endings)
+
+    def is_closed_by(self, prompt: str) -> bool:
+        """Return whether the rendered ``prompt`` has closed thinking (``enable_thinking: false``)."""
+        return prompt.rstrip().endswith(self.closing)
+
+    def parser(self, prompt: str) -> ThinkingParser | None:
+        """Return a parser of one answer to the rendered ``prompt``; None if it has closed thinking."""
+        if self.is_closed_by(prompt):
+            return None
+        return ThinkingParser(
+            self.opening, self.closing, starts_open=self.starts_open(prompt), may_reopen=self.may_reopen
+        )
+
+
+def _tags(name: str, opening: str, closing: str, *, may_reopen: bool = False) -> ReasoningFormat:
+    pair = (opening, closing)
+    return ReasoningFormat(
+        name, *pair, markers=pair, signs=pair, prompt_endings=(opening,), may_reopen=may_reopen
+    )
+
+
+# Read from templates of their models: Qwen3, DeepSeek-R1 and -V3.1, GLM-4.6, SmolLM3, Granite 3.3, Nemotron
+# Nano 2 (think); Seed-OSS; Gemma 4; Command R7B; Magistral's from its tokenizer.
+FORMATS = (
+    ReasoningFormat(
+        name="seed_oss",
+        opening="<seed:think>",
+        closing="</seed:think>",
+        markers=("<seed:think>", "</seed:think>"),
+        signs=("<seed:think>",),
+        prompt_endings=("<seed:think>", "<seed:think><seed:cot_budget_reflect>"),
+    ),
+    ReasoningFormat(
+        name="gemma4",
+        opening="<|channel>thought\n",
+        closing="<channel|>",
+        markers=("<|channel>", "<channel|>"),
+        signs=("<|channel>",),
+        prompt_endings=("<|channel>thought",),
+        may_reopen=True,
+    ),
+    _tags("mistral", "[THINK]", "[/THINK]", may_reopen=True),
+    _tags("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
+    _tags("think", "<think>", "</think>"),
+)
+AUTO, NONE = "auto", "none"
+NAMES = (AUTO, NONE, *(format.name for format in FORMATS))
+
+
+def format_of(template: str | None, wanted: str = AUTO) -> ReasoningFormat | None:
+    """Return the markers that a model writes; None if it does not think.
+
+    Args:
+        template: source of the chat template; None for a base model.
+        wanted: name of a format, ``auto`` (the template shows it) or ``none``.
+
+    Raises:
+        ConfigError: no format has that name.
+    """
+    if wanted not in NAMES:
+        raise ConfigError(f"no reasoning parser is called {wanted!r}; use one of: {', '.join(NAMES)}.")
+    if wanted == AUTO:
+        return next((format for format in FORMATS if template and format.is_used_by(template)), None)
+    return next((format for format in FORMATS if format.name == wanted), None)
