@@ -13,6 +13,7 @@ from typing import Any, Literal
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
+from wisp_runtime.server.answers.tools.format import ToolFormat
 from wisp_runtime.server.api.errors import ApiError, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Generator
 from wisp_runtime.server.api.logprobs import TokenNames
@@ -37,6 +38,7 @@ class TextCodec:
         names: names of the tokens, for log-probabilities.
         templates: renderer of the chat template; None for a base model.
         defaults: the model's own end tokens and sampling parameters.
+        tool_format: markup of its tool calls; None: it calls none.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class TextCodec:
     generator: Generator
     names: TokenNames
     defaults: AnswerDefaults
+    tool_format: ToolFormat | None = None
 
 
 class Service:

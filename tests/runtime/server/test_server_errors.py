@@ -31,6 +31,10 @@ def error_of(response):
     return error
 
 
+def tool(name):
+    return {"type": "function", "function": {"name": name}}
+
+
 def message(**fields):
     return {"messages": [{"role": "user", "content": "hi"}, fields]}
 
@@ -53,7 +57,7 @@ def message(**fields):
         ),
         (message(role="user", content=[{"type": "text"}]), "messages.1.content", "part 0"),
         (message(role="tool", content="x"), "messages", "no tools here"),  # the template's own words
-        (message(role="assistant", tool_calls=[{}]), "messages.1.tool_calls", "tool calls"),
+        (message(role="assistant", tool_calls=[{}]), "messages.1.tool_calls.0.function", "needs a function"),
         (message(role="user", content="x", colour="red"), "messages.1.colour", "Unknown"),
         ({"temperature": -0.1}, "temperature", "greater than or equal to 0"),
         ({"temperature": 2.1}, "temperature", "less than or equal to 2"),
@@ -77,8 +81,14 @@ def message(**fields):
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"max_token": 5}, "max_token", "'max_tokens'"),  # a typo is named, never dropped
         ({"best_off": 5}, "best_off", "Unknown"),
-        ({"tools": [{"type": "function"}]}, "tools", "not supported"),
-        ({"tool_choice": "required"}, "tool_choice", "not supported"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function", "Missing"),
+        ({"tools": [{"type": "custom"}]}, "tools.0.type", "'function'"),
+        ({"tools": [tool("a b")]}, "tools.0.function.name", "pattern"),
+        ({"tools": [tool("f"), tool("f")]}, "tools", "one name"),
+        ({"tools": [tool("f")]}, "tools", "--tool-parser none"),
+        ({"tool_choice": "required"}, "tool_choice", "there are no 'tools'"),
+        ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice", "'required'"),
+        ({"tools": [tool("f")], "tool_choice": tool("g")}, "tool_choice", "none of the tools: f"),
         ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
         ({"modalities": ["text", "audio"]}, "modalities", "not supported"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "chat_template_kwargs"),

@@ -70,3 +70,8 @@ class AnswerDelta:
     stop: str | None = None
     token: int | None = None
     logprobs: TokenLogprobs | None = None
+
+    @property
+    def text(self) -> str:
+        """Text for the user that the token adds."""
+        return "".join([part.text for part in self.parts if isinstance(part, Text)])

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
+from wisp_runtime.server.answers.parts import AnswerDelta
 from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
@@ -23,7 +24,6 @@ from wisp_runtime.server.parsing.sampling import (
 )
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
-from wisp_runtime.server.text.deltas import TextDelta
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -117,7 +117,7 @@ class CompletionFormatter:
         self._logprobs = CompletionLogprobs(names)
         self._finish: str | None = None
 
-    def chunks(self, delta: TextDelta) -> list[str]:
+    def chunks(self, delta: AnswerDelta) -> list[str]:
         """Return one chunk, or none if it would be empty."""
         echo, self._echo = self._echo, ""
         logprobs = None
@@ -128,7 +128,7 @@ class CompletionFormatter:
             return []
         return [self._choice(echo + delta.text, logprobs, delta.finish)]
 
-    def add(self, delta: TextDelta) -> int:
+    def add(self, delta: AnswerDelta) -> int:
         """Keep a delta for the complete text; return the characters that are kept."""
         added_chars = self._logprobs.add(delta, self._sent_chars) if self._with_logprobs else 0
         self._sent_chars += len(delta.text)

@@ -1,4 +1,4 @@
-"""Run sequences on the engine and yield their text deltas.
+"""Run sequences on the engine and yield the deltas of their answers.
 
 Between the endpoints and the engine: one sequence a choice, one iterator of deltas each, merged for a
 request of several choices. Closing an iterator aborts its sequence; so does a stop string.
@@ -10,11 +10,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Submit, TokenEvent
 from wisp_runtime.errors import EngineDied
+from wisp_runtime.server.answers.parser import AnswerParser
+from wisp_runtime.server.answers.parts import AnswerDelta
 from wisp_runtime.server.api.errors import (
     QUEUE_RETRY_S,
     bad_request,
@@ -26,7 +28,7 @@ from wisp_runtime.server.api.errors import (
 )
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
-from wisp_runtime.server.text.deltas import TextDelta, TextDeltas
+from wisp_runtime.server.text.deltas import TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
 from wisp_runtime.server.text.stop import StopFinder, StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -36,16 +38,25 @@ MAX_BACKLOG = 1 << 18  # deltas of a request that its client has not taken yet; 
 
 @dataclass
 class Choice:
-    """One choice of a response: its sequence on the engine, and token counts so far."""
+    """One choice of a response: its sequence on the engine, and token counts so far.
+
+    Attributes:
+        submit: request of its sequence.
+        stops: strings that end it.
+        parser: parser of its text.
+        shown_ids: special tokens whose text the parser needs to see.
+    """
 
     submit: Submit
     stops: StopStrings
+    parser: AnswerParser = field(default_factory=AnswerParser)
+    shown_ids: frozenset[int] = frozenset()
     cached_tokens: int = 0
     generated_tokens: int = 0
 
 
 class Generator:
-    """Turns choices into text deltas; one per server."""
+    """Turns choices into answer deltas; one per server."""
 
     def __init__(
         self, engine: Engine, tokenizer: ModelTokenizer, telemetry: Telemetry, budget: ErrorBudget
@@ -66,14 +77,15 @@ class Generator:
         for request_id in self._running:
             self._engine.abort(request_id)
 
-    async def deltas(self, choice: Choice) -> AsyncGenerator[TextDelta, None]:
+    async def deltas(self, choice: Choice) -> AsyncGenerator[AnswerDelta, None]:
         """Yield the deltas of one choice; the last has ``finish`` set.
 
         Raises:
             ApiError: the engine failed, or the server is stopping.
         """
         submit, tokenizer = choice.submit, self._tokenizer
-        detokenizer = Detokenizer(tokenizer.decode, submit.prompt, tokenizer.special_ids)
+        hidden_ids = tokenizer.special_ids - choice.shown_ids
+        detokenizer = Detokenizer(tokenizer.decode, submit.prompt, hidden_ids)
         text = TextDeltas(detokenizer, StopFinder(choice.stops))
         timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)
@@ -82,7 +94,7 @@ class Generator:
                 async for event in events:
                     self._account(choice, event)
                     timer.token(time.monotonic())
-                    delta = text.push(event)
+                    delta = choice.parser.push(text.push(event))
                     if delta.finish is not None:
                         timer.finish(time.monotonic(), delta.finish, choice.generated_tokens)
                     yield delta
@@ -113,7 +125,7 @@ class Generator:
         if event.finish == "abort":
             raise unavailable("The server is stopping; try again.", "server_stopping", 1)
 
-    async def merged(self, choices: Sequence[Choice]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+    async def merged(self, choices: Sequence[Choice]) -> AsyncGenerator[tuple[int, AnswerDelta], None]:
         """Yield (index, delta) of several choices as they come, each until its end."""
         for index, choice in enumerate(choices):
             choice.submit = replace(choice.submit, choice=index)
@@ -134,8 +146,8 @@ class Generator:
     @asynccontextmanager
     async def _pumps(
         self, choices: Sequence[Choice]
-    ) -> AsyncGenerator[asyncio.Queue[tuple[int, TextDelta] | Exception], None]:
-        queue: asyncio.Queue[tuple[int, TextDelta] | Exception] = asyncio.Queue()
+    ) -> AsyncGenerator[asyncio.Queue[tuple[int, AnswerDelta] | Exception], None]:
+        queue: asyncio.Queue[tuple[int, AnswerDelta] | Exception] = asyncio.Queue()
         tasks = [asyncio.create_task(self._pump(i, choice, queue)) for i, choice in enumerate(choices)]
         try:
             yield queue
@@ -145,7 +157,7 @@ class Generator:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(
-        self, index: int, choice: Choice, queue: asyncio.Queue[tuple[int, TextDelta] | Exception]
+        self, index: int, choice: Choice, queue: asyncio.Queue[tuple[int, AnswerDelta] | Exception]
     ) -> None:
         try:
             async with aclosing(self.deltas(choice)) as deltas:

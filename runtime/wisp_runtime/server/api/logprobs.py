@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import TokenLogprobs
-from wisp_runtime.server.text.deltas import TextDelta
+from wisp_runtime.server.answers.parts import AnswerDelta
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 LOWEST = -9999.0  # the API's stand-in for minus infinity, which JSON does not have
@@ -50,7 +50,7 @@ class TokenNames:
         return name
 
 
-def chat_entry(names: TokenNames, delta: TextDelta) -> str | None:
+def chat_entry(names: TokenNames, delta: AnswerDelta) -> str | None:
     """Return the entry of ``logprobs.content`` for a delta's token, or None if it has none."""
     if delta.token is None or delta.logprobs is None:
         return None
@@ -72,7 +72,7 @@ class CompletionLogprobs:
         self._best: list[str] = []
         self._offsets: list[str] = []
 
-    def add(self, delta: TextDelta, offset_chars: int) -> int:
+    def add(self, delta: AnswerDelta, offset_chars: int) -> int:
         """Add a delta's token, if it has one, and return the characters of its JSON text.
 
         Args:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wisp_runtime.server.answers.parts import AnswerDelta
 from wisp_runtime.server.api.errors import answer_too_long
 from wisp_runtime.server.api.generation import Choice, Generator
 from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.http.sse import DONE, EventStream, event, text_event, unless_client_leaves
 from wisp_runtime.server.parsing.generation_request import GenerationRequest
-from wisp_runtime.server.text.deltas import TextDelta
 
 MAX_KEPT_CHARS = 32 << 20  # characters of an answer that is not streamed: 16,000 tokens with 20 alternatives
 
@@ -28,11 +28,11 @@ MAX_KEPT_CHARS = 32 << 20  # characters of an answer that is not streamed: 16,00
 class ResponseFormatter(Protocol):
     """Writer of one choice's JSON text; keeps state from delta to delta."""
 
-    def chunks(self, delta: TextDelta) -> list[str]:
+    def chunks(self, delta: AnswerDelta) -> list[str]:
         """Return the choices of the stream's next chunks for ``delta``; maybe none."""
         ...
 
-    def add(self, delta: TextDelta) -> int:
+    def add(self, delta: AnswerDelta) -> int:
         """Keep a delta for the complete choice; return the characters that are kept."""
         ...
 

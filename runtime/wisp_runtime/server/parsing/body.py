@@ -194,7 +194,7 @@ def _too_large(max_bytes: int) -> ApiError:
 
 def _explain(detail: ErrorDetails, model: type[BaseModel]) -> ApiError:
     """Return the first validation error as the API's error."""
-    param = ".".join(map(str, detail["loc"]))
+    param = ".".join(str(place) for place in detail["loc"] if not str(place).startswith("("))  # a tag
     match detail["type"]:
         case "extra_forbidden":
             known = list(model.model_fields) if len(detail["loc"]) == 1 else []

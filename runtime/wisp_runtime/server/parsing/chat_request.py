@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import Count, GenerationRequest
 from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
 
 MAX_MESSAGES = 1024
 MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
@@ -60,10 +61,10 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
+    tools: Annotated[list[ToolField], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     # Refused unless they ask for the default.
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
     functions: Any = None
     function_call: Any = None
     response_format: Any = None

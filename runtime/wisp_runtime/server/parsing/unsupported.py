@@ -9,11 +9,8 @@ from wisp_runtime.server.parsing.generation_request import GenerationRequest
 
 # Field → (values that ask for the default, remedy).
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "tools": (([],), "Describe the tools in a message and parse the answer."),
-    "tool_choice": (("none", "auto"), "This server calls no tools."),
-    "parallel_tool_calls": ((True, False), "This server calls no tools."),
-    "functions": (([],), "Describe the functions in a message and parse the answer."),
-    "function_call": (("none", "auto"), "This server calls no functions."),
+    "functions": (([],), "It is deprecated: send the functions as 'tools'."),
+    "function_call": (("none", "auto"), "It is deprecated: use 'tools' and 'tool_choice'."),
     "response_format": (({"type": "text"},), "Ask for the format in a message."),
     "modalities": ((["text"],), "Answers are text only."),
     "audio": ((), "Answers are text only."),

@@ -1,0 +1,188 @@
+"""Prepare a conversation for the engine: its messages and tools become tokens, its answer gets a parser.
+
+Chat completions, Responses and Anthropic's messages all come here, as a :class:`ChatRequest`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wisp_runtime.engine.transport.messages import Ready
+from wisp_runtime.server.answers.parser import AnswerParser
+from wisp_runtime.server.answers.tools.format import ToolFormat
+from wisp_runtime.server.api.errors import bad_request, unavailable, unsupported
+from wisp_runtime.server.api.generation import Choice
+from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
+from wisp_runtime.server.parsing.sampling import (
+    check_token_ids,
+    encode_prompt,
+    priority_of,
+    resolve_max_tokens,
+    sampling_of,
+    stop_tokens_of,
+    submits_of,
+)
+from wisp_runtime.server.parsing.tools import ToolUse, tool_use
+from wisp_runtime.server.parsing.unsupported import refuse_unsupported
+from wisp_runtime.server.service import Service
+from wisp_runtime.server.text.stop import StopStrings
+from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
+from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
+from wisp_runtime.server.text.tool_prompt import with_described_tools
+
+OWN_NAMES = frozenset({"messages", "tools", "range", "raise_exception", "strftime_now"})
+"""Names of a template that callers must not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation, rendered.
+
+    Attributes:
+        text: prompt, up to the start of the assistant's message.
+        tokens: its tokens.
+        tools: tools that the answer may call.
+    """
+
+    text: str
+    tokens: list[int]
+    tools: ToolUse
+
+
+async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[str, str]) -> list[Choice]:
+    """Return the choices of the answer to ``request``, ready to be run.
+
+    Raises:
+        ApiError: the model cannot serve the request as it is.
+    """
+    service.check_name(request.model)
+    refuse_unsupported(request)
+    logprobs = _alternatives(request)
+    conversation = await render_chat(service, request)
+    info, text = service.info, service.text
+    max_tokens = resolve_max_tokens(
+        len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
+    )
+    sampling = sampling_of(request, logprobs, info, text.defaults)
+    stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
+    submits = submits_of(
+        conversation.tokens, request, sampling, max_tokens, stop_tokens, priority_of(headers)
+    )
+    stops = StopStrings(request.stop or ())
+    tools, tool_format = conversation.tools, text.tool_format
+    if not tools.callable:
+        return [Choice(submit, stops) for submit in submits]
+    if tool_format is None:
+        raise unsupported("tools", "This server was started with --tool-parser none.")
+    shown_ids = frozenset(text.tokenizer.special_tokens_among(tool_format.markers))
+    return [Choice(submit, stops, _answer_parser(tools, tool_format), shown_ids) for submit in submits]
+
+
+def _answer_parser(tools: ToolUse, tool_format: ToolFormat) -> AnswerParser:
+    return AnswerParser(None, tool_format.parser(tools.callable), None if tools.is_parallel else 1)
+
+
+async def render_chat(service: Service, request: ChatRequest) -> Conversation:
+    """Apply the model's template to the messages and tokenize the result.
+
+    Raises:
+        ApiError: the model has no template, or it refuses these messages, or no renderer was free.
+    """
+    templates = service.text.templates
+    if templates is None:
+        raise bad_request(
+            f"{request.model!r} has no chat template: it is a base model. "
+            "Send the whole text to /v1/completions instead.",
+            "messages",
+            "no_chat_template",
+        )
+    tools = tool_use(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
+    messages = [_message(message, index) for index, message in enumerate(request.messages)]
+    text = await _render(
+        templates, _for_template(messages, tools, templates.template), _names(request, tools)
+    )
+    tokens = await service.threads.run(len(text), _encode, service.text.tokenizer, text, service.info)
+    return Conversation(text, tokens, tools)
+
+
+async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], names: dict[str, Any]) -> str:
+    try:
+        return await templates.render(messages, names)
+    except TemplateFailed as error:
+        reason = f"the model's chat template refused these messages: {error}."
+        raise bad_request(reason, "messages", "chat_template_failed") from error
+    except RendererBusy as error:
+        raise unavailable(f"{error}; try again.", "chat_template_busy", 1) from error
+
+
+def _names(request: ChatRequest, tools: ToolUse) -> dict[str, Any]:
+    """Return the names that the template gets besides the messages."""
+    names = request.chat_template_kwargs or {}
+    if taken := sorted(OWN_NAMES & names.keys()):
+        raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
+    return {**names, "tools": list(tools.described)} if tools.described else names
+
+
+def _encode(tokenizer: ModelTokenizer, text: str, info: Ready) -> list[int]:
+    tokens = encode_prompt(tokenizer, text, info.max_context, "messages", adds_special=False)
+    check_token_ids(tokens, info.vocab_size, "messages")
+    return tokens
+
+
+def _message(message: Message, index: int) -> dict[str, Any]:
+    """Return a message as templates expect it."""
+    if message.content is None and not message.tool_calls:
+        raise bad_request("A message needs content.", f"messages.{index}.content", "invalid_value")
+    fields = message.model_dump(exclude_none=True, exclude={"refusal", "annotations"})
+    fields.setdefault("content", "")
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            _call(call, f"messages.{index}.tool_calls.{number}")
+            for number, call in enumerate(message.tool_calls)
+        ]
+    return fields
+
+
+def _call(call: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a call of the history with its arguments as an object, which templates write as JSON."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise bad_request("A tool call needs a function with a name.", f"{place}.function", "invalid_value")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = function["arguments"]  # as the model wrote it
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+
+
+def _for_template(
+    messages: list[dict[str, Any]], tools: ToolUse, template: ChatTemplate
+) -> list[dict[str, Any]]:
+    """Return the messages in roles that the template knows, with the tools if it does not write them."""
+    source = template.source
+    if "developer" not in source:  # the role's earlier name, which templates use
+        messages = [
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in messages
+        ]
+    if "tools" in source:
+        return messages
+    return with_described_tools(messages, tools.described)
+
+
+def _wanted_tokens(request: ChatRequest) -> int | None:
+    if request.max_completion_tokens is not None and request.max_tokens is not None:
+        raise bad_request("Set 'max_tokens' or 'max_completion_tokens', not both.", "max_tokens")
+    return request.max_completion_tokens or request.max_tokens
+
+
+def _alternatives(request: ChatRequest) -> int | None:
+    if request.top_logprobs is not None and not request.logprobs:
+        raise bad_request("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+    return (request.top_logprobs or 0) if request.logprobs else None
