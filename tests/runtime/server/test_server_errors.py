@@ -56,7 +56,7 @@ def message(**fields):
             "image_url",
         ),
         (message(role="user", content=[{"type": "text"}]), "messages.1.content", "part 0"),
-        (message(role="tool", content="x"), "messages", "no tools here"),  # the template's own words
+        (message(role="user", content="forbidden"), "messages", "not that word"),  # the template's own words
         (message(role="assistant", tool_calls=[{}]), "messages.1.tool_calls.0.function", "needs a function"),
         (message(role="user", content="x", colour="red"), "messages.1.colour", "Unknown"),
         ({"temperature": -0.1}, "temperature", "greater than or equal to 0"),

@@ -40,7 +40,7 @@ VOCAB = 264  # wider than the tokenizer, as padded vocabularies are
 MAX_CONTEXT = 512
 TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "{% if message.content == 'forbidden' %}{{ raise_exception('not that word') }}{% endif %}"
     "<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )

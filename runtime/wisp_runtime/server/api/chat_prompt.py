@@ -62,7 +62,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     service.check_name(request.model)
     refuse_unsupported(request)
     logprobs = _alternatives(request)
-    conversation = await render_chat(service, request)
+    conversation = await encode_chat(service, request)
     info, text = service.info, service.text
     max_tokens = resolve_max_tokens(
         len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
@@ -86,8 +86,20 @@ def _answer_parser(tools: ToolUse, tool_format: ToolFormat) -> AnswerParser:
     return AnswerParser(None, tool_format.parser(tools.callable), None if tools.is_parallel else 1)
 
 
-async def render_chat(service: Service, request: ChatRequest) -> Conversation:
+async def encode_chat(service: Service, request: ChatRequest) -> Conversation:
     """Apply the model's template to the messages and tokenize the result.
+
+    Raises:
+        ApiError: as of :func:`render_chat`, or the messages exceed the context.
+    """
+    tools = tool_use(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
+    text = await render_chat(service, request, tools)
+    tokens = await service.threads.run(len(text), _encode, service.text.tokenizer, text, service.info)
+    return Conversation(text, tokens, tools)
+
+
+async def render_chat(service: Service, request: ChatRequest, tools: ToolUse) -> str:
+    """Apply the model's template to the messages; return the prompt's text.
 
     Raises:
         ApiError: the model has no template, or it refuses these messages, or no renderer was free.
@@ -100,13 +112,9 @@ async def render_chat(service: Service, request: ChatRequest) -> Conversation:
             "messages",
             "no_chat_template",
         )
-    tools = tool_use(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
     messages = [_message(message, index) for index, message in enumerate(request.messages)]
-    text = await _render(
-        templates, _for_template(messages, tools, templates.template), _names(request, tools)
-    )
-    tokens = await service.threads.run(len(text), _encode, service.text.tokenizer, text, service.info)
-    return Conversation(text, tokens, tools)
+    messages = _for_template(messages, tools, templates.template)
+    return await _render(templates, messages, _names(request, tools))
 
 
 async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], names: dict[str, Any]) -> str:
@@ -165,13 +173,12 @@ def _for_template(
     messages: list[dict[str, Any]], tools: ToolUse, template: ChatTemplate
 ) -> list[dict[str, Any]]:
     """Return the messages in roles that the template knows, with the tools if it does not write them."""
-    source = template.source
-    if "developer" not in source:  # the role's earlier name, which templates use
+    if "developer" not in template.source:  # the role's earlier name, which templates use
         messages = [
             {**message, "role": "system"} if message["role"] == "developer" else message
             for message in messages
         ]
-    if "tools" in source:
+    if template.reads("tools"):
         return messages
     return with_described_tools(messages, tools.described)
 

@@ -10,13 +10,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from wisp_runtime.server.api.chat import render_chat
+from wisp_runtime.server.api.chat_prompt import render_chat
 from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.sampling import SAMPLE_TOKEN_CHARS, check_token_ids
 from wisp_runtime.server.parsing.token_requests import MAX_TEXT_CHARS, DetokenizeRequest, TokenizeRequest
+from wisp_runtime.server.parsing.tools import tool_use
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -80,7 +81,8 @@ async def _text_of(service: Service, request: TokenizeRequest) -> tuple[str, boo
         chat_template_kwargs=names,
     )
     refuse_unsupported(chat)
-    return await render_chat(service.text.templates, chat), bool(request.add_special_tokens)
+    tools = tool_use(chat.tools, None, is_parallel=None)
+    return await render_chat(service, chat, tools), bool(request.add_special_tokens)
 
 
 def _tokenized(

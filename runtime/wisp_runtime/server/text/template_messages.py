@@ -6,6 +6,7 @@ that comes back is unpickled or evaluated: a template is a program of strangers.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +26,9 @@ TOO_MUCH_MEMORY = f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"
 TOO_MUCH_CPU = f"it needs more than {CPU_S} s of processor time"
 TOO_LONG = f"it was not done after {WALL_S:g} s"
 
+_CODE = re.compile(r"\{[%{](.*?)[%}]\}", re.DOTALL)
+_STRINGS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+
 
 class TemplateFailed(Exception):
     """The template refused the messages, or cannot be run."""
@@ -41,6 +45,11 @@ class ChatTemplate:
 
     source: str
     special_tokens: dict[str, str]
+
+    def reads(self, name: str) -> bool:
+        """Return whether the template's code, not its texts, has the name of a variable (``tools``)."""
+        code = " ".join(_CODE.findall(self.source))
+        return re.search(rf"(?<![\w.]){name}\b", _STRINGS.sub("''", code)) is not None
 
 
 class Outcome(IntEnum):

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from wisp_runtime.server.text.template import CompiledTemplate
-from wisp_runtime.server.text.template_messages import TemplateFailed
+from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -60,3 +60,18 @@ def test_a_template_that_refuses_or_runs_away_is_an_error(source, says):
 def test_a_template_with_a_typo_is_refused_when_the_model_is_loaded():
     with pytest.raises(TemplateFailed, match="no valid Jinja2"):
         CompiledTemplate("{% for %}", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("{% if tools %}x{% endif %}", True),
+        ("{%- for tool in tools -%}{% endfor %}", True),
+        ("{{ f(not tools) }}", True),
+        ("{{ 'tools' }} tools", False),  # texts
+        ('{{ raise_exception("no tools here") }}', False),
+        ("{% if message.tools %}{% endif %}", False),  # another's attribute
+    ],
+)
+def test_a_template_reads_a_name_if_its_code_does(source, reads):
+    assert ChatTemplate(source, {}).reads("tools") is reads
