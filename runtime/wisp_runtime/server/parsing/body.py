@@ -49,11 +49,16 @@ async def read_body(request: Request, model: type[AnyModel], max_bytes: int = MA
     _check_content_encoding(request.headers.get("content-encoding"))
     data = await _read_bytes(request, max_bytes)
     if len(data) > LONG_BODY_BYTES:
-        return await asyncio.to_thread(_parse, data, model)
-    return _parse(data, model)
+        return await asyncio.to_thread(parse_body, data, model)
+    return parse_body(data, model)
 
 
-def _parse(data: bytes, model: type[AnyModel]) -> AnyModel:
+def parse_body(data: bytes, model: type[AnyModel]) -> AnyModel:
+    """Return the JSON text of a body as ``model``.
+
+    Raises:
+        ApiError: 400, naming the field or the position.
+    """
     value = parse_json(data)
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_request")

@@ -64,16 +64,6 @@ class ChatRequest(GenerationRequest):
     tools: Annotated[list[ToolField], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    # Refused unless they ask for the default.
-    functions: Any = None
-    function_call: Any = None
-    response_format: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
 
     @field_validator("messages", mode="before")
     @classmethod

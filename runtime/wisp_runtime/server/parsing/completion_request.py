@@ -18,9 +18,6 @@ class CompletionRequest(GenerationRequest):
     prompt: list[str | list[int]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-    # Refused unless they ask for the default.
-    suffix: Any = None
-    best_of: Any = None
 
     @field_validator("prompt", mode="before")
     @classmethod

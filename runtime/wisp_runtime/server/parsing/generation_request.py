@@ -1,16 +1,17 @@
 """Fields that ``/v1/chat/completions`` and ``/v1/completions`` share.
 
 Fields that cannot change the output (``user``, ``metadata``, …) are accepted and ignored; unsupported fields
-that would are refused by name (:mod:`.unsupported`).
+that would are refused by name (:mod:`.refusals`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
+from wisp_runtime.server.parsing.refusals import without_refused
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_STOPS = 16
@@ -67,6 +68,16 @@ class GenerationRequest(StrictModel):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    session_id: str | None = None
+    cache_prompt: bool | None = None
+    id_slot: int | None = None
+    spaces_between_special_tokens: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_refused(cls, value: Any) -> Any:
+        return without_refused(value, cls.model_fields) if isinstance(value, dict) else value
 
     @field_validator("stop", mode="before")
     @classmethod

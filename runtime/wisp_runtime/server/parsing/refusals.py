@@ -1,0 +1,199 @@
+"""Fields of OpenAI, vLLM, SGLang and llama.cpp that this server does not implement.
+
+One with a value that asks for what happens anyway is dropped, so that clients may send their defaults; any
+other is refused by name, with a remedy. A field that a request's model declares is left to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from wisp_runtime.server.api.errors import unsupported
+
+
+class Refusal(NamedTuple):
+    """A field that is refused.
+
+    Attributes:
+        neutral: values that ask for what happens anyway, besides null.
+        remedy: sentence that follows "X is not supported here."
+    """
+
+    neutral: tuple[Any, ...]
+    remedy: str
+
+
+def _fields(remedy: str, **neutral: Any) -> dict[str, Refusal]:
+    """Return refusals that share a remedy, by field; a list gives several neutral values."""
+    pairs = ((name, values if isinstance(values, list) else [values]) for name, values in neutral.items())
+    return {name: Refusal(tuple(values), remedy) for name, values in pairs}
+
+
+_TEXT_ONLY = "Answers are text only."
+_SAMPLERS = "Sample with temperature, top_k, top_p, min_p and the penalties."
+_GRAMMARS = "Describe the format with response_format or structured_outputs."
+_TOOLS = "Send tools to /v1/chat/completions."
+_NO_CODE = "A request brings no code; use logit_bias, allowed_token_ids, bad_words or structured_outputs."
+_ONE_SERVER = "One server computes a request here; leave it out."
+
+OPENAI = {
+    **_fields(_TOOLS, tools=[[]], tool_choice=["none", "auto"], parallel_tool_calls=[True, False]),
+    **_fields("It is deprecated: send the functions as 'tools'.", functions=[[]]),
+    **_fields("It is deprecated: use 'tools' and 'tool_choice'.", function_call=["none", "auto"]),
+    **_fields("Ask for the format in a message.", response_format={"type": "text"}),
+    **_fields(_TEXT_ONLY, modalities=[["text"]], audio=[]),
+    **_fields("Leave it out.", prediction=[]),
+    **_fields("Set what the model's template knows in chat_template_kwargs.", reasoning_effort=[]),
+    **_fields("Ask for it in a message.", verbosity="medium"),
+    **_fields("This server reads nothing from the web.", web_search_options=[]),
+    **_fields("Moderate prompts and answers in the client.", moderation=[]),
+    **_fields("Models here continue text; they do not fill gaps.", suffix=""),
+    **_fields("Set n and choose yourself.", best_of=1),
+}
+VLLM = {
+    **_fields(
+        "Set n and temperature: answers are sampled, not searched.",
+        use_beam_search=False,
+        length_penalty=1.0,
+        early_stopping=False,
+    ),
+    **_fields(_NO_CODE, logits_processors=[[]], vllm_xargs=[{}], extra_args=[{}]),
+    **_fields("Send text or token ids.", prompt_embeds=[]),
+    **_fields(
+        "Messages are text here.", mm_processor_kwargs=[{}], media_io_kwargs=[{}], return_mm_kwargs=True
+    ),
+    **_fields("The priority of a request is that of its key at the gateway.", priority=0),
+    **_fields("Answers are text; set return_token_ids for the ids beside it.", detokenize=True),
+    **_fields("Ask for the best alternatives: logprobs, top_logprobs.", logprob_token_ids=[]),
+    **_fields(
+        "prompt_logprobs reports all positions of the prompt.",
+        prompt_logprob_token_ids=[],
+        prompt_logprob_start=0,
+    ),
+    **_fields("Log-probabilities have one format here.", flat_logprobs=False),
+    **_fields("Each token is sent as it comes; join chunks in the client.", stream_interval=1),
+    **_fields("Texts are not marked here.", watermarking=False),
+    **_fields("Set return_token_ids.", return_prompt_text=False, return_token_offsets=False),
+    **_fields("Tokens are sampled here, not prescribed.", trace_decode_token_ids=[]),
+    **_fields("Experts are not reported.", routed_experts_prompt_start=0),
+    **_fields(_ONE_SERVER, kv_transfer_params=[{}], ec_transfer_params=[{}]),
+    **_fields("Set max_tokens and the penalties.", repetition_detection=[{}]),
+    **_fields("Limit the answer with max_tokens.", thinking_token_budget=-1),
+    **_fields("The text is returned as the model writes it.", include_reasoning=True),
+    **_fields(
+        "Ask for the format in a message.",
+        structured_outputs=[],
+        guided_json=[],
+        guided_regex=[],
+        guided_choice=[],
+        guided_grammar=[],
+        guided_decoding_backend=[],
+        guided_whitespace_pattern=[],
+    ),
+}
+SGLANG = {
+    **_fields(_GRAMMARS, regex=[], ebnf=[], structural_tag=[]),
+    **_fields("End at strings (stop) or at tokens (stop_token_ids).", stop_regex=[[]]),
+    **_fields("Set include_stop_str_in_output.", no_stop_trim=False),
+    **_fields("Set min_tokens.", min_new_tokens=0),
+    **_fields("Set max_tokens.", max_new_tokens=[]),
+    **_fields(_NO_CODE, custom_logit_processor=[], custom_params=[{}]),
+    **_fields("This server has one model and no adapters.", lora_path=[]),
+    **_fields("Send the complete conversation; its prefix is found in the cache.", session_params=[{}]),
+    **_fields("Send token ids as a completion's prompt.", input_ids=[]),
+    **_fields("Set request_id.", rid=[]),
+    **_fields("Set cache_salt.", extra_key=[]),
+    **_fields("Set return_token_ids.", return_prompt_token_ids=False),
+    **_fields(
+        "Only tokens and their log-probabilities are reported.",
+        return_hidden_states=False,
+        return_routed_experts=False,
+        return_meta_info=False,
+    ),
+    **_fields("usage has the number of cached tokens.", return_cached_tokens_details=False),
+    **_fields(
+        _ONE_SERVER,
+        bootstrap_host=[],
+        bootstrap_port=[],
+        bootstrap_room=[],
+        routed_dp_rank=[],
+        disagg_prefill_dp_rank=[],
+        data_parallel_rank=[],
+    ),
+    **_fields("The text is returned as the model writes it.", separate_reasoning=[], stream_reasoning=[]),
+    **_fields(_TEXT_ONLY, images_config=[{}], use_audio_in_video=False),
+}
+LLAMA_CPP = {
+    **_fields(
+        _SAMPLERS,
+        typical_p=1.0,
+        typ_p=1.0,
+        tfs_z=1.0,
+        top_a=0.0,
+        top_n_sigma=-1.0,
+        xtc_probability=0.0,
+        dynatemp_range=0.0,
+        dry_multiplier=0.0,
+        mirostat=0,
+        adaptive_target=-1.0,
+        min_keep=0,
+        samplers=[],
+    ),
+    **_fields("Set repetition_penalty, which counts all tokens.", repeat_penalty=1.0),
+    **_fields("Set max_tokens.", n_predict=-1, max_length=[]),
+    **_fields("Set n.", n_cmpl=1),
+    **_fields("Set logprobs and top_logprobs.", n_probs=0, post_sampling_probs=False),
+    **_fields(_GRAMMARS, grammar="", json_schema=[]),
+    **_fields("Grammars apply from the first token on.", grammar_lazy=False, grammar_triggers=[[]]),
+    **_fields("Set max_tokens; a client that leaves ends its request.", t_max_predict_ms=-1, n_indent=0),
+    **_fields("A prompt that is too long is refused; see truncate_prompt_tokens.", n_keep=0, n_discard=0),
+    **_fields("/metrics has times.", timings_per_token=False, return_progress=False, verbose=False),
+    **_fields("Set return_token_ids.", return_tokens=False),
+    **_fields("A response has all its fields.", response_fields=[[]]),
+    **_fields("This server has one model and no adapters.", lora=[[]]),
+    **_fields("Messages are text here.", image_data=[[]]),
+    **_fields(
+        "Send the text before and after the gap as one prompt.",
+        input_prefix="",
+        input_suffix="",
+        input_extra=[[]],
+    ),
+    **_fields(
+        "The text is returned as the model writes it.", reasoning_format=["none", "auto"], parse_tool_calls=[]
+    ),
+}
+REFUSALS = {**OPENAI, **VLLM, **SGLANG, **LLAMA_CPP}
+
+IGNORED = {
+    "repeat_last_n": "repeat_penalty",
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "adaptive_decay": "adaptive_target",
+}
+"""Fields that mean something only beside another, which is refused: field → the other."""
+
+
+def without_refused(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return ``body`` without the neutral fields that no model knows.
+
+    Args:
+        body: fields of a request.
+        known: fields that its model declares.
+
+    Raises:
+        ApiError: 400, naming a field that would change the output and is not implemented.
+    """
+    others = [name for name in body if name not in known]
+    for name in others:
+        refusal = REFUSALS.get(name)
+        if refusal is not None and body[name] is not None and body[name] not in refusal.neutral:
+            raise unsupported(name, refusal.remedy)
+    dropped = {name for name in others if name in REFUSALS or name in IGNORED}
+    return {name: value for name, value in body.items() if name not in dropped}
