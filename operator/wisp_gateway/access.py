@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import digest
 from wisp_gateway.discovery.snapshot import Model
-from wisp_gateway.errors import DirectoryOutdated, GatewayError, KeysUnread, ModelNotFound, Unauthorized
+from wisp_gateway.errors import (
+    DirectoryOutdated,
+    GatewayError,
+    KeysUnread,
+    ModelNotFound,
+    ResponseNotFound,
+    Unauthorized,
+)
 from wisp_gateway.inbound.auth import Keyring, ModelKeys
-from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.model_state import ModelState, Pod
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.routing.response_ids import tag_of
 
 _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
 RETRY_S = 2  # of keys, or of models, that could not be read yet
@@ -86,6 +94,21 @@ class Access:
         if by_path is not None and by_body is not None and not _is_called(state.model, by_body):
             raise ModelNotFound(f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model")
         return Grant(state, priority)
+
+    def pod(self, token: str, by_path: str | None, response_id: str) -> tuple[ModelState, Pod]:
+        """Find the pod that stores a response, if the key opens its model.
+
+        Raises:
+            ResponseNotFound: there is none, or the key does not open it: one answer for both.
+        """
+        state, pod = self._registry.find_pod(tag_of(response_id)) or (None, None)
+        is_there = state is not None and by_path in (None, state.model.key)
+        if state is None or pod is None or not is_there or self._keys.priority(token, state.model) is None:
+            raise ResponseNotFound(
+                f"Response {response_id!r} is not stored here. The pod that gave it keeps it in memory, for "
+                "a time and until the pod ends: send the request that made it again."
+            )
+        return state, pod
 
     def models(self, token: str, by_path: str | None) -> list[ModelState]:
         """List the models that a key opens, or the one of the path.
@@ -160,5 +183,5 @@ def _is_called(model: Model, name: str) -> bool:
 
 def _unauthorized(token: str) -> Unauthorized:
     if not token:
-        return Unauthorized("No API key. Send it as 'Authorization: Bearer KEY'.")
+        return Unauthorized("No API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
     return Unauthorized("This API key is not valid here. Ask whoever runs this gateway for one.")

@@ -13,15 +13,18 @@ from wisp_gateway.access import Access
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
 from wisp_gateway.inbound import request_body, routes
-from wisp_gateway.inbound.auth import Keyring, bearer
+from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.inbound.cross_origin import AllowedOrigins
+from wisp_gateway.inbound.dialect import Dialect
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
 from wisp_gateway.routing.load_balancer import prefix_key
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.routing.response_ids import tag_of
 from wisp_gateway.upstream.proxy import Proxy, Request
+from wisp_gateway.upstream.stored_responses import StoredResponses
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("wisp_gateway.access")
@@ -43,6 +46,7 @@ class App:
         config: Config,
         registry: ModelRegistry,
         proxy: Proxy,
+        stored: StoredResponses,
         metrics: Metrics,
         is_synced: Callable[[], bool],
     ) -> None:
@@ -50,6 +54,7 @@ class App:
         self._config = config
         self._registry = registry
         self._proxy = proxy
+        self._stored = stored
         self._metrics = metrics
         self._is_synced = is_synced
         is_machine = config.directory is not None
@@ -64,7 +69,7 @@ class App:
         self._exchanges: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request; every error has OpenAI's shape."""
+        """Answer one request; every error has the shape of its path's dialect."""
         client = Client(scope, receive, send, self._budget)
         try:
             is_metrics_port = client.port == self._config.metrics_port
@@ -103,6 +108,8 @@ class App:
         match route.action:
             case "generate":
                 await self._generate(client, route)
+            case "stored":
+                await self._serve_stored(client, route)
             case "list":
                 await self._list(client, route)
             case "show":
@@ -140,10 +147,19 @@ class App:
             priority=grant.priority,
             account=account,
             sequences=body.sequences,
+            bound_to=tag_of(body.previous_response_id) if client.dialect is Dialect.RESPONSES else None,
             find_again=lambda: self._access.model(token, grant.state.model.key, None).state,
         )
         del body  # not held beside the one that is sent
         await self._until_gone(client, self._proxy.serve(client, state, request))
+
+    async def _serve_stored(self, client: Client, route: routes.Route) -> None:
+        token = _token(client)
+        self._access.check_before_body(token)
+        state, pod = self._access.pod(token, route.model, route.id)
+        client.model_key = state.model.key
+        account = self._access.account(token, client.host)
+        await self._until_gone(client, self._stored.serve(client, state, pod, route.path, account))
 
     async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, and cancel it when the client disconnects or :meth:`abort` is called."""
@@ -223,4 +239,4 @@ class App:
 
 
 def _token(client: Client) -> str:
-    return bearer(client.header(b"authorization"))
+    return token_of(client.header(b"authorization"), client.header(b"x-api-key"))

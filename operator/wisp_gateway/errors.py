@@ -5,7 +5,8 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 │   └── NotJson          400    the body is not JSON
 ├── Unauthorized         401    no key, or an unknown one
 ├── NotFound             404    no such path
-│   └── ModelNotFound    404    no such model
+│   ├── ModelNotFound    404    no such model
+│   └── ResponseNotFound 404    no pod that could store it
 ├── MethodNotAllowed     405    the path exists, for another method
 ├── RequestTimeout       408    the body did not arrive within --body-timeout-s
 ├── BodyTooLarge         413    over --max-body-bytes
@@ -24,6 +25,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
     ├── ModelFailed             it cannot be started now
     ├── WaitedTooLong           held for coldStart.maxWait
     ├── PodsRefused             pods that answer, and take none of its requests
+    ├── PodUnreachable          the pod that stores a response does not answer
     ├── TooManyConnections      over --max-connections
     └── Stopping                the gateway is stopping
 StartError                      the gateway cannot start (exit 1)
@@ -108,6 +110,12 @@ class ModelNotFound(NotFound):
     """No such model."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(NotFound):
+    """No pod that could store this response, or not for this key."""
+
+    code = "response_not_found"
 
 
 class MethodNotAllowed(GatewayError):
@@ -224,6 +232,12 @@ class PodsRefused(Unavailable):
     """The model's pods answer, but take no request of this gateway: other tokens, or another model there."""
 
     code = "pods_refused"
+
+
+class PodUnreachable(Unavailable):
+    """The pod that stores a response does not answer now."""
+
+    code = "pod_unreachable"
 
 
 class TooManyConnections(Unavailable):

@@ -18,6 +18,7 @@ from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool
 from wisp_gateway.upstream.proxy import Proxy
 from wisp_gateway.upstream.readiness_prober import ReadinessProber
+from wisp_gateway.upstream.stored_responses import StoredResponses
 from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class Gateway:
             )
             self.registry.is_operator_away = lambda: self._demand is not None and self._demand.is_away
         proxy = Proxy(self.registry, self._pool, self.metrics, self._tokens, config.max_answer_bytes)
-        self.app = App(config, self.registry, proxy, self.metrics, lambda: self._discovery.is_synced)
+        stored = StoredResponses(self._pool, self.metrics, self._tokens, config.max_answer_bytes)
+        self.app = App(config, self.registry, proxy, stored, self.metrics, lambda: self._discovery.is_synced)
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
     async def run(self) -> None:

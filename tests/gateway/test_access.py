@@ -15,6 +15,7 @@ from wisp_gateway.errors import KeysUnread, ModelNotFound, Unauthorized
 from wisp_gateway.inbound.auth import Keyring
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.routing.response_ids import pod_tag
 
 TEAM = {digest("sk-team"): "normal", digest("sk-fast"): "high"}
 CLOSED = Model("prod", "secret", "secret", "Ready", keys=TEAM)
@@ -158,7 +159,9 @@ def test_clients_cannot_send_what_only_the_gateway_says_and_the_key_decides_the_
         }
         assert world.post(headers=forged).status_code == 200
     sent = [{k: v for k, v in seen.headers.items() if k.startswith("x-wisp")} for seen in pod.seen]
-    assert sent == [{"x-wisp-priority": priority} for priority in ("high", "normal", "low")]
+    tag = pod_tag("default/m", f"m-{pod.port}")
+    expect = [{"x-wisp-priority": priority, "x-wisp-pod-tag": tag} for priority in ("high", "normal", "low")]
+    assert sent == expect
 
 
 def test_a_port_of_its_own_shows_the_metrics_and_nothing_else(world, tmp_path):

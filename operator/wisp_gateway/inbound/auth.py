@@ -122,7 +122,8 @@ class Keyring:
         return self._files.setdefault(path, KeyFile(Path(path)))
 
 
-def bearer(authorization: str) -> str:
-    """The token of an ``Authorization`` header; empty if there is none."""
+def token_of(authorization: str, api_key: str) -> str:
+    """Return the key of a request: of ``Authorization: Bearer``, else of Anthropic's ``x-api-key``."""
     scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer or api_key.strip()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from wisp_gateway.errors import BodyTooLarge, GatewayError, Headers, TooMuchHeld
-from wisp_gateway.inbound import sse
+from wisp_gateway.inbound import dialect
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.request_body import BodyScan, RequestBody
 from wisp_gateway.inbound.server import ClientProtocol
@@ -44,6 +44,7 @@ class Client:
         self.entered_s = time.monotonic()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
         # Percent-encoded as received, so that no path writes a line of the log.
         self.raw_path: str = scope["raw_path"][:MAX_LOGGED_PATH].decode("latin-1")
         self.headers: Headers = scope["headers"]
@@ -53,6 +54,7 @@ class Client:
         self._turn = budget.turn
         self.held = budget.open(f"host:{self.host}")
         self.request_id = self._request_id()
+        self.dialect = dialect.of_path(self.path)
         self.model_key = ""  # set once the model is found
         self.status = 0
         self.is_streaming = False
@@ -151,15 +153,18 @@ class Client:
             self.status = error.status
             self.protocol.abort()  # it does not read: no event would reach it in time
         elif self.is_streaming:
-            await self.write(sse.error_event(error))
+            await self.write(dialect.error_event(self.dialect, error, self.request_id))
             await self.end_stream()
             self.status = error.status
         else:
             json_headers = [(b"content-type", b"application/json"), *error.headers()]
-            await self.reply(error.status, error.body(), json_headers)
+            body = dialect.error_body(self.dialect, error, self.request_id)
+            await self.reply(error.status, body, json_headers)
 
     async def _start(self, status: int, headers: Headers) -> None:
         headers = [*headers, *self.own_headers, (b"x-request-id", self.request_id.encode())]
+        if self.dialect is dialect.Dialect.ANTHROPIC:
+            headers.append((b"request-id", self.request_id.encode()))
         if self.protocol.is_stopping:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

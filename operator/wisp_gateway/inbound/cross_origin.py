@@ -1,7 +1,7 @@
 """Cross-origin requests: web pages of the origins in ``--allow-origin`` may call the gateway from a browser.
 
 Pure. Off by default: without an origin a preflight is refused (405), and no answer has a header of CORS
-(https://fetch.spec.whatwg.org/#http-cors-protocol). Keys travel in ``authorization`` alone, never in cookies,
+(https://fetch.spec.whatwg.org/#http-cors-protocol). Keys travel in headers of their own, never in cookies,
 so credentials are not allowed.
 """
 
@@ -14,7 +14,7 @@ from wisp_gateway.config import ANY_ORIGIN, ORIGIN
 from wisp_gateway.errors import Headers
 
 MAX_AGE_S = 600
-_EXPOSED = b"x-request-id, retry-after, x-should-retry"
+_EXPOSED = b"x-request-id, request-id, retry-after, x-should-retry"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9, _-]{0,2048}")
 
 
@@ -49,7 +49,7 @@ class AllowedOrigins:
             return None
         names = asked_headers if _HEADER_NAMES.fullmatch(asked_headers) else "authorization, content-type"
         return [
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"GET, POST, DELETE"),
             (b"access-control-allow-headers", names.encode()),
             (b"access-control-max-age", str(MAX_AGE_S).encode()),
         ]

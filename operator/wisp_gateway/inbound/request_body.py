@@ -61,6 +61,11 @@ class RequestBody:
             )
         return name
 
+    @property
+    def previous_response_id(self) -> str:
+        """Id of the stored response that it continues; empty: none."""
+        return _text(self._value("previous_response_id"))
+
     def addressable(self) -> AddressableBody:
         """Return the body as one whose ``model`` can be changed."""
         field = self.fields.get("model")

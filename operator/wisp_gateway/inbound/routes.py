@@ -1,15 +1,25 @@
 """Parse method and path into a :class:`Route`. Pure.
 
 ``/v1/…`` and its alias ``/openai/v1/…`` find the model in the body; ``/<namespace>/<name>/v1/…`` names it.
+A stored response is found by its id, which holds the tag of its pod.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from wisp_gateway.errors import MethodNotAllowed, NotFound
 
-GENERATE = {"chat/completions": "POST", "completions": "POST"}
+GENERATE = {
+    "chat/completions": "POST",
+    "completions": "POST",
+    "messages": "POST",
+    "messages/count_tokens": "POST",
+    "responses": "POST",
+}
+STORED = re.compile(r"responses/(?P<id>[A-Za-z0-9_-]{1,128})(?P<part>|/cancel|/input_items)")
+STORED_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 OWN = ("/livez", "/readyz", "/metrics", "/state")
 ON_METRICS_PORT = ("/livez", "/readyz", "/metrics")
 
@@ -19,10 +29,11 @@ class Route:
     """Action and model of a request.
 
     Args:
-        action: one of ``generate``, ``list``, ``show``, ``livez``, ``readyz``, ``metrics``, ``state``.
-        path: path at the pod, for ``generate`` (``/v1/chat/completions``).
+        action: one of ``generate``, ``stored``, ``list``, ``show``, ``livez``, ``readyz``, ``metrics``,
+            ``state``.
+        path: path at the pod, for ``generate`` (``/v1/chat/completions``) and ``stored``.
         model: model named by the path (``namespace/name``), or None.
-        id: model id, for ``show``.
+        id: id of a model, for ``show``, or of a response, for ``stored``.
     """
 
     action: str
@@ -41,14 +52,17 @@ def find(method: str, path: str, *, is_metrics_port: bool = False) -> Route:
     if is_metrics_port and path not in ON_METRICS_PORT:
         raise NotFound(f"No such path on the port of the metrics: {method} {path[:200]}.")
     if path in OWN:
-        return _checked(method, "GET", path, Route(path[1:]))
+        return _checked(method, ("GET",), path, Route(path[1:]))
     model, rest = _split(path)
     if rest in GENERATE:
-        return _checked(method, GENERATE[rest], path, Route("generate", f"/v1/{rest}", model))
+        return _checked(method, (GENERATE[rest],), path, Route("generate", f"/v1/{rest}", model))
+    if stored := STORED.fullmatch(rest):
+        allowed = STORED_METHODS[stored["part"]]
+        return _checked(method, allowed, path, Route("stored", f"/v1/{rest}", model, stored["id"]))
     if rest == "models":
-        return _checked(method, "GET", path, Route("list", model=model))
+        return _checked(method, ("GET",), path, Route("list", model=model))
     if rest.startswith("models/") and rest != "models/":
-        return _checked(method, "GET", path, Route("show", model=model, id=rest.removeprefix("models/")))
+        return _checked(method, ("GET",), path, Route("show", model=model, id=rest.removeprefix("models/")))
     raise _no_such_path(method, path)
 
 
@@ -63,14 +77,15 @@ def _split(path: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def _checked(method: str, allowed: str, path: str, route: Route) -> Route:
-    if method == allowed or (method == "HEAD" and allowed == "GET"):
+def _checked(method: str, allowed: tuple[str, ...], path: str, route: Route) -> Route:
+    is_head = method == "HEAD" and "GET" in allowed and route.action != "stored"
+    if method in allowed or is_head:
         return route
-    raise MethodNotAllowed(f"{path} takes {allowed}, not {method}.", allow=allowed)
+    raise MethodNotAllowed(f"{path} takes {' or '.join(allowed)}, not {method}.", allow=", ".join(allowed))
 
 
 def _no_such_path(method: str, path: str) -> NotFound:
     return NotFound(
-        f"No such path: {method} {path[:200]}. This gateway serves /v1/chat/completions, /v1/completions and "
-        "/v1/models, also under /openai and /<namespace>/<name>."
+        f"No such path: {method} {path[:200]}. This gateway serves /v1/chat/completions, /v1/completions, "
+        "/v1/responses, /v1/messages and /v1/models, also under /openai and /<namespace>/<name>."
     )

@@ -28,6 +28,7 @@ from wisp_gateway.errors import (
     Stopping,
     TooManyConnections,
 )
+from wisp_gateway.inbound import dialect
 from wisp_http.limits import ConnectionLimits, Refusal, answer_bytes
 from wisp_http.protocol import LimitedProtocol
 
@@ -77,7 +78,9 @@ class ClientProtocol(LimitedProtocol):
     def refusal(self, kind: Refusal, message: str) -> bytes:
         """Return a refusal as the rest of the gateway writes its errors."""
         error = _ERRORS[kind](message)
-        return answer_bytes(error.status, error.headers(), error.body())
+        path = self.scope.get("path", "") if self.scope else ""
+        body = dialect.error_body(dialect.of_path(path), error, "")
+        return answer_bytes(error.status, error.headers(), body)
 
 
 _ERRORS: dict[Refusal, Callable[[str], GatewayError]] = {

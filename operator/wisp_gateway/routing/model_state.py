@@ -16,6 +16,7 @@ from wisp_gateway.errors import GatewayError
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.load_balancer import EndpointLoad, select_endpoint, slots_of
 from wisp_gateway.routing.request_queue import QueuedRequest, RequestQueue, retry_after
+from wisp_gateway.routing.response_ids import pod_tag
 
 RATE_WINDOW_S = 5
 # Weight of one finished request in the moving average of durations.
@@ -23,10 +24,11 @@ _MEAN_WEIGHT = 0.2
 
 
 class Pod:
-    """One endpoint, its running requests and its observed readiness."""
+    """One endpoint, its running requests and its observed readiness; ``tag``: its key in ids of responses."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, tag: str) -> None:
         self.endpoint = endpoint
+        self.tag = tag
         self.running = 0
         self.slots_used = 0
         self.sequences = 0
@@ -135,6 +137,10 @@ class ModelState:
         (then_s, before), (now_s, after) = self._samples[0], self._samples[-1]
         return (after - before) / max(now_s - then_s, 1e-3)
 
+    def pod_of_tag(self, tag: str | None) -> Pod | None:
+        """Return the pod with a tag; None if there is none."""
+        return next((pod for pod in self.pods.values() if pod.tag == tag), None)
+
     def sample(self) -> None:
         """Record the token count; called every second."""
         self._samples.append((self._clock(), self.tokens))
@@ -172,7 +178,9 @@ class ModelState:
         """Update the model and its pods from a snapshot."""
         self.model = model
         listed = {endpoint.id: endpoint for endpoint in model.endpoints}
-        self.pods = {id: self.pods.get(id) or Pod(endpoint) for id, endpoint in listed.items()}
+        self.pods = {
+            id: self.pods.get(id) or Pod(endpoint, pod_tag(model.key, id)) for id, endpoint in listed.items()
+        }
         for id, endpoint in listed.items():
             self.pods[id].replace(endpoint)
         if model.state == "Asleep" and not len(self.queue):
@@ -223,7 +231,12 @@ class ModelState:
         self.advance()
 
     def _select_endpoint(self, request: QueuedRequest) -> str | None:
+        """Return the pod for a request; None: it waits. One that continues a response waits for its pod."""
         limit = self.model.target_concurrency
+        bound = self.pod_of_tag(request.bound_to) if request.bound_to is not None else None
+        if bound is not None and not bound.endpoint.draining:
+            is_free = bound.is_ready and not bound.is_paused and bound.slots_used < limit
+            return bound.endpoint.id if is_free else None
         loads = [
             EndpointLoad(id, pod.slots_used, limit, pod.sequences)
             for id, pod in self.pods.items()

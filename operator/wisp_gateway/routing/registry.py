@@ -102,6 +102,14 @@ class ModelRegistry:
         served = state.model.served_name
         return served if self._names.holder(served) == state.model.key else state.model.key
 
+    def find_pod(self, tag: str | None) -> tuple[ModelState, Pod] | None:
+        """Find the pod with a tag, and its model; None: there is none."""
+        for state in self._states.values() if tag is not None else ():
+            pod = state.pod_of_tag(tag)
+            if pod is not None:
+                return state, pod
+        return None
+
     def mark_unhealthy(self, state: ModelState, slot: Slot) -> None:
         """Release a slot at a pod that broke its connection; the pod gets no request until it answers."""
         slot.pod.observed_ready = False
@@ -122,6 +130,7 @@ class ModelRegistry:
         sequences: int = 1,
         priority: str = NORMAL,
         account: str = "",
+        bound_to: str | None = None,
     ) -> Slot:
         """Wait for a slot at one of the model's pods.
 
@@ -132,6 +141,7 @@ class ModelRegistry:
             sequences: answers that the request asks for.
             priority: priority of its key.
             account: its key, or its client's address; many requests of one do not keep others waiting.
+            bound_to: tag of the only pod that can serve it, or None.
 
         Raises:
             GatewayError: the request may not wait, or has waited too long.
@@ -147,6 +157,7 @@ class ModelRegistry:
             sequences,
             priority,
             account,
+            bound_to=bound_to,
         )
         try:
             (state.requeue_front if is_retry else state.admit)(request)

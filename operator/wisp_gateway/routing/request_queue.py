@@ -46,6 +46,7 @@ class QueuedRequest:
         priority: ``high``, ``normal`` or ``low``.
         account: its key, or its client's address.
         is_retry: True after its pod died; then it goes before all others.
+        bound_to: tag of the pod that stores the response that it continues; others pass it in the queue.
         turn_s: time at which its account's requests before it have had their turn; set by the queue.
     """
 
@@ -57,6 +58,7 @@ class QueuedRequest:
     priority: str = "normal"
     account: str = ""
     is_retry: bool = False
+    bound_to: str | None = None
     turn_s: float = 0.0
 
     @property
@@ -95,7 +97,8 @@ class RequestQueue:
         refusal = refuse_wait(model, ready=ready, retry_after_s=retry_after_s)
         if refusal is not None:
             raise refusal
-        endpoint_id = None if self._queue else select(request)
+        is_first = all(queued.bound_to is not None for queued in self._queue)
+        endpoint_id = select(request) if is_first else None
         if endpoint_id is not None:
             request.resolve(endpoint_id)
             return
@@ -119,12 +122,18 @@ class RequestQueue:
         self._insert(request)
 
     def dispatch(self, select: SelectEndpoint) -> None:
-        """Resolve requests from the front, until ``select`` returns None."""
-        while self._queue:
-            endpoint_id = select(self._queue[0])
-            if endpoint_id is None:
+        """Resolve requests from the front, until ``select`` returns None for one that any pod may take."""
+        index = 0
+        while index < len(self._queue):
+            request = self._queue[index]
+            endpoint_id = select(request)
+            if endpoint_id is not None:
+                del self._queue[index]
+                request.resolve(endpoint_id)
+            elif request.bound_to is None:
                 return
-            self._queue.pop(0).resolve(endpoint_id)
+            else:
+                index += 1
 
     def revalidate(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
         """Refuse every queued request if the model (None: deleted) is no longer expected to serve."""

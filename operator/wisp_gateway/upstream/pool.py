@@ -37,6 +37,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"host",
     b"x-api-key",
 }
+_IDENTITY = {b"content-length", b"date", b"server", b"x-request-id", b"request-id"}
 # What a pod must not say for the address that all models share: to every request of this client, or of all.
 _OF_THE_ADDRESS = {
     b"alt-svc",
@@ -173,7 +174,7 @@ def request_head(
 
 def answer_headers(headers: Headers) -> Headers:
     """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
-    left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | {b"content-length", b"date", b"server", b"x-request-id"}
+    left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | _IDENTITY
     kept = (header for header in headers if header[0] not in left_out)
     return [header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)]
 

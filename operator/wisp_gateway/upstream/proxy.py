@@ -22,7 +22,7 @@ from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.request_body import AddressableBody
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.model_state import ModelState, Pod
 from wisp_gateway.routing.registry import ModelRegistry, Slot
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
@@ -39,6 +39,7 @@ MAX_REFUSALS = 2
 MIN_REFUSED_RETRY_S = 2
 # Header of a pod's answer to what its engine died under: an announcement of its end, no answer.
 DIED = b"x-wisp-died"
+TAG_HEADER = b"x-wisp-pod-tag"
 # A pod of which other gateways, or other clients, have taken all places gets nothing for this long. A request
 # for several answers may be too large for any pod: it waits alone, and gets its 429 in the end.
 OVERLOAD_PAUSE_S = 1.0
@@ -52,6 +53,7 @@ class Request:
     """A request to a pod, and its retries so far.
 
     Args:
+        bound_to: tag of the pod that stores the response that it continues, or None.
         find_again: finder of its model as it is now, which raises what a new request would get.
     """
 
@@ -65,6 +67,7 @@ class Request:
     priority: str = NORMAL
     account: str = ""
     sequences: int = 1
+    bound_to: str | None = None
     deaths: int = 0
     refusals: int = 0
     overloads: int = 0
@@ -153,6 +156,7 @@ class Proxy:
             sequences=request.sequences,
             priority=request.priority,
             account=request.account,
+            bound_to=request.bound_to,
         )
         if request.held_s is None:
             request.held_s = time.monotonic() - request.entered_s
@@ -172,7 +176,8 @@ class Proxy:
 
     async def _ask(self, state: ModelState, slot: Slot, request: Request, body: bytes) -> Answer:
         address = slot.endpoint.address
-        own = [*self._tokens.for_pods(state.model.key), (b"x-wisp-priority", request.priority.encode())]
+        own = pod_headers(self._tokens, state, slot.pod, request.account)
+        own.append((b"x-wisp-priority", request.priority.encode()))
         head = request_head("POST", request.path, address, request.headers, body_bytes=len(body), own=own)
         answer = await self._pool.exchange(address, head, body)
         if answer.header(DIED):
@@ -218,6 +223,12 @@ class Proxy:
                 f"The pod of model {state.model.key} ended before it answered, later than coldStart.maxWait."
             )
         self._metrics.retries.add(1, state.model.key)
+
+
+def pod_headers(tokens: Tokens, state: ModelState, pod: Pod, account: str) -> Headers:
+    """Return the gateway's own headers of a request to a pod: token, account, the pod's tag."""
+    key = state.model.key
+    return [*tokens.for_pods(key), *tokens.for_account(key, account), (TAG_HEADER, pod.tag.encode())]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import asyncio
 import re
 
 from wisp_gateway.errors import EndpointLost, TooMuchHeld, UpstreamFailed
-from wisp_gateway.inbound import sse
+from wisp_gateway.inbound import dialect, sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.model_state import ModelState
@@ -21,7 +21,7 @@ from wisp_gateway.upstream.pool import answer_headers
 MAX_PARTIAL_LINE_BYTES = 64 * 1024
 _NEWLINE = ord("\n")
 # Nine digits: a pod's number goes into metrics and rates, where one of hundreds overflows a float.
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})\b')
+_COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})\b')
 
 
 class StreamProxy:
@@ -94,7 +94,9 @@ class StreamProxy:
         self._sent_bytes = len(body)
         self._state.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
         if self._client.is_streaming:
-            await self._client.write(sse.answer_event(self._answer.status, body))
+            client = self._client
+            event = dialect.answer_event(client.dialect, self._answer.status, body, client.request_id)
+            await client.write(event)
             await self._client.end_stream()
         else:
             await self._client.reply(self._answer.status, body, answer_headers(self._answer.headers))

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 HEADER = b"x-wisp-token"
 GATEWAY_HEADER = b"x-wisp-gateway"
+ACCOUNT_HEADER = b"x-wisp-account"
+ACCOUNT_CHARS = 16
 MIN_KEY_CHARS = 32
 RECHECK_S = 1.0
 
@@ -39,6 +41,15 @@ class Tokens:
     def for_pods(self, model_key: str) -> Headers:
         """The header for requests to the pods of a model (``namespace/name``)."""
         return self._header(f"pod:{model_key}")
+
+    def for_account(self, model_key: str, account: str) -> Headers:
+        """The header that tells a pod whose responses a request may see; none for a client without a key."""
+        if self._file is None or not account.startswith("key:"):
+            return []
+        self._reread(self._file)
+        named = f"account:{model_key}:{account}".encode()
+        digest = hmac.new(self._key, named, hashlib.sha256).hexdigest()
+        return [(ACCOUNT_HEADER, digest[:ACCOUNT_CHARS].encode())]
 
     def for_demand(self, gateway: str) -> Headers:
         """The headers for reports of demand under this gateway's name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wisp_gateway.discovery.key_digests import digest, parse_keys, priority_of
-from wisp_gateway.inbound.auth import bearer
+from wisp_gateway.inbound.auth import token_of
 
 
 def test_keys_have_names_comments_and_blanks_around_them():
@@ -31,8 +31,17 @@ def test_the_ending_of_a_keys_name_is_its_priority(name, priority):
 
 
 @pytest.mark.parametrize(
-    ("header", "token"),
-    [("Bearer k", "k"), ("bearer  k ", "k"), ("Basic k", ""), ("", ""), ("Bearer", "")],
+    ("authorization", "api_key", "token"),
+    [
+        ("Bearer k", "", "k"),
+        ("bearer  k ", "", "k"),
+        ("Basic k", "", ""),
+        ("", "", ""),
+        ("Bearer", "", ""),
+        ("", " k ", "k"),  # Anthropic's header
+        ("Bearer k", "other", "k"),
+        ("Basic k", "k2", "k2"),
+    ],
 )
-def test_the_token_of_an_authorization_header(header, token):
-    assert bearer(header) == token
+def test_the_key_of_a_request_is_a_bearer_token_or_anthropics_header(authorization, api_key, token):
+    assert token_of(authorization, api_key) == token

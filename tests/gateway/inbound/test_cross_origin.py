@@ -49,7 +49,7 @@ def test_a_page_of_an_allowed_origin_may_ask_and_read_and_no_other(world, allowe
     assert (asked.status_code == 200) == is_allowed
     if is_allowed:
         assert asked.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
-        assert asked.headers["access-control-allow-methods"] == "GET, POST"
+        assert asked.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     answers = [
         world.post(headers={"origin": origin}),
         world.post(json={"model": "m", "messages": [], "stream": True}, headers={"origin": origin}),

@@ -15,6 +15,21 @@ from wisp_gateway.inbound.routes import Route
         ("POST", "/v1/chat/completions", Route("generate", "/v1/chat/completions")),
         ("POST", "/openai/v1/completions", Route("generate", "/v1/completions")),
         ("POST", "/ns/m/v1/completions", Route("generate", "/v1/completions", "ns/m")),
+        ("POST", "/v1/messages", Route("generate", "/v1/messages")),
+        ("POST", "/ns/m/v1/messages/count_tokens", Route("generate", "/v1/messages/count_tokens", "ns/m")),
+        ("POST", "/openai/v1/responses", Route("generate", "/v1/responses")),
+        ("GET", "/v1/responses/resp_1", Route("stored", "/v1/responses/resp_1", id="resp_1")),
+        ("DELETE", "/ns/m/v1/responses/r", Route("stored", "/v1/responses/r", "ns/m", "r")),
+        ("POST", "/v1/responses/r/cancel", Route("stored", "/v1/responses/r/cancel", id="r")),
+        ("GET", "/v1/responses/r/input_items", Route("stored", "/v1/responses/r/input_items", id="r")),
+        ("POST", "/v1/responses/r", MethodNotAllowed),
+        ("HEAD", "/v1/responses/r", MethodNotAllowed),
+        ("GET", "/v1/responses/r/cancel", MethodNotAllowed),
+        ("GET", "/v1/responses", MethodNotAllowed),  # OpenAI has no list of them
+        ("GET", "/v1/responses/", NotFound),
+        ("GET", "/v1/responses/a\r\nb", NotFound),  # it would end the request's line at the pod
+        ("GET", "/v1/responses/r/other", NotFound),
+        ("POST", "/v1/messages/batches", NotFound),
         ("GET", "/v1/models", Route("list")),
         ("HEAD", "/v1/models", Route("list")),
         ("GET", "/ns/m/v1/models", Route("list", model="ns/m")),
@@ -37,3 +52,9 @@ def test_method_and_path_give_a_route(method, path, expect):
     else:
         with pytest.raises(expect):
             routes.find(method, path)
+
+
+def test_a_refused_method_is_answered_with_those_that_do():
+    with pytest.raises(MethodNotAllowed) as refused:
+        routes.find("PUT", "/v1/responses/r")
+    assert (b"allow", b"GET, DELETE") in refused.value.headers()

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from wisp_gateway.routing.response_ids import pod_tag
 from wisp_gateway.upstream import proxy
 from wisp_gateway.upstream.proxy import beat_interval_s
 
@@ -40,7 +41,8 @@ def test_a_pod_gets_its_models_token_whatever_the_client_sends(world, tmp_path):
     world.start(pod_token_keys=keys).post(headers={"X-Wisp-Token": "forged", "x-wisp-other": "forged"})
     sent = {name: value for name, value in pod.seen[0].headers.items() if name.startswith("x-wisp-")}
     token = hmac.new(b"k" * 32, b"pod:default/m", hashlib.sha256).hexdigest()
-    assert sent == {"x-wisp-token": token, "x-wisp-priority": "normal"}
+    tag = pod_tag("default/m", f"m-{pod.port}")
+    assert sent == {"x-wisp-token": token, "x-wisp-priority": "normal", "x-wisp-pod-tag": tag}
 
 
 def test_a_pod_that_refuses_the_token_is_replaced_by_another(world):
