@@ -5,6 +5,7 @@ Health, state and metrics respond from the first moment; the API only once the m
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -37,6 +38,7 @@ ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
 }
 """Paths that take ``POST``. Those outside ``/v1`` are as other servers have them."""
 PATHS = (*ENDPOINTS, "/v1/models")
+OPENAPI = "/openapi.json"
 CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -76,10 +78,18 @@ def _add_api(app: FastAPI, service: Service) -> None:
         service.check_name(name)
         return JSONResponse(_described(name, service))
 
+    app.add_route(OPENAPI, partial(_openapi, service), methods=["GET"])
     app.add_route("/v1/models", models, methods=["GET"])
     app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
     for path, respond in ENDPOINTS.items():
         app.add_route(path, partial(respond, service), methods=["POST"])
+
+
+async def _openapi(service: Service, _: Request) -> Response:
+    """Return the OpenAPI document, made at its first request: few ask for it, and none waits for it."""
+    from wisp_runtime.server.openapi.document import openapi_document
+
+    return JSONResponse(await asyncio.to_thread(openapi_document, service.config.names))
 
 
 def _described(name: str, service: Service) -> dict[str, Any]:

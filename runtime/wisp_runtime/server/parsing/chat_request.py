@@ -15,6 +15,23 @@ MAX_MESSAGES = 1024
 MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
 
 
+class TextPart(StrictModel):
+    """A part of a message's content, as the OpenAPI document describes it."""
+
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(StrictModel):
+    """A part of an assistant's message in which it refused."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+ContentField = str | Annotated[list[TextPart | RefusalPart], Field(min_length=1, max_length=MAX_PARTS)]
+
+
 class Message(StrictModel):
     """One message of a conversation."""
 
@@ -30,7 +47,7 @@ class Message(StrictModel):
     audio: None = None
     function_call: None = None
 
-    @field_validator("content", mode="before")
+    @field_validator("content", mode="before", json_schema_input_type=ContentField | None)
     @classmethod
     def _content_as_text(cls, value: Any) -> Any:
         """Join text parts by newlines; refuse parts that are not text."""
@@ -53,6 +70,9 @@ def _text_of(part: Any, index: int) -> str:
     return text
 
 
+MessagesField = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatRequest(GenerationRequest):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -65,7 +85,7 @@ class ChatRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
-    @field_validator("messages", mode="before")
+    @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
     @classmethod
     def _few_messages(cls, value: Any) -> Any:
         """Refuse before a model of the first is built."""

@@ -12,6 +12,11 @@ from wisp_runtime.server.parsing.generation_request import GenerationRequest
 MAX_PROMPTS = 1024
 
 
+TokenIds = Annotated[list[int], Field(min_length=1)]
+Prompts = Annotated[list[str | TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+PromptField = str | TokenIds | Prompts
+
+
 class CompletionRequest(GenerationRequest):
     """The body of ``POST /v1/completions``. ``prompt`` is one or several, as text or as token ids."""
 
@@ -19,7 +24,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 
-    @field_validator("prompt", mode="before")
+    @field_validator("prompt", mode="before", json_schema_input_type=PromptField)
     @classmethod
     def _prompts_as_list(cls, value: Any) -> Any:
         """Normalize text, texts, token ids and lists of token ids to one list."""

@@ -27,6 +27,10 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+# What the fields may be before they are checked, for the OpenAPI document.
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+StopField = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+BiasField = Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)]
 
 
 class StreamOptions(StrictModel):
@@ -79,7 +83,7 @@ class GenerationRequest(StrictModel):
     def _without_refused(cls, value: Any) -> Any:
         return without_refused(value, cls.model_fields) if isinstance(value, dict) else value
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=StopField | None)
     @classmethod
     def _stop_as_list(cls, value: Any) -> Any:
         stops = [value] if isinstance(value, str) else value
@@ -95,7 +99,7 @@ class GenerationRequest(StrictModel):
             )
         return stops
 
-    @field_validator("logit_bias", mode="before")
+    @field_validator("logit_bias", mode="before", json_schema_input_type=BiasField | None)
     @classmethod
     def _few_biases(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MAX_BIASES:

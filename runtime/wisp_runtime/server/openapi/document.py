@@ -1,0 +1,92 @@
+"""The OpenAPI document of a served model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from wisp_plan.distribution import version
+from wisp_runtime.server.openapi.operations import OPERATIONS, Operation
+
+REFERENCE = "#/components/schemas/{model}"
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+def openapi_document(names: Sequence[str]) -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        names: names of the served model.
+    """
+    schemas = _Schemas()
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, schemas, names)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Wisp runtime",
+            "version": version(),
+            "description": "One model on one pod; the gateway serves the same paths for all models.",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas.named},
+    }
+
+
+class _Schemas:
+    """JSON schemas of types; those with names of their own are kept once, in :attr:`named`."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+
+    def of(self, type_: Any) -> dict[str, Any]:
+        """Return the schema of a type; names below it are references."""
+        schema = TypeAdapter(type_).json_schema(ref_template=REFERENCE)
+        self.named |= schema.pop("$defs", {})
+        return schema
+
+
+def _described(operation: Operation, schemas: _Schemas, names: Sequence[str]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": f"{operation.method}{re.sub(r'[^a-zA-Z0-9]+', '_', operation.path)}",
+        "summary": operation.summary,
+        "responses": _responses(operation, schemas),
+    }
+    if parameters := re.findall(r"\{(\w+)\}", operation.path):
+        described["parameters"] = [_parameter(parameter, names) for parameter in parameters]
+    if operation.body is not None:
+        schema = schemas.of(operation.body)
+        _restrict_model(schema, names)
+        described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    return described
+
+
+def _restrict_model(schema: dict[str, Any], names: Sequence[str]) -> None:
+    """Name the values of ``model``: others are 404."""
+    if (model := schema.get("properties", {}).get("model")) is not None:
+        kinds = model.get("anyOf", [model])
+        next(kind for kind in kinds if kind.get("type") == "string")["enum"] = list(names)
+
+
+def _parameter(name: str, names: Sequence[str]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if name == "name":
+        schema["enum"] = list(names)
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
+    content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.answer)}}
+    if operation.streams:
+        content[EVENTS] = {"schema": {"type": "string"}}
+    error = {JSON: {"schema": schemas.of(operation.error)}}
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": content}}
+    for status in operation.statuses:
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": error}
+    return responses

@@ -1,0 +1,77 @@
+"""Operations of the API, as its OpenAPI document lists them. A new endpoint adds a row to ``OPERATIONS``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from wisp_runtime.server.openapi import answers
+from wisp_runtime.server.parsing.chat_request import ChatRequest
+from wisp_runtime.server.parsing.completion_request import CompletionRequest
+from wisp_runtime.server.parsing.token_requests import DetokenizeRequest, TokenizeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of a path.
+
+    Attributes:
+        method: HTTP method, lower case.
+        path: path, with ``{names}`` of its parameters.
+        summary: one line of what it does.
+        answer: type of the answer with status 200.
+        body: model of the request's body; None: it has none.
+        streams: whether ``stream: true`` gives server-sent events.
+        error: type of an error's answer.
+        statuses: error statuses that it may answer with.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answer: Any
+    body: type[BaseModel] | None = None
+    streams: bool = False
+    error: Any = answers.Error
+    statuses: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503)
+
+
+OPERATIONS = (
+    Operation("get", "/v1/models", "List the names of the served model.", answers.Models, statuses=(503,)),
+    Operation(
+        "get", "/v1/models/{name}", "Describe one of its names.", answers.ModelCard, statuses=(404, 503)
+    ),
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        "Answer a conversation.",
+        answers.ChatCompletion,
+        ChatRequest,
+        streams=True,
+    ),
+    Operation(
+        "post", "/v1/completions", "Continue texts.", answers.Completion, CompletionRequest, streams=True
+    ),
+    *(
+        Operation(
+            "post",
+            f"{prefix}/tokenize",
+            "Return the tokens of a text or a conversation.",
+            answers.Tokens | answers.TokensWithText,
+            TokenizeRequest,
+        )
+        for prefix in ("/v1", "")
+    ),
+    *(
+        Operation(
+            "post",
+            f"{prefix}/detokenize",
+            "Return the text of tokens.",
+            answers.DetokenizedText,
+            DetokenizeRequest,
+        )
+        for prefix in ("/v1", "")
+    ),
+)

@@ -1,0 +1,107 @@
+"""The OpenAPI document is true: it lists every endpoint, and answers and refusals are as it says."""
+
+import jsonschema
+import pytest
+from fake_engine import END, tokens_of
+from jsonschema import Draft202012Validator
+
+from wisp_runtime.server.api.app import ENDPOINTS
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "tiny", "prompt": "a"}
+
+
+@pytest.fixture
+def document(api):
+    return api.get("/openapi.json").raise_for_status().json()
+
+
+def schema_of(document, part):
+    """The schema of a part of the document, with the components that it refers to."""
+    return {**part["content"]["application/json"]["schema"], "components": document["components"]}
+
+
+def test_it_lists_every_endpoint(document):
+    listed = {(method, path) for path, methods in document["paths"].items() for method in methods}
+    assert listed == {
+        ("get", "/v1/models"),
+        ("get", "/v1/models/{name}"),
+        *(("post", path) for path in ENDPOINTS),
+    }
+
+
+def test_every_schema_is_one_and_every_reference_is_there(document):
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            parts = [operation["responses"]["200"], operation.get("requestBody")]
+            for part in filter(None, parts):
+                schema = schema_of(document, part)
+                Draft202012Validator.check_schema(schema)
+                with pytest.raises(jsonschema.ValidationError):  # resolves references on its way
+                    jsonschema.validate({"surely": "unknown"}, schema)
+                assert path
+
+
+def test_operations_have_names_of_their_own(document):
+    names = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", CHAT | {"n": 2, "logprobs": True, "top_logprobs": 2, "stop": "o"}),
+        ("/v1/chat/completions", CHAT | {"stop": ["o"], "logit_bias": {"1": 1}}),
+        ("/v1/completions", TEXT),
+        ("/v1/completions", TEXT | {"prompt": [[1, 2], "a"], "logprobs": 1, "echo": False}),
+        ("/tokenize", {"prompt": "a", "return_token_strs": True}),
+        ("/tokenize", {"content": "é", "with_pieces": True}),
+        ("/detokenize", {"tokens": [104, 105]}),
+    ],
+)
+def test_a_request_it_allows_is_answered_as_it_says(api, document, path, body):
+    operation = document["paths"][path]["post"]
+    jsonschema.validate(body, schema_of(document, operation["requestBody"]))
+    answer = api.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    jsonschema.validate(answer.json(), schema_of(document, operation["responses"]["200"]))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT | {"stop": [""]}),
+        ("/v1/chat/completions", CHAT | {"stop": ["a"] * 17}),
+        ("/v1/chat/completions", CHAT | {"messages": []}),
+        ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        ("/v1/chat/completions", CHAT | {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
+        ("/v1/completions", TEXT | {"prompt": []}),
+        ("/v1/completions", TEXT | {"prompt": [["a"]]}),
+        ("/v1/completions", TEXT | {"model": "another"}),
+        ("/detokenize", {"tokens": "a"}),
+    ],
+)
+def test_a_request_it_does_not_allow_is_refused_as_it_says(api, document, path, body):
+    operation = document["paths"][path]["post"]
+    assert not Draft202012Validator(schema_of(document, operation["requestBody"])).is_valid(body)
+    answer = api.post(path, json=body)
+    assert str(answer.status_code) in operation["responses"]
+    assert answer.status_code in (400, 404)
+    jsonschema.validate(answer.json(), schema_of(document, operation["responses"][str(answer.status_code)]))
+
+
+def test_the_models_are_described_as_it_says(api, document):
+    for path, address in (("/v1/models", "/v1/models"), ("/v1/models/{name}", "/v1/models/tiny")):
+        described = document["paths"][path]["get"]["responses"]["200"]
+        jsonschema.validate(api.get(address).json(), schema_of(document, described))
+
+
+def test_an_answer_with_tool_calls_would_be_allowed(document, api, server):
+    server.engine.script = lambda _: [*tokens_of("x"), END]
+    schema = schema_of(document, document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"])
+    answer = api.post("/v1/chat/completions", json=CHAT).json()
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer["choices"][0] |= {"finish_reason": "tool_calls"}
+    answer["choices"][0]["message"] |= {"content": None, "tool_calls": [call], "reasoning_content": "hm"}
+    jsonschema.validate(answer, schema)
