@@ -51,6 +51,7 @@ class Batch:
         state_slots: ``[B]`` int32, slot of each sequence's recurrent state, -1 for padding; None where no
             layer has one. A sequence whose first token is at position 0 begins with a state of zeros.
         other_groups: the same step with ``slots`` and ``block_tables`` of each paged group but the first.
+        wants_states: whether the model's normed states of all N tokens are wanted too.
     """
 
     tokens: Array
@@ -65,6 +66,7 @@ class Batch:
     kind: StepKind | None = None
     state_slots: Array | None = None
     other_groups: tuple[Batch, ...] = ()
+    wants_states: bool = False
 
     def of_group(self, index: int) -> Batch:
         """Return the step with ``slots`` and ``block_tables`` of a paged group."""

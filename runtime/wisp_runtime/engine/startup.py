@@ -24,6 +24,7 @@ from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
+from wisp_runtime.engine.execution.pooling import pooling_kinds
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
@@ -96,7 +97,7 @@ def start(config: ServeConfig, report: Report) -> Engine:
         checkpoint = checkpoint.held(options.quantization, options.formats)
         model = checkpoint.load(device.ops, progress, comm=device.comm)
         progress.note = fit.ledger.weight_description
-    limits = limits_of(spec, config, fit)
+    limits = replace(limits_of(spec, config, fit), poolings=pooling_kinds(device.stream))
     with phase("kernels", report) as progress:
         calibration = calibrate(model, device.ops, fit.kv, read_kv_scales(path, spec, fit.kv.inner))
         progress.note = calibration.note
@@ -113,6 +114,8 @@ def start(config: ServeConfig, report: Report) -> Engine:
         kernels={"set": kernel_set(device.ops.kernels, fit)} | strategy.to_dict(),
         device=device.ops.device,
         load=scheduler.load,
+        hidden_size=spec.hidden,
+        poolings=limits.poolings,
     )
     return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device))
 

@@ -98,17 +98,18 @@ class Decoder:
                 the host; for comparing with another implementation. The last layer then computes every row.
         """
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
-        rows = wanted if probe is None and self._layers[-1].selects_rows else None
+        is_narrowed = probe is None and not batch.wants_states and self._layers[-1].selects_rows
+        rows = wanted if is_narrowed else None
         residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
         for index, layer in enumerate(self._layers):
             self._show(probe, index, x, residual)
             is_last = index + 1 == len(self._layers)
             x = layer(x, residual, batch, cache, rows if is_last else None)
         self._show(probe, len(self._layers), x, residual)
-        normed = self._norm(x, residual, rows)
+        states = normed = self._norm(x, residual, rows)
         if rows is not wanted:
             normed = self._ops.gather_rows(normed, wanted)
-        return Output(self._ops.logits(normed, self._head), normed)
+        return Output(self._ops.logits(normed, self._head), normed, states if batch.wants_states else None)
 
     def rope_table(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer."""

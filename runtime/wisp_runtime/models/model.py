@@ -21,10 +21,12 @@ class Output:
         logits: ``[R, V]`` float32.
         hidden: ``[R, D]``, the normed states that the logits were computed from; None where they never reach
             memory (the persistent kernel).
+        states: ``[N, D]``, the normed states of all tokens; None unless the batch wants them.
     """
 
     logits: Array
     hidden: Array | None = None
+    states: Array | None = None
 
 
 class Model(Protocol):

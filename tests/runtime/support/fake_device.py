@@ -15,7 +15,7 @@ import numpy as np
 from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
-from wisp_runtime.batch import Batch
+from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.models.model import Output
@@ -150,9 +150,10 @@ class FakeModel:
         self.toy = toy
         self.spec = self.toy.spec
         self.logits = np.zeros((len(sampler.sampled), VOCAB), np.float32)
+        self.hidden = np.zeros((len(sampler.sampled), self.spec.hidden), np.float32)
 
     def forward(self, batch: Batch, cache):
-        logits = self.logits[: len(batch.logit_rows)]
+        logits, hidden = (array[: len(batch.logit_rows)] for array in (self.logits, self.hidden))
         assert len(batch.query_starts_host) == len(batch.query_starts)
 
         def work():
@@ -161,10 +162,11 @@ class FakeModel:
             known[awaited] = self.sampler.sampled[-1 - batch.tokens[awaited]]
             assert (known >= 0).all(), "a token that no step sampled"
             fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
-            logits[:] = self.toy.forward(Batch(**(fields | {"tokens": known})), cache).logits
+            output = self.toy.forward(Batch(**(fields | {"tokens": known})), cache)
+            logits[:], hidden[:] = output.logits, output.hidden
 
         self.stream.enqueue(work)
-        return Output(logits)
+        return Output(logits, None if batch.kind is StepKind.DECODE else hidden)
 
 
 def fake_device_runner(limits: Limits, *, is_late: bool = True, toy: ToyModel | None = None) -> DeviceRunner:

@@ -10,9 +10,11 @@ class ScriptedChannel:
 
     Attributes:
         tokens: tokens of each request, by its id.
+        events: all events, in order.
     """
 
     def __init__(self, *requests):
+        self.events = []
         self.inbox, self.tokens = list(requests), {request.request_id: [] for request in requests}
 
     def receive(self, *, waits):
@@ -21,4 +23,5 @@ class ScriptedChannel:
 
     def send(self, message):
         for event in message.events:
+            self.events.append(event)
             self.tokens[event.request_id].append(event.token)

@@ -83,7 +83,7 @@ class ToyModel:
             "Toy",
             "toy",
             layers=1,
-            hidden=1,
+            hidden=2,
             inner=1,
             vocab=VOCAB,
             max_context=1 << 20,
@@ -106,7 +106,8 @@ class ToyModel:
         rows = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
         logits = np.zeros((len(batch.logit_rows), VOCAB), dtype=np.float32)
         logits[np.arange(len(rows)), says[rows] % VOCAB] = 1.0
-        return Output(logits)
+        hidden = np.stack([says[rows], batch.context_lengths[rows]], axis=1).astype(np.float32)
+        return Output(logits, hidden)
 
 
 def sequences(batch: Batch) -> Iterator[tuple[int, int, int]]:

@@ -9,10 +9,11 @@ import numpy as np
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.packing import pack
+from wisp_runtime.engine.execution.pooling import pool_on_host, with_vectors
 from wisp_runtime.engine.execution.sampler import sampling_batch, tokens_of
 from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 from wisp_runtime.layers.cache import ModelCache
-from wisp_runtime.models.model import Model
+from wisp_runtime.models.model import Model, Output
 
 Sample = Callable[[Array, SamplingBatch], Sampled]
 
@@ -22,13 +23,14 @@ class CpuStep:
 
     Args:
         plan: its chunks.
-        logits: ``[R, V]`` float32.
+        output: results of the model.
         sample: sampler, as of :class:`CpuRunner`.
     """
 
-    def __init__(self, plan: Plan, logits: Array, sample: Sample) -> None:
+    def __init__(self, plan: Plan, output: Output, sample: Sample) -> None:
         self.plan = plan
-        self._logits, self._sample = logits, sample
+        self._logits, self._sample = output.logits, sample
+        self._vectors = pool_on_host(plan, output)
         self._tokens: list[SampledToken] = []
 
     def sample(self) -> None:
@@ -39,7 +41,7 @@ class CpuStep:
         sampled = self._sample(self._logits, sampling_batch(self.plan))
         # The chosen logit is NaN or infinite if anything that matters in its row is.
         is_sound = np.isfinite(self._logits[np.arange(rows), sampled.tokens])
-        self._tokens = tokens_of(self.plan, sampled, is_sound.tolist())
+        self._tokens = with_vectors(tokens_of(self.plan, sampled, is_sound.tolist()), self._vectors)
 
     def sampled_tokens(self) -> list[SampledToken]:
         """Return one token per chunk that samples, in the plan's order."""
@@ -65,6 +67,6 @@ class CpuRunner:
         """Compute the chunks of ``plan``."""
         batch = pack(plan, self.forward_pass.cache.block_tokens)
         self.forward_pass.restore_states(plan)
-        logits = self.forward_pass(batch).logits
+        output = self.forward_pass(batch)
         self.forward_pass.save_states(plan)
-        return CpuStep(plan, logits, self.sample)
+        return CpuStep(plan, output, self.sample)

@@ -21,13 +21,14 @@ Why forward pass n + 1 may be launched while the tokens of step n are unknown:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wisp_plan.memory.batch_buckets import buckets
 from wisp_runtime.batch import Array, Sampled
 from wisp_runtime.engine.cache.sequence_cache import scratch_cache
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.graph_cache import GraphCache
+from wisp_runtime.engine.execution.pooling import PooledResults, Vectors, with_vectors
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.execution.sampler import tokens_of
 from wisp_runtime.engine.execution.staging import StagedSampling, StagedStep, Staging
@@ -35,7 +36,7 @@ from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToke
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import ModelCache
-from wisp_runtime.models.model import Model
+from wisp_runtime.models.model import Model, Output
 from wisp_runtime.ops.protocol.sampling import SampledArrays, Sampler
 from wisp_runtime.ops.protocol.stream import Event, Stream
 
@@ -50,6 +51,7 @@ class DeviceStep:
         done: event behind its results.
         results: tokens and their soundness, on the host once the step is done; None if it samples nothing.
         launch_sampling: call that :meth:`sample` has yet to make; None if sampling was launched.
+        vectors: vectors of prompts that are pooled, on the host once the step is done.
     """
 
     plan: Plan
@@ -57,6 +59,7 @@ class DeviceStep:
     done: Event
     results: tuple[Sampled, Array] | None = None
     launch_sampling: Callable[[], tuple[Sampled, Array]] | None = None
+    vectors: Vectors = field(default_factory=list)
 
     def sample(self) -> None:
         """Launch the sampling of the tokens, unless it was launched with the forward pass.
@@ -81,7 +84,7 @@ class DeviceStep:
         if self.results is None:
             return []
         sampled, is_sound = self.results
-        return tokens_of(self.plan, sampled, is_sound.tolist())
+        return with_vectors(tokens_of(self.plan, sampled, is_sound.tolist()), self.vectors)
 
 
 class DeviceRunner:
@@ -108,6 +111,7 @@ class DeviceRunner:
         self._sampler, self._stream, self._limits = sampler, stream, limits
         with stream.translate_errors("allocating a step's inputs"):
             self._staging = Staging(stream, limits, sampler)
+            self._pooled = PooledResults(stream, limits.max_running, model.spec.hidden)
         self._last: DeviceStep | None = None
         self.before_step: Callable[[], None] = lambda: None
 
@@ -127,12 +131,15 @@ class DeviceRunner:
             step = self._last = DeviceStep(plan, self._stream, staged.pinned.done)
             self.forward_pass.restore_states(plan)
             if staged.sampling is None:
-                logits = self._forward(staged)
+                output = self._forward(staged)
+                step.vectors = self._pooled.fetch(plan, output)
                 self.forward_pass.save_states(plan)
-                step.launch_sampling = lambda: self._sample_late(plan, staged, logits)
+                step.launch_sampling = lambda: self._sample_late(plan, staged, output.logits)
                 return step
             if staged.valid_rows or staged.bucket is not None:
-                step.results = self._staging.fetch(staged, self._forward_and_sample(staged, staged.sampling))
+                sampled, output = self._forward_and_sample(staged, staged.sampling)
+                step.results = self._staging.fetch(staged, sampled)
+                step.vectors = self._pooled.fetch(plan, output)
             else:
                 self._forward(staged)
             self.forward_pass.save_states(plan)
@@ -150,18 +157,19 @@ class DeviceRunner:
             run_step(self, plan)
         self.graphs.captures = True
 
-    def _forward(self, step: StagedStep) -> Array:
-        """Launch the forward pass alone; return its logits ``[R, V]``."""
+    def _forward(self, step: StagedStep) -> Output:
+        """Launch the forward pass alone."""
         if step.bucket is None:
-            return self.forward_pass(step.batch).logits
+            return self.forward_pass(step.batch)
         key = ("forward", step.bucket, step.is_long)
-        return self.graphs.run(key, lambda: self.forward_pass(step.batch).logits)
+        return self.graphs.run(key, lambda: self.forward_pass(step.batch))
 
-    def _forward_and_sample(self, step: StagedStep, sampling: StagedSampling) -> SampledArrays:
+    def _forward_and_sample(self, step: StagedStep, sampling: StagedSampling) -> tuple[SampledArrays, Output]:
         """Launch the forward pass and the sampling, as one graph where the step only decodes."""
 
-        def body() -> SampledArrays:
-            return self._sample(step, sampling, self.forward_pass(step.batch).logits)
+        def body() -> tuple[SampledArrays, Output]:
+            output = self.forward_pass(step.batch)
+            return self._sample(step, sampling, output.logits), output
 
         if step.bucket is None:
             return body()

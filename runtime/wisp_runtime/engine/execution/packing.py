@@ -163,7 +163,7 @@ def pack(plan: Plan, block_tokens: int) -> Batch:
 
 def batch_of(arrays: Arrays, tables: Sequence[Array], plan: Plan) -> Batch:
     """Make a batch of the arrays of ``plan``, filled or yet to be."""
-    has_groups = len(tables) > 0
+    has_groups, kind = len(tables) > 0, StepKind.DECODE if only_decodes(plan) else None
     batch = Batch(
         tokens=arrays.tokens,
         positions=arrays.positions,
@@ -175,7 +175,8 @@ def batch_of(arrays: Arrays, tables: Sequence[Array], plan: Plan) -> Batch:
         state_slots=arrays.state_slots if len(arrays.state_slots) else None,
         query_starts_host=(0, *accumulate(chunk.tokens for chunk in plan)),
         context_lengths_host=tuple(chunk.start + chunk.tokens for chunk in plan),
-        kind=StepKind.DECODE if only_decodes(plan) else None,
+        kind=kind,
+        wants_states=kind is None and any(chunk.sequence.needs_all_states for chunk in plan),
     )
     if len(tables) < 2:
         return batch

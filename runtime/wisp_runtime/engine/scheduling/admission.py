@@ -7,19 +7,25 @@ or harm the other requests of the batch.
 from __future__ import annotations
 
 from wisp_runtime.engine.scheduling.plan import Limits
-from wisp_runtime.engine.transport.messages import Submit
+from wisp_runtime.engine.transport.messages import MAX_LOGIT_TOKENS, Pooling, Submit
 
 
 def max_length(request: Submit, limits: Limits) -> int:
     """Return the tokens, prompt included, at which ``request`` ends at the latest."""
+    if request.pooling is not None:
+        return len(request.prompt) + 1
     return min(len(request.prompt) + request.max_tokens, limits.max_context)
 
 
-def prompt_refusal(prompt: tuple[int, ...], limits: Limits) -> str | None:
-    """Return why no request with ``prompt`` can ever run, or None; once for all choices of one prompt."""
+def prompt_refusal(prompt: tuple[int, ...], limits: Limits, answer_tokens: int = 1) -> str | None:
+    """Return why no request with ``prompt`` can ever run, or None; once for all choices of one prompt.
+
+    Args:
+        answer_tokens: tokens that its answer has at least.
+    """
     if not prompt:
         return "the prompt is empty; send at least one token"
-    if len(prompt) >= limits.max_context:
+    if len(prompt) + answer_tokens > limits.max_context:
         return (
             f"the prompt has {len(prompt)} tokens and the context holds {limits.max_context}, "
             "answer included; shorten the prompt"
@@ -33,10 +39,24 @@ def _token_refusal(lowest: int, highest: int, limits: Limits) -> str | None:
     return None
 
 
+def _pooling_refusal(pooling: Pooling, limits: Limits) -> str | None:
+    if pooling.kind not in limits.poolings:
+        kinds = ", ".join(sorted(limits.poolings)) or "none"
+        return f"pooling {pooling.kind!r} is not computed on this device; these kinds are: {kinds}"
+    if pooling.kind != "logits":
+        return None
+    ids = pooling.token_ids
+    if not 0 < len(ids) <= MAX_LOGIT_TOKENS:
+        return f"the logits of {len(ids)} tokens are asked for; ask for 1 to {MAX_LOGIT_TOKENS}"
+    return _token_refusal(min(ids), max(ids), limits)
+
+
 def refusal(request: Submit, limits: Limits) -> str | None:
     """Return why ``request``, whose prompt is sound, can never run, or None if it can."""
     if request.max_tokens < 1:
         return f"max_tokens is {request.max_tokens}; ask for at least 1"
+    if request.pooling is not None and (why := _pooling_refusal(request.pooling, limits)):
+        return why
     biased = [token for token, _ in request.sampling.logit_bias]
     if biased and (why := _token_refusal(min(biased), max(biased), limits)):
         return why

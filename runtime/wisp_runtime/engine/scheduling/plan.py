@@ -10,7 +10,7 @@ from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.sequence import Sequence
-from wisp_runtime.engine.transport.messages import TokenLogprobs
+from wisp_runtime.engine.transport.messages import PoolingKind, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Limits:
         target_per_token_s: time that a step with decodes should take at most; None: no target.
         target_first_token_s: time from arrival to the first token that is aimed at; None: no target.
         context_work: work of a token for each token of its context, in tokens without context: attention.
+        poolings: kinds of pooling that the device computes.
     """
 
     cache: CacheSizes
@@ -49,6 +50,7 @@ class Limits:
     target_per_token_s: float | None = None
     target_first_token_s: float | None = None
     context_work: float = 0.0
+    poolings: frozenset[PoolingKind] = frozenset()
 
     @property
     def block_tokens(self) -> int:
@@ -104,16 +106,24 @@ class Chunk(NamedTuple):
 
     @classmethod
     def decode(cls, sequence: Sequence, start: int, *, samples: bool = True) -> Chunk:
-        """Return a chunk of one token after which the next is sampled, unless it is known already."""
-        return cls(sequence, start, 1, StepKind.DECODE, int(samples), int(samples))
+        """Return a chunk of one token after which the next is sampled, unless it is known already.
+
+        The hidden state of a prompt that is pooled does not leave a kernel made for decodes.
+        """
+        kind = StepKind.DECODE if sequence.request.pooling is None else StepKind.PREFILL
+        return cls(sequence, start, 1, kind, int(samples), int(samples))
 
 
 class SampledToken(NamedTuple):
-    """Token that was sampled after a chunk; if ``error`` is set, the token means nothing."""
+    """Token that was sampled after a chunk; if ``error`` is set, the token means nothing.
+
+    Of a prompt that is pooled, ``pooled`` is what counts.
+    """
 
     token: int
     logprobs: TokenLogprobs | None = None
     error: str = ""
+    pooled: bytes | None = None
 
 
 Plan = tuple[Chunk, ...]

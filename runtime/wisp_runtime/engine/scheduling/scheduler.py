@@ -88,10 +88,11 @@ class Scheduler(SequenceSet):
         The event is of the last in the queue, which may be another request than this.
         """
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
-        why = None if request.prompt is self._checked else prompt_refusal(request.prompt, self.limits)
+        is_checked, answer_tokens = request.prompt is self._checked, int(request.pooling is None)
+        why = None if is_checked else prompt_refusal(request.prompt, self.limits, answer_tokens)
         if why := why or refusal(request, self.limits):
             return TokenEvent(request.request_id, None, "refused", message=why)
-        self._checked = request.prompt
+        self._checked = request.prompt if answer_tokens else None
         sequence = Sequence(
             request,
             priority_key=self.waiting.next_key(request),
@@ -274,9 +275,11 @@ class Scheduler(SequenceSet):
         self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
         finish = sequence.append(sampled.token)
-        self._generated_tokens += 1
         if finish:
             self._end(sequence)
+        if sampled.pooled is not None:
+            return TokenEvent(sequence.id, None, "stop", cached_tokens, pooled=sampled.pooled)
+        self._generated_tokens += 1
         return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, sampled.logprobs)
 
     def _give_up(self, sequence: Sequence, finish: FinishReason) -> TokenEvent:

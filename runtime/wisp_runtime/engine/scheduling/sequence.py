@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from enum import Enum
+from typing import Any
 
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.scheduling.seen_tokens import SeenTokens
@@ -75,6 +76,8 @@ class Sequence:
         arrived_s: time at which the request came.
         refused_at: state of the cache in which it was refused admission last.
         overtaken: number of shorter sequences that were admitted before it although they came later.
+        needs_all_states: whether its prompt is reduced to the mean of all its tokens' hidden states.
+        state_sum: sum of those of its computed tokens; the runner's.
     """
 
     __slots__ = (
@@ -88,12 +91,14 @@ class Sequence:
         "counts",
         "has_repetition",
         "max_length",
+        "needs_all_states",
         "overtaken",
         "pending_sample_row",
         "priority_key",
         "prompt_tokens",
         "refused_at",
         "request",
+        "state_sum",
         "status",
         "stop_ids",
         "tokens",
@@ -130,6 +135,8 @@ class Sequence:
         self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
         self.arrived_s, self.overtaken = arrived_s, 0
         self.refused_at: object = None
+        self.needs_all_states = request.pooling is not None and request.pooling.kind == "mean"
+        self.state_sum: Any = None
 
     @property
     def id(self) -> str:

@@ -158,6 +158,7 @@ class SequenceSet:
     def _shared_tokens(self, sequence: Sequence) -> int:
         """Return the number of leading tokens of a sequence that take part in the prefix cache."""
         takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
+        takes_part = takes_part and not sequence.needs_all_states
         return self._reusable_tokens(sequence) if takes_part else 0
 
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)

@@ -42,9 +42,31 @@ class SamplingParams:
     logprobs: int | None = None
 
 
+PoolingKind = Literal["last", "mean", "logits"]
+MAX_LOGIT_TOKENS = 8
+"""Tokens of one prompt whose logits are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Vector that a prompt is reduced to, of a request that generates nothing.
+
+    Attributes:
+        kind: ``last`` is the hidden state of the last token after the final norm, ``mean`` the mean of all
+            tokens', ``logits`` the logits of ``token_ids`` after the last token.
+        token_ids: tokens of ``logits``, 1 to :data:`MAX_LOGIT_TOKENS`.
+    """
+
+    kind: PoolingKind
+    token_ids: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A request, tokenized and validated: the prompt fits the context with at least one token to spare."""
+    """A request, tokenized and validated: the prompt fits the context with at least one token to spare.
+
+    A prompt that is pooled may fill the context. It is a request for one token, sampled and not reported.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
@@ -56,6 +78,7 @@ class Submit:
     choice: int = 0  # index among the choices of its request; later ones rank behind other requests
     use_prefix_cache: bool = True
     cache_salt: int = 0  # requests of one salt share prefixes with no others; 0: none
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +111,7 @@ class TokenEvent(NamedTuple):
         cached_tokens: prompt tokens found in the prefix cache (set on the first event).
         message: error and remedy, for ``finish="error"``, and for ``"refused"``: that request can never run,
             and the engine is sound.
+        pooled: vector that a prompt was reduced to, float32 in this machine's order of bytes.
     """
 
     request_id: str
@@ -96,6 +120,7 @@ class TokenEvent(NamedTuple):
     cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     message: str = ""
+    pooled: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +175,8 @@ class Ready:
         kernels: kernel set, as ``/state`` shows it.
         device: ``cpu`` or ``cuda``; ``auto`` is resolved.
         load: counts before the first request; ``kv_blocks_total`` is known from here on.
+        hidden_size: numbers of a hidden state.
+        poolings: kinds of :class:`Pooling` that the device computes.
     """
 
     max_context: int
@@ -160,6 +187,8 @@ class Ready:
     kernels: dict[str, object]
     device: str
     load: Load
+    hidden_size: int = 0
+    poolings: frozenset[PoolingKind] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

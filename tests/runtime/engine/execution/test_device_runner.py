@@ -14,15 +14,16 @@ from wisp_runtime.engine.execution.device_runner import warm_plans
 from wisp_runtime.engine.execution.graph_cache import GraphCache
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.loop import run
+from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.transport.messages import SamplingParams, Submit
+from wisp_runtime.engine.transport.messages import Pooling, SamplingParams, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import FakeStream, fake_device_runner
 from mock_device import CUDARuntimeError
 from scripted_channel import ScriptedChannel
-from toy_engine import EOS, VOCAB, answer
+from toy_engine import EOS, VOCAB, answer, greedy_token
 
 LIMITS = Limits(one_pool(80, 4), 32, 12, 64, VOCAB, frozenset({EOS}))
 
@@ -201,3 +202,43 @@ def test_what_fails_while_it_is_captured_is_not_kept():
     with pytest.raises(ZeroDivisionError):
         graphs.run("key", lambda: 1 / 0)
     assert len(graphs) == 0
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("separates", [False, True])
+def test_prompts_that_are_pooled_get_their_vectors_beside_others_that_decode(is_late, separates):
+    limits = replace(
+        LIMITS, poolings=frozenset({"last", "logits"}), separate_prefill_decode=separates, max_step_tokens=16
+    )
+    runner, requests = fake_device_runner(limits, is_late=is_late), mixed_requests(20)
+    runner.warm_up()
+    kinds = [Pooling("last"), Pooling("logits", tuple(range(8)))]
+    pooled = [
+        Submit(f"p{n}", (1, 2, 3, 4, 5, 1 + n // 8 % 5)[: 1 + n % 6] * (1 + n % 3), 1, pooling=kinds[n % 2])
+        for n in range(40)
+    ]
+    mixed = [request for pair in zip(pooled, requests * 2, strict=True) for request in pair]
+    requests = list({request.request_id: request for request in mixed}.values())
+    channel = ScriptedChannel(*requests)
+    run(channel, make_scheduler(limits), runner)
+    vectors = {event.request_id: event.pooled for event in channel.events if event.pooled is not None}
+    assert vectors.keys() == {request.request_id for request in pooled}
+    for request in requests:
+        tokens = list(request.prompt)
+        if request.pooling is None:
+            assert channel.tokens[request.request_id] == answer(request, limits.max_context)
+        elif request.pooling.kind == "last":
+            vector = np.frombuffer(vectors[request.request_id], np.float32).tolist()
+            assert vector == [greedy_token(tokens), len(tokens)]
+        else:
+            vector = np.frombuffer(vectors[request.request_id], np.float32).tolist()
+            assert vector == [float(token == greedy_token(tokens)) for token in range(8)]
+
+
+def test_a_prompt_of_one_token_that_is_pooled_takes_no_step_made_for_decodes():
+    limits = replace(LIMITS, poolings=frozenset({"last"}))
+    runner = fake_device_runner(limits)
+    runner.warm_up()
+    channel = ScriptedChannel(Submit("p", (5,), 1, pooling=Pooling("last")))
+    run(channel, Scheduler(limits), runner)
+    assert np.frombuffer(channel.events[0].pooled, np.float32).tolist() == [greedy_token([5]), 1]

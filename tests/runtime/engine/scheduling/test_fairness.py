@@ -265,7 +265,7 @@ def test_the_choices_of_a_prompt_are_checked_once(monkeypatch):
     monkeypatch.setattr(
         scheduler_module,
         "prompt_refusal",
-        lambda prompt, limits: checked.append(prompt) or original(prompt, limits),
+        lambda prompt, *others: checked.append(prompt) or original(prompt, *others),
     )
     engine = scheduler()
     prompt = (1, 2, 3)

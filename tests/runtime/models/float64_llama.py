@@ -1,0 +1,66 @@
+"""A llama's or Qwen3's forward pass in float64, straight from its safetensors file: no cache, no batch.
+
+Independent of the runtime: it shares neither ops nor weights' layout with it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+
+class Float64Llama:
+    """Weights of a folder in float64."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = json.loads((folder / "config.json").read_text())
+        tensors = load_file(folder / "model.safetensors")
+        self.tensors = {name.removeprefix("model."): value.astype(float) for name, value in tensors.items()}
+
+    def states(self, tokens: list[int]) -> np.ndarray:
+        """Return ``[S, D]``, the states after the final norm."""
+        config, weight = self.config, self.tensors
+        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        size = config.get("head_dim") or config["hidden_size"] // heads
+        x = weight["embed_tokens.weight"][tokens]
+        for layer in range(config["num_hidden_layers"]):
+            name = f"layers.{layer}."
+            h = self.norm(x, name + "input_layernorm.weight")
+            q, k, v = (
+                (h @ weight[f"{name}self_attn.{part}_proj.weight"].T).reshape(len(x), -1, size)
+                for part in "qkv"
+            )
+            if name + "self_attn.q_norm.weight" in weight:
+                q = self.norm(q, name + "self_attn.q_norm.weight")
+                k = self.norm(k, name + "self_attn.k_norm.weight")
+            q, k = self.rope(q), self.rope(k)
+            k, v = (np.repeat(part, heads // kv_heads, axis=1) for part in (k, v))
+            scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(size)
+            scores[:, ~np.tri(len(x), dtype=bool)] = -np.inf
+            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            shares /= shares.sum(axis=-1, keepdims=True)
+            mixed = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), -1)
+            x = x + mixed @ weight[name + "self_attn.o_proj.weight"].T
+            h = self.norm(x, name + "post_attention_layernorm.weight")
+            gate, up = (h @ weight[f"{name}mlp.{part}_proj.weight"].T for part in ("gate", "up"))
+            x = x + (gate / (1 + np.exp(-gate)) * up) @ weight[name + "mlp.down_proj.weight"].T
+        return self.norm(x, "norm.weight")
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """Return ``[V]``, the logits after the last token."""
+        head = self.tensors.get("lm_head.weight", self.tensors["embed_tokens.weight"])
+        return head @ self.states(tokens)[-1]
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        mean = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean + self.config["rms_norm_eps"]) * self.tensors[name]
+
+    def rope(self, x: np.ndarray) -> np.ndarray:
+        half, theta = x.shape[-1] // 2, self.config.get("rope_theta", 10000.0)
+        angles = np.arange(len(x))[:, None] * theta ** -(np.arange(half) / half)
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        first, second = x[..., :half], x[..., half:]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
