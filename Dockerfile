@@ -110,7 +110,7 @@ ENTRYPOINT ["python3", "-m", "wisp_operator.main"]
 
 FROM python AS runtime
 COPY --from=runtime-dependencies /opt/wisp /opt/wisp
-RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
+RUN ["python3", "-c", "import importlib.util as u, fastapi, huggingface_hub, jinja2, llguidance, ml_dtypes, numpy, safetensors, tokenizers, uvicorn, uvloop\nif u.find_spec('cupy'): import cupy, cuda.bindings.driver"]
 COPY --from=kernels /opt/wisp/kernels /opt/wisp/kernels
 COPY --from=runtime-code /opt/wisp /opt/wisp
 RUN ["python3", "-c", "import importlib, pkgutil, wisp_http, wisp_plan, wisp_runtime\nfor p in (wisp_http, wisp_plan, wisp_runtime):\n    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n        try:\n            '.convert' in m.name or importlib.import_module(m.name)\n        except ModuleNotFoundError as e:\n            if e.name not in ('cupy', 'cuda'): raise"]

@@ -2,7 +2,8 @@
 
 With a runner that overlaps, a step is planned and its forward pass launched before the tokens of the step
 before are known, so the host works on one step while the device runs the other. Its sampling is launched once
-those are committed, because penalties count them. When a plan is made, at most one before it is uncommitted
+those are committed, because penalties count them and grammars parse them. Masks of grammars are computed
+beside the forward pass. When a plan is made, at most one before it is uncommitted
 (:meth:`.Scheduler.plan` asserts it).
 """
 
@@ -12,9 +13,13 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from wisp_runtime.engine.constrained import masks
+from wisp_runtime.engine.constrained.compiler import GrammarCompiler
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner, run_step
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
+
+_POLL_S = 0.005  # while grammars are compiled, messages are looked for as often
 
 
 class Channel(Protocol):
@@ -35,26 +40,37 @@ def step(scheduler: Scheduler, runner: Runner) -> list[TokenEvent]:
     return scheduler.commit(plan, run_step(runner, plan))
 
 
-def run(channel: Channel, scheduler: Scheduler, runner: Runner, early: Iterable[Any] = ()) -> None:
+def run(
+    channel: Channel,
+    scheduler: Scheduler,
+    runner: Runner,
+    early: Iterable[Any] = (),
+    compiler: GrammarCompiler | None = None,
+) -> None:
     """Serve until a shutdown is requested.
 
     Args:
         early: messages that came before the engine was ready.
+        compiler: compiler of the requests' grammars; without it they are refused.
 
     Raises:
         ServerGone: the server has closed its end.
         RuntimeFailure: the device failed.
     """
     inbox = list(early)
+    compiler = compiler or GrammarCompiler()
     in_flight: LaunchedStep | None = None
     began_s = time.monotonic()  # the step that is in flight, or planned next
     while True:
-        inbox += channel.receive(waits=scheduler.is_idle and in_flight is None and not inbox)
+        is_idle = scheduler.is_idle and in_flight is None and not inbox
+        if is_idle and not compiler.is_idle:
+            compiler.wait(_POLL_S)
+        inbox += channel.receive(waits=is_idle and compiler.is_idle)
         if any(isinstance(message, Shutdown) for message in inbox):
             return
         now_s = time.monotonic()
         began_s = began_s if in_flight is not None else now_s
-        events = scheduler.expire(now_s) + _handle_messages(scheduler, inbox, now_s)
+        events = scheduler.expire(now_s) + _handle_messages(scheduler, compiler, inbox, now_s)
         inbox.clear()
         completed, in_flight = in_flight, _forward(scheduler, runner, now_s)
         if in_flight is not None and not runner.overlaps:
@@ -75,18 +91,31 @@ def run(channel: Channel, scheduler: Scheduler, runner: Runner, early: Iterable[
 def _forward(scheduler: Scheduler, runner: Runner, now_s: float) -> LaunchedStep | None:
     """Plan a step and launch its forward pass, if there is anything to run."""
     plan = scheduler.plan(now_s)
+    sampling = [chunk.sequence for chunk in plan if chunk.samples and chunk.sequence.pending_sample_row < 0]
+    masks.start([sequence.mask for sequence in sampling if sequence.mask is not None])
     return runner.forward(plan) if plan else None
 
 
-def _handle_messages(scheduler: Scheduler, inbox: Iterable[Any], now_s: float) -> list[TokenEvent]:
+def _handle_messages(
+    scheduler: Scheduler, compiler: GrammarCompiler, inbox: Iterable[Any], now_s: float
+) -> list[TokenEvent]:
     """Submit and abort requests; return the events they cause at once."""
     events: list[TokenEvent | None] = []
     for message in inbox:
         match message:
-            case Submit():
+            case Submit(constraint=None):
                 events.append(scheduler.submit(message, now_s))
+            case Submit():
+                compiler.add(message)
+            case Abort(request_id=request_id) if compiler.abort(request_id):
+                events.append(TokenEvent(request_id, None, "abort"))
             case Abort(request_id=request_id):
                 events.append(scheduler.abort(request_id))
             case _:
                 raise TypeError(f"the server sent a {type(message).__name__}, which no engine understands")
+    for request, constraint in compiler.take():
+        if isinstance(constraint, str):
+            events.append(TokenEvent(request.request_id, None, "refused", message=constraint))
+        else:
+            events.append(scheduler.submit(request, now_s, constraint))
     return [event for event in events if event is not None]

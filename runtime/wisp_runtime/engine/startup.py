@@ -22,6 +22,7 @@ from wisp_plan.units import GIB, format_size
 from wisp_plan.weights.held import BF16
 from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
+from wisp_runtime.engine.constrained.compiler import GrammarCompiler, compiler_of
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.pooling import pooling_kinds
@@ -57,6 +58,7 @@ class Engine:
     runner: Runner
     ready: Ready
     co_running_check: CoRunningCheck | None = None
+    compiler: GrammarCompiler | None = None
 
     def ready_while(self, is_suspended: bool) -> Ready:
         """Return what the server shows while the persistent kernel is suspended, or used again."""
@@ -117,7 +119,8 @@ def start(config: ServeConfig, report: Report) -> Engine:
         hidden_size=spec.hidden,
         poolings=limits.poolings,
     )
-    return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device))
+    compiler = compiler_of(path, spec)
+    return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device), compiler)
 
 
 def kernel_set(name: str, fit: Fit) -> str:

@@ -19,7 +19,7 @@ from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from fake_device import fake_device_runner
-from toy_engine import EOS, VOCAB, answer, toy_runner
+from toy_engine import EOS, VOCAB, answer, toy_rule, toy_runner
 
 MAX_CONTEXT = 40
 
@@ -63,6 +63,7 @@ def submits(draw):
     # Few distinct tokens and shared beginnings make hits, copies and near misses common.
     prompt = draw(st.sampled_from([(), (1, 1, 1, 1, 1, 1), (1, 1, 1, 2, 3, 4, 5, 6, 7, 8)]))
     prompt += tuple(draw(st.lists(st.integers(1, 2), min_size=0 if prompt else 1, max_size=12)))
+    rule = draw(st.sampled_from([None, None, None, "thirds", "fails"]))
     sampled, penalised = draw(st.booleans()), draw(st.integers(0, 5)) == 0
     return {
         "prompt": prompt,
@@ -73,6 +74,7 @@ def submits(draw):
         "stop_token_ids": draw(st.sampled_from([(), (3,)])),
         "cache_salt": draw(st.sampled_from([0, 0, 1 << 100])),
         "use_prefix_cache": draw(st.integers(0, 3)) > 0,
+        "constraint": rule,
         "sampling": SamplingParams(
             temperature=float(sampled), seed=draw(st.integers(0, 3)), presence_penalty=float(penalised)
         ),
@@ -119,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
             request = Submit(f"r{len(self.requests)}", **fields)
             self.requests[request.request_id] = request
             self.got[request.request_id] = []
-            refused = self.scheduler.submit(request)
+            refused = self.scheduler.submit(request, constraint=toy_rule(request))
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
             sizes, step = self.limits.cache, self.limits.max_step_tokens
             at_a_time = sizes.sequences(max(1, length - 1), step)

@@ -70,10 +70,64 @@ def answer(request: Submit, max_context: int, sizes: CacheSizes = ONE_POOL) -> l
             token += sum(count**2 for count in Counter(tokens[len(request.prompt) :]).values())
         if sampling.repetition_penalty != 1:
             token += sum(set(tokens))
-        tokens.append(token % VOCAB)
+        token %= VOCAB
+        ruled = ruled_token(request, token, tokens[len(request.prompt) :])
+        if ruled is None:
+            break
+        tokens.append(ruled)
         if tokens[-1] in stops:
             break
     return tokens[len(request.prompt) :]
+
+
+TOY_RULES = {"thirds": sys.maxsize, "fails": 3}
+"""Rules on answers, and the number of tokens after which each fails."""
+
+
+def allowed_after(generated: list[int]) -> set[int]:
+    """Return the tokens that the toy's rules allow next: two thirds, by the sum of those before."""
+    return {token for token in range(VOCAB) if (token + sum(generated)) % 3}
+
+
+def next_allowed(token: int, allowed: set[int]) -> int:
+    """Return the first allowed token from ``token`` on."""
+    return next(
+        candidate % VOCAB for candidate in range(token, token + VOCAB) if candidate % VOCAB in allowed
+    )
+
+
+def ruled_token(request: Submit, token: int, generated: list[int]) -> int | None:
+    """Return what the rule of ``request`` makes of a token; None if it fails here."""
+    if not request.constraint:
+        return token
+    has_failed = len(generated) >= TOY_RULES[request.constraint]
+    return None if has_failed else next_allowed(token, allowed_after(generated))
+
+
+class ToyRule:
+    """A rule on the next token, without a grammar; see ``wisp_runtime.engine.constrained.constraint``."""
+
+    def __init__(self, name: str) -> None:
+        self.generated: list[int] = []
+        self.max_tokens = TOY_RULES[name]
+        self.error = ""
+
+    def advance(self, token: int) -> None:
+        self.generated.append(token)
+
+    def grammar(self) -> None:
+        return None
+
+    def fill(self, words: np.ndarray) -> None:
+        assert (words == 0xFFFFFFFF).all()
+        words[0] = sum(1 << token for token in allowed_after(self.generated))
+        if len(self.generated) >= self.max_tokens:
+            self.error = "the rule fails"
+
+
+def toy_rule(request: Submit) -> ToyRule | None:
+    """Return the rule that a request names."""
+    return ToyRule(request.constraint) if request.constraint else None
 
 
 @dataclass
@@ -162,6 +216,9 @@ def toy_sample(logits: np.ndarray, sampling: SamplingBatch) -> Sampled:
             bits = np.unpackbits(sampling.seen[row].view(np.uint8), bitorder="little")
             tokens[row] += np.flatnonzero(bits).sum()
         tokens[row] += stir(sampling.seeds[row], sampling.steps[row]) if sampling.temperature[row] else 0
+        if sampling.bitmask is not None:
+            bits = np.unpackbits(sampling.bitmask[row].view(np.uint8), count=VOCAB, bitorder="little")
+            tokens[row] = next_allowed(int(tokens[row]) % VOCAB, set(np.flatnonzero(bits).tolist()))
     return Sampled((tokens % VOCAB).astype(np.int32))
 
 

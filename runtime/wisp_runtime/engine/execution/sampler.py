@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
+from wisp_runtime.engine.constrained.masks import rows_of
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan, SampledToken
-from wisp_runtime.engine.scheduling.sequence import Sequence, TokenCounts
+from wisp_runtime.engine.scheduling.sequence import Sequence, Status, TokenCounts
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
 
 _NO_COUNTS = TokenCounts()
@@ -37,6 +38,7 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
         frequency_penalty=np.array([param.frequency_penalty for param in params], dtype=np.float32),
         **_counts([chunk.sequence for chunk in sampling]),
         seen=_seen([chunk.sequence for chunk in sampling]),
+        bitmask=_bitmask([chunk.sequence for chunk in sampling]),
         bias_starts=_starts([ids for ids, _ in biases]),
         bias_ids=_concatenated([ids for ids, _ in biases], np.int32),
         biases=_concatenated([values for _, values in biases], np.float32),
@@ -64,6 +66,14 @@ def _seen(sequences: list[Sequence]) -> Array | None:
     return np.stack([none if row is None else row for row in rows])
 
 
+def _bitmask(sequences: list[Sequence]) -> Array | None:
+    """Return the tokens that rules allow, ``[R, ceil(V / 32)]``; None where no row has a rule.
+
+    The token of a sequence that ended since its plan was made is dropped: it needs no mask.
+    """
+    return rows_of([None if each.status is Status.FINISHED else each.mask for each in sequences])
+
+
 def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
     """Copy rows into one ``[sum of lengths]``; an array cannot grow while NumPy views it."""
     filled = [np.frombuffer(row, dtype) for row in rows if row]
@@ -71,7 +81,7 @@ def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
 
 
 def has_pending_counts(plan: Plan) -> bool:
-    """Return whether sampling parameters of ``plan`` count tokens that the step before has yet to give."""
+    """Return whether sampling parameters of ``plan`` need tokens that the step before has yet to give."""
     counting = [chunk for chunk in plan if chunk.sequence.counts_tokens]
     return any(chunk.samples and chunk.sequence.pending_sample_row >= 0 for chunk in counting)
 
@@ -79,7 +89,7 @@ def has_pending_counts(plan: Plan) -> bool:
 class SamplingRows:
     """Sampling parameters of step after step, collected anew only when other sequences sample.
 
-    Positions are new in each step, and so are the counts of penalties.
+    Positions are new in each step, and so are the counts of penalties and the masks of grammars.
     """
 
     def __init__(self) -> None:
@@ -97,7 +107,7 @@ class SamplingRows:
             return self._batch
         changed = {"steps": _steps(sampling)}
         if self._has_penalties:
-            changed |= _counts(sequences) | {"seen": _seen(sequences)}
+            changed |= _counts(sequences) | {"seen": _seen(sequences), "bitmask": _bitmask(sequences)}
         self._batch = replace(self._batch, **changed)
         return self._batch
 

@@ -18,8 +18,9 @@ A plan may be made while the step before runs: its tokens are awaited. Then:
 
 4. A sequence that awaits its token goes on with it, unknown as it is, unless its length ends the sequence. If
    the sequence turns out to have ended otherwise, the chunk was surplus and its token is dropped.
-5. A sequence whose sampling depends on the tokens before it (penalties count them) is planned as the others
-   are. A step is sampled only after the one before is committed, so by then they are known.
+5. A sequence whose sampling depends on the tokens before it (penalties count them, grammars parse them) is
+   planned as the others are. A step is sampled only after the one before is committed: by then they are
+   known.
 6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
    plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix cache
    when its tokens are known and the step that computes them is launched (and has sampled a sound token, if it
@@ -33,6 +34,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from wisp_runtime.batch import StepKind
+from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.scheduling.admission import max_length, prompt_refusal, refusal
 from wisp_runtime.engine.scheduling.pacing import Pace
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
@@ -82,10 +84,13 @@ class Scheduler(SequenceSet):
             preemptions_total=self._preemptions,
         )
 
-    def submit(self, request: Submit, now_s: float = 0.0) -> TokenEvent | None:
+    def submit(
+        self, request: Submit, now_s: float = 0.0, constraint: Constraint | None = None
+    ) -> TokenEvent | None:
         """Queue a request; if it can never run, or too many wait, return the event that says so.
 
-        The event is of the last in the queue, which may be another request than this.
+        The event is of the last in the queue, which may be another request than this. ``constraint`` is the
+        rule on its answer, at its start.
         """
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
         is_checked, answer_tokens = request.prompt is self._checked, int(request.pooling is None)
@@ -100,6 +105,7 @@ class Scheduler(SequenceSet):
             eos=self.limits.eos,
             arrived_s=now_s,
             vocab=self.limits.vocab,
+            constraint=constraint,
         )
         self._sequences[sequence.id] = sequence
         surplus = self.waiting.add(sequence, max(0, self.limits.max_running - len(self.running)))
@@ -273,6 +279,9 @@ class Scheduler(SequenceSet):
             self.cache.clear()  # whatever spoiled the logits may sit in its blocks
             return TokenEvent(sequence.id, None, "error", message=sampled.error)
         self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
+        if sequence.mask is not None and sequence.mask.error:
+            self._end(sequence)
+            return TokenEvent(sequence.id, None, "refused", message=sequence.mask.error)
         cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
         finish = sequence.append(sampled.token)
         if finish:

@@ -10,6 +10,8 @@ from enum import Enum
 from typing import Any
 
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.constrained.constraint import Constraint
+from wisp_runtime.engine.constrained.masks import TokenMask
 from wisp_runtime.engine.scheduling.seen_tokens import SeenTokens
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
@@ -72,6 +74,7 @@ class Sequence:
         cached_tokens: prompt tokens found in the prefix cache.
         counts: number of times each token was generated; None without presence and frequency penalty.
         has_repetition: whether it has a repetition penalty, which counts :meth:`seen`.
+        mask: tokens that its rule allows next; None without a rule.
         biases: tokens whose logits are biased, and by how much; of a token named twice, the last.
         arrived_s: time at which the request came.
         refused_at: state of the cache in which it was refused admission last.
@@ -90,6 +93,7 @@ class Sequence:
         "computed_tokens",
         "counts",
         "has_repetition",
+        "mask",
         "max_length",
         "needs_all_states",
         "overtaken",
@@ -113,6 +117,7 @@ class Sequence:
         eos: frozenset[int],
         arrived_s: float = 0.0,
         vocab: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         self.request = request
         self.priority_key = priority_key
@@ -131,6 +136,7 @@ class Sequence:
         has_penalty = sampling.presence_penalty or sampling.frequency_penalty
         self.counts = TokenCounts() if has_penalty else None
         self.has_repetition = sampling.repetition_penalty != 1
+        self.mask = None if constraint is None else TokenMask(constraint, self.stop_ids | eos, vocab)
         self._vocab = vocab
         self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
         self.arrived_s, self.overtaken = arrived_s, 0
@@ -166,7 +172,7 @@ class Sequence:
     @property
     def counts_tokens(self) -> bool:
         """Whether sampling its next token depends on all its tokens before."""
-        return self.counts is not None or self.has_repetition
+        return self.counts is not None or self.has_repetition or self.mask is not None
 
     def seen(self) -> SeenTokens:
         """Return the tokens of its prompt and its answer so far."""
@@ -190,6 +196,8 @@ class Sequence:
             self.counts.add(token)
         if self._seen is not None:
             self._seen.add(token)
+        if self.mask is not None:
+            self.mask.advance(token)
         if token in self.stop_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.max_length else None

@@ -79,6 +79,8 @@ class Submit:
     use_prefix_cache: bool = True
     cache_salt: int = 0  # requests of one salt share prefixes with no others; 0: none
     pooling: Pooling | None = None
+    constraint: str | None = None  # grammar of the answer, as llguidance reads it
+    constraint_after: tuple[int, ...] = ()  # tokens of a marker before which the grammar does not hold
 
 
 @dataclass(frozen=True, slots=True)

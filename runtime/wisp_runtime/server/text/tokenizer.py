@@ -14,9 +14,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from wisp_runtime.convert.tokenizer_files import SETTINGS, TokenizerFiles
 from wisp_runtime.errors import TokenizerUnreadable
 from wisp_runtime.server.text.template_messages import MAX_SOURCE_CHARS, ChatTemplate
-from wisp_runtime.server.text.tokenizer_files import SETTINGS, TokenizerFiles
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 

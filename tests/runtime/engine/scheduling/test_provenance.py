@@ -23,7 +23,7 @@ from wisp_runtime.models.model import Output
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import fake_device_runner
 from test_engine_properties import MAX_CONTEXT, EngineMachine, limits, submits
-from toy_engine import EOS, VOCAB, ToyModel, stir
+from toy_engine import EOS, VOCAB, ToyModel, ruled_token, stir
 
 
 def mark(is_prompt, token, before):
@@ -67,7 +67,10 @@ def answer(request, max_context, _sizes=None):
             token += stir(sampling.seed, first + len(generated))
         if sampling.presence_penalty:
             token += sum(count**2 for count in Counter(generated).values())
-        generated.append(token % VOCAB)
+        ruled = ruled_token(request, token % VOCAB, generated)
+        if ruled is None:
+            break
+        generated.append(ruled)
         if generated[-1] in stops:
             break
         last = mark(False, generated[-1], last)

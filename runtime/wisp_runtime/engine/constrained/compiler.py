@@ -1,0 +1,137 @@
+"""Compile the grammars of requests in threads, while the engine steps; keep those that were used last.
+
+A request waits here until its grammar is compiled, before the scheduler gets it: a grammar that does not
+compile is refused before a token is computed. The server has checked its text (:mod:`.limits`), so that the
+time is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.engine.constrained.after import After
+from wisp_runtime.engine.constrained.constraint import Constraint
+from wisp_runtime.engine.constrained.grammar import Grammar, reason
+from wisp_runtime.engine.constrained.limits import parser_limits
+from wisp_runtime.engine.constrained.vocabulary import Vocabulary, read_vocabulary
+from wisp_runtime.engine.transport.messages import Submit
+from wisp_runtime.errors import RuntimeFailure
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MAX_COMPILED = 64
+COMPILED_AT_A_TIME = 2  # a grammar that takes long does not hold up the others
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A grammar's parser at its start, which each answer copies; or the reason why there is none."""
+
+    matcher: LLMatcher | None
+    vocabulary: Vocabulary | None
+    refusal: str = ""
+
+
+class GrammarCompiler:
+    """Requests whose grammars are being compiled.
+
+    Args:
+        read_vocabulary: reads the model's tokens, once, at the first request with a grammar; None where there
+            is no tokenizer: grammars are refused.
+    """
+
+    def __init__(self, read_vocabulary: Callable[[], Vocabulary] | None = None) -> None:
+        self._read_vocabulary = read_vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._lock = Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
+        self._waiting: dict[str, Submit] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its grammar."""
+        return not self._waiting
+
+    def add(self, request: Submit) -> None:
+        """Have the grammar of ``request`` compiled; :meth:`take` returns the request afterwards."""
+        assert request.constraint is not None
+        self._waiting[request.request_id] = request
+        self._job(request.constraint)
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request; return whether it waited here."""
+        return self._waiting.pop(request_id, None) is not None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a grammar is compiled, or for ``timeout_s``."""
+        jobs = [self._job(request.constraint or "") for request in self._waiting.values()]
+        wait(jobs, timeout_s, return_when="FIRST_COMPLETED")
+
+    def take(self) -> list[tuple[Submit, Constraint | str]]:
+        """Return the requests whose grammars are compiled, with their rules, or why they are refused."""
+        taken = list[tuple[Submit, Constraint | str]]()
+        for request in list(self._waiting.values()):
+            job = self._job(request.constraint or "")
+            if job.done():
+                del self._waiting[request.request_id]
+                taken.append((request, _constraint(request, job.result())))
+        return taken
+
+    def _job(self, text: str) -> Future[Compiled]:
+        job = self._compiled.get(text)
+        if job is None:
+            self._threads = self._threads or ThreadPoolExecutor(
+                COMPILED_AT_A_TIME, thread_name_prefix="grammar"
+            )
+            job = self._compiled[text] = self._threads.submit(self._compile, text)
+        self._compiled.move_to_end(text)
+        self._evict()
+        return job
+
+    def _evict(self) -> None:
+        needed = {request.constraint for request in self._waiting.values()}
+        for text in list(self._compiled)[: max(0, len(self._compiled) - MAX_COMPILED)]:
+            if text not in needed:
+                del self._compiled[text]
+
+    def _compile(self, text: str) -> Compiled:
+        from llguidance import LLMatcher
+
+        if self._read_vocabulary is None:
+            return Compiled(None, None, "this engine has no tokenizer; leave the constraint out")
+        try:
+            with self._lock:
+                vocabulary = self._vocabulary = self._vocabulary or self._read_vocabulary()
+        except RuntimeFailure as error:
+            return Compiled(None, None, error.message)
+        matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=parser_limits())
+        if matcher.is_error():
+            return Compiled(
+                None, None, f"the grammar of the answer cannot be used: {reason(matcher.get_error())}"
+            )
+        return Compiled(matcher, vocabulary)
+
+
+def compiler_of(path: Path, spec: ModelSpec) -> GrammarCompiler:
+    """Return the compiler for the model at ``path``: a folder, or a GGUF file."""
+    return GrammarCompiler(lambda: read_vocabulary(path, spec.vocab, spec.eos_token_ids))
+
+
+def _constraint(request: Submit, compiled: Compiled) -> Constraint | str:
+    """Return the rule on the answer to ``request``, or why it is refused."""
+    if compiled.matcher is None or compiled.vocabulary is None:
+        return compiled.refusal
+    grammar = Grammar(compiled.matcher.deep_copy(), compiled.vocabulary)
+    if not request.constraint_after:
+        return grammar
+    ends = {*compiled.vocabulary.end_ids.tolist(), *request.stop_token_ids}
+    return After(request.constraint_after, grammar, ends)

@@ -1,0 +1,94 @@
+"""A grammar's parser, advanced by the tokens of one answer; by llguidance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from wisp_runtime.batch import Array
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+    from wisp_runtime.engine.constrained.vocabulary import Vocabulary
+
+MAX_MASK_THREADS = 16
+MAX_REASON_CHARS = 500
+DEAD_END = (
+    "no token of this model continues the answer as its grammar, and the request's other rules, require; "
+    "let the grammar allow other texts"
+)
+_REMEDY = "Simplify the schema or grammar: fewer alternatives, shorter patterns and bounds"
+
+
+class Grammar:
+    """Parser of one answer.
+
+    Args:
+        matcher: parser at the grammar's start; this object owns it.
+        vocabulary: tokens that it counts.
+
+    Attributes:
+        error: see :class:`.constraint.Constraint`.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+        self.matcher, self.vocabulary = matcher, vocabulary
+        self.error = ""
+        self._pending: list[int] = []
+
+    def advance(self, token: int) -> None:
+        """Take in a token; it is parsed when the next mask is computed."""
+        self._pending.append(token)
+
+    def grammar(self) -> Grammar:
+        """Return this grammar."""
+        return self
+
+    def fill(self, words: Array) -> None:
+        """Allow all: :func:`fill_rows` computes masks of grammars."""
+
+    def take_pending(self) -> list[int]:
+        """Return the tokens that are not parsed yet, and forget them."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def check(self) -> None:
+        """Note the parser's error, if it has one."""
+        if self.error or not self.matcher.is_error():
+            return
+        why = reason(self.matcher.get_error())
+        is_dead_end = why == "NoExtensionBias"
+        self.error = DEAD_END if is_dead_end else f"the grammar of the answer cannot go on: {why}. {_REMEDY}"
+
+
+def reason(error: str) -> str:
+    """Return an error of llguidance without the parser's state."""
+    return error.partition("\n<")[0].strip()[:MAX_REASON_CHARS].rstrip(".")
+
+
+@cache
+def executor() -> LLExecutor:
+    """Return the threads that compute masks."""
+    import os
+
+    from llguidance import LLExecutor
+
+    return LLExecutor(max(1, min(len(os.sched_getaffinity(0)), MAX_MASK_THREADS)))
+
+
+def fill_rows(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
+    """Parse the tokens that came, and write the tokens that may come next.
+
+    Args:
+        grammars: grammars of one vocabulary, each with the index of its row.
+        rows: ``[R, ceil(vocab / 32)]`` uint32, contiguous. An erroneous grammar's row means nothing.
+    """
+    consumed = [(grammar.matcher, token) for grammar, _ in grammars for token in grammar.take_pending()]
+    if consumed:
+        executor().consume_token_par(consumed)
+    parsers = [(grammar.matcher, index) for grammar, index in grammars]
+    executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows.shape[1] * rows.itemsize, len(rows))
+    for grammar, _ in grammars:
+        grammar.check()

@@ -1,0 +1,115 @@
+"""Masks of tokens that may come next, computed ahead: while the forward pass runs.
+
+A mask depends on the tokens before it, so it is computed once those are committed: :func:`start` hands all
+rows of a step to a thread, and :func:`rows_of` collects them when the step is sampled. On a GPU a step's
+tokens are committed while the next one's forward pass runs already; then :func:`rows_of` computes the masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.engine.constrained.bits import ALL, WORD_BITS, has_any, set_bits, words_of
+from wisp_runtime.engine.constrained.constraint import Constraint
+from wisp_runtime.engine.constrained.grammar import DEAD_END, fill_rows
+
+
+class TokenMask:
+    """Tokens that one sequence may sample next.
+
+    Args:
+        constraint: rule on the answer.
+        end_ids: tokens that end the sequence: allowed wherever a grammar may end.
+        vocab: V, number of the model's token ids.
+    """
+
+    def __init__(self, constraint: Constraint, end_ids: Collection[int], vocab: int) -> None:
+        self.constraint = constraint
+        self.end_ids = np.array(sorted(token for token in end_ids if token < vocab), np.int64)
+        self.vocab = vocab
+        self.job: Future[None] | None = None
+        self.words: Array | None = None  # of the next token, [ceil(V / 32)]; None until computed
+        self._dead_end = ""
+
+    @property
+    def error(self) -> str:
+        """Reason why the sequence cannot go on; empty while it can."""
+        return self.constraint.error or self._dead_end
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the mask of the next token is neither computed nor being computed."""
+        return self.words is None and self.job is None
+
+    def advance(self, token: int) -> None:
+        """Take in a generated token."""
+        self.constraint.advance(token)
+        self.words = self.job = None
+
+    def set_words(self, words: Array) -> None:
+        """Take the computed mask."""
+        if not words.any():
+            self._dead_end = DEAD_END
+        self.words = words
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="masks")
+
+
+def start(masks: Sequence[TokenMask]) -> None:
+    """Begin to compute the masks that are missing, all in one thread's job."""
+    missing = [mask for mask in masks if mask.is_missing]
+    if missing:
+        job = _thread().submit(compute, missing)
+        for mask in missing:
+            mask.job = job
+
+
+def rows_of(masks: Sequence[TokenMask | None]) -> Array | None:
+    """Return the masks of a step's rows, ``[R, ceil(V / 32)]`` uint32; None where no row has one.
+
+    Waits for those that are being computed, and computes those that nobody began.
+    """
+    present = [mask for mask in masks if mask is not None]
+    if not present:
+        return None
+    for mask in present:
+        if mask.job is not None:
+            mask.job.result()
+            mask.job = None
+    if missing := [mask for mask in present if mask.words is None]:
+        compute(missing)
+    everything = np.full(words_of(present[0].vocab), ALL, np.uint32)
+    return np.stack([everything if mask is None or mask.words is None else mask.words for mask in masks])
+
+
+def compute(masks: Sequence[TokenMask]) -> None:
+    """Compute the masks of the next tokens."""
+    grammars = [mask.constraint.grammar() for mask in masks]
+    vocab = max([masks[0].vocab, *(grammar.vocabulary.size for grammar in grammars if grammar is not None)])
+    rows = np.full((len(masks), words_of(vocab)), ALL, np.uint32)
+    parsed = [(grammar, row) for row, grammar in enumerate(grammars) if grammar is not None]
+    if parsed:
+        fill_rows(parsed, rows)
+    for mask, grammar, row in zip(masks, grammars, rows, strict=True):
+        words = _within(row, mask.vocab)
+        if grammar is None:
+            mask.constraint.fill(words)
+        elif has_any(words, grammar.vocabulary.end_ids):
+            set_bits(words, mask.end_ids)
+        mask.set_words(words)
+
+
+def _within(row: Array, vocab: int) -> Array:
+    """Return the words of the model's tokens; a tokenizer may have more, which are cleared."""
+    words: Array = row[: words_of(vocab)]
+    if len(row) > len(words) and vocab % WORD_BITS:
+        words[-1] &= np.uint32((1 << vocab % WORD_BITS) - 1)
+    return words
