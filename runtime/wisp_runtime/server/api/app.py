@@ -19,10 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
+from wisp_runtime.server.api.dialects import dialect_of, error_response
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.tokenization import detokenize, tokenize
-from wisp_runtime.server.http.health import error_response, health_endpoints
-from wisp_runtime.server.http.request_id import given_id, with_request_id
+from wisp_runtime.server.http.health import health_endpoints
+from wisp_runtime.server.http.request_id import id_of, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.service import Service
 
@@ -103,9 +104,9 @@ def _described(name: str, service: Service) -> dict[str, Any]:
     }
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -118,8 +119,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     }
     codes = {HTTPStatus.NOT_FOUND: "unknown_path", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
     status = HTTPStatus(error.status_code)
-    api_error = ApiError(status, messages.get(status, str(error.detail)), code=codes.get(status))
-    return JSONResponse(api_error.body(), status, headers=error.headers)
+    message, code = messages.get(status, str(error.detail)), codes.get(status)
+    return error_response(ApiError(status, message, code=code, headers=error.headers), request.scope)
 
 
 async def _on_client_left(_: Request, __: Exception) -> Response:
@@ -141,8 +142,8 @@ class Admission:
         if scope["type"] != "http" or not _is_api(scope["path"]):
             await self._app(scope, receive, send)
             return
-        status, request_id = CLIENT_LEFT, given_id(scope)
-        is_counted = False
+        status, is_counted = CLIENT_LEFT, False
+        id_headers = dialect_of(scope).id_headers
 
         def count() -> None:
             nonlocal is_counted
@@ -162,17 +163,16 @@ class Admission:
             status = message.get("status", status)
             count()
             is_start = message["type"] == "http.response.start"
-            await send(with_request_id(message, request_id) if is_start else message)
+            await send(with_request_id(message, scope, id_headers) if is_start else message)
 
         try:
             await self._admit(scope, receive_and_count, send_and_record)
         except Exception as error:
             if status != CLIENT_LEFT:  # the response has begun and can only be broken off
                 raise
-            named = (request_id or b"without an id").decode()
-            log.exception("%s %r (request %s) failed by a bug of ours", scope["method"], scope["path"], named)
-            body = internal_error(error).body()
-            await JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)(scope, receive, send_and_record)
+            place = (scope["method"], scope["path"], id_of(scope))
+            log.exception("%s %r (request %s) failed by a bug of ours", *place)
+            await error_response(internal_error(error), scope)(scope, receive, send_and_record)
         finally:
             if is_counted:
                 self._service.leave()
@@ -182,7 +182,7 @@ class Admission:
         try:
             self._service.admit()
         except ApiError as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

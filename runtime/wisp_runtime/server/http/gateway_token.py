@@ -11,9 +11,10 @@ import hmac
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from wisp_runtime.server.api.dialects import error_response
 from wisp_runtime.server.api.errors import ApiError
 
 HEADER = b"x-wisp-token"
@@ -37,7 +38,7 @@ class GatewayTokenCheck:
         respond = self._app
         if self._digests and scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             tokens = [value for name, value in scope["headers"] if name == HEADER]
-            respond = self._app if self._accepts(tokens) else _refusal()
+            respond = self._app if self._accepts(tokens) else _refusal(scope)
         await respond(scope, receive, send)
 
     def _accepts(self, tokens: Sequence[bytes]) -> bool:
@@ -47,11 +48,11 @@ class GatewayTokenCheck:
         return any(hmac.compare_digest(digest, known) for known in self._digests)
 
 
-def _refusal() -> JSONResponse:
+def _refusal(scope: Scope) -> Response:
     error = ApiError(
         HTTPStatus.UNAUTHORIZED,
         "This pod answers requests of Wisp's gateway alone. Send the request to the gateway's URL, which "
         "status.url of the InferenceModel shows.",
         code="gateway_only",
     )
-    return JSONResponse(error.body(), error.status)
+    return error_response(error, scope)

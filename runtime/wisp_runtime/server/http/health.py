@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wisp_runtime.metrics import CONTENT_TYPE
+from wisp_runtime.server.api.dialects import error_response
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.service import Service
 
@@ -34,11 +35,6 @@ def health_endpoints(service: Service) -> dict[str, Callable[[], Response]]:
     return {"/livez": livez, "/readyz": readyz, "/state": state, "/metrics": metrics}
 
 
-def error_response(error: ApiError) -> Response:
-    """Return an error in the API's format."""
-    return JSONResponse(error.body(), error.status, headers=error.headers)
-
-
 class BootstrapApp:
     """The application until pydantic is imported, which takes most of the server's start.
 
@@ -53,14 +49,14 @@ class BootstrapApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Delegate to the application, or serve health and refuse the rest."""
-        respond = self.app or self._early_response(scope["path"])
+        respond = self.app or self._early_response(scope)
         await respond(scope, receive, send)
 
-    def _early_response(self, path: str) -> Response:
-        if path in self._health:
-            return self._health[path]()
+    def _early_response(self, scope: Scope) -> Response:
+        if scope["path"] in self._health:
+            return self._health[scope["path"]]()
         try:
             self._service.admit()
         except ApiError as error:
-            return error_response(error)
+            return error_response(error, scope)
         raise AssertionError("the service is ready without an application")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 
 from starlette.types import Message, Scope
 
 HEADER = b"x-request-id"
 _VALID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_KEY = "wisp_request_id"  # of the scope
 
 
 def given_id(scope: Scope) -> bytes | None:
@@ -21,9 +23,24 @@ def given_id(scope: Scope) -> bytes | None:
     return given if _VALID.fullmatch(given) else None
 
 
-def with_request_id(message: Message, given: bytes | None) -> Message:
-    """Return the start of a response with the id of its request, else its own, else a new one."""
+def id_of(scope: Scope) -> str:
+    """Return the id that a request brings, else a new one, the same at each call."""
+    if _KEY not in scope:
+        scope[_KEY] = (given_id(scope) or f"req-{uuid.uuid4().hex}".encode()).decode()
+    known: str = scope[_KEY]
+    return known
+
+
+def with_request_id(message: Message, scope: Scope, names: Sequence[bytes] = (HEADER,)) -> Message:
+    """Return the start of a response with the id of its request, else its own, else a new one.
+
+    Args:
+        message: start of the response.
+        scope: its request.
+        names: headers that carry the id.
+    """
     headers = list(message.get("headers", ()))
     own = next((value for name, value in headers if name == HEADER), None)
-    chosen = given or own or f"req-{uuid.uuid4().hex}".encode()
-    return {**message, "headers": [*(header for header in headers if header[0] != HEADER), (HEADER, chosen)]}
+    chosen = given_id(scope) or own or id_of(scope).encode()
+    others = [header for header in headers if header[0] not in names]
+    return {**message, "headers": [*others, *((name, chosen) for name in names)]}

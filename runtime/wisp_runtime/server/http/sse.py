@@ -10,8 +10,9 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from wisp_runtime.server.api.dialects import error_event
 from wisp_runtime.server.api.errors import ApiError, internal_error
 
 DONE = b"data: [DONE]\n\n"
@@ -64,7 +65,7 @@ class EventStream(Response):
     """A response of events. The status line is sent with the first one.
 
     So a failure before it is an ordinary error response, and may be retried elsewhere; a failure after it
-    is an ``{"error": …}`` event, which the OpenAI clients raise.
+    is an event with the error, which the official clients raise.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
@@ -72,12 +73,12 @@ class EventStream(Response):
         self._events = events
         del self.headers["content-length"]
 
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events; close them early if the client disconnects."""
         with suppress(ClientLeft):
-            await unless_client_leaves(receive, self._send_all(send))
+            await unless_client_leaves(receive, self._send_all(scope, send))
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         async with aclosing(self._events) as events:
             first = await anext(events)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -86,9 +87,12 @@ class EventStream(Response):
                 async for data in events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             except ApiError as error:
-                await send({"type": "http.response.body", "body": event(error.body()), "more_body": True})
+                await send(_last(error, scope))
             except Exception as error:
                 log.exception("a response ended with a bug of ours")
-                body = internal_error(error).body()
-                await send({"type": "http.response.body", "body": event(body), "more_body": True})
+                await send(_last(internal_error(error), scope))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _last(error: ApiError, scope: Scope) -> Message:
+    return {"type": "http.response.body", "body": error_event(error, scope), "more_body": True}

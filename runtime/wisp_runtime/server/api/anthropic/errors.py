@@ -1,0 +1,30 @@
+"""Errors in the format of Anthropic's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wisp_runtime.server.api.errors import ApiError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    """Return ``{"type": "error", "error": {type, message}, "request_id"}``; the message names the field."""
+    fallback = "api_error" if error.status >= 500 else "invalid_request_error"
+    message = error.message
+    if error.param is not None and error.param not in message:
+        message = f"{error.param}: {message}"
+    return {
+        "type": "error",
+        "error": {"type": _TYPES.get(error.status, fallback), "message": message},
+        "request_id": request_id,
+    }

@@ -1,0 +1,62 @@
+"""API dialects: the format of errors and the headers with a request's id, chosen by the request's path.
+
+Errors are raised as :class:`ApiError` everywhere; the format is chosen where they are sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from wisp_runtime.server.api.anthropic import errors as anthropic
+from wisp_runtime.server.api.errors import ApiError
+from wisp_runtime.server.http.request_id import HEADER, id_of
+
+MESSAGES = "/v1/messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Conventions of one API.
+
+    Attributes:
+        error_body: JSON of an error, from it and the id of its request.
+        error_event: name of the event with which a stream breaks off; empty: the event has no name.
+        id_headers: headers of a response that carry the id of its request.
+    """
+
+    error_body: Callable[[ApiError, str], dict[str, Any]]
+    error_event: str
+    id_headers: tuple[bytes, ...]
+
+
+OPENAI = Dialect(lambda error, _: error.body(), error_event="", id_headers=(HEADER,))
+ANTHROPIC = Dialect(anthropic.error_body, error_event="error", id_headers=(HEADER, b"request-id"))
+
+
+def dialect_of(scope: Scope) -> Dialect:
+    """Return the dialect of a request."""
+    path: str = scope["path"]
+    return ANTHROPIC if path == MESSAGES or path.startswith(f"{MESSAGES}/") else OPENAI
+
+
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """Return an error as the client of a request expects it."""
+    dialect, request_id = dialect_of(scope), id_of(scope)
+    id_headers = {name.decode(): request_id for name in dialect.id_headers}
+    return JSONResponse(
+        dialect.error_body(error, request_id), error.status, headers=error.headers | id_headers
+    )
+
+
+def error_event(error: ApiError, scope: Scope) -> bytes:
+    """Return an error as the last event of a stream that has begun."""
+    dialect = dialect_of(scope)
+    body = json.dumps(dialect.error_body(error, id_of(scope)), ensure_ascii=False, separators=(",", ":"))
+    name = f"event: {dialect.error_event}\n" if dialect.error_event else ""
+    return f"{name}data: {body}\n\n".encode()
