@@ -28,11 +28,19 @@ class ToolParser(Protocol):
     """Parser of one answer: text in, parts out. The parts do not depend on how the text was divided."""
 
     def push(self, text: str) -> Sequence[Part]:
-        """Add text; return the parts that are certain by now: Text, CallStart and CallArguments."""
+        """Add text; return the parts that are certain by now: Text, CallStart and CallArguments.
+
+        A call's arguments are handed on as they come, as soon as its name is known; they are JSON if the
+        model wrote JSON. White space between text and a call belongs to neither.
+        """
         ...
 
     def finish(self) -> Sequence[Part]:
-        """Return the rest, once: markup that was begun and cannot be a call is text, as it was written."""
+        """Return the rest, once: markup that was begun and cannot be a call is text, as it was written.
+
+        A call that has started stays one: if the answer ends inside it, its arguments are cut short, or
+        missing.
+        """
         ...
 
 
@@ -42,28 +50,18 @@ class ToolFormat(Protocol):
     Attributes:
         name: name by which ``--tool-parser`` selects it.
         markers: texts of special tokens that the parser needs to see (others are never shown).
+        splits_thinking: whether the parser splits thinking too; it then reads every answer, also to requests
+            without tools, and no reasoning parser comes before it.
     """
 
     name: str
     markers: tuple[str, ...]
+    splits_thinking: bool
 
     def is_used_by(self, template: str) -> bool:
         """Return whether the source of a chat template shows that its model writes this markup."""
         ...
 
-    def parser(self, tools: Sequence[Tool]) -> ToolParser:
+    def parser(self, tools: Sequence[Tool], /) -> ToolParser:
         """Return a parser for one answer; the tools' schemas type values where the markup has no types."""
-        ...
-
-    def grammar(self, tools: Sequence[Tool], *, is_parallel: bool) -> str:
-        """Return a grammar (llguidance's Lark) of one call of ``tools``, or with ``is_parallel`` of one or
-        more.
-
-        It allows no other text. Its first symbol is ``calls``; ``start`` is left to the caller, which
-        composes grammars.
-        """
-        ...
-
-    def trigger(self) -> str:
-        """Return the text with which a call begins: free text before it is not constrained."""
         ...

@@ -1,0 +1,125 @@
+"""Harmony, the markup of gpt-oss: messages in channels, each with a header and a body.
+
+``<|channel|>analysis<|message|>…<|end|>`` is thinking, ``final`` is text, and a message to ``functions.NAME``
+is a call with JSON in its body. ``commentary`` to nobody is text that introduces calls. So this parser splits
+thinking too: it reads every answer of such a model, and no reasoning parser runs before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from wisp_runtime.server.answers.parts import CallArguments, CallStart, Text, Thinking
+from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
+from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
+FUNCTIONS = "functions."
+_HEADERS, _ENDS = (START, CHANNEL), (END, RETURN, CALL)
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_MAX_HEADER_CHARS = 1024
+
+
+class Harmony:
+    """Format ``harmony``."""
+
+    name = "harmony"
+    markers: tuple[str, ...] = (START, CHANNEL, CONSTRAIN, MESSAGE, END, RETURN, CALL)
+    splits_thinking = True
+
+    def is_used_by(self, template: str) -> bool:
+        """Return whether a template writes channels."""
+        return CHANNEL in template and MESSAGE in template
+
+    def parser(self, tools: Sequence[Tool]) -> ToolParser:
+        """Return a parser for one answer."""
+        return HarmonyParser(tools)
+
+
+class HarmonyParser(MarkupParser):
+    """Parser; without tools, a call's body is text."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__((*_HEADERS, *_ENDS))
+        self._names = frozenset(tool.name for tool in tools)
+        self._header_chars = 0
+        self._value = JsonValue()
+        self._add: Callable[[str], None] = self._add_text
+        self._state = self._at_start
+
+    def _at_start(self) -> bool:
+        """The prompt may end in a header, which the answer goes on with: `` to=functions.f<|channel|>…``."""
+        if self._skips_space():
+            return True
+        if self._held.startswith("to=", self._at):
+            self._opened(START)
+            return True
+        return False if self._is_partial(("to=",)) else self._to_text()
+
+    def _opened(self, opener: str) -> None:
+        if opener in _HEADERS:
+            self._header_chars, self._state = 0, self._in_header
+        else:
+            self._drop(self._at)
+
+    def _end(self) -> None:
+        if self._state == self._in_body:
+            self._close_body()
+
+    def _in_header(self) -> bool:
+        before = self._at
+        end = self._collect((MESSAGE,))
+        self._header_chars += self._at - before
+        if end is None:
+            return False if self._header_chars <= _MAX_HEADER_CHARS else self._to_text()
+        self._collected_text()
+        self._begin_body("".join(self._pending))
+        self._pending.clear()
+        self._state = self._in_body
+        return True
+
+    def _begin_body(self, header: str) -> None:
+        channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+        name = recipient.group(1) if recipient else ""
+        is_call = name.startswith(FUNCTIONS) or name in self._names
+        if is_call and self._names:
+            self._emit([CallStart(self._calls, name.removeprefix(FUNCTIONS))])
+            self._value, self._add = JsonValue(), self._add_arguments
+        elif channel and channel.group(1) == "analysis":
+            self._add = self._add_thinking
+        else:
+            self._add = self._add_text
+
+    def _in_body(self) -> bool:
+        end = self._collect((*_HEADERS, *_ENDS))
+        if text := self._collected_text():
+            self._add(text)
+        if end is None:
+            return False
+        self._close_body()
+        self._pending = [end] if end in _HEADERS else []
+        self._state = self._in_text
+        if end in _HEADERS:
+            self._opened(end)
+        return True
+
+    def _close_body(self) -> None:
+        self._pending.clear()
+        if self._add == self._add_arguments and self._value.kind is None:
+            self._add("{}")
+
+    def _add_text(self, text: str) -> None:
+        self._parts.append(Text(text))
+
+    def _add_thinking(self, text: str) -> None:
+        self._parts.append(Thinking(text))
+
+    def _add_arguments(self, text: str) -> None:
+        text = text if self._value.kind else text.lstrip()
+        self._value.push(text, 0)
+        if arguments := self._value.take():
+            self._emit([CallArguments(self._calls - 1, arguments)])

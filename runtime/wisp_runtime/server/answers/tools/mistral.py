@@ -1,0 +1,82 @@
+"""Mistral's markup: ``[TOOL_CALLS][{"name": …, "arguments": {…}}]``, or newer ``[TOOL_CALLS]name[ARGS]{…}``.
+
+Between name and arguments of the newer form there may be ``[CALL_ID]`` and an id, which is dropped: ids of
+calls are the server's. Some tokenizers leave ``[ARGS]`` out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from wisp_runtime.server.answers.parts import CallArguments, CallStart, Part
+from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.scanners.json_calls import JsonCallsParser
+from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
+from wisp_runtime.server.answers.tools.scanners.markup_parser import SPACE
+
+OPENER, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_HEAD = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?\s*(?:\[ARGS\])?\s*")
+_HEAD_CHARS = re.compile(r"[\w.\[\] \t\r\n-]*")
+_MAX_HEAD_CHARS = 512
+
+
+class Mistral:
+    """Format ``mistral``."""
+
+    name = "mistral"
+    markers: tuple[str, ...] = (OPENER, CALL_ID, ARGUMENTS)
+    splits_thinking = False
+
+    def is_used_by(self, template: str) -> bool:
+        """Return whether a template writes ``[TOOL_CALLS]``."""
+        return OPENER in template
+
+    def parser(self, _tools: Sequence[Tool]) -> ToolParser:
+        """Return a parser for one answer."""
+        return MistralParser()
+
+
+class MistralParser(JsonCallsParser):
+    """Parser of both forms; the character behind the marker says which it is."""
+
+    def __init__(self) -> None:
+        super().__init__((OPENER,))
+        self._head: list[str] = []
+        self._head_chars = 0
+        self._value = JsonValue()
+
+    def _before_call(self) -> bool:
+        if space := SPACE.match(self._held, self._at):
+            return self._skip(space.end())
+        if self._is_list or self._held[self._at] in "[{":
+            return super()._before_call()
+        self._head, self._head_chars, self._state = [], 0, self._in_head
+        return True
+
+    def _in_head(self) -> bool:
+        """Read the name and what follows it, up to the brace of the arguments."""
+        run = _HEAD_CHARS.match(self._held, self._at)
+        assert run is not None
+        self._head.append(run.group())
+        self._head_chars += len(run.group())
+        self._skip(run.end())
+        if self._head_chars > _MAX_HEAD_CHARS:
+            return self._to_text()
+        if self._at == len(self._held):
+            return False
+        head = _HEAD.fullmatch("".join(self._head))
+        if head is None or self._held[self._at] != "{":
+            return self._to_text()
+        self._emit([CallStart(self._calls, head.group(1))])
+        self._value, self._state = JsonValue(), self._in_arguments
+        return True
+
+    def _in_arguments(self) -> bool:
+        self._at = self._value.push(self._held, self._at)
+        arguments: list[Part] = []
+        if text := self._value.take():
+            arguments.append(CallArguments(self._calls - 1, text))
+        self._emit(arguments)
+        self._state = self._to_text if self._value.is_done else self._in_arguments
+        return self._value.is_done
