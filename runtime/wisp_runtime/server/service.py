@@ -49,6 +49,10 @@ class TextCodec:
     defaults: AnswerDefaults
     tool_format: ToolFormat | None = None
 
+    def token_names(self, *, as_ids: bool) -> TokenNames:
+        """Return the names of tokens, or with ``as_ids`` names that are their ids."""
+        return TokenNames(self.tokenizer, as_ids=True) if as_ids else self.names
+
 
 class Service:
     """The model behind the endpoints.

@@ -52,7 +52,7 @@ class AnswerParser:
         finish: Finish | None = delta.finish
         if len(kept) < len(parts) or (finish == "stop" and self._calls):
             finish = "tool_calls"
-        return AnswerDelta(tuple(kept), finish, delta.stop, delta.token, delta.logprobs)
+        return AnswerDelta(tuple(kept), finish, delta.stop, delta.token, delta.logprobs, delta.generated)
 
     def _split(self, text: str) -> list[Part]:
         if not text:

@@ -63,6 +63,7 @@ class AnswerDelta:
         stop: stop string or detected repetition that ended it, for dialects that name it; None otherwise.
         token: the token, if it belongs to the answer (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
+        generated: the token that was generated, also one that only ends the answer; None if none was.
     """
 
     parts: tuple[Part, ...]
@@ -70,6 +71,7 @@ class AnswerDelta:
     stop: str | None = None
     token: int | None = None
     logprobs: TokenLogprobs | None = None
+    generated: int | None = None
 
     @property
     def text(self) -> str:

@@ -18,7 +18,8 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     max_bytes = body_limit(service.info.max_context, service.text.tokenizer.longest_token_chars)
     request = await read_body(http_request, ChatRequest, max_bytes)
     choices = await prepare_chat(service, request, http_request.headers)
-    names, with_logprobs = service.text.names, bool(request.logprobs)
+    names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
+    with_logprobs, with_ids = bool(request.logprobs), bool(request.return_token_ids)
     job = GenerationJob(
         request=request,
         model=service.config.name,
@@ -26,6 +27,10 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
         prefix="chatcmpl",
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
-        formatter=lambda index: ChatFormatter(index, names, with_logprobs=with_logprobs),
+        formatter=lambda index: ChatFormatter(
+            index, names, with_logprobs=with_logprobs, with_token_ids=with_ids
+        ),
+        choices_per_prompt=len(choices),
+        extra={"prompt_token_ids": choices[0].submit.prompt} if with_ids else {},
     )
     return await respond(service.text.generator, job, http_request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from wisp_runtime.server.answers.parts import AnswerDelta, CallArguments, CallStart, Part, Text, Thinking
@@ -58,10 +59,14 @@ class CompleteAnswer:
 class ChatFormatter:
     """One choice of a chat completion."""
 
-    def __init__(self, index: int, names: TokenNames, *, with_logprobs: bool) -> None:
+    def __init__(
+        self, index: int, names: TokenNames, *, with_logprobs: bool, with_token_ids: bool = False
+    ) -> None:
         self._index = index
         self._names = names
         self._with_logprobs = with_logprobs
+        self._with_token_ids = with_token_ids
+        self._token_ids: list[int] = []
         self._has_begun = False
         self._answer = CompleteAnswer()
         self._entries: list[str] = []
@@ -72,41 +77,54 @@ class ChatFormatter:
         chunks = [] if self._has_begun else [self._chunk({"role": "assistant", "content": ""})]
         self._has_begun = True
         contents = [_content(part) for part in delta.parts]
-        entry = self._entry(delta)
-        if entry and not contents:
+        entry, ids = self._entry(delta), self._ids(delta)
+        if (entry or (ids and delta.finish is None)) and not contents:
             contents.append({"content": ""})
         for content in contents:
-            chunks.append(self._chunk(content, entry))
-            entry = None
+            chunks.append(self._chunk(content, entry, ids=ids))
+            entry, ids = None, []
         if delta.finish is not None:
-            chunks.append(self._chunk({}, finish=delta.finish))
+            chunks.append(self._chunk({}, finish=delta.finish, ids=ids))
         return chunks
 
     def add(self, delta: AnswerDelta) -> int:
         """Keep a delta for the complete message; return the characters that are kept."""
         self._finish = delta.finish
+        self._token_ids += self._ids(delta)
         entry = self._entry(delta)
         if entry is not None:
             self._entries.append(entry)
         return sum(map(self._answer.add, delta.parts)) + len(entry or "")
 
-    def choice(self) -> str:
-        """Return the complete message."""
+    def choice(self, index: int) -> str:
+        """Return the complete message as choice ``index``."""
         content = ",".join(self._entries)
         logprobs = f'{{"content":[{content}],"refusal":null}}' if self._with_logprobs else "null"
         return (
-            f'{{"index":{self._index},"message":{to_json(self._answer.message())},"logprobs":{logprobs},'
-            f'"finish_reason":{to_json(self._finish)}}}'
+            f'{{"index":{index},"message":{to_json(self._answer.message())},"logprobs":{logprobs},'
+            f'"finish_reason":{to_json(self._finish)}{self._ids_text(self._token_ids)}}}'
         )
+
+    def _ids(self, delta: AnswerDelta) -> list[int]:
+        return [] if delta.generated is None or not self._with_token_ids else [delta.generated]
+
+    def _ids_text(self, ids: Sequence[int]) -> str:
+        return f',"token_ids":{to_json(ids)}' if self._with_token_ids else ""
 
     def _entry(self, delta: AnswerDelta) -> str | None:
         return chat_entry(self._names, delta) if self._with_logprobs else None
 
-    def _chunk(self, content: dict[str, Any], entry: str | None = None, finish: str | None = None) -> str:
+    def _chunk(
+        self,
+        content: dict[str, Any],
+        entry: str | None = None,
+        finish: str | None = None,
+        ids: Sequence[int] = (),
+    ) -> str:
         logprobs = f'{{"content":[{entry}],"refusal":null}}' if entry else "null"
         return (
             f'{{"index":{self._index},"delta":{to_json(content)},"logprobs":{logprobs},'
-            f'"finish_reason":{to_json(finish)}}}'
+            f'"finish_reason":{to_json(finish)}{self._ids_text(ids)}}}'
         )
 
 

@@ -16,16 +16,19 @@ from wisp_runtime.server.answers.tools.format import ToolFormat
 from wisp_runtime.server.api.errors import bad_request, unavailable, unsupported
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
+from wisp_runtime.server.parsing.final_message import open_final_message
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
     priority_of,
     resolve_max_tokens,
     sampling_of,
+    shown_special_ids,
     stop_tokens_of,
     submits_of,
 )
 from wisp_runtime.server.parsing.tools import ToolUse, tool_use
+from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.stop import StopStrings
@@ -70,15 +73,22 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     sampling = sampling_of(request, logprobs, info, text.defaults)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
     submits = submits_of(
-        conversation.tokens, request, sampling, max_tokens, stop_tokens, priority_of(headers)
+        conversation.tokens,
+        request,
+        request.n or 1,
+        sampling,
+        max_tokens,
+        stop_tokens,
+        priority_of(headers),
     )
-    stops = StopStrings(request.stop or ())
+    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
+    shown_ids = shown_special_ids(request, text.tokenizer)
     tools, tool_format = conversation.tools, text.tool_format
     if not tools.callable:
-        return [Choice(submit, stops) for submit in submits]
+        return [Choice(submit, stops, shown_ids=shown_ids) for submit in submits]
     if tool_format is None:
         raise unsupported("tools", "This server was started with --tool-parser none.")
-    shown_ids = frozenset(text.tokenizer.special_tokens_among(tool_format.markers))
+    shown_ids |= frozenset(text.tokenizer.special_tokens_among(tool_format.markers))
     return [Choice(submit, stops, _answer_parser(tools, tool_format), shown_ids) for submit in submits]
 
 
@@ -94,7 +104,9 @@ async def encode_chat(service: Service, request: ChatRequest) -> Conversation:
     """
     tools = tool_use(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
     text = await render_chat(service, request, tools)
-    tokens = await service.threads.run(len(text), _encode, service.text.tokenizer, text, service.info)
+    tokens = await service.threads.run(
+        len(text), _encode, service.text.tokenizer, text, service.info, request
+    )
     return Conversation(text, tokens, tools)
 
 
@@ -114,7 +126,8 @@ async def render_chat(service: Service, request: ChatRequest, tools: ToolUse) ->
         )
     messages = [_message(message, index) for index, message in enumerate(request.messages)]
     messages = _for_template(messages, tools, templates.template)
-    return await _render(templates, messages, _names(request, tools))
+    text = await _render(templates, messages, _names(request, tools, templates.template))
+    return open_final_message(text, messages[-1]) if request.continue_final_message else text
 
 
 async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], names: dict[str, Any]) -> str:
@@ -127,16 +140,33 @@ async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], n
         raise unavailable(f"{error}; try again.", "chat_template_busy", 1) from error
 
 
-def _names(request: ChatRequest, tools: ToolUse) -> dict[str, Any]:
+def _names(request: ChatRequest, tools: ToolUse, template: ChatTemplate) -> dict[str, Any]:
     """Return the names that the template gets besides the messages."""
-    names = request.chat_template_kwargs or {}
+    names = dict(request.chat_template_kwargs or {})
     if taken := sorted(OWN_NAMES & names.keys()):
         raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
+    if request.add_generation_prompt is not None:
+        names["add_generation_prompt"] = request.add_generation_prompt
+    if request.documents:
+        if not template.reads("documents"):
+            raise unsupported("documents", "The model's chat template reads none: put them in a message.")
+        names["documents"] = request.documents
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            raise unsupported("continue_final_message", "Beside add_generation_prompt: set one of them.")
+        names["add_generation_prompt"] = False
     return {**names, "tools": list(tools.described)} if tools.described else names
 
 
-def _encode(tokenizer: ModelTokenizer, text: str, info: Ready) -> list[int]:
-    tokens = encode_prompt(tokenizer, text, info.max_context, "messages", adds_special=False)
+def _encode(tokenizer: ModelTokenizer, text: str, info: Ready, request: ChatRequest) -> list[int]:
+    tokens = encode_prompt(
+        tokenizer,
+        text,
+        info.max_context,
+        "messages",
+        adds_special=bool(request.add_special_tokens),
+        truncation=truncation_of(request, info.max_context, _wanted_tokens(request)),
+    )
     check_token_ids(tokens, info.vocab_size, "messages")
     return tokens
 

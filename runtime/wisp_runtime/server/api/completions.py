@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,9 +21,11 @@ from wisp_runtime.server.parsing.sampling import (
     priority_of,
     resolve_max_tokens,
     sampling_of,
+    shown_special_ids,
     stop_tokens_of,
     submits_of,
 )
+from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.stop import StopStrings
@@ -38,42 +42,71 @@ async def completions(service: Service, http_request: Request) -> Response:
     tokenizer = service.text.tokenizer
     chars = sum(map(len, request.prompt))
     prompts = await service.threads.run(chars, _encode_prompts, tokenizer, request, service.info)
-    echoes = await service.threads.run(chars, _echoes, tokenizer, request)
+    echoes = await service.threads.run(chars, _echoes, tokenizer, request, prompts)
+    choices = _choices(prompts, request, service, priority_of(http_request.headers))
+    names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
+    of_prompt = _choices_of_prompt(request)
     job = GenerationJob(
         request=request,
         model=service.config.name,
-        choices=_choices(prompts, request, service, priority_of(http_request.headers)),
+        choices=choices,
         prefix="cmpl",
         kind="text_completion",
         chunk_kind="text_completion",
         formatter=lambda index: CompletionFormatter(
             index,
-            service.text.names,
-            echoes[index // (request.n or 1)],
+            names,
+            echoes[index // of_prompt],
             with_logprobs=request.logprobs is not None,
+            prompt_ids=choices[index].submit.prompt if request.return_token_ids else None,
         ),
+        choices_per_prompt=of_prompt,
     )
     return await respond(service.text.generator, job, http_request)
 
 
+def _choices_of_prompt(request: CompletionRequest) -> int:
+    """Return how many choices are generated for each prompt."""
+    return max(request.n or 1, request.best_of or 1)
+
+
 def _refuse(request: CompletionRequest) -> None:
     refuse_unsupported(request)
+    returned = request.n or 1
+    if request.best_of is not None and request.best_of < returned:
+        raise bad_request(
+            f"'best_of' is {request.best_of} and 'n' {returned}: no fewer choices can be generated than are "
+            "returned. Raise best_of, or leave it out.",
+            "best_of",
+            "invalid_value",
+        )
+    if request.stream and _choices_of_prompt(request) > returned:
+        raise unsupported("best_of", "In a stream the best cannot be known before the end: leave one out.")
     if request.echo and request.logprobs is not None:
         raise unsupported(
             "logprobs", "With echo, it would need log-probabilities of the prompt: leave one out."
         )
-    if len(request.prompt) * (request.n or 1) > MAX_PROMPTS:
-        raise bad_request(f"Prompts times n is more than {MAX_PROMPTS}; send several requests.", "n")
+    if len(request.prompt) * _choices_of_prompt(request) > MAX_PROMPTS:
+        name = "best_of" if request.best_of is not None else "n"
+        raise bad_request(f"Prompts times {name} is more than {MAX_PROMPTS}; send several requests.", name)
 
 
 def _encode_prompts(tokenizer: ModelTokenizer, request: CompletionRequest, info: Ready) -> list[list[int]]:
+    truncation = truncation_of(request, info.max_context, request.max_tokens or DEFAULT_MAX_TOKENS)
+    adds_special = request.add_special_tokens is not False
     prompts = []
     for prompt in request.prompt:
-        tokens = (
-            encode_prompt(tokenizer, prompt, info.max_context, "prompt", adds_special=True)
-            if isinstance(prompt, str)
-            else prompt
-        )
+        if isinstance(prompt, str):
+            tokens = encode_prompt(
+                tokenizer,
+                prompt,
+                info.max_context,
+                "prompt",
+                adds_special=adds_special,
+                truncation=truncation,
+            )
+        else:
+            tokens = prompt if truncation is None else truncation.of(prompt)
         if not tokens:
             raise bad_request("The prompt is empty: there is nothing to continue.", "prompt", "invalid_value")
         check_token_ids(tokens, info.vocab_size, "prompt")
@@ -81,33 +114,57 @@ def _encode_prompts(tokenizer: ModelTokenizer, request: CompletionRequest, info:
     return prompts
 
 
-def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest) -> list[str]:
+def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest, prompts: list[list[int]]) -> list[str]:
+    """Return the text of each prompt, as it was sent unless it was truncated; empty texts without echo."""
     if not request.echo:
-        return [""] * len(request.prompt)
-    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in request.prompt]
+        return [""] * len(prompts)
+    is_sent = request.truncate_prompt_tokens is None
+    pairs = zip(request.prompt, prompts, strict=True)
+    return [
+        prompt if is_sent and isinstance(prompt, str) else tokenizer.decode(tokens)
+        for prompt, tokens in pairs
+    ]
 
 
 def _choices(
     prompts: list[list[int]], request: CompletionRequest, service: Service, priority: int
 ) -> list[Choice]:
     text, info = service.text, service.info
-    sampling = sampling_of(request, request.logprobs, info, text.defaults)
+    of_prompt = _choices_of_prompt(request)
+    logprobs = 0 if request.logprobs is None and of_prompt > (request.n or 1) else request.logprobs
+    sampling = sampling_of(request, logprobs, info, text.defaults)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
-    stops = StopStrings(request.stop or ())
+    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
+    shown_ids = shown_special_ids(request, text.tokenizer)
     choices = []
     for prompt in prompts:
         left = info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
         max_tokens = resolve_max_tokens(len(prompt), requested, info.max_context, "prompt")
-        submits = submits_of(prompt, request, sampling, max_tokens, stop_tokens, priority)
-        choices += [Choice(submit, stops) for submit in submits]
+        submits = submits_of(prompt, request, of_prompt, sampling, max_tokens, stop_tokens, priority)
+        choices += [Choice(submit, stops, shown_ids=shown_ids) for submit in submits]
     return choices
 
 
 class CompletionFormatter:
-    """One choice of a completion; its text begins with ``echo``."""
+    """One choice of a completion.
 
-    def __init__(self, index: int, names: TokenNames, echo: str, *, with_logprobs: bool) -> None:
+    Args:
+        index: number of the choice in a stream.
+        names: names of tokens.
+        echo: text before the generated one.
+        prompt_ids: tokens of the prompt, if token ids are reported.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        names: TokenNames,
+        echo: str,
+        *,
+        with_logprobs: bool,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
         self._index = index
         self._names = names
         self._with_logprobs = with_logprobs
@@ -116,6 +173,8 @@ class CompletionFormatter:
         self._texts = [echo]
         self._logprobs = CompletionLogprobs(names)
         self._finish: str | None = None
+        self._with_ids, self._prompt_ids = prompt_ids is not None, prompt_ids
+        self._token_ids: list[int] = []
 
     def chunks(self, delta: AnswerDelta) -> list[str]:
         """Return one chunk, or none if it would be empty."""
@@ -124,25 +183,41 @@ class CompletionFormatter:
         if self._with_logprobs:
             (logprobs := CompletionLogprobs(self._names)).add(delta, self._sent_chars)
         self._sent_chars += len(delta.text)
-        if not (echo or delta.text or delta.finish or logprobs):
+        ids = self._ids(delta)
+        if not (echo or delta.text or delta.finish or logprobs or ids):
             return []
-        return [self._choice(echo + delta.text, logprobs, delta.finish)]
+        chunk = self._choice(self._index, echo + delta.text, logprobs, delta.finish, ids)
+        self._prompt_ids = None
+        return [chunk]
 
     def add(self, delta: AnswerDelta) -> int:
         """Keep a delta for the complete text; return the characters that are kept."""
         added_chars = self._logprobs.add(delta, self._sent_chars) if self._with_logprobs else 0
         self._sent_chars += len(delta.text)
         self._texts.append(delta.text)
+        self._token_ids += self._ids(delta)
         self._finish = delta.finish
         return len(delta.text) + added_chars
 
-    def choice(self) -> str:
-        """Return the complete text."""
+    def choice(self, index: int) -> str:
+        """Return the complete text as choice ``index``."""
         logprobs = self._logprobs if self._with_logprobs else None
-        return self._choice("".join(self._texts), logprobs, self._finish)
+        return self._choice(index, "".join(self._texts), logprobs, self._finish, self._token_ids)
 
-    def _choice(self, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> str:
+    def _ids(self, delta: AnswerDelta) -> list[int]:
+        return [] if delta.generated is None or not self._with_ids else [delta.generated]
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: CompletionLogprobs | None,
+        finish: str | None,
+        token_ids: Sequence[int],
+    ) -> str:
+        ids = f',"token_ids":{to_json(token_ids)}' if self._with_ids else ""
+        prompt_ids = "" if self._prompt_ids is None else f',"prompt_token_ids":{to_json(self._prompt_ids)}'
         return (
-            f'{{"index":{self._index},"text":{to_json(text)},'
-            f'"logprobs":{logprobs.text() if logprobs else "null"},"finish_reason":{to_json(finish)}}}'
+            f'{{"index":{index},"text":{to_json(text)},"logprobs":{logprobs.text() if logprobs else "null"},'
+            f'"finish_reason":{to_json(finish)}{ids}{prompt_ids}}}'
         )

@@ -44,7 +44,8 @@ class Choice:
         submit: request of its sequence.
         stops: strings that end it.
         parser: parser of its text.
-        shown_ids: special tokens whose text the parser needs to see.
+        shown_ids: special tokens whose text is shown, or read by the parser.
+        total_logprob: sum of the log-probabilities of its tokens, where they are reported.
     """
 
     submit: Submit
@@ -53,6 +54,12 @@ class Choice:
     shown_ids: frozenset[int] = frozenset()
     cached_tokens: int = 0
     generated_tokens: int = 0
+    total_logprob: float = 0.0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log-probability of its tokens, by which the best of several is chosen."""
+        return self.total_logprob / max(1, self.generated_tokens)
 
 
 class Generator:
@@ -86,7 +93,7 @@ class Generator:
         submit, tokenizer = choice.submit, self._tokenizer
         hidden_ids = tokenizer.special_ids - choice.shown_ids
         detokenizer = Detokenizer(tokenizer.decode, submit.prompt, hidden_ids)
-        text = TextDeltas(detokenizer, StopFinder(choice.stops))
+        text = TextDeltas(detokenizer, StopFinder(choice.stops), shows_end=choice.stops.is_shown)
         timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)
         try:
@@ -109,6 +116,7 @@ class Generator:
     def _account(self, choice: Choice, event: TokenEvent) -> None:
         choice.cached_tokens = max(choice.cached_tokens, event.cached_tokens)
         choice.generated_tokens += event.token is not None
+        choice.total_logprob += event.logprobs.chosen if event.logprobs is not None else 0.0
         if event.finish == "refused":
             raise bad_request(event.message, code="request_refused")
         if event.finish == "error":

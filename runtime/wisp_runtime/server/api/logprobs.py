@@ -23,10 +23,16 @@ def to_json(value: Any) -> str:
 
 
 class TokenNames:
-    """Names of a tokenizer's tokens as JSON text, encoded at their first use."""
+    """Names of a tokenizer's tokens as JSON text, encoded at their first use.
 
-    def __init__(self, tokenizer: ModelTokenizer) -> None:
+    Args:
+        as_ids: whether a token is named by its id (``token_id:5``): names of tokens that are only a part of a
+            character are not all different.
+    """
+
+    def __init__(self, tokenizer: ModelTokenizer, *, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._chat: dict[int, tuple[str, str]] = {}
         self._completion: dict[int, str] = {}
 
@@ -34,20 +40,28 @@ class TokenNames:
         """Return chat's object of a token, without its closing brace."""
         if (parts := self._chat.get(token)) is None:
             data = self._tokenizer.token_bytes(token)
-            name = to_json(data.decode("utf-8", "replace"))
+            name = to_json(_id_name(token) if self._as_ids else data.decode("utf-8", "replace"))
             parts = self._chat[token] = (f'{{"token":{name},"logprob":', f',"bytes":{to_json(list(data))}')
         return f"{parts[0]}{max(logprob, LOWEST)!r}{parts[1]}"
 
     def completion_token(self, token: int) -> str:
         """Return a token's text, or its bytes if they are only a part of a character."""
         if (name := self._completion.get(token)) is None:
-            data = self._tokenizer.token_bytes(token)
-            try:
-                name = to_json(data.decode("utf-8"))
-            except UnicodeDecodeError:
-                name = to_json("bytes:" + "".join(f"\\x{byte:02x}" for byte in data))
-            self._completion[token] = name
+            name = self._completion[token] = to_json(self._text(token))
         return name
+
+    def _text(self, token: int) -> str:
+        if self._as_ids:
+            return _id_name(token)
+        data = self._tokenizer.token_bytes(token)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _id_name(token: int) -> str:
+    return f"token_id:{token}"
 
 
 def chat_entry(names: TokenNames, delta: AnswerDelta) -> str | None:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -36,8 +36,8 @@ class ResponseFormatter(Protocol):
         """Keep a delta for the complete choice; return the characters that are kept."""
         ...
 
-    def choice(self) -> str:
-        """Return the complete choice, of the deltas added."""
+    def choice(self, index: int) -> str:
+        """Return the complete choice, of the deltas added, as number ``index`` of the response."""
         ...
 
 
@@ -52,6 +52,8 @@ class GenerationJob:
         prefix: request-id prefix (``chatcmpl``).
         kind, chunk_kind: values of ``object``.
         formatter: factory of a choice's formatter, by its index.
+        choices_per_prompt: choices of each prompt; the best ``n`` of them are returned.
+        extra: further fields of the response; in a stream, of its first chunk.
     """
 
     request: GenerationRequest
@@ -61,16 +63,19 @@ class GenerationJob:
     kind: str
     chunk_kind: str
     formatter: Callable[[int], ResponseFormatter]
+    choices_per_prompt: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 async def respond(generator: Generator, job: GenerationJob, http_request: Request) -> Response:
     """Run ``job`` and return its response; abort its sequences if the client disconnects."""
-    identity = f"{job.prefix}-{uuid.uuid4().hex}"
+    identity = f"{job.prefix}-{job.request.request_id or uuid.uuid4().hex}"
     envelope = {"id": identity, "object": job.kind, "created": int(time.time()), "model": job.model}
     headers = {"X-Request-Id": identity}
     if job.request.stream:
         return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}), headers)
     choices = await unless_client_leaves(http_request.receive, _collect(generator, job))
+    envelope |= job.extra
     body = f'{to_json(envelope)[:-1]},"choices":[{choices}],"usage":{to_json(_usage(job))}}}'
     return Response(body.encode(), headers=headers, media_type="application/json")
 
@@ -88,7 +93,21 @@ async def _collect(generator: Generator, job: GenerationJob) -> str:
             kept_chars += formatters[index].add(delta)
             if kept_chars > MAX_KEPT_CHARS:
                 raise answer_too_long(MAX_KEPT_CHARS)
-    return ",".join([formatter.choice() for formatter in formatters])
+    return ",".join([formatters[place].choice(index) for index, place in enumerate(best_places(job))])
+
+
+def best_places(job: GenerationJob) -> list[int]:
+    """Return the places of the choices that are returned: of each prompt the ``n`` most likely, best first.
+
+    Likely is meant per token, by the mean of log-probabilities.
+    """
+    returned, per_prompt = job.request.n or 1, job.choices_per_prompt
+    places = range(len(job.choices))
+    if returned == per_prompt:
+        return list(places)
+    prompts = [places[first : first + per_prompt] for first in places[::per_prompt]]
+    ranked = [sorted(of_one, key=lambda place: -job.choices[place].mean_logprob) for of_one in prompts]
+    return [place for of_one in ranked for place in of_one[:returned]]
 
 
 async def _events(
@@ -96,12 +115,17 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     options = job.request.stream_options
     wants_usage = options is not None and bool(options.include_usage)
+    counts_always = options is not None and bool(options.continuous_usage_stats)
     begin, end = f'{to_json(envelope)[:-1]},"choices":[', '],"usage":null}' if wants_usage else "]}"
+    first = f'{to_json(envelope | job.extra)[:-1]},"choices":['
     formatters = [job.formatter(index) for index in range(len(job.choices))]
     async with aclosing(generator.merged(job.choices)) as merged:
         async for index, delta in merged:
             for chunk in formatters[index].chunks(delta):
-                yield text_event(f"{begin}{chunk}{end}")
+                if counts_always:
+                    end = f'],"usage":{to_json(_usage(job))}}}'
+                yield text_event(f"{first or begin}{chunk}{end}")
+                first = ""
     if wants_usage:
         yield event(envelope | {"choices": [], "usage": _usage(job)})
     yield DONE
@@ -109,7 +133,7 @@ async def _events(
 
 def _usage(job: GenerationJob) -> dict[str, Any]:
     """Count tokens: each prompt once, however many choices it has."""
-    firsts = job.choices[:: job.request.n or 1]
+    firsts = job.choices[:: job.choices_per_prompt]
     prompt_tokens = sum(len(choice.submit.prompt) for choice in firsts)
     generated_tokens = sum(choice.generated_tokens for choice in job.choices)
     return {

@@ -126,6 +126,7 @@ class ChatChoice(Answer):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: str | int | None = None
+    token_ids: list[int] = []
 
 
 class ChatCompletion(Answer):
@@ -137,6 +138,7 @@ class ChatCompletion(Answer):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: list[int] = []
 
 
 class CompletionLogprobs(Answer):
@@ -157,6 +159,8 @@ class CompletionChoice(Answer):
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None = None
     prompt_logprobs: Any = None
+    token_ids: list[int] = []
+    prompt_token_ids: list[int] = []
 
 
 class Completion(Answer):

@@ -12,6 +12,7 @@ from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
 
 MAX_MESSAGES = 1024
+MAX_DOCUMENTS = 1024
 MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
 
 
@@ -80,7 +81,11 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None  # extension: names for the template
+    # Extensions: of the template, named as vLLM names them.
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = None
     tools: Annotated[list[ToolField], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
-from wisp_runtime.server.parsing.generation_request import GenerationRequest
+from wisp_runtime.server.parsing.generation_request import MAX_CHOICES, GenerationRequest
 
 MAX_PROMPTS = 1024
 
@@ -22,6 +22,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: list[str | list[int]]
     echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 
     @field_validator("prompt", mode="before", json_schema_input_type=PromptField)

@@ -6,7 +6,7 @@ that would are refused by name (:mod:`.refusals`).
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,11 +22,13 @@ MAX_SEED = (1 << 64) - 1
 MIN_SEED = -(1 << 63)
 MAX_CHOICES = 128
 MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
+REQUEST_ID = r"^[A-Za-z0-9._:-]{1,96}$"
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+TokenId = Annotated[int, Field(ge=0)]
 # What the fields may be before they are checked, for the OpenAPI document.
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 StopField = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
@@ -37,6 +39,7 @@ class StreamOptions(StrictModel):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # extension: counts so far in each chunk
     include_obfuscation: bool | None = None  # accepted: padding against eavesdroppers, which we never add
 
 
@@ -60,9 +63,15 @@ class GenerationRequest(StrictModel):
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=MAX_REPETITION)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKENS)] | None = (
-        None
-    )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     # Accepted and ignored: they cannot change the output.
     user: str | None = None

@@ -49,7 +49,7 @@ OPENAI = {
     **_fields("This server reads nothing from the web.", web_search_options=[]),
     **_fields("Moderate prompts and answers in the client.", moderation=[]),
     **_fields("Models here continue text; they do not fill gaps.", suffix=""),
-    **_fields("Set n and choose yourself.", best_of=1),
+    **_fields("Set n and choose yourself; /v1/completions has best_of.", best_of=1),
 }
 VLLM = {
     **_fields(
@@ -64,6 +64,11 @@ VLLM = {
         "Messages are text here.", mm_processor_kwargs=[{}], media_io_kwargs=[{}], return_mm_kwargs=True
     ),
     **_fields("The priority of a request is that of its key at the gateway.", priority=0),
+    **_fields("Add the last message to the answer in the client.", echo=False),
+    **_fields(
+        "The model's own template is used: set chat_template_kwargs, or send its text to /v1/completions.",
+        chat_template=[],
+    ),
     **_fields("Answers are text; set return_token_ids for the ids beside it.", detokenize=True),
     **_fields("Ask for the best alternatives: logprobs, top_logprobs.", logprob_token_ids=[]),
     **_fields(

@@ -17,6 +17,7 @@ from wisp_runtime.server.api.errors import (
 )
 from wisp_runtime.server.parsing.defaults import FIELDS, AnswerDefaults
 from wisp_runtime.server.parsing.generation_request import GenerationRequest
+from wisp_runtime.server.parsing.truncation import Truncation
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own
@@ -74,12 +75,13 @@ def priority_of(headers: Mapping[str, str]) -> int:
 def submits_of(
     prompt: Sequence[int],
     request: GenerationRequest,
+    choices: int,
     sampling: SamplingParams,
     max_tokens: int,
     stop_tokens: tuple[int, ...] = (),
     priority: int = 0,
 ) -> list[Submit]:
-    """Return one message to the engine for each of the ``n`` choices to ``prompt``; each has its own seed.
+    """Return one message to the engine for each of the choices to ``prompt``; each has its own seed.
 
     The request's seed applies to each of its prompts as if sent alone. Without one, each prompt gets a
     random seed, so that equal prompts of a list have different choices.
@@ -105,7 +107,7 @@ def submits_of(
             request_id=uuid.uuid4().hex,
             sampling=replace(sampling, seed=choice_seed(seed, index)),
         )
-        for index in range(request.n or 1)
+        for index in range(choices)
     ]
 
 
@@ -142,6 +144,15 @@ def stop_tokens_of(
     return tuple(sorted({*ids, *(token for token in (*special, *ends) if token < vocab_size)}))
 
 
+def shown_special_ids(request: GenerationRequest, tokenizer: ModelTokenizer) -> frozenset[int]:
+    """Return the special tokens whose text belongs to an answer."""
+    if request.skip_special_tokens is False:
+        return tokenizer.special_ids
+    if request.include_stop_str_in_output:
+        return frozenset(tokenizer.special_tokens_among(request.stop or ()))
+    return frozenset()
+
+
 def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: int, param: str) -> int:
     """Return the token limit of a choice: ``requested``, or the rest of the context.
 
@@ -154,11 +165,17 @@ def resolve_max_tokens(prompt_tokens: int, requested: int | None, max_context: i
 
 
 def encode_prompt(
-    tokenizer: ModelTokenizer, text: str, max_context: int, param: str, *, adds_special: bool
+    tokenizer: ModelTokenizer,
+    text: str,
+    max_context: int,
+    param: str,
+    *,
+    adds_special: bool,
+    truncation: Truncation | None = None,
 ) -> list[int]:
     """Return the tokens of a prompt, unless its length or its beginning says that they are too many.
 
-    Tokenizing takes a second and 100 MB for each million characters.
+    Tokenizing takes a second and 100 MB for each million characters, also of a text that is truncated.
 
     Raises:
         ApiError: the text is too long for the context.
@@ -167,6 +184,15 @@ def encode_prompt(
     if len(text) > max_chars:
         raise text_too_long(len(text), max_chars, max_context, param)
     sample_chars = max_context * SAMPLE_TOKEN_CHARS
+    if truncation is not None:
+        if len(text) > 2 * sample_chars:
+            raise bad_request(
+                f"The prompt has {len(text)} characters; of at most {2 * sample_chars} tokens are counted to "
+                "be truncated. Send the part that is to be kept.",
+                param,
+                "context_length_exceeded",
+            )
+        return truncation.of(tokenizer.encode(text, adds_special=adds_special))
     if len(text) > 2 * sample_chars:
         tokens = len(tokenizer.encode(text[:sample_chars], adds_special=False))
         if tokens > max_context + SAMPLE_MARGIN_TOKENS:

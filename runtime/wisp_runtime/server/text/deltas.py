@@ -24,6 +24,7 @@ class TextDelta:
         token: the token, if it belongs to the choice (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
         stop: stop string that ended the choice, or None.
+        generated: the token that was generated, also one that only ends the choice; None if none was.
     """
 
     text: str
@@ -31,25 +32,37 @@ class TextDelta:
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     stop: str | None = None
+    generated: int | None = None
 
 
 class TextDeltas:
-    """Detokenize one sequence and search for its stop strings."""
+    """Detokenize one sequence and search for its stop strings.
 
-    def __init__(self, detokenizer: Detokenizer, stops: StopFinder) -> None:
+    Args:
+        stops: stop strings.
+        min_tokens: tokens before which no stop string ends the sequence.
+        shows_end: whether a token that ends the sequence belongs to the choice.
+    """
+
+    def __init__(
+        self, detokenizer: Detokenizer, stops: StopFinder, *, min_tokens: int = 0, shows_end: bool = False
+    ) -> None:
         self._detokenizer = detokenizer
         self._stops = stops
+        self._missing_tokens = min_tokens
+        self._shows_end = shows_end
 
     def push(self, event: TokenEvent) -> TextDelta:
         """Return the delta of ``event``. After a delta with ``finish``, nothing more may be pushed.
 
         An event whose ``finish`` is abort or error is not text: the caller handles it.
         """
-        is_shown = event.token is not None and event.finish != "stop"
+        is_shown = event.token is not None and (self._shows_end or event.finish != "stop")
+        may_stop, self._missing_tokens = self._missing_tokens <= 0, self._missing_tokens - 1
         text = self._detokenizer.push(event.token) if is_shown and event.token is not None else ""
         if event.finish is not None:
             text += self._detokenizer.finish()
-        text = self._stops.push(text)
+        text = self._stops.push(text, may_stop=may_stop)
         finish: Literal["stop", "length"] | None = None
         if self._stops.matched is not None or event.finish == "stop":
             finish = "stop"
@@ -58,4 +71,4 @@ class TextDeltas:
         if finish is not None:
             text += self._stops.finish()
         token, logprobs = (event.token, event.logprobs) if is_shown else (None, None)
-        return TextDelta(text, finish, token, logprobs, self._stops.matched)
+        return TextDelta(text, finish, token, logprobs, self._stops.matched, event.token)

@@ -14,18 +14,20 @@ class StopStrings:
 
     Attributes:
         strings: stop strings, none of them empty.
+        is_shown: whether the text ends behind the stop string, not before it.
         beginnings: every proper beginning of one: text that ends in it is undecided.
         longest: characters of the longest beginning.
     """
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, strings: Sequence[str], *, is_shown: bool = False) -> None:
         self.strings = tuple(strings)
+        self.is_shown = is_shown
         self.beginnings = frozenset(stop[:end] for stop in self.strings for end in range(1, len(stop)))
         self.longest = max(map(len, self.beginnings), default=0)
 
 
 class StopFinder:
-    """Text in, text without the stop string out. Push text deltas, then call :meth:`finish` once.
+    """Text in, text up to the stop string out. Push text deltas, then call :meth:`finish` once.
 
     Attributes:
         matched: the stop string that ended the text, or None so far.
@@ -36,14 +38,18 @@ class StopFinder:
         self._stops = stops
         self._held = ""
 
-    def push(self, text: str) -> str:
-        """Add text; return the text that can no longer be part of a stop string."""
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Add text; return the text that can no longer be part of a stop string.
+
+        Args:
+            may_stop: whether a stop string that this text completes ends it.
+        """
         if self.matched is not None:
             return ""
-        text = self._held + text
-        if match := self._first_match(text):
+        known, text = len(self._held), self._held + text
+        if may_stop and (match := self._first_match(text, known)):
             start, self.matched, self._held = match[0], match[1], ""
-            return text[:start]
+            return text[: start + len(self.matched)] if self._stops.is_shown else text[:start]
         kept = len(text) - self._undecided(text)
         self._held = text[kept:]
         return text[:kept]
@@ -53,8 +59,9 @@ class StopFinder:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> tuple[int, str] | None:
-        starts = [(text.find(stop), stop) for stop in self._stops.strings]
+    def _first_match(self, text: str, known: int) -> tuple[int, str] | None:
+        """Return the first stop string that ends behind the ``known`` characters, and its place."""
+        starts = [(text.find(stop, max(0, known + 1 - len(stop))), stop) for stop in self._stops.strings]
         matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         return min(matches)[1:] if matches else None
 

@@ -20,14 +20,19 @@ MODELS = {ChatRequest: CHAT, CompletionRequest: COMPLETE}
 
 # Fields of requests by the sources of 2026-11-23: vLLM (protocol.py of both endpoints, SamplingParams),
 # SGLang (protocol.py), llama.cpp's server (server-schema.cpp).
+VLLM_CHAT = """
+    add_generation_prompt chat_template chat_template_kwargs continue_final_message documents echo
+"""
 VLLM = """
-    cache_salt detokenize ec_transfer_params extra_args flat_logprobs guided_choice guided_grammar guided_json
-    guided_regex ignore_eos include_reasoning kv_transfer_params length_penalty logits_processors
-    logprob_token_ids media_io_kwargs min_p mm_processor_kwargs priority prompt_embeds prompt_logprob_start
-    prompt_logprob_token_ids repetition_detection repetition_penalty return_mm_kwargs return_prompt_text
-    return_token_offsets routed_experts_prompt_start session_id spaces_between_special_tokens stop_token_ids
-    stream_interval structured_outputs thinking_token_budget top_k trace_decode_token_ids use_beam_search
-    vllm_xargs watermarking
+    add_special_tokens cache_salt detokenize ec_transfer_params extra_args flat_logprobs guided_choice
+    guided_grammar guided_json guided_regex ignore_eos include_reasoning include_stop_str_in_output
+    kv_transfer_params length_penalty logits_processors logprob_token_ids media_io_kwargs min_p
+    mm_processor_kwargs priority prompt_embeds prompt_logprob_start prompt_logprob_token_ids
+    repetition_detection repetition_penalty request_id return_mm_kwargs return_prompt_text
+    return_token_ids return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start
+    session_id skip_special_tokens spaces_between_special_tokens stop_token_ids stream_interval
+    structured_outputs thinking_token_budget top_k trace_decode_token_ids truncate_prompt_tokens
+    truncation_side use_beam_search vllm_xargs watermarking
 """
 SGLANG = """
     bootstrap_host bootstrap_port bootstrap_room custom_logit_processor custom_params data_parallel_rank
@@ -37,12 +42,12 @@ SGLANG = """
     structural_tag use_audio_in_video
 """
 LLAMA_CPP = """
-    adaptive_decay adaptive_target cache_prompt dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
-    dry_sequence_breakers dynatemp_exponent dynatemp_range grammar grammar_lazy grammar_triggers id_slot
-    image_data json_schema lora min_keep mirostat mirostat_eta mirostat_tau n_cmpl n_discard n_indent n_keep
-    n_predict n_probs parse_tool_calls post_sampling_probs reasoning_format repeat_last_n repeat_penalty
-    response_fields return_progress return_tokens samplers t_max_predict_ms tfs_z timings_per_token
-    top_n_sigma typical_p verbose xtc_probability xtc_threshold
+    adaptive_decay adaptive_target cache_prompt dry_allowed_length dry_base dry_multiplier
+    dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range grammar grammar_lazy
+    grammar_triggers id_slot image_data json_schema lora min_keep mirostat mirostat_eta mirostat_tau
+    n_cmpl n_discard n_indent n_keep n_predict n_probs parse_tool_calls post_sampling_probs
+    reasoning_format repeat_last_n repeat_penalty response_fields return_progress return_tokens samplers
+    t_max_predict_ms tfs_z timings_per_token top_n_sigma typical_p verbose xtc_probability xtc_threshold
 """
 
 
@@ -66,6 +71,7 @@ def _outcome(model: type[BaseModel], name: str, value: object) -> str:
     [
         (ChatRequest, set(_openai(chat_params))),
         (CompletionRequest, set(_openai(completion_params))),
+        (ChatRequest, set(VLLM_CHAT.split())),
         *[(model, set(source.split())) for model in MODELS for source in (VLLM, SGLANG, LLAMA_CPP)],
     ],
 )
