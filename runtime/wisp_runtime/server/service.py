@@ -14,12 +14,14 @@ from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
 from wisp_runtime.server.answers.tools.format import ToolFormat
+from wisp_runtime.server.answers.tools.registry import FORMATS, format_of
 from wisp_runtime.server.api.errors import ApiError, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Generator
 from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.parsing.defaults import AnswerDefaults
+from wisp_runtime.server.text.template_messages import ChatTemplate
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.text_threads import TextThreads
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -88,7 +90,9 @@ class Service:
     ) -> None:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
-        self._text = TextCodec(path, tokenizer, templates, generator, TokenNames(tokenizer), defaults)
+        template = templates.template if templates is not None else None
+        names = TokenNames(tokenizer)
+        self._text = TextCodec(path, tokenizer, templates, generator, names, defaults, _tool_format(template))
 
     async def close(self) -> None:
         """End the threads and processes that work on texts."""
@@ -198,6 +202,13 @@ class Service:
             "load": _load_state(self.engine.load, tokens_per_second),
             "error": {"reason": failure.reason, "message": failure.message} if failure else None,
         }
+
+
+def _tool_format(template: ChatTemplate | None) -> ToolFormat | None:
+    """Return the markup of a model's calls; a template that reads no tools is given them in Hermes' words."""
+    if template is not None and not template.reads("tools"):
+        return FORMATS["hermes"]
+    return format_of(template.source if template is not None else None)
 
 
 def _broken(failure: Fatal) -> ApiError:

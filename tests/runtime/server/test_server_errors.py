@@ -85,7 +85,6 @@ def message(**fields):
         ({"tools": [{"type": "custom"}]}, "tools.0.type", "'function'"),
         ({"tools": [tool("a b")]}, "tools.0.function.name", "pattern"),
         ({"tools": [tool("f"), tool("f")]}, "tools", "one name"),
-        ({"tools": [tool("f")]}, "tools", "--tool-parser none"),
         ({"tool_choice": "required"}, "tool_choice", "there are no 'tools'"),
         ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice", "'required'"),
         ({"tools": [tool("f")], "tool_choice": tool("g")}, "tool_choice", "none of the tools: f"),

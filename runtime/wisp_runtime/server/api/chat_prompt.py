@@ -87,7 +87,11 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     if not tools.callable:
         return [Choice(submit, stops, shown_ids=shown_ids) for submit in submits]
     if tool_format is None:
-        raise unsupported("tools", "This server was started with --tool-parser none.")
+        raise unsupported(
+            "tools",
+            "The markup in which this model writes calls is not known: name it with --tool-parser "
+            "(spec.runtime.toolParser).",
+        )
     shown_ids |= frozenset(text.tokenizer.special_tokens_among(tool_format.markers))
     return [Choice(submit, stops, _answer_parser(tools, tool_format), shown_ids) for submit in submits]
 
