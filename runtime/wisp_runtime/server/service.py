@@ -6,7 +6,7 @@ Shared by the endpoints. Holds no sockets and handles no signals; ``process.py``
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.parsing.defaults import AnswerDefaults
+from wisp_runtime.server.parsing.reasoning import ReasoningSupport
 from wisp_runtime.server.text.template_messages import ChatTemplate
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.text_threads import TextThreads
@@ -41,6 +42,7 @@ class TextCodec:
         templates: renderer of the chat template; None for a base model.
         defaults: the model's own end tokens and sampling parameters.
         tool_format: markup of its tool calls; None: it calls none.
+        reasoning: ways in which its thinking is seen and steered.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class TextCodec:
     names: TokenNames
     defaults: AnswerDefaults
     tool_format: ToolFormat | None = None
+    reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
 
     def token_names(self, *, as_ids: bool) -> TokenNames:
         """Return the names of tokens, or with ``as_ids`` names that are their ids."""
@@ -91,8 +94,16 @@ class Service:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
         template = templates.template if templates is not None else None
-        names = TokenNames(tokenizer)
-        self._text = TextCodec(path, tokenizer, templates, generator, names, defaults, _tool_format(template))
+        self._text = TextCodec(
+            path,
+            tokenizer,
+            templates,
+            generator,
+            TokenNames(tokenizer),
+            defaults,
+            _tool_format(template),
+            ReasoningSupport.of(template),
+        )
 
     async def close(self) -> None:
         """End the threads and processes that work on texts."""

@@ -90,7 +90,7 @@ def message(**fields):
         ({"tools": [tool("f")], "tool_choice": tool("g")}, "tool_choice", "none of the tools: f"),
         ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
         ({"modalities": ["text", "audio"]}, "modalities", "not supported"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "chat_template_kwargs"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "shows no thinking"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0", "0"),
         ({"stop_token_ids": [264]}, "stop_token_ids", "264 at position 0"),

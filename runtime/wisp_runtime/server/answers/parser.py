@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from wisp_runtime.server.answers.parts import AnswerDelta, CallStart, Finish, Part, Text
+from wisp_runtime.server.answers.parts import AnswerDelta, CallStart, Finish, Part, Text, Thinking
+from wisp_runtime.server.answers.repetition import (
+    STOP_REASON,
+    THINKING_LOOP,
+    RepetitionFinder,
+    RepetitionRule,
+)
 from wisp_runtime.server.answers.tools.format import ToolParser
 from wisp_runtime.server.text.deltas import TextDelta
 
 
 class ReasoningParser(Protocol):
-    """Splits thinking from the rest. The parts do not depend on how the text was divided."""
+    """Splits thinking from the rest. The parts do not depend on how the text was divided.
+
+    Attributes:
+        is_thinking: whether the text that comes next is thinking, unless a marker is under way.
+    """
+
+    @property
+    def is_thinking(self) -> bool: ...
 
     def push(self, text: str) -> Sequence[Part]:
         """Add text; return the parts that are certain by now, Thinking and Text."""
@@ -29,6 +42,13 @@ class AnswerParser:
         reasoning: parser of thinking; None if the model has none.
         tools: parser of tool calls; None if the request brings no tools.
         max_calls: calls after which the answer ends; None: any number.
+        repetition: repetition that ends the answer; None: none does.
+        thinking_loop: repetition that ends it while it thinks; None: none does.
+        counts_thinking: whether the model's thinking is known, by either parser.
+
+    Attributes:
+        thinking_tokens: tokens up to the closing marker of thinking, which is included; of thinking that the
+            tools' parser splits, tokens that add to it. None if the model's thinking is not known.
     """
 
     def __init__(
@@ -36,23 +56,62 @@ class AnswerParser:
         reasoning: ReasoningParser | None = None,
         tools: ToolParser | None = None,
         max_calls: int | None = None,
+        *,
+        repetition: RepetitionRule | None = None,
+        thinking_loop: RepetitionRule | None = THINKING_LOOP,
+        counts_thinking: bool = False,
     ) -> None:
         self._reasoning, self._tools, self._max_calls = reasoning, tools, max_calls
         self._calls = 0
+        self._repetition = RepetitionFinder(repetition) if repetition else None
+        self._thinking_loop = RepetitionFinder(thinking_loop) if counts_thinking and thinking_loop else None
+        self.thinking_tokens = 0 if counts_thinking else None
+        self._undecided_tokens: int | None = 0  # that may be an opening marker; None once there is a part
 
     def push(self, delta: TextDelta) -> AnswerDelta:
         """Return the answer delta of a text delta.
 
         It may end the answer before its text ends; after a delta with ``finish``, nothing more may be pushed.
         """
+        was_thinking = self._is_thinking
         parts = self._split(delta.text)
-        if delta.finish is not None:
+        has_thought = was_thinking or self._is_thinking or any(isinstance(part, Thinking) for part in parts)
+        finish: Finish | None = delta.finish
+        stop = delta.stop
+        if delta.token is not None:
+            self._count(has_thought, bool(parts))
+            if self._repeats(delta.token, has_thought, bool(parts)) and finish is None:
+                finish, stop = "length", STOP_REASON
+        if finish is not None:
             parts += self._rest()
         kept = list(self._allowed(parts))
-        finish: Finish | None = delta.finish
         if len(kept) < len(parts) or (finish == "stop" and self._calls):
             finish = "tool_calls"
-        return AnswerDelta(tuple(kept), finish, delta.stop, delta.token, delta.logprobs, delta.generated)
+        return AnswerDelta(tuple(kept), finish, stop, delta.token, delta.logprobs, delta.generated)
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._reasoning is not None and self._reasoning.is_thinking
+
+    def _count(self, has_thought: bool, has_parts: bool) -> None:
+        """Count a token as thinking, as text, or as undecided."""
+        if self.thinking_tokens is None:
+            return
+        if has_thought:
+            self.thinking_tokens += 1 + (self._undecided_tokens or 0)
+        elif self._undecided_tokens is not None and not has_parts:
+            self._undecided_tokens += 1
+            return
+        self._undecided_tokens = None
+
+    def _repeats(self, token: int, has_thought: bool, has_parts: bool) -> bool:
+        """Take in a token; return whether the answer now ends in a repetition that ends it."""
+        if self._thinking_loop is not None:
+            if has_thought and self._thinking_loop.push(token):
+                return True
+            if has_parts and not has_thought:
+                self._thinking_loop.restart()
+        return self._repetition is not None and self._repetition.push(token)
 
     def _split(self, text: str) -> list[Part]:
         if not text:

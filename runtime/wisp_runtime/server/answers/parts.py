@@ -60,7 +60,7 @@ class AnswerDelta:
     Attributes:
         parts: new parts, maybe none.
         finish: reason for which the answer ends here, or None.
-        stop: stop string or detected repetition that ended it, for dialects that name it; None otherwise.
+        stop: stop string that ended it, or :data:`.repetition.STOP_REASON`; None otherwise.
         token: the token, if it belongs to the answer (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
         generated: the token that was generated, also one that only ends the answer; None if none was.
@@ -77,3 +77,8 @@ class AnswerDelta:
     def text(self) -> str:
         """Text for the user that the token adds."""
         return "".join([part.text for part in self.parts if isinstance(part, Text)])
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether it ends here because it repeats itself: ``stop`` is no stop string then."""
+        return self.finish == "length" and self.stop is not None

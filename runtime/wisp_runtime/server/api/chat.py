@@ -20,6 +20,7 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
     choices = await prepare_chat(service, request, http_request.headers)
     names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     with_logprobs, with_ids = bool(request.logprobs), bool(request.return_token_ids)
+    with_thinking = request.include_reasoning is not False
     job = GenerationJob(
         request=request,
         model=service.config.name,
@@ -28,7 +29,11 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
         formatter=lambda index: ChatFormatter(
-            index, names, with_logprobs=with_logprobs, with_token_ids=with_ids
+            index,
+            names,
+            with_logprobs=with_logprobs,
+            with_token_ids=with_ids,
+            with_thinking=with_thinking,
         ),
         choices_per_prompt=len(choices),
         extra={"prompt_token_ids": choices[0].submit.prompt} if with_ids else {},

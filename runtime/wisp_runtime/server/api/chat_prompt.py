@@ -6,17 +6,17 @@ Chat completions, Responses and Anthropic's messages all come here, as a :class:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import Ready
-from wisp_runtime.server.answers.parser import AnswerParser
-from wisp_runtime.server.answers.tools.format import ToolFormat
 from wisp_runtime.server.api.errors import bad_request, unavailable, unsupported
 from wisp_runtime.server.api.generation import Choice
+from wisp_runtime.server.api.markup import Markup
 from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
 from wisp_runtime.server.parsing.final_message import open_final_message
+from wisp_runtime.server.parsing.reasoning import Reasoning, reasoning_of
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
     encode_prompt,
@@ -81,23 +81,28 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
         stop_tokens,
         priority_of(headers),
     )
-    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
-    shown_ids = shown_special_ids(request, text.tokenizer)
-    tools, tool_format = conversation.tools, text.tool_format
-    if not tools.callable:
-        return [Choice(submit, stops, shown_ids=shown_ids) for submit in submits]
-    if tool_format is None:
+    if conversation.tools.callable and text.tool_format is None:
         raise unsupported(
             "tools",
             "The markup in which this model writes calls is not known: name it with --tool-parser "
             "(spec.runtime.toolParser).",
         )
-    shown_ids |= frozenset(text.tokenizer.special_tokens_among(tool_format.markers))
-    return [Choice(submit, stops, _answer_parser(tools, tool_format), shown_ids) for submit in submits]
+    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
+    markup = Markup.of(text, conversation.tools, conversation.text)
+    markers = text.tokenizer.special_tokens_among(markup.markers)
+    shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
+    return [
+        Choice(submit, stops, markup.parser(request.repetition_detection), shown_ids) for submit in submits
+    ]
 
 
-def _answer_parser(tools: ToolUse, tool_format: ToolFormat) -> AnswerParser:
-    return AnswerParser(None, tool_format.parser(tools.callable), None if tools.is_parallel else 1)
+def _reasoning(service: Service, request: ChatRequest) -> Reasoning:
+    return reasoning_of(
+        request.reasoning_effort,
+        request.thinking_token_budget,
+        request.chat_template_kwargs or {},
+        service.text.reasoning,
+    )
 
 
 async def encode_chat(service: Service, request: ChatRequest) -> Conversation:
@@ -129,8 +134,9 @@ async def render_chat(service: Service, request: ChatRequest, tools: ToolUse) ->
             "no_chat_template",
         )
     messages = [_message(message, index) for index, message in enumerate(request.messages)]
+    messages = [_with_thinking(message, service.text.reasoning.history_fields) for message in messages]
     messages = _for_template(messages, tools, templates.template)
-    text = await _render(templates, messages, _names(request, tools, templates.template))
+    text = await _render(templates, messages, _names(service, request, tools, templates.template))
     return open_final_message(text, messages[-1]) if request.continue_final_message else text
 
 
@@ -144,9 +150,9 @@ async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], n
         raise unavailable(f"{error}; try again.", "chat_template_busy", 1) from error
 
 
-def _names(request: ChatRequest, tools: ToolUse, template: ChatTemplate) -> dict[str, Any]:
+def _names(service: Service, request: ChatRequest, tools: ToolUse, template: ChatTemplate) -> dict[str, Any]:
     """Return the names that the template gets besides the messages."""
-    names = dict(request.chat_template_kwargs or {})
+    names = _reasoning(service, request).names
     if taken := sorted(OWN_NAMES & names.keys()):
         raise bad_request(f"'chat_template_kwargs' cannot set {', '.join(taken)}.", "chat_template_kwargs")
     if request.add_generation_prompt is not None:
@@ -179,8 +185,12 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     """Return a message as templates expect it."""
     if message.content is None and not message.tool_calls:
         raise bad_request("A message needs content.", f"messages.{index}.content", "invalid_value")
-    fields = message.model_dump(exclude_none=True, exclude={"refusal", "annotations"})
+    fields = message.model_dump(
+        exclude_none=True, exclude={"refusal", "annotations", "reasoning", "thinking"}
+    )
     fields.setdefault("content", "")
+    if thinking := message.reasoning_content or message.reasoning or message.thinking:
+        fields["reasoning_content"] = thinking
     if message.tool_calls:
         fields["tool_calls"] = [
             _call(call, f"messages.{index}.tool_calls.{number}")
@@ -215,6 +225,14 @@ def _for_template(
     if template.reads("tools"):
         return messages
     return with_described_tools(messages, tools.described)
+
+
+def _with_thinking(message: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Return a message with its thinking in each of ``fields`` too; harmony's refuses it beside a content."""
+    thinking = message.get("reasoning_content")
+    if not thinking:
+        return message
+    return message | {name: thinking for name in fields if not (name == "thinking" and message["content"])}
 
 
 def _wanted_tokens(request: ChatRequest) -> int | None:

@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
+from wisp_runtime.server.answers.parser import AnswerParser
 from wisp_runtime.server.answers.parts import AnswerDelta
 from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
-from wisp_runtime.server.api.respond import GenerationJob, respond
+from wisp_runtime.server.api.respond import GenerationJob, respond, stop_reason
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.completion_request import MAX_PROMPTS, CompletionRequest
 from wisp_runtime.server.parsing.sampling import (
@@ -137,12 +138,15 @@ def _choices(
     stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
     shown_ids = shown_special_ids(request, text.tokenizer)
     choices = []
+    rule = request.repetition_detection.rule() if request.repetition_detection else None
     for prompt in prompts:
         left = info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
         max_tokens = resolve_max_tokens(len(prompt), requested, info.max_context, "prompt")
         submits = submits_of(prompt, request, of_prompt, sampling, max_tokens, stop_tokens, priority)
-        choices += [Choice(submit, stops, shown_ids=shown_ids) for submit in submits]
+        choices += [
+            Choice(submit, stops, AnswerParser(repetition=rule), shown_ids=shown_ids) for submit in submits
+        ]
     return choices
 
 
@@ -172,7 +176,7 @@ class CompletionFormatter:
         self._sent_chars = len(echo)
         self._texts = [echo]
         self._logprobs = CompletionLogprobs(names)
-        self._finish: str | None = None
+        self._last = AnswerDelta(())
         self._with_ids, self._prompt_ids = prompt_ids is not None, prompt_ids
         self._token_ids: list[int] = []
 
@@ -186,7 +190,7 @@ class CompletionFormatter:
         ids = self._ids(delta)
         if not (echo or delta.text or delta.finish or logprobs or ids):
             return []
-        chunk = self._choice(self._index, echo + delta.text, logprobs, delta.finish, ids)
+        chunk = self._choice(self._index, echo + delta.text, logprobs, delta, ids)
         self._prompt_ids = None
         return [chunk]
 
@@ -196,13 +200,13 @@ class CompletionFormatter:
         self._sent_chars += len(delta.text)
         self._texts.append(delta.text)
         self._token_ids += self._ids(delta)
-        self._finish = delta.finish
+        self._last = delta
         return len(delta.text) + added_chars
 
     def choice(self, index: int) -> str:
         """Return the complete text as choice ``index``."""
         logprobs = self._logprobs if self._with_logprobs else None
-        return self._choice(index, "".join(self._texts), logprobs, self._finish, self._token_ids)
+        return self._choice(index, "".join(self._texts), logprobs, self._last, self._token_ids)
 
     def _ids(self, delta: AnswerDelta) -> list[int]:
         return [] if delta.generated is None or not self._with_ids else [delta.generated]
@@ -212,12 +216,12 @@ class CompletionFormatter:
         index: int,
         text: str,
         logprobs: CompletionLogprobs | None,
-        finish: str | None,
+        last: AnswerDelta,
         token_ids: Sequence[int],
     ) -> str:
         ids = f',"token_ids":{to_json(token_ids)}' if self._with_ids else ""
         prompt_ids = "" if self._prompt_ids is None else f',"prompt_token_ids":{to_json(self._prompt_ids)}'
         return (
             f'{{"index":{index},"text":{to_json(text)},"logprobs":{logprobs.text() if logprobs else "null"},'
-            f'"finish_reason":{to_json(finish)}{ids}{prompt_ids}}}'
+            f'"finish_reason":{to_json(last.finish)}{stop_reason(last.stop)}{ids}{prompt_ids}}}'
         )

@@ -103,7 +103,7 @@ class Generator:
                     timer.token(time.monotonic())
                     delta = choice.parser.push(text.push(event))
                     if delta.finish is not None:
-                        timer.finish(time.monotonic(), delta.finish, choice.generated_tokens)
+                        timer.finish(time.monotonic(), _reason(delta), choice.generated_tokens)
                     yield delta
                     if delta.finish is not None:
                         return
@@ -176,3 +176,8 @@ class Generator:
                         raise reads_too_slowly()
         except Exception as error:  # noqa: BLE001 (raised again where the request is awaited)
             queue.put_nowait(error)
+
+
+def _reason(delta: AnswerDelta) -> str:
+    """Return why an answer ended, for metrics; clients of OpenAI's API know no ``repetition``."""
+    return "repetition" if delta.has_repeated else str(delta.finish)

@@ -136,9 +136,18 @@ def _usage(job: GenerationJob) -> dict[str, Any]:
     firsts = job.choices[:: job.choices_per_prompt]
     prompt_tokens = sum(len(choice.submit.prompt) for choice in firsts)
     generated_tokens = sum(choice.generated_tokens for choice in job.choices)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": generated_tokens,
         "total_tokens": prompt_tokens + generated_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in firsts)},
     }
+    thinking = [choice.parser.thinking_tokens for choice in job.choices]
+    if any(tokens is not None for tokens in thinking):
+        usage["completion_tokens_details"] = {"reasoning_tokens": sum(tokens or 0 for tokens in thinking)}
+    return usage
+
+
+def stop_reason(stop: str | None) -> str:
+    """Return vLLM's field for what ended a choice, as JSON text behind another field; without one nothing."""
+    return "" if stop is None else f',"stop_reason":{to_json(stop)}'

@@ -94,6 +94,7 @@ class AssistantMessage(Answer):
     content: str | None
     refusal: None
     reasoning_content: str = ""
+    reasoning: str = ""
     tool_calls: list[ToolCall] = []
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import Count, GenerationRequest
+from wisp_runtime.server.parsing.reasoning import Effort
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
 
@@ -42,6 +43,8 @@ class Message(StrictModel):
     tool_calls: Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same by its name in newer vLLM
+    thinking: str | None = None  # and in templates of harmony
     # Fields of an assistant's message that the official clients send back.
     refusal: str | None = None
     annotations: Annotated[list[Any], Field(max_length=MAX_PARTS)] | None = None
@@ -89,6 +92,10 @@ class ChatRequest(GenerationRequest):
     tools: Annotated[list[ToolField], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    # Extensions of vLLM.
+    thinking_token_budget: Annotated[int, Field(ge=-1)] | None = None
+    include_reasoning: bool | None = None
 
     @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
     @classmethod

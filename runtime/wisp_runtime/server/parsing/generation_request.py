@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
+from wisp_runtime.server.answers.repetition import RepetitionRule
 from wisp_runtime.server.parsing.refusals import without_refused
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
@@ -21,6 +22,8 @@ MAX_SALT_CHARS = 256
 MAX_SEED = (1 << 64) - 1
 MIN_SEED = -(1 << 63)
 MAX_CHOICES = 128
+MAX_PATTERN_TOKENS = 256
+MIN_REPETITIONS, MAX_REPETITIONS = 2, 1024
 MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
 REQUEST_ID = r"^[A-Za-z0-9._:-]{1,96}$"
 
@@ -41,6 +44,28 @@ class StreamOptions(StrictModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None  # extension: counts so far in each chunk
     include_obfuscation: bool | None = None  # accepted: padding against eavesdroppers, which we never add
+
+
+class RepetitionDetection(StrictModel):
+    """Repetition that ends an answer; see :class:`.RepetitionRule`."""
+
+    max_pattern_size: Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS)] = 0  # 0: none ends it
+    min_pattern_size: Annotated[int, Field(ge=0)] = 0
+    min_count: Annotated[int, Field(ge=0, le=MAX_REPETITIONS)] = 0
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> RepetitionDetection:
+        if self.min_pattern_size > self.max_pattern_size:
+            raise ValueError("'min_pattern_size' must be at most 'max_pattern_size'.")
+        if self.max_pattern_size and self.min_count < MIN_REPETITIONS:
+            raise ValueError(f"'min_count' must be at least {MIN_REPETITIONS}.")
+        return self
+
+    def rule(self) -> RepetitionRule | None:
+        """Return the repetition that ends an answer; None: none does."""
+        if not self.max_pattern_size:
+            return None
+        return RepetitionRule(max(1, self.min_pattern_size), self.max_pattern_size, self.min_count)
 
 
 class GenerationRequest(StrictModel):
@@ -72,6 +97,7 @@ class GenerationRequest(StrictModel):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
+    repetition_detection: RepetitionDetection | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     # Accepted and ignored: they cannot change the output.
     user: str | None = None

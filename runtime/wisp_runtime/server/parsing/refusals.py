@@ -35,6 +35,7 @@ _SAMPLERS = "Sample with temperature, top_k, top_p, min_p and the penalties."
 _GRAMMARS = "Describe the format with response_format or structured_outputs."
 _TOOLS = "Send tools to /v1/chat/completions."
 _NO_CODE = "A request brings no code; use logit_bias, allowed_token_ids, bad_words or structured_outputs."
+_THINKING = "Thinking has a field of its own; include_reasoning: false leaves it out."
 _ONE_SERVER = "One server computes a request here; leave it out."
 
 OPENAI = {
@@ -44,7 +45,6 @@ OPENAI = {
     **_fields("Ask for the format in a message.", response_format={"type": "text"}),
     **_fields(_TEXT_ONLY, modalities=[["text"]], audio=[]),
     **_fields("Leave it out.", prediction=[]),
-    **_fields("Set what the model's template knows in chat_template_kwargs.", reasoning_effort=[]),
     **_fields("Ask for it in a message.", verbosity="medium"),
     **_fields("This server reads nothing from the web.", web_search_options=[]),
     **_fields("Moderate prompts and answers in the client.", moderation=[]),
@@ -83,7 +83,6 @@ VLLM = {
     **_fields("Tokens are sampled here, not prescribed.", trace_decode_token_ids=[]),
     **_fields("Experts are not reported.", routed_experts_prompt_start=0),
     **_fields(_ONE_SERVER, kv_transfer_params=[{}], ec_transfer_params=[{}]),
-    **_fields("Set max_tokens and the penalties.", repetition_detection=[{}]),
     **_fields("Limit the answer with max_tokens.", thinking_token_budget=-1),
     **_fields("The text is returned as the model writes it.", include_reasoning=True),
     **_fields(
@@ -126,7 +125,7 @@ SGLANG = {
         disagg_prefill_dp_rank=[],
         data_parallel_rank=[],
     ),
-    **_fields("The text is returned as the model writes it.", separate_reasoning=[], stream_reasoning=[]),
+    **_fields(_THINKING, separate_reasoning=True, stream_reasoning=True),
     **_fields(_TEXT_ONLY, images_config=[{}], use_audio_in_video=False),
 }
 LLAMA_CPP = {
@@ -164,9 +163,8 @@ LLAMA_CPP = {
         input_suffix="",
         input_extra=[[]],
     ),
-    **_fields(
-        "The text is returned as the model writes it.", reasoning_format=["none", "auto"], parse_tool_calls=[]
-    ),
+    **_fields(_THINKING, reasoning_format=["auto", "deepseek"]),
+    **_fields("Calls are found in the answer of a request that brings tools.", parse_tool_calls=True),
 }
 REFUSALS = {**OPENAI, **VLLM, **SGLANG, **LLAMA_CPP}
 

@@ -51,6 +51,11 @@ class ChatTemplate:
         code = " ".join(_CODE.findall(self.source))
         return re.search(rf"(?<![\w.]){name}\b", _STRINGS.sub("''", code)) is not None
 
+    def reads_field(self, name: str) -> bool:
+        """Return whether the template's code reads a field of something: ``message.thinking``."""
+        code = " ".join(_CODE.findall(self.source))
+        return re.search(rf"""\.{name}\b|\[(['"]){name}\1\]""", code) is not None
+
 
 class Outcome(IntEnum):
     """Outcome of a compilation or a rendering."""

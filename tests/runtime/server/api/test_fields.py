@@ -177,7 +177,8 @@ ACCEPTED = {
     "spaces_between_special_tokens": False,
 }
 # Fields that other tests are about: prompts, tools, the name of the model.
-ELSEWHERE = {"model", "messages", "prompt", *TOOLS, "add_special_tokens", "documents"}
+THINKING = {"reasoning_effort", "thinking_token_budget", "include_reasoning", "repetition_detection"}
+ELSEWHERE = {"model", "messages", "prompt", *TOOLS, *THINKING, "add_special_tokens", "documents"}
 
 
 def ask(api, server, path, fields):
