@@ -22,6 +22,7 @@ from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.parsing.defaults import AnswerDefaults
 from wisp_runtime.server.parsing.reasoning import ReasoningSupport
+from wisp_runtime.server.pooling.settings import PoolingSettings
 from wisp_runtime.server.text.template_messages import ChatTemplate
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.text_threads import TextThreads
@@ -66,6 +67,7 @@ class Service:
         failure: reason for which the process is about to end, or None.
         is_draining: True once new requests are refused because of a stop signal.
         active: requests to ``/v1`` with an unfinished response.
+        pooling: the model's way to make vectors and scores of texts.
     """
 
     def __init__(self, config: ServeConfig, engine: Engine, *, created_s: int) -> None:
@@ -79,6 +81,7 @@ class Service:
         self.failure: Fatal | None = None
         self.is_draining = False
         self.threads = TextThreads()
+        self.pooling = PoolingSettings()
         self._text: TextCodec | None = None
         self._active = 0
         self._is_idle = asyncio.Event()

@@ -25,6 +25,7 @@ NEEDED_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    "modules.json",
     "*.safetensors",
     "model.safetensors.index.json",
     CHECKSUMS_FILE,
@@ -43,6 +44,7 @@ MAX_TEXT_BYTES = {
     "special_tokens_map.json": 16 << 20,
     "chat_template.jinja": 4 << 20,
     "chat_template.json": 4 << 20,
+    "modules.json": 1 << 20,
     CHECKSUMS_FILE: 1 << 20,
 }
 """Maximum of each file that is read into memory; the weights are not."""

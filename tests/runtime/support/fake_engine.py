@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 import threading
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ from wisp_runtime.server.text.tokenizer import _byte_alphabet
 START, END = 256, 257
 VOCAB = 264  # wider than the tokenizer, as padded vocabularies are
 MAX_CONTEXT = 512
+HIDDEN = 8
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.content == 'forbidden' %}{{ raise_exception('not that word') }}{% endif %}"
@@ -66,6 +68,11 @@ def tokens_of(text: str | bytes) -> list[int]:
     return list(text.encode() if isinstance(text, str) else text)
 
 
+def vector_of(request: Submit) -> list[float]:
+    """Return a vector that tells which prompt was pooled: its length, and tokens from its end backwards."""
+    return [float(len(request.prompt)), *map(float, request.prompt[:-HIDDEN:-1]), *[0.0] * HIDDEN][:HIDDEN]
+
+
 class FakeEngine:
     """Answers by script, keeps what it was sent, and fails on demand. Made in the server's loop."""
 
@@ -76,6 +83,7 @@ class FakeEngine:
         self.phases: tuple[Phase, ...] = (Phase("import", 0.1, True),)
         self.load = Load(kv_blocks_total=64)
         self.script: Callable[[Submit], Iterable[int]] = lambda _: [*tokens_of("Hello, world"), END]
+        self.vector = vector_of
         self.delay_s = 0.0
         self.cached_tokens = 0
         self.fails_with = ""
@@ -87,7 +95,11 @@ class FakeEngine:
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
 
     def become_ready(self) -> None:
-        self.info = Ready(MAX_CONTEXT, 8, VOCAB, (END,), {"totalBytes": 1}, {"set": "fake"}, "cpu", self.load)
+        self.info = Ready(
+            *(MAX_CONTEXT, 8, VOCAB, (END,), {"totalBytes": 1}, {"set": "fake"}, "cpu", self.load),
+            hidden_size=HIDDEN,
+            poolings=frozenset({"last", "mean", "logits"}),
+        )
         self.ready.set()
 
     def die(self, fatal: Fatal | None = None) -> None:
@@ -120,6 +132,11 @@ class FakeEngine:
         if self.fails_with or self.refuses_with != "error":
             event = TokenEvent(request.request_id, None, self.refuses_with, message=self.fails_with)
             queue.put_nowait(event)
+            return
+        if request.pooling is not None:
+            await asyncio.sleep(self.delay_s)
+            vector = struct.pack(f"{len(numbers := self.vector(request))}f", *numbers)
+            queue.put_nowait(TokenEvent(request.request_id, None, "stop", pooled=vector))
             return
         stops = {*request.stop_token_ids, *(() if request.ignore_eos else (END,))}
         tokens = self.script(request)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.dialects import dialect_of, error_response
+from wisp_runtime.server.api.embeddings import embeddings
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.tokenization import detokenize, tokenize
 from wisp_runtime.server.http.health import health_endpoints
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
+    "/v1/embeddings": embeddings,
     "/v1/tokenize": tokenize,
     "/v1/detokenize": detokenize,
     "/tokenize": tokenize,

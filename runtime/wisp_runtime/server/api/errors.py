@@ -88,6 +88,16 @@ def context_exceeded(prompt_tokens: int, max_tokens: int | None, max_context: in
     )
 
 
+def pooled_prompt_too_long(prompt_tokens: int, max_context: int, param: str) -> ApiError:
+    """A prompt that nothing is generated after exceeds the context length."""
+    return bad_request(
+        f"This model's maximum context length is {max_context} tokens, and a text has {prompt_tokens}. "
+        "Shorten it, or set 'truncate_prompt_tokens' to -1.",
+        param,
+        "context_length_exceeded",
+    )
+
+
 def beginning_too_long(tokens: int, max_context: int, param: str) -> ApiError:
     """The beginning of the prompt alone exceeds the context; the rest was not tokenized.
 

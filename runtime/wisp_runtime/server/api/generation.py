@@ -113,10 +113,36 @@ class Generator:
             self._running.discard(submit.request_id)
             timer.close()
 
+    async def pooled(self, submit: Submit) -> bytes:
+        """Return the vector that the prompt of ``submit`` is reduced to, float32 numbers.
+
+        Raises:
+            ApiError: as of :meth:`deltas`.
+        """
+        timer = self._telemetry.start_timer(len(submit.prompt))
+        self._running.add(submit.request_id)
+        try:
+            async with aclosing(self._engine.submit(submit)) as events:
+                async for event in events:
+                    self._raise_failure(event)
+                    if event.pooled is not None:
+                        timer.finish(time.monotonic(), "stop", 0)
+                        return event.pooled
+            raise engine_failed("The engine ended a request for a vector without one.")
+        except EngineDied as error:
+            raise engine_died(f"The engine failed while it answered: {error.message}") from error
+        finally:
+            self._running.discard(submit.request_id)
+            timer.close()
+
     def _account(self, choice: Choice, event: TokenEvent) -> None:
         choice.cached_tokens = max(choice.cached_tokens, event.cached_tokens)
         choice.generated_tokens += event.token is not None
         choice.total_logprob += event.logprobs.chosen if event.logprobs is not None else 0.0
+        self._raise_failure(event)
+
+    def _raise_failure(self, event: TokenEvent) -> None:
+        """Raise the error of an event that ends its request without an answer."""
         if event.finish == "refused":
             raise bad_request(event.message, code="request_refused")
         if event.finish == "error":

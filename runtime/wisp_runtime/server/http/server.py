@@ -24,6 +24,7 @@ from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.parsing.defaults import notes_of, read_defaults
+from wisp_runtime.server.pooling.settings import read_pooling
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of, say
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
@@ -128,6 +129,8 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, path)
         defaults = await asyncio.to_thread(read_defaults, path, tokenizer, config.generation_config)
+        names = (*config.names, config.model)
+        service.pooling = await asyncio.to_thread(read_pooling, path, names, tokenizer)
         service.open(path, tokenizer, await compiling, defaults)
     finally:
         compiling.cancel()

@@ -205,3 +205,27 @@ class DetokenizedText(Answer):
 
     prompt: str
     content: str
+
+
+class Embedding(Answer):
+    """Vector of one input: numbers, or base64 of them as little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class PromptUsage(Answer):
+    """Numbers of tokens of prompts that nothing is generated after."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(Answer):
+    """Vectors of all inputs, in their order."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: PromptUsage

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from wisp_runtime.server.openapi import answers
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.completion_request import CompletionRequest
+from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest
 from wisp_runtime.server.parsing.token_requests import DetokenizeRequest, TokenizeRequest
 
 
@@ -54,6 +55,7 @@ OPERATIONS = (
     Operation(
         "post", "/v1/completions", "Continue texts.", answers.Completion, CompletionRequest, streams=True
     ),
+    Operation("post", "/v1/embeddings", "Return vectors of texts.", answers.Embeddings, EmbeddingRequest),
     *(
         Operation(
             "post",

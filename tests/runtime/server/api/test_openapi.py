@@ -55,6 +55,8 @@ def test_operations_have_names_of_their_own(document):
         ("/v1/chat/completions", CHAT | {"stop": ["o"], "logit_bias": {"1": 1}}),
         ("/v1/completions", TEXT),
         ("/v1/completions", TEXT | {"prompt": [[1, 2], "a"], "logprobs": 1, "echo": False}),
+        ("/v1/embeddings", {"model": "tiny", "input": ["a", [1, 2]]}),
+        ("/v1/embeddings", {"model": "tiny", "input": "a", "encoding_format": "base64", "dimensions": 2}),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}),
         ("/tokenize", {"content": "é", "with_pieces": True}),
         ("/detokenize", {"tokens": [104, 105]}),
@@ -80,6 +82,8 @@ def test_a_request_it_allows_is_answered_as_it_says(api, document, path, body):
         ("/v1/completions", TEXT | {"prompt": [["a"]]}),
         ("/v1/completions", TEXT | {"model": "another"}),
         ("/detokenize", {"tokens": "a"}),
+        ("/v1/embeddings", {"model": "tiny", "input": ""}),
+        ("/v1/embeddings", {"model": "tiny", "input": [["a"]]}),
     ],
 )
 def test_a_request_it_does_not_allow_is_refused_as_it_says(api, document, path, body):
