@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.setting_fields import choice, flag, option
 from wisp_runtime.setting_parsers import (
     nearest,
     parse_auto_or,
-    parse_choice,
     parse_digests,
     parse_duration,
     parse_integer,
@@ -40,6 +40,10 @@ HeadQuantization = Literal["bf16", "fp8"]
 KVCacheDtype = Literal["auto", "bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"]
 DecodePath = Literal["auto", "general"]
 GenerationDefaults = Literal["auto", "none"]
+ToolParserName = Literal[
+    "auto", "none", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"
+]
+ReasoningParserName = Literal["auto", "none", "cohere", "gemma4", "mistral", "seed_oss", "think"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
@@ -51,18 +55,6 @@ HANG_VARIABLE = "WISP_DECODE_HANG"
 """Variable that names the hang of the persistent decode kernel after which a server started itself again."""
 
 
-def _option(default: Any, parse: Callable[[str], Any], metavar: str, help: str) -> Any:
-    return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": help})
-
-
-def _choice(choices: tuple[str, ...], default: str, help: str) -> Any:
-    return _option(default, parse_choice(*choices), "|".join(choices), help)
-
-
-def _flag(default: bool, help: str) -> Any:
-    return field(default=default, metadata={"is_flag": True, "help": help})
-
-
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """The settings of one runtime process. A field is a flag: ``max_context`` is ``--max-context``.
@@ -71,126 +63,134 @@ class ServeConfig:
     """
 
     model: str
-    served_name: str | None = _option(
+    served_name: str | None = option(
         None, parse_text, "NAME", "The id in /v1/models (default: last part of MODEL)."
     )
-    alias: str | None = _option(
+    alias: str | None = option(
         None, parse_text, "NAME", "A further id that requests may name; answers have the first one."
     )
-    revision: str | None = _option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
-    host: str = _option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
-    port: int = _option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
-    device: Device = _choice(("auto", "cpu", "cuda"), "auto", "Device of the model.")
-    max_context: int | None = _option(
+    revision: str | None = option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
+    host: str = option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
+    port: int = option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
+    device: Device = choice(("auto", "cpu", "cuda"), "auto", "Device of the model.")
+    max_context: int | None = option(
         None, parse_auto_or(parse_integer(2)), "auto|N", "Tokens a sequence may hold, prompt and answer."
     )
-    max_concurrent: int | None = _option(
+    max_concurrent: int | None = option(
         None,
         parse_auto_or(parse_integer(1, 65536)),
         "auto|N",
         "Sequences in one step; auto: as many as the KV cache holds with 1024 tokens each, up to 256 on a "
         "GPU and 32 on the CPU.",
     )
-    quantization: Quantization = _choice(
+    quantization: Quantization = choice(
         get_args(Quantization),
         "auto",
         "Format of weights in memory; auto: as stored, where the GPU has kernels for that, else bf16.",
     )
-    head_quantization: HeadQuantization = _choice(
+    head_quantization: HeadQuantization = choice(
         get_args(HeadQuantization), "bf16", "Format of the head; fp8 rounds it while it loads, on a GPU."
     )
-    kv_cache_dtype: KVCacheDtype = _choice(
+    kv_cache_dtype: KVCacheDtype = choice(
         get_args(KVCacheDtype),
         "auto",
         "Format of keys and values in memory; auto: bf16, on the CPU float32.",
     )
-    kv_cache_bf16_layers: int = _option(
+    kv_cache_bf16_layers: int = option(
         0,
         parse_integer(0),
         "N",
         "First and last layers whose keys and values stay bf16 with a smaller --kv-cache-dtype.",
     )
-    decode_path: DecodePath = _choice(
+    decode_path: DecodePath = choice(
         ("auto", "general"),
         "auto",
         "Decode steps on a GPU; auto: the persistent decode kernel where model and GPU allow it; general: "
         "always a kernel an op. --deterministic requires auto.",
     )
-    deterministic: bool = _flag(
+    deterministic: bool = flag(
         False,
         "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, a model "
         f"with a persistent decode kernel, --max-concurrent up to {STEP_SEQUENCES}, and "
         f"--block-tokens a multiple of {STEP_BLOCK_TOKENS}.",
     )
-    generation_config: GenerationDefaults = _choice(
+    generation_config: GenerationDefaults = choice(
         ("auto", "none"),
         "auto",
         "Sampling of requests that name no temperature, top_p, top_k, min_p or repetition_penalty; auto: as "
         "the model's generation_config.json says; none: as the API does. Its end tokens count in both.",
     )
-    prefix_cache: bool = _flag(True, "Reuse the keys and values of prompts that begin alike.")
-    block_tokens: int = _option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
-    max_step_tokens: int | None = _option(
+    tool_parser: ToolParserName = choice(
+        get_args(ToolParserName),
+        "auto",
+        "Markup in which the model writes tool calls; auto: as its chat template shows; none: no tools.",
+    )
+    reasoning_parser: ReasoningParserName = choice(
+        get_args(ReasoningParserName),
+        "auto",
+        "Markers of the model's thinking; auto: as its chat template shows; none: thinking is text.",
+    )
+    prefix_cache: bool = flag(True, "Reuse the keys and values of prompts that begin alike.")
+    block_tokens: int = option(16, parse_integer(1, 1024), "N", "Tokens a KV block.")
+    max_step_tokens: int | None = option(
         None,
         parse_auto_or(parse_integer(1, 1 << 20)),
         "auto|N",
         "Tokens a step may compute: the prefill chunk; auto: up to 8192 on a GPU, 512 on the CPU.",
     )
-    max_waiting: int = _option(
+    max_waiting: int = option(
         1024, parse_integer(1, 1 << 20), "N", "Sequences that may wait for a place; more get 429."
     )
-    max_queue_wait: float | None = _option(
+    max_queue_wait: float | None = option(
         600.0,
         parse_none_or(parse_duration),
         "none|DURATION",
         "Time after which a request that has not started gets 503, e.g. 30s.",
     )
-    target_first_token: float | None = _option(
+    target_first_token: float | None = option(
         None,
         parse_none_or(parse_duration),
         "none|DURATION",
         "Time to the first token that is aimed at: steps of prompts take a quarter of it at most.",
     )
-    target_per_token: float | None = _option(
+    target_per_token: float | None = option(
         None,
         parse_none_or(parse_duration),
         "none|DURATION",
         "Time between two tokens of a stream that is aimed at, e.g. 20ms; bounds a step's prompt tokens.",
     )
-    kv_cache_memory: int | None = _option(
+    kv_cache_memory: int | None = option(
         None, parse_auto_or(parse_memory), "auto|SIZE", "Memory for KV blocks, e.g. 512MiB."
     )
-    memory_fraction: float = _option(
+    memory_fraction: float = option(
         0.9,
         parse_number(0.0, 1.0, excludes_minimum=True),
         "F",
         "Share of the device's free memory that may be used.",
     )
-    drain_timeout_s: float = _option(
+    drain_timeout_s: float = option(
         30.0,
         parse_number(0.0, math.inf),
         "S",
         "After SIGTERM, let running requests finish for at most this long.",
     )
-    threads: int | None = _option(
+    threads: int | None = option(
         None, parse_auto_or(parse_integer(1, 4096)), "auto|N", "CPU threads; auto: measured at start."
     )
-    cache_dir: Path = _option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Folder of downloads.")
-    termination_log: Path | None = _option(
+    cache_dir: Path = option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Folder of downloads.")
+    termination_log: Path | None = option(
         None,
         parse_path,
         "PATH",
         "File that gets the last error as JSON (Kubernetes: /dev/termination-log).",
     )
-    pod_token_sha256: tuple[str, ...] = _option(
+    pod_token_sha256: tuple[str, ...] = option(
         (),
         parse_digests,
         "HEX[,HEX]",
         "SHA-256 digests of the gateway's tokens, without which /v1 and /state then answer nobody.",
     )
-    log_level: LogLevel = _choice(
-        ("debug", "info", "warning", "error"), "info", "Level of the log on stderr."
-    )
+    log_level: LogLevel = choice(("debug", "info", "warning", "error"), "info", "Level of the log on stderr.")
 
     def __post_init__(self) -> None:
         """Check settings against each other.

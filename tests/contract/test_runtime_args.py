@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from click import Context
 
 from wisp_operator import api
+from wisp_operator.api.types import Runtime
 from wisp_operator.cli.commands.demo import example_arguments
 from wisp_operator.core.fit.verdict import Device, plan
 from wisp_operator.desired.deployment import deployment
@@ -24,10 +25,13 @@ from wisp_runtime.cli.main import main
 from wisp_runtime.config import ServeConfig, flag_of, options
 from wisp_runtime.engine.startup import require_fit
 from wisp_runtime.ops.protocol.device import Memory
+from wisp_runtime.server.answers.reasoning import FORMATS as THINKING
+from wisp_runtime.server.answers.tools.registry import FORMATS as TOOL_FORMATS
 
 CONTRACTS = Path(__file__).parents[2] / "docs" / "contracts.md"
 
 SPEC = shape_spec("llama-3-8b")
+REASONING_FORMATS = {markers.name for markers in THINKING}
 
 
 def model(uri: str = "hf://Qwen/Qwen3-0.6B", source: Mapping[str, Any] | None = None, **spec: Any):
@@ -82,6 +86,8 @@ def served(found: api.InferenceModel) -> ServeConfig:
         (model(runtime={"maxConcurrent": 8}), {"max_concurrent": 8, "max_step_tokens": None}),
         (model(), {"max_concurrent": None, "generation_config": "auto"}),
         (model(runtime={"maxConcurrent": "auto", "generationConfig": "none"}), {"generation_config": "none"}),
+        (model(runtime={"toolParser": "hermes"}), {"tool_parser": "hermes", "reasoning_parser": "auto"}),
+        (model(runtime={"reasoningParser": "none"}), {"tool_parser": "auto", "reasoning_parser": "none"}),
         # A step must hold a token of each sequence; auto sees to it.
         (model(runtime={"maxConcurrent": 1024}), {"max_concurrent": 1024, "max_step_tokens": None}),
         (model(runtime={"quantization": "fp8", "kvCacheDtype": "fp8"}), {"quantization": "fp8"}),
@@ -115,7 +121,8 @@ def test_every_flag_the_operator_writes_is_on_the_contracts_page():
     documented = set(re.findall(r"--[a-z0-9-]+", CONTRACTS.read_text()))
     scheduling = {"targetFirstToken": "1s", "targetPerToken": "20ms", "maxWaiting": 9, "maxQueueWait": "9s"}
     source = {"revision": "main", "servedName": "Qwen/Qwen3"}
-    everything = model(source=source, runtime={"deterministic": True}, scheduling=scheduling)
+    runtime = {"deterministic": True, "toolParser": "hermes", "reasoningParser": "think"}
+    everything = model(source=source, runtime=runtime, scheduling=scheduling)
     arguments = deployment(everything, 1, BuildSettings())["spec"]["template"]["spec"]
     written = {word for word in arguments["containers"][0]["args"] if word.startswith("--")}
     assert written <= documented
@@ -124,6 +131,14 @@ def test_every_flag_the_operator_writes_is_on_the_contracts_page():
 @pytest.mark.parametrize("quantization", ["auto", "bf16", "fp8", "int8", "int4", "nvfp4"])
 def test_every_quantization_of_the_api_is_one_of_the_runtime(quantization):
     assert served(model(runtime={"quantization": quantization})).quantization == quantization
+
+
+def test_every_parser_of_the_api_is_one_of_the_runtime():
+    fields = get_type_hints(Runtime)
+    for name, formats in (("tool_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)):
+        flag = next(option for option in options() if option.name == name)
+        assert get_args(fields[name]) == tuple(flag.metadata["metavar"].split("|"))
+        assert set(get_args(fields[name])) == {"auto", "none", *formats}
 
 
 @pytest.mark.parametrize("path", ["auto", "general"])

@@ -43,6 +43,8 @@ VALUES = [
     ("--decode-path", "general", "general"),
     ("--deterministic", "true", True),
     ("--generation-config", "none", "none"),
+    ("--tool-parser", "qwen3_coder", "qwen3_coder"),
+    ("--reasoning-parser", "think", "think"),
     ("--prefix-cache", "false", False),
     ("--block-tokens", "32", 32),
     ("--max-step-tokens", "auto", None),

@@ -85,6 +85,10 @@ class Runtime:
     decode_path: Literal["auto", "general"] = "auto"
     deterministic: bool = False
     generation_config: Literal["auto", "none"] = "auto"
+    tool_parser: Literal[
+        "auto", "none", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"
+    ] = "auto"
+    reasoning_parser: Literal["auto", "none", "cohere", "gemma4", "mistral", "seed_oss", "think"] = "auto"
     prefix_cache: bool = True
     speculative: Literal["Off"] = "Off"
     env: Annotated[tuple[EnvVar, ...], Items(64, unique="name")] = ()

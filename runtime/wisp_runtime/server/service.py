@@ -104,8 +104,8 @@ class Service:
             generator,
             TokenNames(tokenizer),
             defaults,
-            _tool_format(template),
-            ReasoningSupport.of(template),
+            _tool_format(template, self.config.tool_parser),
+            ReasoningSupport.of(template, self.config.reasoning_parser),
         )
 
     async def close(self) -> None:
@@ -218,11 +218,11 @@ class Service:
         }
 
 
-def _tool_format(template: ChatTemplate | None) -> ToolFormat | None:
+def _tool_format(template: ChatTemplate | None, wanted: str) -> ToolFormat | None:
     """Return the markup of a model's calls; a template that reads no tools is given them in Hermes' words."""
-    if template is not None and not template.reads("tools"):
+    if wanted == "auto" and template is not None and not template.reads("tools"):
         return FORMATS["hermes"]
-    return format_of(template.source if template is not None else None)
+    return format_of(template.source if template is not None else None, wanted)
 
 
 def _broken(failure: Fatal) -> ApiError:

@@ -30,6 +30,10 @@ def arguments(model: InferenceModel) -> list[str]:
     argv += ["--decode-path", runtime.decode_path]
     argv += ["--deterministic"] if runtime.deterministic else []
     argv += ["--generation-config", runtime.generation_config]
+    if runtime.tool_parser != "auto":
+        argv += ["--tool-parser", runtime.tool_parser]
+    if runtime.reasoning_parser != "auto":
+        argv += ["--reasoning-parser", runtime.reasoning_parser]
     argv += ["--prefix-cache" if runtime.prefix_cache else "--no-prefix-cache"]
     argv += _scheduling(model.spec.scheduling)
     argv += ["--drain-timeout-s", f"{model.spec.rollout.drain_timeout.seconds:.3f}"]

@@ -1,8 +1,11 @@
 """The official client, unmodified, against the server on a loopback port."""
 
+import json
+
 import openai
 import pytest
 from fake_engine import END, live_server, tokens_of
+from tool_answers import ANSWERS, TOOLS, openai_tools
 
 ASK = [{"role": "user", "content": "hi"}]
 
@@ -56,6 +59,21 @@ def test_it_reads_logprobs(client):
     assert [entry.token for entry in answer.choices[0].logprobs.content] == list("Hello, world")
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_it_reads_tool_calls(client, server, streams):
+    wanted = next(answer for answer in ANSWERS if str(answer) == "hermes-one_call")
+    server.engine.script = lambda _: [*tokens_of(wanted.raw), END]
+    asked = {"model": "tiny", "messages": ASK, "tools": openai_tools(TOOLS[2:])}
+    if streams:
+        with client.chat.completions.stream(**asked) as stream:
+            choice = stream.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**asked).choices[0]
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+    assert (choice.message.content or "", tuple(calls)) == ("", wanted.calls)
+    assert choice.finish_reason == "tool_calls"
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "code"),
     [
@@ -64,11 +82,7 @@ def test_it_reads_logprobs(client):
         ({"temperature": -1}, openai.BadRequestError, "invalid_value"),
         ({"max_tokens": 10_000}, openai.BadRequestError, "context_length_exceeded"),
         ({"extra_body": {"max_token": 3}}, openai.BadRequestError, "unknown_parameter"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f"}}]},
-            openai.BadRequestError,
-            "unsupported_parameter",
-        ),
+        ({"verbosity": "low"}, openai.BadRequestError, "unsupported_parameter"),
     ],
 )
 def test_it_raises_the_right_class(client, fields, kind, code):
