@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from wisp_runtime.engine.constrained import masks
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler
+from wisp_runtime.engine.constrained.thinking import thinking_of
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner, run_step
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
@@ -104,7 +105,7 @@ def _handle_messages(
     for message in inbox:
         match message:
             case Submit(constraint=None):
-                events.append(scheduler.submit(message, now_s))
+                events.append(scheduler.submit(message, now_s, thinking_of(message.thinking, None)))
             case Submit():
                 compiler.add(message)
             case Abort(request_id=request_id) if compiler.abort(request_id):

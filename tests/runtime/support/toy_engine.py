@@ -111,6 +111,10 @@ class ToyRule:
         self.generated: list[int] = []
         self.max_tokens = TOY_RULES[name]
         self.error = ""
+        self.is_over = False
+
+    def allow_more(self, words: np.ndarray) -> None:
+        raise AssertionError("this rule has no grammar")
 
     def advance(self, token: int) -> None:
         self.generated.append(token)

@@ -16,10 +16,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from wisp_plan.spec.model import ModelSpec
-from wisp_runtime.engine.constrained.after import After
 from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.grammar import Grammar, reason
 from wisp_runtime.engine.constrained.limits import parser_limits
+from wisp_runtime.engine.constrained.thinking import thinking_of
 from wisp_runtime.engine.constrained.vocabulary import Vocabulary, read_vocabulary
 from wisp_runtime.engine.transport.messages import Submit
 from wisp_runtime.errors import RuntimeFailure
@@ -130,8 +130,8 @@ def _constraint(request: Submit, compiled: Compiled) -> Constraint | str:
     """Return the rule on the answer to ``request``, or why it is refused."""
     if compiled.matcher is None or compiled.vocabulary is None:
         return compiled.refusal
-    grammar = Grammar(compiled.matcher.deep_copy(), compiled.vocabulary)
-    if not request.constraint_after:
-        return grammar
-    ends = {*compiled.vocabulary.end_ids.tolist(), *request.stop_token_ids}
-    return After(request.constraint_after, grammar, ends)
+    matcher, vocabulary = compiled.matcher, compiled.vocabulary
+    ends = {*vocabulary.end_ids.tolist(), *request.stop_token_ids}
+    rule = thinking_of(request.thinking, lambda: Grammar(matcher.deep_copy(), vocabulary), ends)
+    assert rule is not None
+    return rule

@@ -19,6 +19,11 @@ class Constraint(Protocol):
     """
 
     @property
+    def is_over(self) -> bool:
+        """Whether every token is allowed from now on."""
+        ...
+
+    @property
     def error(self) -> str:
         """Reason why the answer cannot go on, and the remedy; empty while it can."""
         ...
@@ -32,6 +37,10 @@ class Constraint(Protocol):
 
         Grammars of a step are computed together, in threads without Python's lock.
         """
+        ...
+
+    def allow_more(self, words: Array) -> None:
+        """Set the bits of tokens that may come besides those of :meth:`grammar`; called behind it."""
         ...
 
     def fill(self, words: Array) -> None:

@@ -46,6 +46,14 @@ class Grammar:
         """Return this grammar."""
         return self
 
+    @property
+    def is_over(self) -> bool:
+        """Return False: an answer that is complete may only end."""
+        return False
+
+    def allow_more(self, words: Array) -> None:
+        """Allow no more."""
+
     def fill(self, words: Array) -> None:
         """Allow all: :func:`fill_rows` computes masks of grammars."""
 

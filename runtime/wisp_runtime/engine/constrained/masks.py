@@ -42,6 +42,11 @@ class TokenMask:
         return self.constraint.error or self._dead_end
 
     @property
+    def is_over(self) -> bool:
+        """Whether it allows every token from now on."""
+        return self.constraint.is_over
+
+    @property
     def is_missing(self) -> bool:
         """Whether the mask of the next token is neither computed nor being computed."""
         return self.words is None and self.job is None
@@ -102,8 +107,10 @@ def compute(masks: Sequence[TokenMask]) -> None:
         words = _within(row, mask.vocab)
         if grammar is None:
             mask.constraint.fill(words)
-        elif has_any(words, grammar.vocabulary.end_ids):
-            set_bits(words, mask.end_ids)
+        else:
+            if has_any(words, grammar.vocabulary.end_ids):
+                set_bits(words, mask.end_ids)
+            mask.constraint.allow_more(words)
         mask.set_words(words)
 
 

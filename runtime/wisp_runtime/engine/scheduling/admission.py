@@ -57,8 +57,13 @@ def refusal(request: Submit, limits: Limits) -> str | None:
         return f"max_tokens is {request.max_tokens}; ask for at least 1"
     if request.pooling is not None and (why := _pooling_refusal(request.pooling, limits)):
         return why
-    biased = [token for token, _ in request.sampling.logit_bias]
-    if biased and (why := _token_refusal(min(biased), max(biased), limits)):
+    named = [token for token, _ in request.sampling.logit_bias]
+    if request.thinking is not None:
+        markers = (*request.thinking.openings, *request.thinking.closings)
+        if not all((request.thinking.openings, request.thinking.closings, *markers)):
+            return "a marker of thinking has no tokens; leave the budget of thinking out"
+        named += [token for marker in markers for token in marker]
+    if named and (why := _token_refusal(min(named), max(named), limits)):
         return why
     if not 0 <= request.sampling.top_k <= limits.vocab:
         return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"

@@ -198,6 +198,7 @@ class Sequence:
             self._seen.add(token)
         if self.mask is not None:
             self.mask.advance(token)
+            self.mask = None if self.mask.is_over else self.mask
         if token in self.stop_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.max_length else None

@@ -62,6 +62,25 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingRule:
+    """Markers and budget of an answer's thinking.
+
+    Attributes:
+        openings: token sequences that are the opening marker; the first is the usual one.
+        closings: token sequences that are the closing marker; the first is forced when the budget is spent.
+        is_open: whether the answer begins within thinking.
+        may_reopen: whether thinking may begin behind text.
+        max_tokens: budget: tokens of thinking, markers not counted; None: no limit.
+    """
+
+    openings: tuple[tuple[int, ...], ...]
+    closings: tuple[tuple[int, ...], ...]
+    is_open: bool = False
+    may_reopen: bool = False
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """A request, tokenized and validated: the prompt fits the context with at least one token to spare.
 
@@ -80,7 +99,7 @@ class Submit:
     cache_salt: int = 0  # requests of one salt share prefixes with no others; 0: none
     pooling: Pooling | None = None
     constraint: str | None = None  # grammar of the answer, as llguidance reads it
-    constraint_after: tuple[int, ...] = ()  # tokens of a marker before which the grammar does not hold
+    thinking: ThinkingRule | None = None  # bounds of thinking, behind which the grammar holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from wisp_plan.memory.cache import one_pool
-from wisp_runtime.engine.constrained.after import After
 from wisp_runtime.engine.constrained.compiler import MAX_COMPILED, GrammarCompiler
 from wisp_runtime.engine.constrained.masks import TokenMask, rows_of, start
 from wisp_runtime.engine.loop import run
@@ -204,24 +203,6 @@ def test_a_stop_token_may_come_wherever_the_grammar_may_end():
         assert tokens["a"][-1] == 7
         text = text_of(tokens["a"][:-1])
         assert COMPLETE[LIST].fullmatch(text), text
-
-
-def test_a_grammar_begins_after_its_marker():
-    inner = ToyRule("thirds")
-    rule = After((4, 5), inner, end_ids=(EOS,))
-    mask = TokenMask(rule, {EOS}, VOCAB)
-    for token in (5, 4, 4):
-        assert allowed(mask) == set(range(VOCAB)) - {EOS}
-        mask.advance(token)
-    mask.advance(5)
-    assert allowed(mask) == {token for token in range(VOCAB) if token % 3}
-    mask.advance(1)
-    assert inner.generated == [1]
-
-
-def allowed(mask):
-    row = rows_of([mask])[0]
-    return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), count=VOCAB, bitorder="little")).tolist())
 
 
 def test_masks_that_are_computed_ahead_equal_those_computed_on_demand():
