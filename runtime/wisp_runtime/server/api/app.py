@@ -22,6 +22,7 @@ from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.dialects import dialect_of, error_response
 from wisp_runtime.server.api.embeddings import embeddings
 from wisp_runtime.server.api.errors import ApiError, internal_error
+from wisp_runtime.server.api.responses import endpoints as responses
 from wisp_runtime.server.api.tokenization import detokenize, tokenize
 from wisp_runtime.server.http.health import health_endpoints
 from wisp_runtime.server.http.request_id import id_of, with_request_id
@@ -40,7 +41,7 @@ ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
     "/detokenize": detokenize,
 }
 """Paths that take ``POST``. Those outside ``/v1`` are as other servers have them."""
-PATHS = (*ENDPOINTS, "/v1/models")
+PATHS = (*ENDPOINTS, responses.PATH, "/v1/models")
 OPENAPI = "/openapi.json"
 CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -86,6 +87,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
     app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
     for path, respond in ENDPOINTS.items():
         app.add_route(path, partial(respond, service), methods=["POST"])
+    for path, method, endpoint in responses.ResponsesApi(service).routes():
+        app.add_route(path, endpoint, methods=[method])
 
 
 async def _openapi(service: Service, _: Request) -> Response:
@@ -195,4 +198,6 @@ def _is_api(path: str) -> bool:
 
 def _known_path(path: str) -> str:
     """Return a path that is ours, or ``other``: clients must not make up label values."""
+    if path.startswith(f"{responses.PATH}/"):
+        return f"{responses.PATH}/ID"
     return path if path in PATHS else "other"

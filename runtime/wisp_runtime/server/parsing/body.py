@@ -62,6 +62,15 @@ def parse_body(data: bytes, model: type[AnyModel]) -> AnyModel:
     value = parse_json(data)
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_request")
+    return checked(value, model)
+
+
+def checked(value: dict[str, Any], model: type[AnyModel]) -> AnyModel:
+    """Return the fields of a body as ``model``.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -1,0 +1,53 @@
+"""Items on their way into the store and out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter
+
+from wisp_runtime.server.api.errors import bad_request
+from wisp_runtime.server.api.logprobs import to_json
+from wisp_runtime.server.api.responses.store import ResponseStore, StoredItem, Turn
+from wisp_runtime.server.parsing.responses.items import ContentItem, InputItem, ItemReference
+
+_ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
+
+
+def parsed_items(texts: Sequence[str]) -> list[ContentItem]:
+    """Return items of the store as a request would bring them."""
+    items = _ITEMS.validate_python([json.loads(text) for text in texts])
+    return [item for item in items if not isinstance(item, ItemReference)]
+
+
+def input_turn(given: Sequence[ContentItem]) -> Turn:
+    """Return the items of a request as the store keeps them."""
+    return Turn(tuple(map(_stored, given)))
+
+
+def resolved(given: Sequence[InputItem], store: ResponseStore, account: str) -> list[ContentItem]:
+    """Return the items of a request with each reference replaced by what it refers to.
+
+    Raises:
+        ApiError: 400; the store has no such item of this account.
+    """
+    items: list[ContentItem] = []
+    for index, item in enumerate(given):
+        if not isinstance(item, ItemReference):
+            items.append(item)
+            continue
+        kept = store.item(item.id, account)
+        if kept is None:
+            raise bad_request(
+                f"Item {item.id[:80]!r} is not stored here (any more). Send the item itself.",
+                f"input.{index}.id",
+                "item_not_found",
+            )
+        items += parsed_items([kept[1]])
+    return items
+
+
+def _stored(item: ContentItem) -> StoredItem:
+    fields = item.to_dict()
+    return fields["id"], to_json(fields)

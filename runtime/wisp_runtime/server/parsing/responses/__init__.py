@@ -1,0 +1,1 @@
+"""The body of ``/v1/responses``: its fields, items and tools."""
