@@ -40,7 +40,7 @@ class RequestBody:
 
     @property
     def sequences(self) -> int:
-        """Number of answers that a pod generates for it: ``n`` times the prompts."""
+        """Number of answers that a pod computes for it: ``n`` times the prompts, or the texts of a list."""
         count = self._value("n")
         choices = int(count) if count.isdigit() and len(count) <= 4 else 1
         return max(choices, 1) * self._prompts()
@@ -92,9 +92,17 @@ class RequestBody:
         return self.raw[field.start : field.end] if field is not None else b""
 
     def _prompts(self) -> int:
-        field = self.fields.get("prompt")
+        ranked = ("documents", "items") if {"query", "queries"} & self.fields.keys() else ()
+        return max(self._listed(name) for name in ("prompt", "input", "text_2", *ranked))
+
+    def _listed(self, name: str) -> int:
+        """Return the texts, or lists of token ids, in a list; 1 for a text, and for a list of messages."""
+        field = self.fields.get(name)
         if field is None or self.raw[field.start] != _OPENING_LIST:
             return 1
+        beginning = self.raw[field.start + 1 : min(field.end, field.start + PREFIX_BYTES)]
+        if beginning.lstrip().startswith(b"{"):
+            return max(field.containers - 1, 1) if name == "documents" else 1
         return max(field.containers - 1 + field.strings, 1)
 
     def _compact(self, field: Field) -> bytes:

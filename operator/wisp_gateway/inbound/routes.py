@@ -17,7 +17,16 @@ GENERATE = {
     "messages": "POST",
     "messages/count_tokens": "POST",
     "responses": "POST",
+    **dict.fromkeys(("embeddings", "score", "rerank", "tokenize", "detokenize"), "POST"),
 }
+AS_ELSEWHERE = {
+    "/score": "/v1/score",
+    "/rerank": "/v1/rerank",
+    "/v2/rerank": "/v2/rerank",
+    "/tokenize": "/v1/tokenize",
+    "/detokenize": "/v1/detokenize",
+}
+"""Paths as other servers have them, and those at the pod; the model is in the body."""
 STORED = re.compile(r"responses/(?P<id>[A-Za-z0-9_-]{1,128})(?P<part>|/cancel|/input_items)")
 STORED_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 OWN = ("/livez", "/readyz", "/metrics", "/state")
@@ -53,6 +62,8 @@ def find(method: str, path: str, *, is_metrics_port: bool = False) -> Route:
         raise NotFound(f"No such path on the port of the metrics: {method} {path[:200]}.")
     if path in OWN:
         return _checked(method, ("GET",), path, Route(path[1:]))
+    if path in AS_ELSEWHERE:
+        return _checked(method, ("POST",), path, Route("generate", AS_ELSEWHERE[path]))
     model, rest = _split(path)
     if rest in GENERATE:
         return _checked(method, (GENERATE[rest],), path, Route("generate", f"/v1/{rest}", model))
@@ -87,5 +98,6 @@ def _checked(method: str, allowed: tuple[str, ...], path: str, route: Route) -> 
 def _no_such_path(method: str, path: str) -> NotFound:
     return NotFound(
         f"No such path: {method} {path[:200]}. This gateway serves /v1/chat/completions, /v1/completions, "
-        "/v1/responses, /v1/messages and /v1/models, also under /openai and /<namespace>/<name>."
+        "/v1/responses, /v1/messages, /v1/embeddings, /v1/score, /v1/rerank, /v1/tokenize, /v1/detokenize "
+        "and /v1/models, also under /openai and /<namespace>/<name>."
     )

@@ -49,6 +49,14 @@ def test_a_body_that_has_the_pods_name_is_not_touched():
         ({"n": -5}, 1),
         ({"n": 10**30}, 1),  # the pod refuses it
         ({"n": "7"}, 1),
+        ({"input": ["a", "b", [1, 2]]}, 3),
+        ({"input": [1, 2, 3]}, 1),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}] * 3}, 1),  # Responses
+        ({"query": "a", "documents": ["a", "b", "c"]}, 3),
+        ({"query": "a", "documents": [{"text": "a"}, {"text": "b"}]}, 2),
+        ({"messages": [], "documents": [{"text": "a"}, {"text": "b"}]}, 1),  # a chat template's
+        ({"queries": "a", "items": ["a", "b"]}, 2),
+        ({"text_1": "a", "text_2": ["a", "b"]}, 2),
     ],
 )
 def test_sequences_are_choices_times_prompts(fields, sequences):

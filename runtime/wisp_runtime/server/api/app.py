@@ -23,6 +23,7 @@ from wisp_runtime.server.api.dialects import dialect_of, error_response
 from wisp_runtime.server.api.embeddings import embeddings
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.responses import endpoints as responses
+from wisp_runtime.server.api.scores import rerank, score
 from wisp_runtime.server.api.tokenization import detokenize, tokenize
 from wisp_runtime.server.http.health import health_endpoints
 from wisp_runtime.server.http.request_id import id_of, with_request_id
@@ -35,6 +36,11 @@ ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
     "/v1/embeddings": embeddings,
+    "/v1/score": score,
+    "/score": score,
+    "/v1/rerank": rerank,
+    "/rerank": rerank,
+    "/v2/rerank": rerank,
     "/v1/tokenize": tokenize,
     "/v1/detokenize": detokenize,
     "/tokenize": tokenize,

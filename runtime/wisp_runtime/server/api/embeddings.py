@@ -22,6 +22,7 @@ from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest
 from wisp_runtime.server.parsing.sampling import priority_of
 from wisp_runtime.server.pooling.prompts import PromptEncoder
 from wisp_runtime.server.pooling.runs import pool
+from wisp_runtime.server.pooling.settings import require_embeddings
 from wisp_runtime.server.pooling.vector import as_json, vector_of
 from wisp_runtime.server.service import Service
 
@@ -60,8 +61,7 @@ async def encode_inputs(service: Service, request: EmbeddingRequest) -> list[tup
 
 
 def _check(service: Service, request: EmbeddingRequest) -> None:
-    if reason := service.pooling.refusal:
-        raise bad_request(f"The model gives no embeddings: {reason}.", "model", "unsupported_model")
+    require_embeddings(service.pooling)
     hidden = service.info.hidden_size
     if (request.dimensions or 0) > hidden:
         raise bad_request(

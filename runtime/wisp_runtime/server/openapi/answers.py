@@ -229,3 +229,45 @@ class Embeddings(Answer):
     data: list[Embedding]
     model: str
     usage: PromptUsage
+
+
+class Score(Answer):
+    """Score of a pair of texts."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Answer):
+    """Scores of all pairs, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: PromptUsage
+
+
+class RankedText(Answer):
+    """Text of a document."""
+
+    text: str
+
+
+class RankedDocument(Answer):
+    """Place of a document in the request, its score and, if wanted, its text."""
+
+    index: int
+    relevance_score: float
+    document: RankedText | None = None
+
+
+class Ranking(Answer):
+    """Documents, the best first."""
+
+    id: str
+    model: str
+    usage: PromptUsage
+    results: list[RankedDocument]

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from wisp_runtime.server.openapi import answers
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.completion_request import CompletionRequest
-from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest
+from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from wisp_runtime.server.parsing.token_requests import DetokenizeRequest, TokenizeRequest
 
 
@@ -56,6 +56,16 @@ OPERATIONS = (
         "post", "/v1/completions", "Continue texts.", answers.Completion, CompletionRequest, streams=True
     ),
     Operation("post", "/v1/embeddings", "Return vectors of texts.", answers.Embeddings, EmbeddingRequest),
+    *(
+        Operation("post", path, "Score pairs of texts.", answers.Scores, ScoreRequest)
+        for path in ("/v1/score", "/score")
+    ),
+    *(
+        Operation(
+            "post", path, "Put documents in the order of their relevance.", answers.Ranking, RerankRequest
+        )
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
     *(
         Operation(
             "post",

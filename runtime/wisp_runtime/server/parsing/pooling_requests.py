@@ -92,9 +92,14 @@ class ScoreRequest(PooledRequest):
             )
         return self
 
+    def names(self) -> tuple[str, str]:
+        """Return the fields of both sides."""
+        first, second = (name for name in SCORED if getattr(self, name) is not None)
+        return first, second
+
     def sides(self) -> tuple[list[str], list[str]]:
         """Return the texts of both sides; the first has one, or as many as the second."""
-        first, second = (value for name in SCORED if (value := getattr(self, name)) is not None)
+        first, second = (getattr(self, name) for name in self.names())
         return [first] if isinstance(first, str) else first, [second] if isinstance(second, str) else second
 
 
@@ -124,6 +129,10 @@ class RerankRequest(PooledRequest):
         if isinstance(value, list) and len(value) > MAX_DOCUMENTS:
             raise ValueError(f"'documents' has {len(value)}; at most {MAX_DOCUMENTS} are allowed.")
         return value
+
+    def names(self) -> tuple[str, str]:
+        """Return the fields of the query and of the documents."""
+        return "query", "documents"
 
     def texts(self) -> list[str]:
         """Return the texts of the documents."""

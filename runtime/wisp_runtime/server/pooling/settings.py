@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from wisp_runtime.convert.tokenizer_files import SETTINGS, TokenizerFiles
 from wisp_runtime.errors import TokenizerUnreadable
+from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
@@ -48,6 +49,16 @@ class PoolingSettings:
     end_token: int | None = None
     verdicts: tuple[int, int] | None = None
     refusal: str = ""
+
+
+def require_embeddings(settings: PoolingSettings) -> None:
+    """Check that the model gives embeddings.
+
+    Raises:
+        ApiError: 400; its checkpoint asks for what is not computed here.
+    """
+    if settings.refusal:
+        raise bad_request(f"The model gives no embeddings: {settings.refusal}.", "model", "unsupported_model")
 
 
 def read_pooling(path: Path, names: Sequence[str], tokenizer: ModelTokenizer) -> PoolingSettings:

@@ -57,6 +57,8 @@ def test_operations_have_names_of_their_own(document):
         ("/v1/completions", TEXT | {"prompt": [[1, 2], "a"], "logprobs": 1, "echo": False}),
         ("/v1/embeddings", {"model": "tiny", "input": ["a", [1, 2]]}),
         ("/v1/embeddings", {"model": "tiny", "input": "a", "encoding_format": "base64", "dimensions": 2}),
+        ("/v1/score", {"model": "tiny", "text_1": "a", "text_2": ["a", "b"]}),
+        ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["a", {"text": "b"}], "top_n": 1}),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}),
         ("/tokenize", {"content": "é", "with_pieces": True}),
         ("/detokenize", {"tokens": [104, 105]}),
@@ -83,6 +85,7 @@ def test_a_request_it_allows_is_answered_as_it_says(api, document, path, body):
         ("/v1/completions", TEXT | {"model": "another"}),
         ("/detokenize", {"tokens": "a"}),
         ("/v1/embeddings", {"model": "tiny", "input": ""}),
+        ("/v1/rerank", {"model": "tiny", "query": "a", "documents": []}),
         ("/v1/embeddings", {"model": "tiny", "input": [["a"]]}),
     ],
 )
