@@ -23,6 +23,7 @@ from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.parsing.defaults import AnswerDefaults
 from wisp_runtime.server.parsing.reasoning import ReasoningSupport
 from wisp_runtime.server.pooling.settings import PoolingSettings
+from wisp_runtime.server.structured.checks import GrammarChecks
 from wisp_runtime.server.text.template_messages import ChatTemplate
 from wisp_runtime.server.text.template_renderer import TemplateRenderer
 from wisp_runtime.server.text.text_threads import TextThreads
@@ -82,6 +83,7 @@ class Service:
         self.is_draining = False
         self.threads = TextThreads()
         self.pooling = PoolingSettings()
+        self.grammars = GrammarChecks()
         self._text: TextCodec | None = None
         self._active = 0
         self._is_idle = asyncio.Event()
@@ -111,6 +113,7 @@ class Service:
     async def close(self) -> None:
         """End the threads and processes that work on texts."""
         self.threads.close()
+        self.grammars.close()
         if self._text is not None and self._text.templates is not None:
             await self._text.templates.close()
 

@@ -88,7 +88,6 @@ def message(**fields):
         ({"tool_choice": "required"}, "tool_choice", "there are no 'tools'"),
         ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice", "'required'"),
         ({"tools": [tool("f")], "tool_choice": tool("g")}, "tool_choice", "none of the tools: f"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
         ({"modalities": ["text", "audio"]}, "modalities", "not supported"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "shows no thinking"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),

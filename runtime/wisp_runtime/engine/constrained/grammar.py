@@ -72,8 +72,10 @@ class Grammar:
 
 
 def reason(error: str) -> str:
-    """Return an error of llguidance without the parser's state."""
-    return error.partition("\n<")[0].strip()[:MAX_REASON_CHARS].rstrip(".")
+    """Return an error of llguidance in one line, without the parser's state."""
+    first, *others = error.partition("\n<")[0].strip().splitlines() or [""]
+    causes = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+    return ": ".join([first.rstrip(":"), *causes])[:MAX_REASON_CHARS].rstrip(".")
 
 
 @cache

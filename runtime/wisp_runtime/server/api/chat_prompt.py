@@ -65,13 +65,19 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     service.check_name(request.model)
     refuse_unsupported(request)
     logprobs = _alternatives(request)
+    constraint = await service.grammars.constraint_of(request)
     conversation = await encode_chat(service, request)
+    if constraint is not None and conversation.tools.callable:
+        raise unsupported(
+            "tools", "Beside a prescribed format no tool can be called: set tool_choice to none."
+        )
     info, text = service.info, service.text
     max_tokens = resolve_max_tokens(
         len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
     )
     sampling = sampling_of(request, logprobs, info, text.defaults)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
+    markup = Markup.of(text, conversation.tools, conversation.text)
     submits = submits_of(
         conversation.tokens,
         request,
@@ -80,6 +86,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
         max_tokens,
         stop_tokens,
         priority_of(headers),
+        constraint,
     )
     if conversation.tools.callable and text.tool_format is None:
         raise unsupported(
@@ -88,7 +95,6 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
             "(spec.runtime.toolParser).",
         )
     stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
-    markup = Markup.of(text, conversation.tools, conversation.text)
     markers = text.tokenizer.special_tokens_among(markup.markers)
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
     return [

@@ -40,11 +40,12 @@ async def completions(service: Service, http_request: Request) -> Response:
     request = await read_body(http_request, CompletionRequest)
     service.check_name(request.model)
     _refuse(request)
+    constraint = await service.grammars.constraint_of(request)
     tokenizer = service.text.tokenizer
     chars = sum(map(len, request.prompt))
     prompts = await service.threads.run(chars, _encode_prompts, tokenizer, request, service.info)
     echoes = await service.threads.run(chars, _echoes, tokenizer, request, prompts)
-    choices = _choices(prompts, request, service, priority_of(http_request.headers))
+    choices = _choices(prompts, request, service, priority_of(http_request.headers), constraint)
     names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     of_prompt = _choices_of_prompt(request)
     job = GenerationJob(
@@ -128,7 +129,11 @@ def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest, prompts: list
 
 
 def _choices(
-    prompts: list[list[int]], request: CompletionRequest, service: Service, priority: int
+    prompts: list[list[int]],
+    request: CompletionRequest,
+    service: Service,
+    priority: int,
+    constraint: str | None,
 ) -> list[Choice]:
     text, info = service.text, service.info
     of_prompt = _choices_of_prompt(request)
@@ -143,7 +148,9 @@ def _choices(
         left = info.max_context - len(prompt)
         requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
         max_tokens = resolve_max_tokens(len(prompt), requested, info.max_context, "prompt")
-        submits = submits_of(prompt, request, of_prompt, sampling, max_tokens, stop_tokens, priority)
+        submits = submits_of(
+            prompt, request, of_prompt, sampling, max_tokens, stop_tokens, priority, constraint
+        )
         choices += [
             Choice(submit, stops, AnswerParser(repetition=rule), shown_ids=shown_ids) for submit in submits
         ]

@@ -14,6 +14,7 @@ from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
 from wisp_runtime.server.answers.repetition import RepetitionRule
 from wisp_runtime.server.parsing.refusals import without_refused
 from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.structured.fields import StructuredFields
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -68,7 +69,7 @@ class RepetitionDetection(StrictModel):
         return RepetitionRule(max(1, self.min_pattern_size), self.max_pattern_size, self.min_count)
 
 
-class GenerationRequest(StrictModel):
+class GenerationRequest(StructuredFields):
     """Fields of both endpoints."""
 
     model: str

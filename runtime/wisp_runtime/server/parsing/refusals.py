@@ -42,7 +42,6 @@ OPENAI = {
     **_fields(_TOOLS, tools=[[]], tool_choice=["none", "auto"], parallel_tool_calls=[True, False]),
     **_fields("It is deprecated: send the functions as 'tools'.", functions=[[]]),
     **_fields("It is deprecated: use 'tools' and 'tool_choice'.", function_call=["none", "auto"]),
-    **_fields("Ask for the format in a message.", response_format={"type": "text"}),
     **_fields(_TEXT_ONLY, modalities=[["text"]], audio=[]),
     **_fields("Leave it out.", prediction=[]),
     **_fields("Ask for it in a message.", verbosity="medium"),
@@ -85,16 +84,6 @@ VLLM = {
     **_fields(_ONE_SERVER, kv_transfer_params=[{}], ec_transfer_params=[{}]),
     **_fields("Limit the answer with max_tokens.", thinking_token_budget=-1),
     **_fields("The text is returned as the model writes it.", include_reasoning=True),
-    **_fields(
-        "Ask for the format in a message.",
-        structured_outputs=[],
-        guided_json=[],
-        guided_regex=[],
-        guided_choice=[],
-        guided_grammar=[],
-        guided_decoding_backend=[],
-        guided_whitespace_pattern=[],
-    ),
 }
 SGLANG = {
     **_fields(_GRAMMARS, regex=[], ebnf=[], structural_tag=[]),

@@ -80,6 +80,7 @@ def submits_of(
     max_tokens: int,
     stop_tokens: tuple[int, ...] = (),
     priority: int = 0,
+    constraint: str | None = None,
 ) -> list[Submit]:
     """Return one message to the engine for each of the choices to ``prompt``; each has its own seed.
 
@@ -89,6 +90,7 @@ def submits_of(
     Args:
         stop_tokens: token ids that end a choice.
         priority: level of priority; lower runs first.
+        constraint: grammar of each choice; None: any text.
     """
     seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
@@ -100,6 +102,7 @@ def submits_of(
         ignore_eos=bool(request.ignore_eos),
         priority=priority,
         cache_salt=_hash(request.cache_salt) if request.cache_salt else 0,
+        constraint=constraint,
     )
     return [
         replace(

@@ -15,6 +15,7 @@ from wisp_runtime.engine.transport.messages import TokenEvent, TokenLogprobs
 from wisp_runtime.server.openapi.answers import ChatCompletion, Completion
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.completion_request import CompletionRequest
+from wisp_runtime.server.structured.fields import StructuredFields
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 BODIES = {
@@ -179,6 +180,7 @@ ACCEPTED = {
 # Fields that other tests are about: prompts, tools, the name of the model.
 THINKING = {"reasoning_effort", "thinking_token_budget", "include_reasoning", "repetition_detection"}
 ELSEWHERE = {"model", "messages", "prompt", *TOOLS, *THINKING, "add_special_tokens", "documents"}
+ELSEWHERE |= set(StructuredFields.model_fields)  # test_structured.py
 
 
 def ask(api, server, path, fields):

@@ -1,0 +1,1 @@
+"""Structured output: fields of requests, the grammars that they mean, and their checks."""

@@ -1,0 +1,121 @@
+"""Check the grammars of requests in threads, within a time, before anything is computed for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from wisp_runtime.engine.constrained.limits import MAX_GRAMMAR_BYTES, MAX_PROPERTIES, why_refused
+from wisp_runtime.server.api.errors import ApiError, bad_request, unavailable
+from wisp_runtime.server.structured.fields import StructuredFields
+from wisp_runtime.server.structured.structure import Structure, structure_of
+
+MAX_CHECK_S = 2.0
+MAX_QUEUE_S = 10.0
+CHECKED_AT_A_TIME = 2
+MAX_REMEMBERED = 256
+_FORMATS = "date-time, time, date, duration, email, hostname, ipv4, ipv6, uuid or uri"
+_REMEDIES = {
+    "Unimplemented keys": "Leave these keywords out of the schema and check them in the client",
+    "Unknown format": f"Use a pattern, or one of the formats {_FORMATS}",
+    "oneOf constraints": "Make its branches exclude each other by a required constant, or use anyOf",
+    "regex": "Correct it; there is no look-around, word boundary or back-reference",
+    "Current row has": "The schema has too many optional properties at one place: require them, or nest them",
+    "Unsatisfiable": "Correct the schema so that some answer follows it",
+}
+_SIMPLIFY = "Correct it, or make it simpler"
+
+
+class GrammarChecks:
+    """Checks of one server; texts that were sound lately are not checked again."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._turns = asyncio.Semaphore(CHECKED_AT_A_TIME)
+        self._sound: OrderedDict[str, None] = OrderedDict()
+
+    async def constraint_of(self, request: StructuredFields) -> str | None:
+        """Return the grammar that the answer to ``request`` must follow, checked; None for any text.
+
+        Raises:
+            ApiError: as of :func:`.structure.structure_of` and :meth:`check`.
+        """
+        structure = structure_of(request)
+        if structure is None:
+            return None
+        await self.check(structure)
+        return structure.grammar
+
+    async def check(self, structure: Structure) -> None:
+        """Check that an answer can follow ``structure``.
+
+        Raises:
+            ApiError: 400 with the field and the reason, or 503 where others' checks take too long.
+        """
+        text, param = structure.grammar, structure.param
+        if text in self._sound:
+            self._sound.move_to_end(text)
+            return
+        if why := _too_large(text):
+            raise refused(param, why)
+        if why := await self._checked(text, param):
+            raise refused(param, why)
+        self._sound[text] = None
+        while len(self._sound) > MAX_REMEMBERED:
+            self._sound.popitem(last=False)
+
+    def close(self) -> None:
+        """Start no further check."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _checked(self, text: str, param: str) -> str:
+        try:
+            async with asyncio.timeout(MAX_QUEUE_S):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise unavailable(
+                "Too many grammars are being checked; try again.", "grammars_busy", 1
+            ) from error
+        self._threads = self._threads or ThreadPoolExecutor(CHECKED_AT_A_TIME, "grammar-check")
+        job = asyncio.get_running_loop().run_in_executor(self._threads, why_refused, text)
+        job.add_done_callback(lambda _: self._turns.release())
+        try:
+            return await asyncio.wait_for(asyncio.shield(job), MAX_CHECK_S)
+        except TimeoutError as error:
+            raise refused(param, f"compiling it takes more than {MAX_CHECK_S:g} s") from error
+
+
+def refused(param: str, why: str) -> ApiError:
+    """Return the error of a grammar that is refused."""
+    remedy = next((remedy for start, remedy in _REMEDIES.items() if start in why), _SIMPLIFY)
+    return bad_request(
+        f"No answer can be held to {param!r}: {why.rstrip('.')}. {remedy}.", param, "invalid_grammar"
+    )
+
+
+def _too_large(text: str) -> str:
+    """Return why a grammar is too large to be compiled in time; an empty text if it is not."""
+    size = len(text.encode())
+    if size > MAX_GRAMMAR_BYTES:
+        return f"it has {size} bytes, and at most {MAX_GRAMMAR_BYTES} are compiled"
+    if (count := _properties(json.loads(text))) > MAX_PROPERTIES:
+        return f"it has {count} properties, and at most {MAX_PROPERTIES} are compiled"
+    return ""
+
+
+def _properties(value: Any) -> int:
+    """Return the number of properties that a schema defines anywhere."""
+    count, rest = 0, [value]
+    while rest:
+        inner = rest.pop()
+        if isinstance(inner, dict):
+            properties = inner.get("properties")
+            count += len(properties) if isinstance(properties, dict) else 0
+            rest += inner.values()
+        elif isinstance(inner, list):
+            rest += inner
+    return count
