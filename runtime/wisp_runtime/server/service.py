@@ -107,7 +107,7 @@ class Service:
             TokenNames(tokenizer),
             defaults,
             _tool_format(template, self.config.tool_parser),
-            ReasoningSupport.of(template, self.config.reasoning_parser),
+            ReasoningSupport.of(template, tokenizer, self.config.reasoning_parser),
         )
 
     async def close(self) -> None:

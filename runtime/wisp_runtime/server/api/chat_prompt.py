@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import Ready
@@ -97,8 +97,11 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
     markers = text.tokenizer.special_tokens_among(markup.markers)
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
+    budget = _reasoning(service, request).budget_tokens
+    rule = markup.thinking_rule(budget, has_grammar=submits[0].constraint is not None)
     return [
-        Choice(submit, stops, markup.parser(request.repetition_detection), shown_ids) for submit in submits
+        Choice(replace(submit, thinking=rule), stops, markup.parser(request.repetition_detection), shown_ids)
+        for submit in submits
     ]
 
 

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from wisp_runtime.server.answers.reasoning import AUTO, ReasoningFormat, format_of
 from wisp_runtime.server.api.errors import unsupported
+from wisp_runtime.server.text.marker_tokens import MarkerTokens, marker_tokens
 from wisp_runtime.server.text.template_messages import ChatTemplate
+from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -38,6 +40,7 @@ class ReasoningSupport:
         reads_effort: whether the template reads ``reasoning_effort``.
         reads_budget: whether it reads a budget of thinking tokens.
         history_fields: fields of former messages in which it reads thinking, besides ``reasoning_content``.
+        openings, closings: tokens of the markers.
     """
 
     format: ReasoningFormat | None = None
@@ -45,26 +48,34 @@ class ReasoningSupport:
     reads_effort: bool = False
     reads_budget: bool = False
     history_fields: tuple[str, ...] = ()
+    openings: MarkerTokens = ()
+    closings: MarkerTokens = ()
 
     @classmethod
-    def of(cls, template: ChatTemplate | None, wanted: str = AUTO) -> ReasoningSupport:
+    def of(
+        cls, template: ChatTemplate | None, tokenizer: ModelTokenizer | None = None, wanted: str = AUTO
+    ) -> ReasoningSupport:
         """Return what a template shows.
 
         Args:
             template: the model's; None for a base model.
+            tokenizer: the model's; without it the markers' tokens are not known.
             wanted: name of a format, ``auto`` or ``none``.
 
         Raises:
             ConfigError: no format has that name.
         """
+        format = format_of(template.source if template is not None else None, wanted)
         if template is None:
-            return cls(format_of(None, wanted))
+            return cls(format)
+        markers = (format.opening, format.closing) if format is not None and tokenizer is not None else ()
         return cls(
-            format_of(template.source, wanted),
+            format,
             tuple(name for name in SWITCHES if template.reads(name)),
             template.reads(EFFORT_NAME),
             template.reads(BUDGET_NAME),
             tuple(name for name in HISTORY_FIELDS if template.reads_field(name)),
+            *(marker_tokens(tokenizer, marker) for marker in markers if tokenizer is not None),
         )
 
 

@@ -6,6 +6,8 @@ import httpx
 import pytest
 from fake_engine import END, TEMPLATE, live_server, tokens_of, write_model
 
+from wisp_runtime.engine.transport.messages import ThinkingRule
+
 CHAT = "/v1/chat/completions"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 THINKS = (
@@ -14,6 +16,7 @@ THINKS = (
     "{{ message.content }}\n{% endfor %}"
     "{% if enable_thinking is false %}<think></think>{% endif %}"
 )
+CLOSED = {"chat_template_kwargs": {"enable_thinking": False}}
 LOOP = "So it is. Or not? "
 
 
@@ -85,6 +88,31 @@ def test_thinking_that_the_prompt_has_closed_is_text(api, server):
     (choice,) = answer_of(api, reasoning_effort="none")["choices"]
     assert bytes(server.engine.submitted[-1].prompt).endswith(b"hi\n<think></think>")
     assert choice["message"]["content"] == "Use <think>."
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({"thinking_token_budget": 30}, 30),
+        ({"thinking_token_budget": 0}, 0),
+        ({"reasoning_effort": "low"}, 1024),
+        ({"thinking_token_budget": 30, "n": 2}, 30),
+    ],
+)
+def test_the_engine_gets_the_budget_and_the_markers_tokens(api, server, fields, budget):
+    answer_of(api, **fields)
+    opening, closing = tuple(tokens_of("<think>")), tuple(tokens_of("</think>"))
+    rules = [submit.thinking for submit in server.engine.submitted]
+    assert rules == [ThinkingRule((opening,), (closing,), max_tokens=budget)] * fields.get("n", 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"reasoning_effort": "high"}, {"thinking_token_budget": -1}, {"thinking_token_budget": 9, **CLOSED}],
+)
+def test_thinking_without_a_budget_or_that_the_prompt_has_closed_needs_no_rule(api, server, fields):
+    answer_of(api, **fields)
+    assert server.engine.submitted[-1].thinking is None
 
 
 def test_a_loop_in_thinking_ends_the_answer_and_its_sequence(api, server):
