@@ -7,7 +7,7 @@ Bytes come from the caller's ``read(offset, length) -> bytes``, so that the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wisp_plan.checkpoint.header import LENGTH_BYTES, Header, TensorInfo, parse_header, parse_header_length
@@ -24,6 +24,8 @@ MAX_HEADERS_BYTES = 48 << 20
 """Bytes of all headers of a checkpoint; they are held in memory at a time."""
 FIRST_READ_BYTES = 256 << 10
 """Bytes of the first read, before the header's length is known: one round trip suffices for most files."""
+
+EMBEDDINGS, HEAD, PREFIX = "embed_tokens.weight", "lm_head.weight", "model."
 
 ReadBytes = Callable[[int, int], bytes]
 """``read(offset, length)``: ``length`` bytes of a file, fewer only at its end."""
@@ -54,8 +56,17 @@ class TensorIndex:
 
     @cached_property
     def by_name(self) -> dict[str, TensorInfo]:
-        """Every tensor by its name."""
-        return {tensor.name: tensor for tensor in self}
+        """Every tensor by its name, as models with a head have it.
+
+        Embedding models are often stored without their head, and without the prefix that it brings; their
+        head is the embedding table, in place of one that nobody trained.
+        """
+        tensors = {tensor.name: tensor for tensor in self}
+        if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
+            return tensors
+        names = {PREFIX + name: tensor for name, tensor in tensors.items() if name != HEAD}
+        names[HEAD] = tensors.get(HEAD, tensors[EMBEDDINGS])
+        return {name: replace(tensor, name=name) for name, tensor in names.items()}
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Defaults for absent keys are those of the ``Config`` classes of transformers 5.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -98,8 +99,9 @@ def _architecture(reader: ConfigReader) -> str:
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
         raise reader.bad("architectures", "a list such as ['LlamaForCausalLM']")
     for name in listed:
-        if name in TRANSLATORS:
-            return str(name)
+        headless = re.sub("Model$", "ForCausalLM", name)  # embedding models are stored without their head
+        if name in TRANSLATORS or headless in TRANSLATORS:
+            return str(name if name in TRANSLATORS else headless)
     raise UnknownArchitecture(
         f"config.json: architecture {shorten(', '.join(listed))} is not supported; "
         f"supported: {', '.join(TRANSLATORS)}. Choose a model of one of these.",
@@ -108,6 +110,12 @@ def _architecture(reader: ConfigReader) -> str:
 
 
 def _refuse_what_cannot_run(reader: ConfigReader) -> None:
+    if not reader.flag("is_causal", True) or reader.flag("use_bidirectional_attention", False):
+        raise ConfigInvalid(
+            "config.json: its tokens attend to those behind them (is_causal false, or "
+            "use_bidirectional_attention); only causal attention is supported. Choose a model with it.",
+            key="is_causal",
+        )
     activation = reader.text("hidden_act", "silu")
     if activation != "silu":
         raise ConfigInvalid(

@@ -196,3 +196,29 @@ def test_a_key_that_cannot_run_is_named_with_its_file(tmp_path, config_of):
 def test_a_config_file_is_parsed(tmp_path, config_of, spec_of):
     (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-0.6b")))
     assert read_config(tmp_path) == spec_of("qwen3-0.6b")
+
+
+BARE = {"embed_tokens.weight": A, "layers.0.input_layernorm.weight": B, "norm.weight": B}
+
+
+@pytest.mark.parametrize(
+    ("stored", "head"),
+    [
+        (BARE, "embed_tokens.weight"),  # Qwen3-Embedding
+        (BARE | {"lm_head.weight": A + 1}, "lm_head.weight"),
+    ],
+)
+def test_a_model_stored_without_its_head_has_the_names_of_one_with_it(tmp_path, stored, head):
+    save_file(stored, tmp_path / "model.safetensors")
+    tensors = read_directory(tmp_path)
+    assert set(tensors.by_name) == {f"model.{name}" for name in BARE} | {"lm_head.weight"}
+    assert all(tensor.name == name for name, tensor in tensors.by_name.items())
+    raw = {tensor.name: tensor for tensor in tensors}
+    assert tensors.by_name["lm_head.weight"].start == raw[head].start
+    assert tensors.elements == sum(values.size for values in stored.values())  # none counts twice
+
+
+def test_names_with_the_prefix_stay_as_they_are(tmp_path):
+    names = {f"model.{name}": values for name, values in BARE.items()}
+    save_file(names | {"embed_tokens.weight": A}, tmp_path / "model.safetensors")
+    assert set(read_directory(tmp_path).by_name) == {*names, "embed_tokens.weight"}

@@ -294,3 +294,16 @@ def test_a_config_that_is_no_object_is_refused(config):
 def test_a_config_survives_json(config_of, spec_of):
     text = json.dumps(config_of("llama-3.1-8b"))
     assert parse_config(json.loads(text)) == spec_of("llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [("qwen3-8b", "Qwen3Model"), ("mistral-7b-v0.1", "MistralModel")]
+)
+def test_an_architecture_without_its_head_is_the_same_with_it(spec_of, model, named):
+    assert spec_of(model, architectures=[named]) == spec_of(model)
+
+
+@pytest.mark.parametrize("changes", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+def test_attention_to_later_tokens_is_refused_and_never_computed_as_causal(config_of, changes):
+    with pytest.raises(ConfigInvalid, match="only causal attention"):
+        parse_config(config_of("qwen2.5-0.5b") | changes)

@@ -1,8 +1,11 @@
 """Prompts that are reduced to a vector: against float64, alone or in a batch, in chunks, with prefix hits."""
 
+import json
+
 import numpy as np
 import pytest
 from float64_llama import Float64Llama
+from safetensors.numpy import load_file, save_file
 from test_engine_model import TINY, fields_of, write_tiny
 
 from wisp_plan.memory.cache import one_pool
@@ -200,3 +203,21 @@ def test_an_abort_between_chunks_frees_the_blocks(tiny):
 def test_a_start_reports_the_kinds_and_the_size(tiny):
     assert tiny.ready.poolings == {"last", "mean", "logits"}
     assert tiny.ready.hidden_size == TINY["hidden_size"]
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_a_checkpoint_without_head_and_prefix_gives_the_same_vectors(tmp_path, ties):
+    config = QWEN3 | {"tie_word_embeddings": ties}
+    folder = write_tiny(tmp_path / "usual", config=config)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3Model"]}))
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    save_file(
+        {name.removeprefix("model."): value for name, value in tensors.items()}, bare / "model.safetensors"
+    )
+    requests = [embed(str(n), prompt, "last") for n, prompt in enumerate(prompts(3))]
+    usual, same = (run(start(place), requests) for place in (folder, bare))
+    for name, vector in usual.items():
+        np.testing.assert_allclose(same[name], vector, atol=1e-6)
