@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wisp_runtime.server.api.anthropic.paths import count_tokens, messages
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.dialects import dialect_of, error_response
@@ -41,6 +42,8 @@ ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
     "/v1/rerank": rerank,
     "/rerank": rerank,
     "/v2/rerank": rerank,
+    "/v1/messages": messages,
+    "/v1/messages/count_tokens": count_tokens,
     "/v1/tokenize": tokenize,
     "/v1/detokenize": detokenize,
     "/tokenize": tokenize,

@@ -48,7 +48,8 @@ class _Schemas:
     def of(self, type_: Any) -> dict[str, Any]:
         """Return the schema of a type; names below it are references."""
         schema = TypeAdapter(type_).json_schema(ref_template=REFERENCE)
-        self.named |= schema.pop("$defs", {})
+        for name, named in schema.pop("$defs", {}).items():
+            assert self.named.setdefault(name, named) == named, f"two models are called {name}"
         return schema
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from wisp_runtime.server.openapi import answers
+from wisp_runtime.server.openapi import answers, anthropic
+from wisp_runtime.server.parsing.anthropic.requests import CountTokensRequest, MessagesRequest
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.completion_request import CompletionRequest
 from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest, RerankRequest, ScoreRequest
@@ -56,6 +57,23 @@ OPERATIONS = (
         "post", "/v1/completions", "Continue texts.", answers.Completion, CompletionRequest, streams=True
     ),
     Operation("post", "/v1/embeddings", "Return vectors of texts.", answers.Embeddings, EmbeddingRequest),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation, by Anthropic's API.",
+        anthropic.AnthropicMessage,
+        MessagesRequest,
+        streams=True,
+        error=anthropic.AnthropicError,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation, by Anthropic's API.",
+        anthropic.CountedTokens,
+        CountTokensRequest,
+        error=anthropic.AnthropicError,
+    ),
     *(
         Operation("post", path, "Score pairs of texts.", answers.Scores, ScoreRequest)
         for path in ("/v1/score", "/score")

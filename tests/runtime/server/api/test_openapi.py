@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from wisp_runtime.server.api.app import ENDPOINTS
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+MESSAGE = CHAT | {"max_tokens": 9}
 TEXT = {"model": "tiny", "prompt": "a"}
 
 
@@ -59,6 +60,12 @@ def test_operations_have_names_of_their_own(document):
         ("/v1/embeddings", {"model": "tiny", "input": "a", "encoding_format": "base64", "dimensions": 2}),
         ("/v1/score", {"model": "tiny", "text_1": "a", "text_2": ["a", "b"]}),
         ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["a", {"text": "b"}], "top_n": 1}),
+        ("/v1/messages", MESSAGE),
+        (
+            "/v1/messages",
+            MESSAGE | {"diagnostics": {"previous_message_id": "msg_1"}, "stop_sequences": ["o"]},
+        ),
+        ("/v1/messages/count_tokens", CHAT),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}),
         ("/tokenize", {"content": "é", "with_pieces": True}),
         ("/detokenize", {"tokens": [104, 105]}),
@@ -84,6 +91,10 @@ def test_a_request_it_allows_is_answered_as_it_says(api, document, path, body):
         ("/v1/completions", TEXT | {"prompt": [["a"]]}),
         ("/v1/completions", TEXT | {"model": "another"}),
         ("/detokenize", {"tokens": "a"}),
+        ("/v1/messages", CHAT),
+        ("/v1/messages", MESSAGE | {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+        ("/v1/messages", MESSAGE | {"model": "another"}),
+        ("/v1/messages/count_tokens", MESSAGE),
         ("/v1/embeddings", {"model": "tiny", "input": ""}),
         ("/v1/rerank", {"model": "tiny", "query": "a", "documents": []}),
         ("/v1/embeddings", {"model": "tiny", "input": [["a"]]}),

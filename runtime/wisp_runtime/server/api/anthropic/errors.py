@@ -21,6 +21,8 @@ def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
     """Return ``{"type": "error", "error": {type, message}, "request_id"}``; the message names the field."""
     fallback = "api_error" if error.status >= 500 else "invalid_request_error"
     message = error.message
+    if error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # agents shorten the conversation when they read it
     if error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     return {
