@@ -20,7 +20,8 @@ from wisp_gateway.errors import (
     Unauthorized,
 )
 from wisp_gateway.inbound.auth import Keyring, ModelKeys
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
 

@@ -12,7 +12,7 @@ from typing import Any
 from wisp_gateway.access import Access
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
-from wisp_gateway.inbound import request_body, routes
+from wisp_gateway.inbound import prompt_text, request_body, routes
 from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
@@ -20,7 +20,7 @@ from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.inbound.dialect import Dialect
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting import introspection
-from wisp_gateway.routing.load_balancer import prefix_key
+from wisp_gateway.routing.prompt import Prompt, prompt_of, session_of
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
 from wisp_gateway.upstream.proxy import Proxy, Request
@@ -137,17 +137,19 @@ class App:
         client.charge_model()
         state.arrive()
         self._metrics.received.add(len(body.raw), state.model.key)
+        bound_to = tag_of(body.previous_response_id) if client.dialect is Dialect.RESPONSES else None
+        is_routed_by_prompt = route.path in routes.CACHED and state.wants_prompts and bound_to is None
         request = Request(
             path=route.path,
             headers=client.headers_with_id(),
             body=body.addressable(),
-            key=prefix_key(body.prompt_prefix()) if state.model.routing == "PrefixAware" else None,
+            prompt=_prompt(client, body, account) if is_routed_by_prompt else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,
             priority=grant.priority,
             account=account,
             sequences=body.sequences,
-            bound_to=tag_of(body.previous_response_id) if client.dialect is Dialect.RESPONSES else None,
+            bound_to=bound_to,
             find_again=lambda: self._access.model(token, grant.state.model.key, None).state,
         )
         del body  # not held beside the one that is sent
@@ -236,6 +238,16 @@ class App:
             time.monotonic() - client.entered_s,
             client.request_id,
         )
+
+
+def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:
+    """Return what decides the pod of a request; None: it has no prompt."""
+    text = prompt_text.prompt_text(body)
+    if text is None:
+        return None
+    named = prompt_text.session_name(client.header, body)
+    session = session_of(account, named) if named else None
+    return prompt_of(text.parts, prefix=text.prefix, salt=text.salt, session=session)
 
 
 def _token(client: Client) -> str:

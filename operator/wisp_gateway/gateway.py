@@ -15,6 +15,7 @@ from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import DemandReporter
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.upstream.capacity_reader import CapacityReader
 from wisp_gateway.upstream.pool import Pool
 from wisp_gateway.upstream.proxy import Proxy
 from wisp_gateway.upstream.readiness_prober import ReadinessProber
@@ -45,6 +46,7 @@ class Gateway:
         self._pool = Pool(connect_timeout_s=config.connect_timeout_s)
         self._prober = ReadinessProber(self._pool)
         self._tokens = Tokens(config.pod_token_keys)
+        self._capacities = CapacityReader(self._pool, self._tokens)
         self._demand: DemandReporter | None = None
         if config.demand_url is not None:
             self._demand = DemandReporter(
@@ -73,6 +75,7 @@ class Gateway:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             self._prober.close()
+            self._capacities.close()
             self._pool.close()
             for listening in self._sockets:
                 listening.close()
@@ -106,6 +109,7 @@ class Gateway:
         while True:
             for state in self.registry.states():
                 state.sample()
+                self._capacities.read(state)
             self._pool.close_stalled(1.0, self.config.idle_timeout_s)
             await asyncio.sleep(1.0)
 

@@ -115,6 +115,18 @@ class Metrics:
         self.received = Family("wisp_gateway_received_bytes_total", "Bytes of request bodies.", "model")
         self.sent = Family("wisp_gateway_sent_bytes_total", "Bytes of answers from pods.", "model")
         self.tokens = Family("wisp_gateway_tokens_total", "Streamed events and counted tokens.", "model")
+        self.routed = Family(
+            "wisp_gateway_routed_total",
+            "Requests of models with several pods, by their reason.",
+            "model",
+            "by",
+        )
+        self.prompts = Family("wisp_gateway_prompt_bytes_total", "Bytes of the prompts of these.", "model")
+        self.matched = Family(
+            "wisp_gateway_prompt_matched_bytes_total",
+            "Bytes that the pod had cached, by the record.",
+            "model",
+        )
 
     def keep_only(self, models: set[str]) -> None:
         """Drop the series of all other models, which were deleted."""

@@ -48,6 +48,8 @@ class FakePod:
         self.handler = handler
         self.host = host
         self.is_ready = True
+        self.state: dict[str, Any] = {}
+        self.states_read = 0
         self.seen: list[Seen] = []
         self.port = port
         self.connections = 0
@@ -86,6 +88,10 @@ class FakePod:
                 seen = Seen(head, await reader.readexactly(length))
                 if seen.path == "/readyz":
                     writer.write(answer(200 if self.is_ready else 503, b"{}"))
+                    continue
+                if seen.path == "/state":
+                    self.states_read += 1
+                    writer.write(answer(200, json.dumps(self.state).encode()))
                     continue
                 self.seen.append(seen)
                 await self.handler(self, seen, writer)

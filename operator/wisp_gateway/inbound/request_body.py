@@ -8,7 +8,6 @@ Every other field, and what a long body holds, is validated by the pod.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,10 @@ from wisp_http.json_scan import Field, JsonLimits, JsonRefused, JsonScan
 # Parsing this much takes 10 ms at worst.
 MAX_PARSED_BYTES = 32 * 1024
 MAX_NAME_BYTES = 1024
-PREFIX_BYTES = 1024
 # A pod's limits may be lower. Token ids are values: a prompt of a million is scanned in some 10 ms.
 LIMITS = JsonLimits(max_values=1 << 20)
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s"{}\[\],:]++', re.DOTALL)
+# Of a list, to see what it has: messages, or texts.
+LIST_START_BYTES = 1024
 _OPENING_LIST = ord("[")
 
 
@@ -36,12 +35,12 @@ class RequestBody:
     @property
     def is_stream(self) -> bool:
         """True if the client asked for server-sent events."""
-        return self._value("stream") == b"true"
+        return self.value("stream") == b"true"
 
     @property
     def sequences(self) -> int:
         """Number of answers that a pod computes for it: ``n`` times the prompts, or the texts of a list."""
-        count = self._value("n")
+        count = self.value("n")
         choices = int(count) if count.isdigit() and len(count) <= 4 else 1
         return max(choices, 1) * self._prompts()
 
@@ -51,10 +50,10 @@ class RequestBody:
         Raises:
             BadRequest: neither body nor path names a model, or it is not a string.
         """
-        value = self._value("model")
+        value = self.value("model")
         if value in (b"", b"null") and is_named_by_path:
             return None
-        name = _text(value)
+        name = string_of(value)
         if not name:
             raise BadRequest(
                 "'model' must name a model: NAME or NAMESPACE/NAME. See GET /v1/models.", param="model"
@@ -64,7 +63,7 @@ class RequestBody:
     @property
     def previous_response_id(self) -> str:
         """Id of the stored response that it continues; empty: none."""
-        return _text(self._value("previous_response_id"))
+        return string_of(self.value("previous_response_id"))
 
     def addressable(self) -> AddressableBody:
         """Return the body as one whose ``model`` can be changed."""
@@ -76,18 +75,8 @@ class RequestBody:
         raw = self.raw[:start] + label + comma + self.raw[start:]
         return AddressableBody(raw, start + len(label), start + len(label))
 
-    def prompt_prefix(self) -> bytes:
-        """Return the first bytes of tools, then of messages or prompt; empty if there is no prompt.
-
-        White space between values counts for nothing, since clients differ in it.
-        """
-        prompt = self.fields.get("messages") or self.fields.get("prompt")
-        if prompt is None:
-            return b""
-        tools = self.fields.get("tools")
-        return (self._compact(tools) if tools is not None else b"") + self._compact(prompt)
-
-    def _value(self, name: str) -> bytes:
+    def value(self, name: str) -> bytes:
+        """Return the JSON of a top-level field; empty if it is absent."""
         field = self.fields.get(name)
         return self.raw[field.start : field.end] if field is not None else b""
 
@@ -100,14 +89,10 @@ class RequestBody:
         field = self.fields.get(name)
         if field is None or self.raw[field.start] != _OPENING_LIST:
             return 1
-        beginning = self.raw[field.start + 1 : min(field.end, field.start + PREFIX_BYTES)]
+        beginning = self.raw[field.start + 1 : min(field.end, field.start + LIST_START_BYTES)]
         if beginning.lstrip().startswith(b"{"):
             return max(field.containers - 1, 1) if name == "documents" else 1
         return max(field.containers - 1 + field.strings, 1)
-
-    def _compact(self, field: Field) -> bytes:
-        part = self.raw[field.start : min(field.end, field.start + 4 * PREFIX_BYTES)]
-        return b"".join(_TOKEN.findall(part))[:PREFIX_BYTES]
 
 
 class AddressableBody:
@@ -124,7 +109,7 @@ class AddressableBody:
 
     def named(self, name: str) -> bytes:
         """Return the body with ``model`` as a pod knows it; the same bytes if it already is."""
-        if _text(self.raw[self._start : self._end]) != name:
+        if string_of(self.raw[self._start : self._end]) != name:
             value = json.dumps(name).encode()
             self.raw = self.raw[: self._start] + value + self.raw[self._end :]
             self._end = self._start + len(value)
@@ -223,7 +208,7 @@ def _not_json(error: JsonRefused) -> NotJson:
     return NotJson(f"The body is not a JSON object that is served here: {error}.")
 
 
-def _text(value: bytes) -> str:
+def string_of(value: bytes) -> str:
     """Decode a JSON string; empty if it is none, or too long for a name."""
     if not value.startswith(b'"') or len(value) > MAX_NAME_BYTES:
         return ""

@@ -27,6 +27,8 @@ AS_ELSEWHERE = {
     "/detokenize": "/v1/detokenize",
 }
 """Paths as other servers have them, and those at the pod; the model is in the body."""
+# Where a pod keeps what it computed of the prompt.
+CACHED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 STORED = re.compile(r"responses/(?P<id>[A-Za-z0-9_-]{1,128})(?P<part>|/cancel|/input_items)")
 STORED_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 OWN = ("/livez", "/readyz", "/metrics", "/state")

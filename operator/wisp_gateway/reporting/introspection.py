@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
 from wisp_gateway.routing.registry import ModelRegistry
 
 

@@ -1,80 +1,27 @@
-"""Per-model routing state: endpoints, request queue, counters.
-
-A pod's readiness is the snapshot's, unless the gateway's own observation is newer: a pod that just died gets
-no request before its ``/readyz`` answers, and one that answers gets requests before the snapshot reports it
-ready.
-"""
+"""Per-model routing state: endpoints, request queue, counters."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
-from wisp_gateway.discovery.snapshot import Endpoint, Model
+from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.load_balancer import EndpointLoad, select_endpoint, slots_of
+from wisp_gateway.routing.load_balancer import (
+    EndpointLoad,
+    home_endpoint,
+    select_endpoint,
+    slots_of,
+)
+from wisp_gateway.routing.pod import Pod
+from wisp_gateway.routing.prompt import Prompt
 from wisp_gateway.routing.request_queue import QueuedRequest, RequestQueue, retry_after
 from wisp_gateway.routing.response_ids import pod_tag
 
 RATE_WINDOW_S = 5
 # Weight of one finished request in the moving average of durations.
 _MEAN_WEIGHT = 0.2
-
-
-class Pod:
-    """One endpoint, its running requests and its observed readiness; ``tag``: its key in ids of responses."""
-
-    def __init__(self, endpoint: Endpoint, tag: str) -> None:
-        self.endpoint = endpoint
-        self.tag = tag
-        self.running = 0
-        self.slots_used = 0
-        self.sequences = 0
-        self.observed_ready: bool | None = None  # None: as in the snapshot
-        self._unknown_names: set[str] = set()
-        self._paused_until_s = 0.0
-
-    @property
-    def is_ready(self) -> bool:
-        """True if it takes requests, now or after a pause."""
-        if self.endpoint.draining:
-            return False
-        return self.endpoint.ready if self.observed_ready is None else self.observed_ready
-
-    def replace(self, endpoint: Endpoint) -> None:
-        """Update from a snapshot; a changed address or readiness outdates what was observed."""
-        old, self.endpoint = self.endpoint, endpoint
-        if (old.address, old.ready) != (endpoint.address, endpoint.ready):
-            self.observed_ready = None
-            self.forget_names()
-
-    def pause(self, duration_s: float) -> None:
-        """Give it no request for a while, though it answers probes."""
-        self._paused_until_s = time.monotonic() + duration_s
-
-    @property
-    def is_paused(self) -> bool:
-        """True while it gets no request for a time, and no probe."""
-        return time.monotonic() < self._paused_until_s
-
-    def names_of(self, model: Model) -> list[str]:
-        """Return the names by which to ask this pod: ``metadata.name`` first, which never changes.
-
-        A runtime of an earlier release knows its served name alone, which may be the one before a change:
-        the operator lists it among the model's names until no pod has it.
-        """
-        names = dict.fromkeys((model.name, model.served_name, *sorted(model.names)))
-        return [name for name in names if name not in self._unknown_names] or list(names)
-
-    def record_unknown(self, name: str) -> None:
-        """Record that the pod answered that it does not know a name."""
-        self._unknown_names.add(name)
-
-    def forget_names(self) -> None:
-        """Forget what the pod does not know: its address may be another's now."""
-        self._unknown_names.clear()
 
 
 class ModelState:
@@ -128,6 +75,11 @@ class ModelState:
             return retry_after(expected_s=self._mean_run_s)
         elapsed_s = 0.0 if self._wake_began_s is None else self._clock() - self._wake_began_s
         return retry_after(expected_s=self.last_cold_start_s, elapsed_s=elapsed_s)
+
+    @property
+    def wants_prompts(self) -> bool:
+        """True if requests are routed by their prompts: the policy says so, and there is a choice."""
+        return self.model.routing == "PrefixAware" and len(self.pods) > 1
 
     @property
     def tokens_per_second(self) -> float:
@@ -193,7 +145,7 @@ class ModelState:
             self.last_cold_start_s = self._clock() - self._wake_began_s
             self._metrics.cold_start.observe(self.last_cold_start_s, self.model.key)
             self._wake_began_s = None
-        self.queue.dispatch(self._select_endpoint)
+        self.queue.dispatch(self._select_endpoint, self._preferred_endpoint)
         self.queue.revalidate(self.model, self.model.key, ready=self.ready, retry_after_s=self.retry_after_s)
 
     def close(self, refusal: GatewayError) -> None:
@@ -209,6 +161,23 @@ class ModelState:
             why: the reason that no pod came, if known.
         """
         self.queue.expire(max(self._clock(), deadline_s), self.model.key, self.retry_after_s, why)
+
+    def assign(self, pod: Pod, prompt: Prompt) -> int:
+        """Record that ``pod`` is sent a prompt; return the bytes of it that the pod has to compute."""
+        record, by = pod.record, "load"
+        matched_bytes = record.matched_bytes(prompt.chain)
+        if matched_bytes:
+            by = "prefix"
+        record.add(prompt.chain)
+        if prompt.session is not None:
+            by = "session" if record.has_session(prompt.session) else by
+            for other in self.pods.values():
+                other.record.drop_session(prompt.session)
+            record.add_session(prompt.session)
+        self._metrics.routed.add(1, self.model.key, by)
+        self._metrics.prompts.add(prompt.size_bytes, self.model.key)
+        self._metrics.matched.add(matched_bytes, self.model.key)
+        return prompt.size_bytes - matched_bytes
 
     def acquire(self, pod: Pod, sequences: int) -> int:
         """Count a request that begins at ``pod``; return its number of slots there."""
@@ -232,15 +201,32 @@ class ModelState:
 
     def _select_endpoint(self, request: QueuedRequest) -> str | None:
         """Return the pod for a request; None: it waits. One that continues a response waits for its pod."""
-        limit = self.model.target_concurrency
-        bound = self.pod_of_tag(request.bound_to) if request.bound_to is not None else None
-        if bound is not None and not bound.endpoint.draining:
-            is_free = bound.is_ready and not bound.is_paused and bound.slots_used < limit
+        bound = self._bound_pod(request)
+        if bound is not None:
+            is_free = (
+                bound.is_ready and not bound.is_paused and bound.slots_used < self.model.target_concurrency
+            )
             return bound.endpoint.id if is_free else None
-        loads = [
-            EndpointLoad(id, pod.slots_used, limit, pod.sequences)
-            for id, pod in self.pods.items()
-            if pod.is_ready and not pod.is_paused
-        ]
-        key = request.key if self.model.routing == "PrefixAware" else None
-        return select_endpoint(loads, key=key, round_robin_index=self._round_robin_index)
+        prompt = request.prompt if self.wants_prompts else None
+        key = prompt.rendezvous_key if prompt is not None else None
+        return select_endpoint(self._loads(prompt), key=key, round_robin_index=self._round_robin_index)
+
+    def _preferred_endpoint(self, request: QueuedRequest) -> str | None:
+        """Return a free pod for a queued request: of one that has a home only that; None: it is full."""
+        if request.home is None:
+            prompt = request.prompt if self.wants_prompts else None
+            home = home_endpoint(self._loads(prompt)) if prompt is not None else None
+            request.home = home or ""
+        pod = self.pods.get(request.home)
+        if pod is None or not pod.is_ready or pod.is_paused:
+            return self._select_endpoint(request)
+        return request.home if pod.slots_used < self.model.target_concurrency else None
+
+    def _bound_pod(self, request: QueuedRequest) -> Pod | None:
+        bound = self.pod_of_tag(request.bound_to) if request.bound_to is not None else None
+        return bound if bound is not None and not bound.endpoint.draining else None
+
+    def _loads(self, prompt: Prompt | None) -> list[EndpointLoad]:
+        limit = self.model.target_concurrency
+        ready = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_paused]
+        return [pod.load(limit, prompt) for pod in ready]

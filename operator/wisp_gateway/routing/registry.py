@@ -14,7 +14,9 @@ from wisp_gateway.discovery.key_digests import NORMAL
 from wisp_gateway.discovery.snapshot import Endpoint, Model, Snapshot
 from wisp_gateway.errors import GatewayError, ModelNotFound
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
+from wisp_gateway.routing.prompt import Prompt
 from wisp_gateway.routing.request_queue import QueuedRequest
 from wisp_names.bare_names import BareNames, Claim
 
@@ -24,16 +26,24 @@ NO_OPERATOR = ", and no operator takes this gateway's reports, so that nothing w
 class Slot:
     """A request's slots at a pod; leaving the ``with`` block releases them."""
 
-    def __init__(self, state: ModelState, pod: Pod, sequences: int) -> None:
+    def __init__(self, state: ModelState, pod: Pod, sequences: int, prompt: Prompt | None = None) -> None:
         self.pod = pod
         self.endpoint: Endpoint = pod.endpoint
         self._state: ModelState | None = state
         self._began_s = time.monotonic()
         self._sequences = sequences
         self._slots = state.acquire(pod, sequences)
+        self._pending_bytes = state.assign(pod, prompt) if prompt is not None else 0
+        pod.pending_bytes += self._pending_bytes
+
+    def prompt_computed(self) -> None:
+        """Count the prompt as computed: the answer has begun. A second call does nothing."""
+        self.pod.pending_bytes -= self._pending_bytes
+        self._pending_bytes = 0
 
     def release(self) -> None:
         """Release the slot; a second call does nothing."""
+        self.prompt_computed()
         state, self._state = self._state, None
         if state is not None:
             state.release(self.pod, self._slots, self._sequences, time.monotonic() - self._began_s)
@@ -112,7 +122,7 @@ class ModelRegistry:
 
     def mark_unhealthy(self, state: ModelState, slot: Slot) -> None:
         """Release a slot at a pod that broke its connection; the pod gets no request until it answers."""
-        slot.pod.observed_ready = False
+        slot.pod.mark_unhealthy()
         slot.release()
         self._on_wait(state)
 
@@ -123,7 +133,7 @@ class ModelRegistry:
     async def acquire_slot(
         self,
         state: ModelState,
-        key: bytes | None,
+        prompt: Prompt | None,
         *,
         entered_s: float,
         is_retry: bool = False,
@@ -135,7 +145,7 @@ class ModelRegistry:
         """Wait for a slot at one of the model's pods.
 
         Args:
-            key: prefix key of the prompt, or None.
+            prompt: its prompt, if that decides its pod.
             entered_s: arrival time (monotonic); the request waits at most ``coldStart.maxWait`` from then on.
             is_retry: True after its pod died; it goes to the front of the queue.
             sequences: answers that the request asks for.
@@ -150,10 +160,10 @@ class ModelRegistry:
         outcome: asyncio.Future[Slot] = loop.create_future()
         wait_s = state.model.cold_start.max_wait_s - (time.monotonic() - entered_s)
         request = QueuedRequest(
-            key,
+            prompt,
             entered_s,
             time.monotonic() + wait_s,
-            lambda result: _resolve_slot(state, outcome, result, sequences),
+            lambda result: _resolve_slot(state, outcome, result, request),
             sequences,
             priority,
             account,
@@ -177,7 +187,7 @@ class ModelRegistry:
 
 
 def _resolve_slot(
-    state: ModelState, outcome: asyncio.Future[Slot], result: str | GatewayError, sequences: int
+    state: ModelState, outcome: asyncio.Future[Slot], result: str | GatewayError, request: QueuedRequest
 ) -> None:
     """Turn a queue's result into a slot, unless the client disconnected in the same tick."""
     if outcome.done():
@@ -185,7 +195,8 @@ def _resolve_slot(
     if isinstance(result, GatewayError):
         outcome.set_exception(result)
     else:
-        outcome.set_result(Slot(state, state.pods[result], sequences))
+        prompt = request.prompt if state.wants_prompts else None
+        outcome.set_result(Slot(state, state.pods[result], request.sequences, prompt))
 
 
 def _claim(model: Model) -> Claim:

@@ -11,6 +11,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import (
@@ -22,6 +23,7 @@ from wisp_gateway.errors import (
     QueueFull,
     WaitedTooLong,
 )
+from wisp_gateway.routing.prompt import Prompt
 
 # The official SDKs do not retry when Retry-After is over two minutes.
 MAX_RETRY_AFTER_S = 60
@@ -32,6 +34,9 @@ PRIORITY_DELAY_S = {"high": -30.0, "low": 30.0}
 SEQUENCE_DELAY_S = 0.25
 MAX_DELAY_S = 30.0
 MIN_KEPT_TURNS = 64
+# Requests at the front among which the next is chosen, and how often one is passed by later ones.
+MAX_LOOKED_AT = 64
+MAX_TIMES_PASSED = 32
 
 
 @dataclass(eq=False)
@@ -39,7 +44,7 @@ class QueuedRequest:
     """One request for a slot at a pod.
 
     Args:
-        key: prefix key of the prompt, or None.
+        prompt: its prompt, if that decides its pod.
         entered_s, deadline_s: times on the caller's monotonic clock.
         resolve: callback, called once with the endpoint's id or the refusal.
         sequences: answers that it asks for.
@@ -48,9 +53,11 @@ class QueuedRequest:
         is_retry: True after its pod died; then it goes before all others.
         bound_to: tag of the pod that stores the response that it continues; others pass it in the queue.
         turn_s: time at which its account's requests before it have had their turn; set by the queue.
+        home: endpoint that has its session or most of its prompt; empty: none; None: not looked up.
+        times_passed: number of later requests that went before it to their own pods; set by the queue.
     """
 
-    key: bytes | None
+    prompt: Prompt | None
     entered_s: float
     deadline_s: float
     resolve: Callable[[str | GatewayError], None]
@@ -60,6 +67,8 @@ class QueuedRequest:
     is_retry: bool = False
     bound_to: str | None = None
     turn_s: float = 0.0
+    home: str | None = None
+    times_passed: int = 0
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -121,19 +130,46 @@ class RequestQueue:
         request.is_retry = True
         self._insert(request)
 
-    def dispatch(self, select: SelectEndpoint) -> None:
-        """Resolve requests from the front, until ``select`` returns None for one that any pod may take."""
-        index = 0
-        while index < len(self._queue):
-            request = self._queue[index]
-            endpoint_id = select(request)
+    def dispatch(self, select: SelectEndpoint, prefer: SelectEndpoint | None = None) -> None:
+        """Resolve requests while an endpoint takes one.
+
+        The first goes, unless the endpoint of its prefix is full and that of a later one is not: then that
+        one passes it, as in delay scheduling (Zaharia et al., EuroSys 2010), a bounded number of times.
+
+        Args:
+            select: function that returns the endpoint for a request, None if each is full.
+            prefer: function like ``select``, but None if the endpoint with the request's prefix is full.
+        """
+        while (choice := self._choose(select, prefer)) is not None:
+            request, endpoint_id = choice
+            self._queue.remove(request)
+            request.resolve(endpoint_id)
+
+    def _choose(
+        self, select: SelectEndpoint, prefer: SelectEndpoint | None
+    ) -> tuple[QueuedRequest, str] | None:
+        """Return the next request that goes, and its endpoint; None: each waits."""
+        passed, fallback = list[QueuedRequest](), None
+        for request in islice(self._queue, MAX_LOOKED_AT):
+            endpoint_id = None
+            if request.bound_to is not None:
+                endpoint_id = select(request)
+            elif not passed:
+                fallback = select(request)
+                if fallback is None:
+                    return None  # any endpoint would do
+                endpoint_id = prefer(request) if prefer is not None else fallback
+            elif prefer is not None and request.priority == passed[0].priority:
+                endpoint_id = prefer(request)
             if endpoint_id is not None:
-                del self._queue[index]
-                request.resolve(endpoint_id)
-            elif request.bound_to is None:
-                return
-            else:
-                index += 1
+                for earlier in passed:
+                    earlier.times_passed += 1
+                return request, endpoint_id
+            if request.bound_to is None:
+                passed.append(request)
+                if request.is_retry or request.times_passed >= MAX_TIMES_PASSED:
+                    break
+        return (passed[0], fallback) if passed and fallback is not None else None
 
     def revalidate(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
         """Refuse every queued request if the model (None: deleted) is no longer expected to serve."""

@@ -12,7 +12,7 @@ from wisp_gateway.errors import EndpointLost, Headers
 from wisp_gateway.upstream.connection import Answer, Connection
 
 MAX_IDLE_CONNECTIONS = 256
-MAX_DISCARDED_BYTES = 64 * 1024
+MAX_KEPT_BYTES = 64 * 1024
 OWN_PREFIX = b"x-wisp-"
 _HOP_BY_HOP = {
     b"connection",
@@ -78,18 +78,26 @@ class Pool:
         return answer
 
     async def call(self, address: str, head: bytes, body: bytes = b"", *, timeout_s: float) -> int:
-        """Send a small request and return the status; the answer's body is read and dropped.
+        """Send a small request and return the status; as :meth:`fetch`."""
+        status, _ = await self.fetch(address, head, body, timeout_s=timeout_s)
+        return status
+
+    async def fetch(
+        self, address: str, head: bytes, body: bytes = b"", *, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Send a small request and return status and body.
 
         Raises:
-            EndpointLost: as :meth:`exchange`, or no complete answer in time.
+            EndpointLost: as :meth:`exchange`, or no complete answer in time, or one that is too long.
         """
         answer: Answer | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self.exchange(address, head, body)
-                answer.attach(_Discard(answer))
+                kept = _Kept(answer)
+                answer.attach(kept)
                 await asyncio.shield(answer.finished)
-                return answer.status
+                return answer.status, bytes(kept.body)
         except TimeoutError as error:
             raise EndpointLost(f"{address}: no answer within {timeout_s:g} s", was_sent=True) from error
         finally:
@@ -179,14 +187,14 @@ def answer_headers(headers: Headers) -> Headers:
     return [header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)]
 
 
-class _Discard:
-    """Sink that drops what it gets, and ends an answer longer than the gateway's own requests need."""
+class _Kept:
+    """Sink that keeps what it gets, and ends an answer longer than the gateway's own requests need."""
 
     def __init__(self, answer: Answer) -> None:
+        self.body = bytearray()
         self._answer = answer
-        self._left_bytes = MAX_DISCARDED_BYTES
 
     def __call__(self, chunk: bytes) -> None:
-        self._left_bytes -= len(chunk)
-        if self._left_bytes < 0:
+        self.body += chunk
+        if len(self.body) > MAX_KEPT_BYTES:
             self._answer.abort()

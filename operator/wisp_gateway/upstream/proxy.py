@@ -22,7 +22,9 @@ from wisp_gateway.inbound import sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.request_body import AddressableBody
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
+from wisp_gateway.routing.prompt import Prompt
 from wisp_gateway.routing.registry import ModelRegistry, Slot
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
@@ -53,6 +55,7 @@ class Request:
     """A request to a pod, and its retries so far.
 
     Args:
+        prompt: its prompt, if that decides its pod.
         bound_to: tag of the pod that stores the response that it continues, or None.
         find_again: finder of its model as it is now, which raises what a new request would get.
     """
@@ -60,7 +63,7 @@ class Request:
     path: str
     headers: Headers
     body: AddressableBody
-    key: bytes | None
+    prompt: Prompt | None
     is_stream: bool
     entered_s: float
     find_again: Callable[[], ModelState]
@@ -135,7 +138,9 @@ class Proxy:
         try:
             if on_sending is not None:
                 on_sending()
-            return slot, await self._send(state, slot, request)
+            answer = await self._send(state, slot, request)
+            slot.prompt_computed()
+            return slot, answer
         except EndpointFull:
             slot.release()  # the pod answers
             raise
@@ -150,7 +155,7 @@ class Proxy:
         is_retry = request.held_s is not None
         slot = await self._registry.acquire_slot(
             state,
-            request.key,
+            request.prompt,
             entered_s=request.entered_s,
             is_retry=is_retry,
             sequences=request.sequences,

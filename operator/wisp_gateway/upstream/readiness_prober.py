@@ -11,7 +11,8 @@ import asyncio
 from collections import Counter
 
 from wisp_gateway.errors import EndpointLost
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
 from wisp_gateway.upstream.pool import Pool, request_head
 
 PERIOD_S = 0.1

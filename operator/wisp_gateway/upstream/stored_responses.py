@@ -7,7 +7,8 @@ import re
 from wisp_gateway.errors import EndpointLost, PodUnreachable
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.routing.model_state import ModelState, Pod
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.pod import Pod
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.proxy import DIED, pod_headers

@@ -68,32 +68,6 @@ def test_only_true_is_a_stream(stream, is_stream):
     assert body_of(stream=stream).is_stream is is_stream
 
 
-@pytest.mark.parametrize(
-    ("fields", "other", "is_same"),
-    [
-        ({"prompt": "a" * 2000}, {"prompt": "a" * 3000}, True),  # only the prefix counts
-        ({"prompt": "a"}, {"prompt": "b"}, False),
-        ({"prompt": [1, 2, 3]}, {"prompt": [1, 2, 4]}, False),
-        (
-            {"messages": [{"role": "user", "content": "x"}]},
-            {"messages": [{"role": "system", "content": "x"}]},
-            False,
-        ),
-        ({"messages": [{"content": [{"text": "x"}]}]}, {"messages": [{"content": [{"text": "y"}]}]}, False),
-        ({"prompt": "x", "tools": [1]}, {"prompt": "x", "tools": [2]}, False),
-        ({"prompt": "x", "seed": 1}, {"prompt": "x", "seed": 2}, True),
-        ({"messages": "odd"}, {"messages": "odd"}, True),  # validation is the pod's
-    ],
-)
-def test_the_prefix_is_of_the_prompts_first_bytes(fields, other, is_same):
-    assert (body_of(**fields).prompt_prefix() == body_of(**other).prompt_prefix()) is is_same
-    assert body_of(**fields).prompt_prefix() == body_of(indent=2, **fields).prompt_prefix()
-
-
-def test_without_a_prompt_there_is_no_prefix():
-    assert body_of(model="m").prompt_prefix() == b""
-
-
 @pytest.mark.parametrize("value", [5, "", None, ["m"], {"name": "m"}, "m" * 2000])
 def test_a_model_that_is_no_name_is_refused(value):
     with pytest.raises(BadRequest, match="must name a model"):
