@@ -24,4 +24,5 @@ class ScriptedChannel:
     def send(self, message):
         for event in message.events:
             self.events.append(event)
-            self.tokens[event.request_id].append(event.token)
+            if event.token is not None or event.finish is not None:  # else: log-probabilities of its prompt
+                self.tokens[event.request_id].append(event.token)

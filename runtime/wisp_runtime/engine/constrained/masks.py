@@ -17,19 +17,27 @@ from wisp_runtime.batch import Array
 from wisp_runtime.engine.constrained.bits import ALL, WORD_BITS, has_any, set_bits, words_of
 from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.grammar import DEAD_END, fill_rows
+from wisp_runtime.engine.constrained.rules import TokenRules
 
 
 class TokenMask:
     """Tokens that one sequence may sample next.
 
     Args:
-        constraint: rule on the answer.
+        constraint: grammar of the answer, or the like; None if it has none.
         end_ids: tokens that end the sequence: allowed wherever a grammar may end.
         vocab: V, number of the model's token ids.
+        rules: further rules of the request; None if it has none.
     """
 
-    def __init__(self, constraint: Constraint, end_ids: Collection[int], vocab: int) -> None:
-        self.constraint = constraint
+    def __init__(
+        self,
+        constraint: Constraint | None,
+        end_ids: Collection[int],
+        vocab: int,
+        rules: TokenRules | None = None,
+    ) -> None:
+        self.constraint, self.rules = constraint, rules
         self.end_ids = np.array(sorted(token for token in end_ids if token < vocab), np.int64)
         self.vocab = vocab
         self.job: Future[None] | None = None
@@ -39,12 +47,13 @@ class TokenMask:
     @property
     def error(self) -> str:
         """Reason why the sequence cannot go on; empty while it can."""
-        return self.constraint.error or self._dead_end
+        return (self.constraint.error if self.constraint is not None else "") or self._dead_end
 
     @property
     def is_over(self) -> bool:
         """Whether it allows every token from now on."""
-        return self.constraint.is_over
+        has_constraint = self.constraint is not None and not self.constraint.is_over
+        return not has_constraint and (self.rules is None or self.rules.are_over)
 
     @property
     def is_missing(self) -> bool:
@@ -53,7 +62,10 @@ class TokenMask:
 
     def advance(self, token: int) -> None:
         """Take in a generated token."""
-        self.constraint.advance(token)
+        if self.constraint is not None:
+            self.constraint.advance(token)
+        if self.rules is not None:
+            self.rules.advance(token)
         self.words = self.job = None
 
     def set_words(self, words: Array) -> None:
@@ -97,7 +109,7 @@ def rows_of(masks: Sequence[TokenMask | None]) -> Array | None:
 
 def compute(masks: Sequence[TokenMask]) -> None:
     """Compute the masks of the next tokens."""
-    grammars = [mask.constraint.grammar() for mask in masks]
+    grammars = [None if mask.constraint is None else mask.constraint.grammar() for mask in masks]
     vocab = max([masks[0].vocab, *(grammar.vocabulary.size for grammar in grammars if grammar is not None)])
     rows = np.full((len(masks), words_of(vocab)), ALL, np.uint32)
     parsed = [(grammar, row) for row, grammar in enumerate(grammars) if grammar is not None]
@@ -105,12 +117,14 @@ def compute(masks: Sequence[TokenMask]) -> None:
         fill_rows(parsed, rows)
     for mask, grammar, row in zip(masks, grammars, rows, strict=True):
         words = _within(row, mask.vocab)
-        if grammar is None:
-            mask.constraint.fill(words)
-        else:
+        if grammar is not None and mask.constraint is not None:
             if has_any(words, grammar.vocabulary.end_ids):
                 set_bits(words, mask.end_ids)
             mask.constraint.allow_more(words)
+        elif mask.constraint is not None:
+            mask.constraint.fill(words)
+        if mask.rules is not None:
+            mask.rules.restrict(words)
         mask.set_words(words)
 
 

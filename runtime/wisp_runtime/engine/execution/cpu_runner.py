@@ -34,8 +34,8 @@ class CpuStep:
         self._tokens: list[SampledToken] = []
 
     def sample(self) -> None:
-        """Choose a token for each chunk that samples."""
-        rows = sum(chunk.samples for chunk in self.plan)
+        """Choose a token for each row of logits."""
+        rows = sum(chunk.logits for chunk in self.plan)
         if not rows:
             return
         sampled = self._sample(self._logits, sampling_batch(self.plan))
@@ -44,7 +44,7 @@ class CpuStep:
         self._tokens = with_vectors(tokens_of(self.plan, sampled, is_sound.tolist()), self._vectors)
 
     def sampled_tokens(self) -> list[SampledToken]:
-        """Return one token per chunk that samples, in the plan's order."""
+        """Return one token per chunk with logits, in the plan's order."""
         return self._tokens
 
 

@@ -73,7 +73,7 @@ class DeviceStep:
                 self.done.record()
 
     def sampled_tokens(self) -> list[SampledToken]:
-        """Wait for the step; return one token per chunk that samples, in the plan's order.
+        """Wait for the step; return one token per chunk with logits, in the plan's order.
 
         Raises:
             RuntimeFailure: this step, or one before, failed on the device.

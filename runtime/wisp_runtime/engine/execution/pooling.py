@@ -19,7 +19,7 @@ from wisp_runtime.models.model import Output
 from wisp_runtime.ops.protocol.stream import Stream
 
 Vectors = list[Array | None]
-"""One entry for each chunk of a plan that samples; None where the prompt is not pooled. Empty: none is."""
+"""One entry for each chunk of a plan with logits; None where the prompt is not pooled. Empty: none is."""
 _FLOAT32_BYTES = 4
 
 
@@ -33,7 +33,7 @@ def pool_on_host(plan: Plan, output: Output) -> Vectors:
     if not has_pooling(plan):
         return []
     _add_to_sums(plan, output)
-    return [_vector(chunk, row, output) for row, chunk in _sampling(plan)]
+    return [_vector(chunk, row, output) for row, chunk in _reporting(plan)]
 
 
 def has_pooling(plan: Plan) -> bool:
@@ -41,12 +41,12 @@ def has_pooling(plan: Plan) -> bool:
     return any(chunk.sequence.request.pooling is not None for chunk in plan)
 
 
-def _sampling(plan: Plan) -> Iterator[tuple[int, Chunk]]:
-    """Yield each chunk that samples, and the row of its last token among those with logits."""
+def _reporting(plan: Plan) -> Iterator[tuple[int, Chunk]]:
+    """Yield each chunk with logits, and the row of its last token among those with logits."""
     rows = 0
     for chunk in plan:
         rows += chunk.logits
-        if chunk.samples:
+        if chunk.logits:
             yield rows - 1, chunk
 
 
@@ -96,7 +96,7 @@ class PooledResults:
             return []
         self._memory.reverse()
         vectors, memory = Vectors(), self._memory[0].reshape(-1, self._row_bytes)
-        for row, chunk in _sampling(plan):
+        for row, chunk in _reporting(plan):
             pooling = chunk.sequence.request.pooling
             if pooling is None:
                 vectors.append(None)

@@ -30,7 +30,7 @@ class LaunchedStep(Protocol):
         ...
 
     def sampled_tokens(self) -> list[SampledToken]:
-        """Wait for the step; return one token per chunk that samples, in the plan's order."""
+        """Wait for the step; return one token per chunk with logits, in the plan's order."""
         ...
 
 
@@ -55,7 +55,7 @@ class Runner(Protocol):
 
 
 def run_step(runner: Runner, plan: Plan) -> list[SampledToken]:
-    """Run the step of ``plan`` to its end; return one token per chunk that samples, in the plan's order."""
+    """Run the step of ``plan`` to its end; return one token per chunk with logits, in the plan's order."""
     step = runner.forward(plan)
     step.sample()
     return step.sampled_tokens()

@@ -3,42 +3,84 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sized
 from collections.abc import Sequence as Items
+from collections.abc import Sized
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
+from wisp_runtime.engine.constrained.bits import ALL, set_bits, words_of
 from wisp_runtime.engine.constrained.masks import rows_of
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status, TokenCounts
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
 
 _NO_COUNTS = TokenCounts()
+_NO_BIASES = array("i"), array("f")
 _SEED_MASK = (1 << 64) - 1
 
 
+class Row(NamedTuple):
+    """A row of logits.
+
+    Attributes:
+        sequence: its sequence.
+        position: position of the token that follows.
+        forced: the prompt's own next token, whose log-probability is wanted; -1: the token is sampled.
+    """
+
+    sequence: Sequence
+    position: int
+    forced: int = -1
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Parameters of the row."""
+        sampling = self.sequence.request.sampling
+        if self.forced < 0:
+            return sampling
+        return SamplingParams(temperature=0.0, logprobs=sampling.prompt_logprobs)
+
+
+def logit_rows(plan: Plan) -> list[Row]:
+    """Return the rows of logits of ``plan``, in order."""
+    rows = list[Row]()
+    for chunk in plan:
+        end, tokens = chunk.start + chunk.tokens, chunk.sequence.tokens
+        forced_end = end + 1 - chunk.samples
+        for position in range(end + 1 - chunk.logits, forced_end):
+            rows.append(Row(chunk.sequence, position, tokens[position]))
+        if chunk.samples:
+            rows.append(Row(chunk.sequence, end))
+    return rows
+
+
 def sampling_batch(plan: Plan) -> SamplingBatch:
-    """Collect the sampling parameters of the chunks of ``plan`` that sample, one row each, in order."""
-    sampling = [chunk for chunk in plan if chunk.samples]
-    params = [chunk.sequence.request.sampling for chunk in sampling]
-    biases = [chunk.sequence.biases for chunk in sampling]
+    """Collect the sampling parameters of the rows of logits of ``plan``, in order.
+
+    A token of the prompt is the only one that its row's bitmask allows, so that the sampler reports its
+    log-probability, and the best alternatives, as it does those of any token that it chooses.
+    """
+    rows = logit_rows(plan)
+    params = [row.sampling for row in rows]
+    biases = [row.sequence.biases if row.forced < 0 else _NO_BIASES for row in rows]
+    sequences = [row.sequence if row.forced < 0 else None for row in rows]
     return SamplingBatch(
         temperature=np.array([param.temperature for param in params], dtype=np.float32),
         top_k=np.array([param.top_k for param in params], dtype=np.int32),
         top_p=np.array([param.top_p for param in params], dtype=np.float32),
         min_p=np.array([param.min_p for param in params], dtype=np.float32),
         seeds=np.array([param.seed & _SEED_MASK for param in params], dtype=np.uint64),
-        steps=_steps(sampling),
+        steps=np.array([row.position for row in rows], dtype=np.int64),
         repetition_penalty=np.array([param.repetition_penalty for param in params], dtype=np.float32),
         presence_penalty=np.array([param.presence_penalty for param in params], dtype=np.float32),
         frequency_penalty=np.array([param.frequency_penalty for param in params], dtype=np.float32),
-        **_counts([chunk.sequence for chunk in sampling]),
-        seen=_seen([chunk.sequence for chunk in sampling]),
-        bitmask=_bitmask([chunk.sequence for chunk in sampling]),
+        **_counts(sequences),
+        seen=_seen(sequences),
+        bitmask=_forcing(rows, _bitmask(sequences)),
         bias_starts=_starts([ids for ids, _ in biases]),
         bias_ids=_concatenated([ids for ids, _ in biases], np.int32),
         biases=_concatenated([values for _, values in biases], np.float32),
@@ -46,9 +88,25 @@ def sampling_batch(plan: Plan) -> SamplingBatch:
     )
 
 
-def _counts(sequences: list[Sequence]) -> dict[str, Array]:
+def _forcing(rows: list[Row], bitmask: Array | None) -> Array | None:
+    """Return ``bitmask`` with one bit in each row whose token is the prompt's."""
+    forced = [(index, row.forced) for index, row in enumerate(rows) if row.forced >= 0]
+    if not forced:
+        return bitmask
+    if bitmask is None:
+        bitmask = np.full((len(rows), words_of(rows[0].sequence.vocab)), ALL, np.uint32)
+    for index, token in forced:
+        bitmask[index] = 0
+        set_bits(bitmask[index], np.array([token]))
+    return bitmask
+
+
+def _counts(sequences: Items[Sequence | None]) -> dict[str, Array]:
     """Return the tokens that penalties count and their counts, as fields of a sampling batch."""
-    counting = [_NO_COUNTS if sequence.counts is None else sequence.counts for sequence in sequences]
+    counting = [
+        _NO_COUNTS if sequence is None or sequence.counts is None else sequence.counts
+        for sequence in sequences
+    ]
     return {
         "count_starts": _starts([row.ids for row in counting]),
         "count_ids": _concatenated([row.ids for row in counting], np.int32),
@@ -56,9 +114,12 @@ def _counts(sequences: list[Sequence]) -> dict[str, Array]:
     }
 
 
-def _seen(sequences: list[Sequence]) -> Array | None:
+def _seen(sequences: Items[Sequence | None]) -> Array | None:
     """Return the tokens that repetition penalties count, ``[R, ceil(V / 32)]``; None where no row has one."""
-    rows = [sequence.seen().words if sequence.has_repetition else None for sequence in sequences]
+    rows = [
+        sequence.seen().words if sequence is not None and sequence.has_repetition else None
+        for sequence in sequences
+    ]
     first = next((row for row in rows if row is not None), None)
     if first is None:
         return None
@@ -66,12 +127,17 @@ def _seen(sequences: list[Sequence]) -> Array | None:
     return np.stack([none if row is None else row for row in rows])
 
 
-def _bitmask(sequences: list[Sequence]) -> Array | None:
+def _bitmask(sequences: Items[Sequence | None]) -> Array | None:
     """Return the tokens that rules allow, ``[R, ceil(V / 32)]``; None where no row has a rule.
 
     The token of a sequence that ended since its plan was made is dropped: it needs no mask.
     """
-    return rows_of([None if each.status is Status.FINISHED else each.mask for each in sequences])
+    return rows_of(
+        [
+            None if sequence is None or sequence.status is Status.FINISHED else sequence.mask
+            for sequence in sequences
+        ]
+    )
 
 
 def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:
@@ -100,6 +166,9 @@ class SamplingRows:
     def batch(self, plan: Plan) -> SamplingBatch:
         """Return the result of :func:`sampling_batch`."""
         sampling = [chunk for chunk in plan if chunk.max_new_tokens]
+        if sum([chunk.logits for chunk in plan]) > len(sampling):
+            self._batch = None
+            return sampling_batch(plan)
         sequences = [chunk.sequence for chunk in sampling]
         if self._batch is None or sequences != self._sequences:
             self._batch, self._sequences = sampling_batch(plan), sequences
@@ -118,20 +187,35 @@ def _steps(sampling: list[Chunk]) -> Array:
 
 
 def tokens_of(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[SampledToken]:
-    """Return the token of each chunk that samples.
+    """Return the token of each chunk with logits.
 
     Args:
         plan: plan of the step.
         sampled: R rows, on the host.
-        is_sound: whether a row's logits were numbers, for R rows; where not, its token is an error.
+        is_sound: whether a row's logits were numbers, for R rows; where not, its chunk's token is an error.
     """
-    params = [chunk.sequence.request.sampling for chunk in plan if chunk.max_new_tokens]
-    return [
-        SampledToken(token, logprobs) if sound else SampledToken(-1, error=_UNSOUND)
-        for token, logprobs, sound in zip(
-            sampled.tokens.tolist(), _logprobs(params, sampled), is_sound, strict=True
-        )
-    ]
+    tokens, results, row = sampled.tokens.tolist(), list[SampledToken](), 0
+    for chunk in plan:
+        if not chunk.logits:
+            continue
+        sampling, last = chunk.sequence.request.sampling, row + chunk.logits - 1
+        if not all(is_sound[row : last + 1]):
+            results.append(SampledToken(-1, error=_UNSOUND))
+        elif chunk.samples:
+            logprobs = _logprobs(sampling.logprobs, sampled, last)
+            results.append(SampledToken(tokens[last], logprobs, "", None, _scores(chunk, sampled, row)))
+        else:
+            results.append(SampledToken(-1, prompt_logprobs=_scores(chunk, sampled, row)))
+        row = last + 1
+    return results
+
+
+def _scores(chunk: Chunk, sampled: Sampled, row: int) -> tuple[TokenLogprobs, ...]:
+    """Return the log-probabilities of the prompt's tokens, of a chunk's rows from ``row`` on."""
+    alternatives = chunk.sequence.request.sampling.prompt_logprobs
+    rows = range(row, row + chunk.logits - chunk.samples)
+    scores = [_logprobs(alternatives, sampled, each) for each in rows]
+    return tuple([score for score in scores if score is not None])
 
 
 _UNSOUND = (
@@ -140,17 +224,15 @@ _UNSOUND = (
 )
 
 
-def _logprobs(params: list[SamplingParams], sampled: Sampled) -> Iterator[TokenLogprobs | None]:
-    """Yield each row's log-probabilities, with as many alternatives as its request asked for."""
-    for row, param in enumerate(params):
-        if param.logprobs is None or sampled.logprobs is None:
-            yield None
-            continue
-        top: tuple[tuple[int, float], ...] = ()
-        if sampled.top_ids is not None and sampled.top_logprobs is not None:
-            ids, values = sampled.top_ids[row].tolist(), sampled.top_logprobs[row].tolist()
-            top = tuple(zip(ids, values, strict=True))[: param.logprobs]
-        yield TokenLogprobs(float(sampled.logprobs[row]), top)
+def _logprobs(alternatives: int | None, sampled: Sampled, row: int) -> TokenLogprobs | None:
+    """Return a row's log-probabilities, with as many alternatives as were asked for."""
+    if alternatives is None or sampled.logprobs is None:
+        return None
+    top: tuple[tuple[int, float], ...] = ()
+    if sampled.top_ids is not None and sampled.top_logprobs is not None:
+        ids, values = sampled.top_ids[row, :alternatives], sampled.top_logprobs[row, :alternatives]
+        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(float(sampled.logprobs[row]), top)
 
 
 def _starts(rows: Items[Sized]) -> Array:

@@ -101,8 +101,12 @@ class Chunk(NamedTuple):
 
     @classmethod
     def prefill(cls, sequence: Sequence, start: int, tokens: int, *, samples: bool) -> Chunk:
-        """Return a chunk of a prefill; it samples if it ends with the sequence's last token."""
-        return cls(sequence, start, tokens, StepKind.PREFILL, int(samples), int(samples))
+        """Return a chunk of a prefill; it samples if it ends with the sequence's last token.
+
+        Tokens of a prompt whose log-probabilities are wanted have logits too.
+        """
+        logits = int(samples) + sequence.unscored(start, start + tokens)
+        return cls(sequence, start, tokens, StepKind.PREFILL, logits, int(samples))
 
     @classmethod
     def decode(cls, sequence: Sequence, start: int, *, samples: bool = True) -> Chunk:
@@ -117,13 +121,15 @@ class Chunk(NamedTuple):
 class SampledToken(NamedTuple):
     """Token that was sampled after a chunk; if ``error`` is set, the token means nothing.
 
-    Of a prompt that is pooled, ``pooled`` is what counts.
+    Of a prompt that is pooled, ``pooled`` is what counts, and of a chunk that does not sample
+    ``prompt_logprobs``: those of the prompt's next tokens.
     """
 
     token: int
     logprobs: TokenLogprobs | None = None
     error: str = ""
     pooled: bytes | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 Plan = tuple[Chunk, ...]

@@ -136,6 +136,7 @@ class Scheduler(SequenceSet):
         if self.running and not self._is_decode(first := self.running[0]):
             self._reuse(first)
             self._grow(first, first.computed_tokens + 1)  # its tables may be short, if a group has a window
+        self._extra_rows = 0
         self._last = tuple(self._chunks())
         self._uncommitted += bool(self._last)
         return self._last
@@ -145,17 +146,16 @@ class Scheduler(SequenceSet):
 
         Args:
             plan: plan of the step. Sequences that have ended since are passed over.
-            tokens: one per chunk that samples, in the plan's order.
+            tokens: one per chunk with logits, in the plan's order.
         """
         if plan is self._last:
             self._count_last()
         self._steps += 1
         self._uncommitted -= 1
-        sampling = [chunk.sequence for chunk in plan if chunk.max_new_tokens]
         events = list[TokenEvent]()
-        for sequence, token in zip(sampling, tokens, strict=True):
-            if sequence.status is not Status.FINISHED:
-                events.append(self._append_sampled(sequence, token))
+        for chunk, token in zip([chunk for chunk in plan if chunk.logits], tokens, strict=True):
+            if chunk.sequence.status is not Status.FINISHED:
+                events.append(self._append_sampled(chunk, token))
             elif token.error:  # the token is dropped, but blocks computed before may have been published
                 self.cache.clear()
         return events
@@ -198,9 +198,11 @@ class Scheduler(SequenceSet):
         self, chunks: list[Chunk], sequence: Sequence, tokens: int, budget: PromptBudget
     ) -> bool:
         """Append a sequence's chunk of up to ``tokens`` tokens; False for lack of blocks."""
-        reached = self._reach(sequence, tokens, sequence.computed_tokens + self._pending(sequence))
+        wanted, end = self._scorable(sequence, tokens), sequence.computed_tokens + self._pending(sequence)
+        reached = self._reach(sequence, wanted, end)
         if reached:
             chunks.append(self._with_copies(self._prefill_chunk(sequence, reached)))
+            self._extra_rows += max(0, chunks[-1].logits - 1)
             budget.tokens += tokens - reached
         return reached > 0
 
@@ -236,15 +238,7 @@ class Scheduler(SequenceSet):
         first = self.waiting[0]
         if sequence is first:
             return self._has_place()
-        return len(self.running) + 1 < self.limits.max_running and first.overtaken < PRIORITY_BOOST
-
-    def _with_copies(self, chunk: Chunk) -> Chunk:
-        """Return ``chunk`` with the copies of recurrent state before and after it."""
-        if not self.cache.has_states:
-            return chunk
-        cache, end = chunk.sequence.cache, chunk.start + chunk.tokens
-        restore = self.cache.take_restore(cache)
-        return chunk._replace(restore_slot=restore, snapshot_slot=self.cache.take_snapshot(cache, end))
+        return self._free_rows() > 1 and first.overtaken < PRIORITY_BOOST
 
     def _count_last(self) -> None:
         """Count the chunks of the last plan, launched by now, as computed; their tokens are awaited."""
@@ -255,8 +249,9 @@ class Scheduler(SequenceSet):
                 sequence.computed_tokens += chunk.tokens
                 if chunk.kind is StepKind.PREFILL or chunk.start < sequence.prompt_tokens:
                     self._prompt_tokens += chunk.tokens
+                sequence.scored_tokens += sequence.unscored(chunk.start, sequence.computed_tokens)
                 if chunk.max_new_tokens:
-                    sequence.pending_sample_row = row
+                    sequence.pending_sample_row = row + chunk.logits - 1
                 else:
                     self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
             row += chunk.logits
@@ -273,11 +268,14 @@ class Scheduler(SequenceSet):
             index += 1
         return chunks
 
-    def _append_sampled(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
+    def _append_sampled(self, chunk: Chunk, sampled: SampledToken) -> TokenEvent:
+        sequence = chunk.sequence
         if sampled.error:
             self._end(sequence)
             self.cache.clear()  # whatever spoiled the logits may sit in its blocks
             return TokenEvent(sequence.id, None, "error", message=sampled.error)
+        if not chunk.samples:
+            return TokenEvent(sequence.id, None, prompt_logprobs=sampled.prompt_logprobs)
         self.cache.publish(sequence.cache, sequence.tokens, sequence.computed_tokens)
         if sequence.mask is not None and sequence.mask.error:
             self._end(sequence)
@@ -289,7 +287,8 @@ class Scheduler(SequenceSet):
         if sampled.pooled is not None:
             return TokenEvent(sequence.id, None, "stop", cached_tokens, pooled=sampled.pooled)
         self._generated_tokens += 1
-        return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, sampled.logprobs)
+        reported = sampled.logprobs, "", None, sampled.prompt_logprobs
+        return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, *reported)
 
     def _give_up(self, sequence: Sequence, finish: FinishReason) -> TokenEvent:
         self._end(sequence)

@@ -12,6 +12,7 @@ from typing import Any
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.masks import TokenMask
+from wisp_runtime.engine.constrained.rules import rules_of
 from wisp_runtime.engine.scheduling.seen_tokens import SeenTokens
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
@@ -74,18 +75,19 @@ class Sequence:
         cached_tokens: prompt tokens found in the prefix cache.
         counts: number of times each token was generated; None without presence and frequency penalty.
         has_repetition: whether it has a repetition penalty, which counts :meth:`seen`.
-        mask: tokens that its rule allows next; None without a rule.
+        mask: tokens that its rules allow next; None without a rule.
+        scored_tokens: leading prompt tokens after which log-probabilities are computed, or not wanted.
         biases: tokens whose logits are biased, and by how much; of a token named twice, the last.
         arrived_s: time at which the request came.
         refused_at: state of the cache in which it was refused admission last.
         overtaken: number of shorter sequences that were admitted before it although they came later.
         needs_all_states: whether its prompt is reduced to the mean of all its tokens' hidden states.
         state_sum: sum of those of its computed tokens; the runner's.
+        vocab: V, number of the model's token ids.
     """
 
     __slots__ = (
         "_seen",
-        "_vocab",
         "arrived_s",
         "biases",
         "cache",
@@ -102,10 +104,12 @@ class Sequence:
         "prompt_tokens",
         "refused_at",
         "request",
+        "scored_tokens",
         "state_sum",
         "status",
         "stop_ids",
         "tokens",
+        "vocab",
     )
 
     def __init__(
@@ -136,8 +140,11 @@ class Sequence:
         has_penalty = sampling.presence_penalty or sampling.frequency_penalty
         self.counts = TokenCounts() if has_penalty else None
         self.has_repetition = sampling.repetition_penalty != 1
-        self.mask = None if constraint is None else TokenMask(constraint, self.stop_ids | eos, vocab)
-        self._vocab = vocab
+        rules = rules_of(sampling, self.stop_ids)
+        has_mask = constraint is not None or rules is not None
+        self.mask = TokenMask(constraint, self.stop_ids | eos, vocab, rules) if has_mask else None
+        self.scored_tokens = self.prompt_tokens - 1 if sampling.prompt_logprobs is None else 0
+        self.vocab = vocab
         self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
         self.arrived_s, self.overtaken = arrived_s, 0
         self.refused_at: object = None
@@ -174,10 +181,21 @@ class Sequence:
         """Whether sampling its next token depends on all its tokens before."""
         return self.counts is not None or self.has_repetition or self.mask is not None
 
+    @property
+    def reads_prefixes(self) -> bool:
+        """Whether it may begin behind tokens that are in the prefix cache."""
+        request = self.request
+        is_scored = request.sampling.prompt_logprobs is not None
+        return request.use_prefix_cache and not (is_scored or self.needs_all_states)
+
+    def unscored(self, start: int, end: int) -> int:
+        """Return after how many of its tokens ``start`` to ``end`` the prompt's next one is to be scored."""
+        return max(0, min(end, self.prompt_tokens - 1) - max(start, self.scored_tokens))
+
     def seen(self) -> SeenTokens:
         """Return the tokens of its prompt and its answer so far."""
         if self._seen is None:
-            self._seen = SeenTokens(self._vocab, self.tokens)
+            self._seen = SeenTokens(self.vocab, self.tokens)
         return self._seen
 
     def overtake(self, first: Sequence) -> None:

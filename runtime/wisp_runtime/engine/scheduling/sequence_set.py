@@ -10,7 +10,7 @@ import sys
 from bisect import bisect_left, insort
 
 from wisp_runtime.engine.cache.manager import CacheManager
-from wisp_runtime.engine.scheduling.plan import Limits
+from wisp_runtime.engine.scheduling.plan import Chunk, Limits
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status
 from wisp_runtime.engine.scheduling.step_budget import Prefill
 from wisp_runtime.engine.scheduling.waiting_queue import WaitingQueue, by_priority_key
@@ -33,6 +33,7 @@ class SequenceSet:
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         self._cached_tokens = self._preemptions = 0
+        self._extra_rows = 0  # rows of logits of the next plan, besides one for each running sequence
 
     @property
     def is_idle(self) -> bool:
@@ -48,7 +49,22 @@ class SequenceSet:
         return sequence.pending_tokens
 
     def _has_place(self) -> bool:
-        return len(self.running) < self.limits.max_running
+        return self._free_rows() > 0
+
+    def _free_rows(self) -> int:
+        """Return the rows of logits that the next step has left, with one for each running sequence."""
+        return self.limits.max_running - len(self.running) - self._extra_rows
+
+    def _scorable(self, sequence: Sequence, tokens: int) -> int:
+        """Shorten a chunk of a prompt whose log-probabilities are wanted to the rows of logits that are left.
+
+        Half of them are left to sequences that wait.
+        """
+        start = sequence.computed_tokens
+        if not sequence.unscored(start, start + tokens):
+            return tokens
+        free = self._free_rows() // 2 if self.waiting else self._free_rows()
+        return min(tokens, max(0, sequence.scored_tokens - start) + 1 + free)
 
     def _displace(self) -> None:
         """Admit sequences that outrank running ones, which give up their places; rule 1."""
@@ -157,13 +173,20 @@ class SequenceSet:
 
     def _shared_tokens(self, sequence: Sequence) -> int:
         """Return the number of leading tokens of a sequence that take part in the prefix cache."""
-        takes_part = self.limits.reuses_prefixes and sequence.request.use_prefix_cache
-        takes_part = takes_part and not sequence.needs_all_states
+        takes_part = self.limits.reuses_prefixes and sequence.reads_prefixes
         return self._reusable_tokens(sequence) if takes_part else 0
 
     def _reusable_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002 (deterministic mode's differ)
         """Return the number of leading tokens of a sequence that may be in the prefix cache."""
         return sys.maxsize
+
+    def _with_copies(self, chunk: Chunk) -> Chunk:
+        """Return ``chunk`` with the copies of recurrent state before and after it."""
+        if not self.cache.has_states:
+            return chunk
+        cache, end = chunk.sequence.cache, chunk.start + chunk.tokens
+        restore = self.cache.take_restore(cache)
+        return chunk._replace(restore_slot=restore, snapshot_slot=self.cache.take_snapshot(cache, end))
 
     def _end(self, sequence: Sequence) -> None:
         (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)

@@ -28,6 +28,11 @@ class SamplingParams:
         presence_penalty, frequency_penalty: amounts subtracted from the logits of tokens already generated.
         logit_bias: (token id, bias) pairs added to the logits.
         logprobs: number of alternatives to report; None reports nothing.
+        prompt_logprobs: number of alternatives to report for each token of the prompt; None reports nothing.
+        min_tokens: tokens before which no end token is sampled.
+        allowed_tokens: bits of the tokens that may be sampled, ``ceil(V / 32)`` little-endian words of 32;
+            None allows all.
+        bad_words: runs of tokens whose last is not sampled behind the others.
     """
 
     temperature: float = 1.0
@@ -40,6 +45,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    min_tokens: int = 0
+    allowed_tokens: bytes | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 PoolingKind = Literal["last", "mean", "logits"]
@@ -133,6 +142,8 @@ class TokenEvent(NamedTuple):
         message: error and remedy, for ``finish="error"``, and for ``"refused"``: that request can never run,
             and the engine is sound.
         pooled: vector that a prompt was reduced to, float32 in this machine's order of bytes.
+        prompt_logprobs: log-probabilities of the next tokens of the prompt, from its second on, when
+            requested. An event may bring these alone: without a token, and without ``finish``.
     """
 
     request_id: str
@@ -142,6 +153,7 @@ class TokenEvent(NamedTuple):
     logprobs: TokenLogprobs | None = None
     message: str = ""
     pooled: bytes | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

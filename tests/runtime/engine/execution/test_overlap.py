@@ -103,6 +103,7 @@ def test_the_next_forward_pass_is_queued_before_the_tokens_of_a_step_are_waited_
             presence_penalty=st.sampled_from([0.0, 1.0]),
             repetition_penalty=st.sampled_from([1.0, 1.1]),
             logprobs=st.sampled_from([None, 2]),
+            prompt_logprobs=st.sampled_from([None, None, 1]),
         ),
         min_size=1,
         max_size=9,
