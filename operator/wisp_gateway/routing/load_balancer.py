@@ -2,8 +2,8 @@
 
 Without a prompt: least loaded first, round robin among equals. With one, the pod that has least to do until
 the prompt is computed: what the pod has not cached of it, what of its cache must go for that, the prompts
-that it computes already, and a part for each answer that it generates. So a cached prefix attracts requests for
-as long as it saves more than an idle pod would, and one that everybody shares is at several pods soon. A
+that it computes already, and a part for each answer that it generates. So a cached prefix attracts requests
+for as long as it saves more than an idle pod would, and one that everybody shares is at several pods soon. A
 session stays at its pod while that is within its share of the load (Mirrokni, Thorup, Zadimoghaddam 2018,
 arXiv:1608.01350). Equals are ranked by rendezvous hashing of the prompt's prefix, in which gateways agree.
 
