@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from tool_answers import ANSWERS, TOOLS, merged
 
 from wisp_runtime.server.answers.parts import CallArguments, CallStart, Part
+from wisp_runtime.server.answers.tools.format import Tool
 from wisp_runtime.server.answers.tools.registry import FORMATS
 
-_MARKERS = (
+MARKERS = (
     "<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>", "[TOOL_CALLS]",
     "[CALL_ID]", "[ARGS]", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "<|start|>", "<|channel|>",
     "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
@@ -81,10 +82,10 @@ def hostile_answer(source: random.Random) -> str:
     for _ in range(source.randrange(1, 14)):
         kind = source.randrange(6)
         if kind == 0:
-            marker = source.choice(_MARKERS)
+            marker = source.choice(MARKERS)
             made.append(marker[: source.randrange(1, len(marker) + 1)])
         elif kind == 1:
-            made.append(source.choice(_MARKERS))
+            made.append(source.choice(MARKERS))
         elif kind == 2:
             raw = source.choice(ANSWERS).raw
             start = source.choice((0, 0, source.randrange(len(raw))))
@@ -102,9 +103,9 @@ def division(raw: str, source: random.Random) -> list[str]:
     return [raw[start:end] for start, end in pairwise(ends)]
 
 
-def parse(name: str, texts: Iterable[str]) -> list[Part]:
+def parse(name: str, texts: Iterable[str], tools: Sequence[Tool] = TOOLS) -> list[Part]:
     """Return the merged parts of an answer that comes in ``texts``."""
-    parser = FORMATS[name].parser(TOOLS)
+    parser = FORMATS[name].parser(tools)
     parts = [part for text in texts for part in parser.push(text)]
     return merged([*parts, *parser.finish()])
 

@@ -137,6 +137,13 @@ ANSWERS = (
     ),
     ToolAnswer(
         "qwen3_coder",
+        "a tag in a string of JSON",
+        '<tool_call>\n<function=edit_file>\n<parameter=options>\n{"a": "</parameter>"}\n</parameter>\n'
+        '<parameter=lines>\n["broken]\n</parameter>\n</function>\n</tool_call>',
+        (("edit_file", {"options": {"a": "</parameter>"}, "lines": '["broken]'}),),
+    ),
+    ToolAnswer(
+        "qwen3_coder",
         "no parameters",
         "<tool_call>\n<function=list_files>\n</function>\n</tool_call>",
         (("list_files", {}),),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wisp_runtime.server.answers.parts import Part
+
+if TYPE_CHECKING:
+    from wisp_runtime.server.answers.tools.grammars.lark import LarkRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +67,15 @@ class ToolFormat(Protocol):
 
     def parser(self, tools: Sequence[Tool], /) -> ToolParser:
         """Return a parser for one answer; the tools' schemas type values where the markup has no types."""
+        ...
+
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], /, *, is_parallel: bool) -> str:
+        """Return the symbols of an answer that is one call, or with ``is_parallel`` one or more."""
+        ...
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], /, *, is_parallel: bool) -> str:
+        """Return the symbols of an answer with text, calls, or both.
+
+        All that the parser would find to be a call is one of ``tools`` with arguments by their schemas.
+        """
         ...

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from wisp_runtime.server.answers.parts import CallArguments, CallStart, Text, Thinking
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted
+from wisp_runtime.server.answers.tools.grammars.schemas import arguments_schema
 from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
 from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
 
@@ -38,6 +40,29 @@ class Harmony:
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return HarmonyParser(tools)
+
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:  # noqa: ARG002
+        """Return the symbols of one call: it ends the message."""
+        return f"{self._messages(rules, 'analysis')} {self._call(rules, tools)}"
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:  # noqa: ARG002
+        """Return the symbols of an answer that may have calls."""
+        final = f"{rules.literal(CHANNEL + 'final' + MESSAGE)} {rules.text()}"
+        messages = self._messages(rules, "analysis", "commentary")
+        return f"{messages} ({self._call(rules, tools)} | {final})"
+
+    def _messages(self, rules: LarkRules, *channels: str) -> str:
+        """Return the symbols of any number of messages in these channels, before the last message."""
+        names = either(map(quoted, channels))
+        begin, body = rules.literal(CHANNEL), f"{rules.literal(MESSAGE)} {rules.text_until(END)}"
+        return f"({begin} {names} {body} {rules.literal(START)} {quoted('assistant')})*"
+
+    def _call(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
+        """Return the symbol of a message to a function; the token that ends it is the answer's last."""
+        body = rules.literal(f" {CONSTRAIN}json{MESSAGE}")
+        calls = (f"{quoted(tool.name)} {body} {rules.json(arguments_schema(tool))}" for tool in tools)
+        head = rules.literal(f"{CHANNEL}commentary to={FUNCTIONS}")
+        return f"{head} {rules.rule(either(calls))}"
 
 
 class HarmonyParser(MarkupParser):

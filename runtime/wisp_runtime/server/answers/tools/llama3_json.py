@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.grammars.call_objects import call_object
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, repeated
+from wisp_runtime.server.answers.tools.scanners.json_call import KNOWN_KEYS
 from wisp_runtime.server.answers.tools.scanners.json_calls import JsonCallsParser
 
 OPENER = "<|python_tag|>"
+_LINE_START = rf'\{{[ \t\r\n]*"(?:{"|".join(sorted(KNOWN_KEYS))})"'
 
 
 class Llama3Json:
@@ -28,3 +32,13 @@ class Llama3Json:
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return JsonCallsParser((OPENER,), names=frozenset(tool.name for tool in tools))
+
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of calls alone."""
+        call = call_object(rules, tools, "parameters")
+        return repeated(call, f'"; " {call}', is_parallel=is_parallel)
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of an answer that may have calls."""
+        calls = self.calls(rules, tools, is_parallel=is_parallel)
+        return f"{calls} | {rules.text_without(_LINE_START, OPENER)}"

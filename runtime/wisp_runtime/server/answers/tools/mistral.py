@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 from wisp_runtime.server.answers.parts import CallArguments, CallStart, Part
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.grammars.call_objects import call_object
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted, repeated
+from wisp_runtime.server.answers.tools.grammars.schemas import arguments_schema
 from wisp_runtime.server.answers.tools.scanners.json_calls import JsonCallsParser
 from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
 from wisp_runtime.server.answers.tools.scanners.markup_parser import SPACE
 
 OPENER, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-_HEAD = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?\s*(?:\[ARGS\])?\s*")
-_HEAD_CHARS = re.compile(r"[\w.\[\] \t\r\n-]*")
+_HEAD = re.compile(r"\s*([\w.:/-]+)\s*(?:\[CALL_ID\][\w-]*)?\s*(?:\[ARGS\])?\s*")
+_HEAD_CHARS = re.compile(r"[\w.:/\[\] \t\r\n-]*")
 _MAX_HEAD_CHARS = 512
 
 
@@ -35,6 +38,36 @@ class Mistral:
     def parser(self, _tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return MistralParser()
+
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of calls alone."""
+        if not rules.is_special(ARGUMENTS):
+            return f"{rules.literal(OPENER)} {self._list(rules, tools, is_parallel=is_parallel)}"
+        call = f"{rules.literal(OPENER)} {self._named(rules, tools)}"
+        return repeated(call, call, is_parallel=is_parallel)
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of an answer that may have calls."""
+        before = rules.text_until(OPENER)
+        if not rules.is_special(ARGUMENTS):
+            return f"{before} {self._list(rules, tools, is_parallel=is_parallel)} | {rules.text()}"
+        named = self._named(rules, tools)
+        calls = repeated(f"{before} {named}", f"{rules.literal(OPENER)} {named}", is_parallel=is_parallel)
+        return f"{calls} | {rules.text()}"
+
+    def _list(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of the first form behind its marker."""
+        call = call_object(rules, tools, "arguments")
+        return f"""  "[" {repeated(call, f'", " {call}', is_parallel=is_parallel)} "]"  """.strip()
+
+    def _named(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
+        """Return the symbol of a call of the newer form behind its marker."""
+        call_id = f"({rules.literal(CALL_ID)} /[a-zA-Z0-9]{{9}}/)? " if rules.is_special(CALL_ID) else ""
+        calls = (
+            f"{quoted(tool.name)} {call_id}{rules.literal(ARGUMENTS)} {rules.json(arguments_schema(tool))}"
+            for tool in tools
+        )
+        return rules.rule(either(calls))
 
 
 class MistralParser(JsonCallsParser):

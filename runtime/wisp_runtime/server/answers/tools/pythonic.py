@@ -6,17 +6,24 @@ A call is handed on once it is complete.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
 from wisp_runtime.server.answers.parts import CallArguments, CallStart
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.grammars.lark import (
+    LarkRules,
+    either,
+    expression,
+    quoted,
+    repeated,
+)
+from wisp_runtime.server.answers.tools.grammars.schemas import is_required, properties, property_schema
 from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
-from wisp_runtime.server.answers.tools.scanners.python_call import PythonCall
+from wisp_runtime.server.answers.tools.scanners.python_call import ARGUMENT_NAME, PythonCall
 
 START, END = "<|python_start|>", "<|python_end|>"
-_NAME = re.compile(r"[\w.]+", re.ASCII)
+_NAME = re.compile(r"[\w.:/-]+", re.ASCII)
 _MAX_NAME_CHARS = 256
 _PLAIN = re.compile(r"[^\"'()\[\]{}]+")
 _IN_STRING = {quote: re.compile(rf"[^{quote}\\]+") for quote in "\"'"}
@@ -36,6 +43,19 @@ class Pythonic:
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return PythonicParser(tools)
+
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of calls alone."""
+        first, following = (
+            rules.rule(either(_call(rules, tool, begin) for tool in tools)) for begin in ("[", ", ")
+        )
+        return f'{repeated(first, following, is_parallel=is_parallel)} "]"'
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of an answer that may have calls."""
+        names = "|".join(expression(tool.name) for tool in tools)
+        text = rules.text_without(rf"\[[ \t\r\n]*(?:{names})\(", START)
+        return f"{self.calls(rules, tools, is_parallel=is_parallel)} | {text}"
 
 
 class PythonicParser(MarkupParser):
@@ -106,8 +126,7 @@ class PythonicParser(MarkupParser):
 
     def _close_call(self) -> bool:
         try:
-            arguments = PythonCall(self._collected_text(), self._tools[self._name]).arguments()
-            text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            text = PythonCall(self._collected_text(), self._tools[self._name]).arguments()
         except ValueError:
             return self._to_text()
         self._emit([CallStart(self._calls, self._name), CallArguments(self._calls, text)])
@@ -139,3 +158,27 @@ class PythonicParser(MarkupParser):
 def _parameter_names(tool: Tool) -> list[str]:
     properties = tool.parameters.get("properties")
     return list(properties) if isinstance(properties, Mapping) else []
+
+
+def _call(rules: LarkRules, tool: Tool, begin: str) -> str:
+    """Return the symbols of a call with named arguments, in the order of its schema; values are JSON.
+
+    It begins with one lexeme, up to where text cannot go on: a lexer that has begun a text does not go back.
+    """
+    arguments = [(f"{name}=", name) for name in properties(tool) if ARGUMENT_NAME.fullmatch(name)]
+    return f'{quoted(f"{begin}{tool.name}(")} {_arguments(rules, tool, arguments)} ")"'
+
+
+def _arguments(rules: LarkRules, tool: Tool, arguments: Sequence[tuple[str, str]]) -> str:
+    """Return the symbol of the arguments that follow: with those before it, an argument needs a comma."""
+    first, rest = "", ""
+    for written, name in reversed(arguments):
+        value = rules.json(property_schema(tool, name))
+        after = f"{quoted(', ' + written)} {value} {rest}"
+        begin = f"{quoted(written)} {value} {rest}"
+        if is_required(tool, name):
+            first, rest = rules.rule(begin), rules.rule(after)
+        else:
+            first = rules.rule(f"{begin} | {first}" if first else f"({begin})?")
+            rest = rules.rule(f"{after} | {rest}" if rest else f"({after})?")
+    return first

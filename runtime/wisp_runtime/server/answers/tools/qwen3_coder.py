@@ -2,8 +2,8 @@
 
 ``<tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>``, with a newline around
 each value that does not belong to it. Values have no types; the tool's schema gives them: strings are handed
-on as they come, other values once they are complete. A value ends at ``</parameter>`` and nowhere else, since
-cutting a string short is worse than a call that fails.
+on as they come, other values once they are complete. A text ends at ``</parameter>`` and nowhere else, since
+cutting it short is worse than a call that fails; JSON also does not end within its strings.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from typing import Any
 
 from wisp_runtime.server.answers.parts import CallArguments, CallStart
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted, repeated
+from wisp_runtime.server.answers.tools.grammars.schemas import is_required, properties, property_schema
+from wisp_runtime.server.answers.tools.grammars.text_values import TextValues
+from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
 from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
 from wisp_runtime.server.answers.tools.scanners.schema_types import ALL_TYPES, json_text, types_of
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+_NAME_END = ">\n"
 _NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
 
 
@@ -39,6 +44,40 @@ class Qwen3Coder:
         """Return a parser for one answer."""
         return Qwen3CoderParser(tools)
 
+    def calls(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of calls alone."""
+        call = f"{rules.literal(CALL)} {self._rest(rules, tools)}"
+        return repeated(call, f'"\\n" {call}', is_parallel=is_parallel)
+
+    def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
+        """Return the symbols of an answer that may have calls."""
+        call = rules.rule(
+            f"{rules.text_until(CALL)} {self._rest(rules, tools)} "
+            f"| {rules.text_until(FUNCTION)} {self._functions(rules, tools)} {rules.literal(CALL_END)}"
+        )
+        return f"{call}* {rules.text()}" if is_parallel else f"{call} | {rules.text()}"
+
+    def _rest(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
+        """Return the symbols of a call behind its first tag."""
+        begin, end = quoted("\n" + FUNCTION), rules.literal(CALL_END)
+        return f"{begin} {self._functions(rules, tools)} {end}"
+
+    def _functions(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
+        """Return the symbol of a function's name and parameters, in the order of its schema, and its end."""
+        end = quoted(FUNCTION_END + "\n")
+        return rules.rule(
+            either(f"{quoted(tool.name + _NAME_END)} {self._parameters(rules, tool)} {end}" for tool in tools)
+        )
+
+    def _parameters(self, rules: LarkRules, tool: Tool) -> str:
+        values = TextValues(rules, "\n" + PARAMETER_END, is_strict=tool.is_strict)
+        symbols = list[str]()
+        for name in properties(tool):
+            begin = quoted(f"{PARAMETER}{name}>\n")
+            parameter = f'{begin} {values.value(property_schema(tool, name))} "\\n"'
+            symbols.append(parameter if is_required(tool, name) else f"({parameter})?")
+        return " ".join(symbols)
+
 
 class Qwen3CoderParser(MarkupParser):
     """Parser; ``<tool_call>`` may be missing, as these models leave it out at times."""
@@ -49,6 +88,7 @@ class Qwen3CoderParser(MarkupParser):
         self._schema: Mapping[str, Any] = {}
         self._types = ALL_TYPES
         self._has_parameters = self._is_value_begun = False
+        self._value, self._last_char = JsonValue(), ""
 
     def _opened(self, opener: str) -> None:
         self._state = self._before_function if opener == CALL else self._in_name
@@ -101,18 +141,35 @@ class Qwen3CoderParser(MarkupParser):
         opening = ", " if self._has_parameters else "{"
         self._emit_arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         self._has_parameters, self._is_value_begun = True, False
+        self._value, self._last_char = JsonValue(), ""
         self._state = self._in_value
         return True
 
     def _in_value(self) -> bool:
         if self._types == {"string"}:
             return self._in_string()
-        if self._collect((PARAMETER_END,)) is None:
+        end = self._collect((PARAMETER_END,))
+        self._scan(self._collected[-1])
+        if end is None:
             return False
+        if self._value.is_in_string and self._last_char != "\n":
+            self._collected.append(end)
+            self._scan(end)
+            return True
         value = self._collected_text().removeprefix("\n").removesuffix("\n")
         self._emit_arguments(json_text(value, self._types))
         self._state = self._between_parameters
         return True
+
+    def _scan(self, text: str) -> None:
+        """Keep track of whether a value that may be JSON is in a string: there, a tag is no tag.
+
+        JSON strings hold no line breaks, so that a tag at the start of a line ends also a broken value.
+        """
+        self._last_char = text[-1:] or self._last_char
+        text = text if self._value.kind else text.lstrip()
+        self._value.push(text, 0)
+        self._value.take()
 
     def _in_string(self) -> bool:
         if not self._is_value_begun:

@@ -50,6 +50,11 @@ class JsonValue:
                 at = self._scan_structure(text, at)
         return at
 
+    @property
+    def is_in_string(self) -> bool:
+        """Whether what follows is in a string."""
+        return self._is_in_string
+
     def take(self) -> str:
         """Return the text scanned since the last call."""
         taken = "".join(self._chunks)

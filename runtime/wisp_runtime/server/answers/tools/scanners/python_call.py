@@ -1,13 +1,13 @@
-"""Reader of a call written in Python, ``f(a=1, b=[True, "x"])``: literals only, nothing is evaluated.
+"""Translate a call written in Python, ``f(a=1, b=[True, "x"])``, to JSON; nothing is evaluated.
 
 JSON's ``true``, ``false`` and ``null`` are read as well, since models mix the two.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from wisp_runtime.server.answers.tools.scanners.json_value import as_unicode
 
@@ -15,12 +15,15 @@ MAX_DEPTH = 64
 _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+')"""
     r"""|(?P<number>[-+]?(?:\d[\d_]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?)(?![\w.])"""
-    r"""|(?P<name>[A-Za-z_]\w*+)|(?P<mark>[][(){},:=]))""",
+    r"""|(?P<name>[A-Za-z_][\w.-]*+)|(?P<mark>[][(){},:=]))""",
     re.DOTALL | re.ASCII,
 )
+ARGUMENT_NAME = re.compile(r"[A-Za-z_][\w.-]*+", re.ASCII)
+"""Name that an argument can have here; wider than Python's."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
-_NAMES = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_ESCAPES = {"/": "/", "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_NAMES = {name: name.lower() for name in ("True", "False", "true", "false", "null")} | {"None": "null"}
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][-+]?\d++)?", re.ASCII)
 
 
 class PythonCall:
@@ -36,13 +39,13 @@ class PythonCall:
         self._at = 0
         self._parameters = parameters
 
-    def arguments(self) -> dict[str, Any]:
-        """Return arguments by name.
+    def arguments(self) -> str:
+        """Return the arguments as the text of a JSON object.
 
         Raises:
             ValueError: the text is no list of literal arguments.
         """
-        arguments: dict[str, Any] = {}
+        arguments = dict[str, str]()
         while self._peek() != ("end", ""):
             if self._peek()[0] == "name" and self._peek(1) == ("mark", "="):
                 name = self._next()[1]
@@ -54,12 +57,13 @@ class PythonCall:
             arguments[name] = self._value(0)
             if self._peek() != ("end", ""):
                 self._expect(",")
-        return arguments
+        return _object(arguments)
 
-    def _value(self, depth: int) -> Any:
+    def _value(self, depth: int) -> str:
+        """Return the JSON text of the next value."""
         kind, text = self._next()
         if kind == "string":
-            return self._strings(text)
+            return json.dumps(self._strings(text), ensure_ascii=False)
         if kind == "number":
             return _number(text)
         if kind == "name" and text in _NAMES:
@@ -77,27 +81,28 @@ class PythonCall:
             parts.append(_unescaped(self._next()[1][1:-1]))
         return "".join(parts)
 
-    def _items(self, closer: str, depth: int) -> list[Any]:
-        items = []
+    def _items(self, closer: str, depth: int) -> str:
+        items = list[str]()
         while self._peek()[1] != closer:
             items.append(self._value(depth + 1))
             if self._peek()[1] != closer:
                 self._expect(",")
         self._next()
-        return items
+        return f"[{', '.join(items)}]"
 
-    def _members(self, depth: int) -> dict[str, Any]:
-        members = {}
+    def _members(self, depth: int) -> str:
+        members = dict[str, str]()
         while self._peek()[1] != "}":
-            key = self._value(depth + 1)
-            if not isinstance(key, str):
+            kind, text = self._next()
+            if kind != "string":
                 raise ValueError("a key that is no text")
+            key = self._strings(text)
             self._expect(":")
             members[key] = self._value(depth + 1)
             if self._peek()[1] != "}":
                 self._expect(",")
         self._next()
-        return members
+        return _object(members)
 
     def _peek(self, ahead: int = 0) -> tuple[str, str]:
         at = self._at + ahead
@@ -124,14 +129,19 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
+def _object(members: Mapping[str, str]) -> str:
+    written = (f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in members.items())
+    return f"{{{', '.join(written)}}}"
+
+
+def _number(text: str) -> str:
+    """Return a number as JSON has it; one that is JSON already stays as it is, however large."""
+    if _JSON_NUMBER.fullmatch(text):
+        return text
+    number = float(text)
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"{text} is too large")
-    return number
+    return str(int(number)) if number.is_integer() and "." not in text else str(number)
 
 
 def _unescaped(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from wisp_runtime.server.answers.tools.scanners.json_value import decoded
 
 ALL_TYPES = frozenset({"string", "number", "boolean", "null", "object", "array"})
-_MAX_DEPTH = 16
+MAX_DEPTH = 16
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -21,11 +21,10 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
         root: schema in which its references are found.
         depth: references and alternatives passed so far.
     """
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return ALL_TYPES
+    schema = resolved(schema, root)
     types = _named_types(schema)
-    if isinstance(schema.get("$ref"), str):
-        types &= types_of(_referenced(schema["$ref"], root), root, depth + 1)
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
             options = (types_of(option, root, depth + 1) for option in schema[key])
@@ -44,6 +43,17 @@ def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(schema.get("enum"), list):
         types &= frozenset(map(type_of, schema["enum"]))
     return types & {type_of(schema["const"])} if "const" in schema else types
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``schema`` with the schema to which it refers instead of the reference; ``{}`` for none."""
+    for _ in range(MAX_DEPTH):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        found = _referenced(schema["$ref"], root)
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**found, **rest} if isinstance(found, Mapping) else rest
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:

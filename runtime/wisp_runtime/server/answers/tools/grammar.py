@@ -1,0 +1,33 @@
+"""Grammar of an answer that must be a call, or whose calls must be valid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wisp_runtime.server.answers.tools.format import Tool, ToolFormat
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules
+
+
+def tool_grammar(
+    tool_format: ToolFormat,
+    tools: Sequence[Tool],
+    *,
+    is_required: bool,
+    is_parallel: bool,
+    special: Mapping[str, int],
+) -> str | None:
+    """Return a grammar (llguidance's Lark) of an answer; None if it may be any text.
+
+    Args:
+        tool_format: markup of the model's calls.
+        tools: functions that the answer may call, at least one.
+        is_required: whether it must be a call, or several. Otherwise text may come before, between and
+            behind calls, if one of the tools is strict; arguments follow the schemas of all.
+        is_parallel: whether it may be several.
+        special: ids of those of the format's markers that are special tokens of the tokenizer.
+    """
+    if not (is_required or any(tool.is_strict for tool in tools)):
+        return None
+    rules = LarkRules(special)
+    build = tool_format.calls if is_required else tool_format.answer
+    return rules.source(build(rules, tools, is_parallel=is_parallel))

@@ -1,0 +1,177 @@
+"""Grammars of tool calls: what they allow is what the parsers find, with arguments that are valid."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from grammar_walk import ByteVocabulary, random_answer
+from hostile_markup import MARKERS, parse
+from llguidance import LLMatcher
+from tool_answers import TOOLS, calls_of, text_of
+
+from wisp_runtime.server.answers.tools.format import Tool
+from wisp_runtime.server.answers.tools.grammar import tool_grammar
+from wisp_runtime.server.answers.tools.registry import FORMATS
+
+WALKS = int(os.environ.get("WISP_TEST_TOOL_WALKS", "6"))
+SHAPES = {
+    "type": "object",
+    "properties": {
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d+$"},
+        "short": {"type": "string", "minLength": 2, "maxLength": 5},
+        "level": {"enum": ["low", "high", 3, None]},
+        "count": {"anyOf": [{"type": "integer", "minimum": 10}, {"type": "string"}]},
+        "when": {"$ref": "#/$defs/when"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+        "any": {},
+    },
+    "required": ["code", "level"],
+    "additionalProperties": False,
+    "$defs": {"when": {"type": ["string", "null", "boolean"]}},
+}
+STRICT = tuple(replace(tool, is_strict=True) for tool in (*TOOLS, Tool("shape", SHAPES)))
+SCHEMAS = {tool.name: tool.parameters for tool in STRICT}
+SNIPPETS = (
+    *(*MARKERS, "\n</parameter>\n", "\n</function>\n</tool_call>", '"', "}", "]", "é", "null", "12", "true"),
+    *(
+        "\n{",
+        "\n[",
+        '{"name": "list_files", "parameters": {',
+        "[list_files()",
+        "list_files",
+        "AB-12",
+        "final",
+    ),
+    *("assistant", ">\n<parameter=days>\n"),
+)
+CASES = [
+    (name, is_special, is_required, is_parallel)
+    for name in FORMATS
+    for is_special in ((True,) if name == "harmony" else (False, True))  # Harmony's markers are tokens
+    for is_required in (False, True)
+    for is_parallel in (False, True)
+]
+
+
+def grammar_of(name, is_special, tools=STRICT, **asked):
+    vocabulary = ByteVocabulary(FORMATS[name].markers if is_special else ())
+    grammar = tool_grammar(FORMATS[name], tools, special=vocabulary.ids, **asked)
+    assert grammar is not None
+    return vocabulary, grammar
+
+
+@pytest.mark.parametrize(("name", "is_special", "is_required", "is_parallel"), CASES)
+def test_every_answer_that_a_grammar_allows_has_valid_calls(name, is_special, is_required, is_parallel):
+    vocabulary, grammar = grammar_of(name, is_special, is_required=is_required, is_parallel=is_parallel)
+    source, answers = random.Random(f"{name}{is_special}{is_required}{is_parallel}"), 0
+    for _ in range(WALKS):
+        raw = random_answer(vocabulary, grammar, source, SNIPPETS)
+        if raw is None:
+            continue
+        answers += 1
+        parts = parse(name, [raw], STRICT)
+        calls = calls_of(parts)
+        for called, arguments in calls:
+            jsonschema.validate(arguments, SCHEMAS[called])
+        assert is_parallel or len(calls) <= 1
+        if is_required:
+            assert calls, raw
+            assert text_of(parts) == "", raw
+    assert answers
+
+
+WEATHER = '{"city": "Paris", "days": 3}'
+NAMED = f'{{"name": "get_weather", "KEY": {WEATHER}}}'
+NO_ARGUMENTS = '{"name": "list_files", "KEY": {}}'
+XML = (
+    "\n<function=get_weather>\n<parameter=city>\nPar</b>is\n</parameter>\n"
+    "<parameter=units>\nnull\n</parameter>\n</function>\n</tool_call>"
+)
+CALLS = {
+    # a first call, what is between two, and a second one
+    "hermes": (f"<tool_call>\n{NAMED}\n</tool_call>", "\n", f"<tool_call>\n{NO_ARGUMENTS}\n</tool_call>"),
+    "qwen3_coder": (
+        f"<tool_call>{XML}",
+        "\n",
+        "<tool_call>\n<function=list_files>\n</function>\n</tool_call>",
+    ),
+    "mistral": (
+        f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}",
+        "",
+        "[TOOL_CALLS]list_files[CALL_ID]abcdefghi[ARGS]{}",
+    ),
+    "llama3_json": (NAMED, "; ", NO_ARGUMENTS),
+    "pythonic": ('[get_weather(city="Paris", units=null)', ", ", "list_files()"),
+    "harmony": (
+        f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{WEATHER}",
+        "",
+        "",
+    ),
+}
+MARKED_BY_TOKENS = ("harmony", "mistral")
+
+
+def calls_as_written(name):
+    """Return two calls, what is between them, and what ends them."""
+    key = "parameters" if name == "llama3_json" else "arguments"
+    return *(text.replace("KEY", key) for text in CALLS[name]), "]" if name == "pythonic" else ""
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_as_models_write_them_are_allowed_and_others_are_not(name, is_required):
+    first, between, second, end = calls_as_written(name)
+    for is_parallel in (False, True):
+        vocabulary, grammar = grammar_of(
+            name, name in MARKED_BY_TOKENS, is_required=is_required, is_parallel=is_parallel
+        )
+        assert vocabulary.accepts(grammar, first + end)
+        unknown = first.replace("get_weather", "get_nothing") + end
+        is_text = text_of(parse(name, [unknown], STRICT)) == unknown
+        assert (is_text and not is_required) or not vocabulary.accepts(grammar, unknown)
+        assert not vocabulary.accepts(grammar, first.replace("city", "days", 1) + end)
+        assert vocabulary.accepts(grammar, "Hello, { <b>\n [1]") is (not is_required and name != "harmony")
+        if second and is_parallel:
+            assert vocabulary.accepts(grammar, first + between + second + end)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_call_is_all_where_calls_are_not_parallel(name):
+    first, between, second, end = calls_as_written(name)
+    vocabulary, grammar = grammar_of(name, name in MARKED_BY_TOKENS, is_required=True, is_parallel=False)
+    assert not vocabulary.accepts(grammar, first + between + (second or first) + end)
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_text_may_be_around_calls_that_are_not_required(name):
+    first, _, second, _ = calls_as_written(name)
+    vocabulary, grammar = grammar_of(name, False, is_required=False, is_parallel=True)
+    assert vocabulary.accepts(grammar, f"I look.\n{first}\nAnd:\n{second}\nDone.")
+    assert not vocabulary.accepts(grammar, f"I look.\n{first[:-20]}")
+
+
+def test_a_list_is_mistrals_form_where_its_tokenizer_has_no_token_for_arguments():
+    vocabulary, grammar = grammar_of("mistral", False, is_required=True, is_parallel=True)
+    assert vocabulary.accepts(grammar, '[TOOL_CALLS][{"name": "list_files", "arguments": {}}]')
+
+
+def test_only_strict_or_required_calls_have_a_grammar():
+    asked = {"is_parallel": True, "special": {}}
+    assert tool_grammar(FORMATS["hermes"], TOOLS, is_required=False, **asked) is None
+    assert tool_grammar(FORMATS["hermes"], TOOLS, is_required=True, **asked) is not None
+    assert tool_grammar(FORMATS["hermes"], STRICT, is_required=False, **asked) is not None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_llguidance_cannot_hold_is_refused_of_strict_tools_alone(name):
+    tool = Tool("f", {"properties": {"a": {"type": "object", "not": {"const": {}}}}})
+    asked = {"is_required": True, "is_parallel": True, "special": {}}
+    strict = tool_grammar(FORMATS[name], [replace(tool, is_strict=True)], **asked)
+    lenient = tool_grammar(FORMATS[name], [tool], **asked)
+    tokenizer = ByteVocabulary().tokenizer
+    assert 'Unimplemented keys: ["not"]' in LLMatcher.validate_grammar(strict, tokenizer)
+    assert LLMatcher.validate_grammar(lenient, tokenizer) == ""
