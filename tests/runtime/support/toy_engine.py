@@ -111,7 +111,7 @@ class ToyRule:
         self.generated: list[int] = []
         self.max_tokens = TOY_RULES[name]
         self.error = ""
-        self.is_over = False
+        self.is_over = self.is_free = False
 
     def allow_more(self, words: np.ndarray) -> None:
         raise AssertionError("this rule has no grammar")

@@ -24,6 +24,11 @@ class Constraint(Protocol):
         ...
 
     @property
+    def is_free(self) -> bool:
+        """Whether the next two tokens are not restricted, whatever the first is: no mask is computed."""
+        ...
+
+    @property
     def error(self) -> str:
         """Reason why the answer cannot go on, and the remedy; empty while it can."""
         ...

@@ -51,6 +51,11 @@ class Grammar:
         """Return False: an answer that is complete may only end."""
         return False
 
+    @property
+    def is_free(self) -> bool:
+        """Return False: each token depends on those before."""
+        return False
+
     def allow_more(self, words: Array) -> None:
         """Allow no more."""
 

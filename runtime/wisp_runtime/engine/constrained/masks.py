@@ -50,6 +50,11 @@ class TokenMask:
         return (self.constraint.error if self.constraint is not None else "") or self._dead_end
 
     @property
+    def is_free(self) -> bool:
+        """Whether it allows every token next, and behind that."""
+        return self.constraint.is_free
+
+    @property
     def is_over(self) -> bool:
         """Whether it allows every token from now on."""
         has_constraint = self.constraint is not None and not self.constraint.is_over
@@ -57,8 +62,8 @@ class TokenMask:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the mask of the next token is neither computed nor being computed."""
-        return self.words is None and self.job is None
+        """Whether the mask of the next token is needed, and neither computed nor being computed."""
+        return self.words is None and self.job is None and not self.is_free
 
     def advance(self, token: int) -> None:
         """Take in a generated token."""
@@ -94,7 +99,7 @@ def rows_of(masks: Sequence[TokenMask | None]) -> Array | None:
 
     Waits for those that are being computed, and computes those that nobody began.
     """
-    present = [mask for mask in masks if mask is not None]
+    present = [mask for mask in masks if mask is not None and not mask.is_free]
     if not present:
         return None
     for mask in present:

@@ -63,6 +63,13 @@ class BoundedThinking:
         """Whether every token is allowed from now on."""
         return self._state is _State.ANSWER and self._answer is None and not self._rule.may_reopen
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the budget, if there is one, is not spent by the next token."""
+        if self._make_answer is not None or self._state in (_State.OPENING, _State.CLOSING):
+            return False
+        return self._rule.max_tokens is None or self._thought_tokens + 1 < self._rule.max_tokens
+
     def advance(self, token: int) -> None:
         """Take in a token."""
         self._seen_tokens += 1

@@ -172,7 +172,7 @@ class SamplingRows:
         sequences = [chunk.sequence for chunk in sampling]
         if self._batch is None or sequences != self._sequences:
             self._batch, self._sequences = sampling_batch(plan), sequences
-            self._has_penalties = any(sequence.counts_tokens for sequence in sequences)
+            self._has_penalties = any(each.counts_tokens or each.mask is not None for each in sequences)
             return self._batch
         changed = {"steps": _steps(sampling)}
         if self._has_penalties:

@@ -179,7 +179,12 @@ class Sequence:
     @property
     def counts_tokens(self) -> bool:
         """Whether sampling its next token depends on all its tokens before."""
-        return self.counts is not None or self.has_repetition or self.mask is not None
+        return self.counts is not None or self.has_repetition or self.has_mask
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether its next token, or the one behind it, is restricted."""
+        return self.mask is not None and not self.mask.is_free
 
     @property
     def reads_prefixes(self) -> bool:

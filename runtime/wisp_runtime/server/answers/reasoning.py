@@ -34,21 +34,28 @@ class ReasoningFormat:
         """Return whether the source of a chat template names these markers."""
         return any(sign in template for sign in self.signs)
 
-    def starts_open(self, prompt: str) -> bool:
-        """Return whether an answer to the rendered ``prompt`` begins within thinking (DeepSeek-R1)."""
+    def starts_open(self, prompt: str, begun: str = "") -> bool:
+        """Return whether an answer to the rendered ``prompt`` begins within thinking (DeepSeek-R1).
+
+        Args:
+            begun: text of the answer that ``prompt`` ends with, if a message is continued.
+        """
+        if self.opening in begun or self.closing in begun:
+            return begun.rfind(self.opening) > begun.rfind(self.closing)
         return prompt.rstrip().endswith(self.prompt_endings)
 
-    def is_closed_by(self, prompt: str) -> bool:
+    def is_closed_by(self, prompt: str, begun: str = "") -> bool:
         """Return whether the rendered ``prompt`` has closed thinking (``enable_thinking: false``)."""
+        if self.opening in begun or self.closing in begun:
+            return begun.rfind(self.closing) > begun.rfind(self.opening)
         return prompt.rstrip().endswith(self.closing)
 
-    def parser(self, prompt: str) -> ThinkingParser | None:
+    def parser(self, prompt: str, begun: str = "") -> ThinkingParser | None:
         """Return a parser of one answer to the rendered ``prompt``; None if it has closed thinking."""
-        if self.is_closed_by(prompt):
+        if self.is_closed_by(prompt, begun):
             return None
-        return ThinkingParser(
-            self.opening, self.closing, starts_open=self.starts_open(prompt), may_reopen=self.may_reopen
-        )
+        is_open = self.starts_open(prompt, begun)
+        return ThinkingParser(self.opening, self.closing, starts_open=is_open, may_reopen=self.may_reopen)
 
 
 def _tags(name: str, opening: str, closing: str, *, may_reopen: bool = False) -> ReasoningFormat:

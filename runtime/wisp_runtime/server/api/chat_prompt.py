@@ -77,7 +77,8 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     )
     sampling = sampling_of(request, logprobs, info, text.defaults)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
-    markup = Markup.of(text, conversation.tools, conversation.text)
+    begun = (request.messages[-1].content or "") if request.continue_final_message else ""
+    markup = Markup.of(text, conversation.tools, conversation.text, begun)
     submits = submits_of(
         conversation.tokens,
         request,

@@ -21,6 +21,7 @@ class Markup:
 
     Attributes:
         prompt: text of the rendered conversation.
+        begun: text of the answer that it ends with, if a message is continued.
         tools: tools that the answer may call.
         tool_format: markup of calls; None: the answer is not searched for them.
         thinking: markup of thinking; None: the model has none, the prompt has closed it, or ``tool_format``
@@ -30,6 +31,7 @@ class Markup:
     """
 
     prompt: str
+    begun: str
     tools: ToolUse
     tool_format: ToolFormat | None
     thinking: ReasoningFormat | None
@@ -37,14 +39,15 @@ class Markup:
     support: ReasoningSupport
 
     @classmethod
-    def of(cls, text: TextCodec, tools: ToolUse, prompt: str) -> Markup:
+    def of(cls, text: TextCodec, tools: ToolUse, prompt: str, begun: str = "") -> Markup:
         """Return the markups of a model's answer to ``prompt``."""
         tool_format, thinking = text.tool_format, text.reasoning.format
         if tool_format is not None and tool_format.splits_thinking:
-            return cls(prompt, tools, tool_format, None, True, text.reasoning)
-        is_closed = thinking is not None and thinking.is_closed_by(prompt)
+            return cls(prompt, begun, tools, tool_format, None, True, text.reasoning)
+        is_closed = thinking is not None and thinking.is_closed_by(prompt, begun)
         return cls(
             prompt,
+            begun,
             tools,
             tool_format if tools.callable else None,
             None if is_closed else thinking,
@@ -65,7 +68,7 @@ class Markup:
             detection: repetition that ends the answer; None: only loops in thinking do.
         """
         return AnswerParser(
-            self.thinking.parser(self.prompt) if self.thinking else None,
+            self.thinking.parser(self.prompt, self.begun) if self.thinking else None,
             self.tool_format.parser(self.tools.callable) if self.tool_format else None,
             None if self.tools.is_parallel else 1,
             repetition=detection.rule() if detection else None,
@@ -85,7 +88,7 @@ class Markup:
         return ThinkingRule(
             self.support.openings,
             self.support.closings,
-            self.thinking.starts_open(self.prompt),
+            self.thinking.starts_open(self.prompt, self.begun),
             self.thinking.may_reopen,
             budget_tokens,
         )

@@ -30,7 +30,10 @@ def rule(opening=OPEN, closing=CLOSE, **fields):
 
 
 def allowed(mask):
-    row = rows_of([mask])[0]
+    rows = rows_of([mask])
+    if rows is None:
+        return ALL
+    row = rows[0]
     return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), count=VOCAB, bitorder="little")).tolist())
 
 
@@ -83,6 +86,25 @@ def test_the_closing_marker_is_forced_once_the_budget_is_spent(thinking, tokens,
 )
 def test_a_rule_that_can_forbid_nothing_more_is_over(tokens, is_over):
     assert sets_along(tokens, rule(max_tokens=2))[1].is_over is is_over
+
+
+@pytest.mark.parametrize(
+    ("thinking", "tokens", "is_free"),
+    [
+        (rule(is_open=True), [1] * 30, True),
+        (rule(is_open=True, max_tokens=9), [1] * 7, True),
+        (rule(is_open=True, max_tokens=9), [1] * 8, False),  # the token behind the next one is forced
+        (rule(max_tokens=1), [], False),
+        (rule(max_tokens=2), [], True),  # the marker comes first
+        (rule(may_reopen=True, max_tokens=2), [7, 1, 8], False),
+    ],
+)
+def test_no_mask_is_computed_while_the_budget_is_far(thinking, tokens, is_free):
+    sets, mask = sets_along(tokens, thinking)
+    assert mask.is_free is is_free
+    assert (rows_of([mask]) is None) == is_free
+    assert sets[-1] == ALL
+    assert not sets_along(tokens, thinking, lambda: ToyRule("thirds"))[1].is_free
 
 
 THIRDS = {token for token in range(VOCAB) if token % 3}
