@@ -52,7 +52,7 @@ class TokenMask:
     @property
     def is_free(self) -> bool:
         """Whether it allows every token next, and behind that."""
-        return self.constraint.is_free
+        return self.rules is None and self.constraint is not None and self.constraint.is_free
 
     @property
     def is_over(self) -> bool:
