@@ -24,6 +24,11 @@ NEVER_THINKS = ReasoningSupport()
 BILLING = "x-anthropic-billing-header: cc_version=2.1; cch=1a2b3;"
 
 
+ANSWER = {"role": "assistant", "content": "a"}
+SYSTEM = {"role": "system", "content": "Now in French."}
+REMINDER = "<system-reminder>\nNow in French.\n</system-reminder>"
+
+
 def block(text, **fields):
     return {"type": "text", "text": text, **fields}
 
@@ -66,14 +71,13 @@ def test_the_system_prompt_is_the_first_message(fields, prompt):
         ([{"role": "user", "content": [block("a"), block("b", citations=None)]}], [("user", "a\nb")]),
         # successive messages of one role are one
         ([USER, {"role": "user", "content": [block("b")]}], [("user", "hi\nb")]),
-        (
-            [USER, {"role": "system", "content": "Now in French."}],
-            [("user", "hi"), ("system", "Now in French.")],
-        ),
+        ([SYSTEM, SYSTEM, USER], [("system", "Now in French.\nNow in French."), ("user", "hi")]),
+        ([USER, SYSTEM], [("user", f"hi\n{REMINDER}")]),  # where templates take no system message
+        ([USER, ANSWER, SYSTEM, USER], [("user", "hi"), ("assistant", "a"), ("user", f"{REMINDER}\nhi")]),
         ([{"role": "user", "content": []}], [("user", "")]),
         (
-            [USER, {"role": "assistant", "content": "a"}, USER],
-            [("user", "hi"), ("assistant", "a"), ("user", "hi")],
+            [USER, ANSWER, {"role": "assistant", "content": []}, USER],
+            [("user", "hi"), ("assistant", "a\n"), ("user", "hi")],
         ),
     ],
 )

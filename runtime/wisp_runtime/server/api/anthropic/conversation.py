@@ -7,8 +7,8 @@ their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Any
 
 from wisp_runtime.server.api.anthropic.signature import text_of
@@ -36,27 +36,32 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 def chat_messages(request: CountTokensRequest) -> list[dict[str, Any]]:
     """Return the messages of a request as JSON of chat completions.
 
+    A system message behind others becomes text of the user's: many templates take one at the beginning only.
+
     Raises:
         ApiError: 400; a block stands in a message of the wrong role, or a result has no call.
     """
     _check_roles(request.messages)
+    system = list(takewhile(lambda message: message.role == "system", request.messages))
+    messages = _system_message(request, system)
+    placed = [
+        (message.role, f"messages.{number}.content.{index}", block)
+        for number, message in enumerate(request.messages)
+        for index, block in enumerate(_blocks(message))
+        if number >= len(system)
+    ]
     calls: dict[str, str] = {}
-    messages = _system_message(request)
-    for role, run in groupby(enumerate(request.messages), key=lambda numbered: numbered[1].role):
-        blocks = [
-            (f"messages.{number}.content.{index}", block)
-            for number, message in run
-            for index, block in enumerate(_blocks(message))
-        ]
-        if role == "assistant":
-            messages.append(_assistant_message([block for _, block in blocks], calls))
+    for is_answer, run in groupby(placed, key=lambda item: item[0] == "assistant"):
+        if is_answer:
+            messages.append(_assistant_message([block for _, _, block in run], calls))
         else:
-            messages += _other_messages(role, blocks, calls)
+            messages += _user_messages(list(run), calls)
     return messages
 
 
-def _system_message(request: CountTokensRequest) -> list[dict[str, Any]]:
+def _system_message(request: CountTokensRequest, leading: Sequence[MessageField]) -> list[dict[str, Any]]:
     texts = [_BILLING_LINE.sub("", text) for text in texts_of(request.system or ())]
+    texts += [block.text for message in leading for block in _blocks(message) if isinstance(block, TextBlock)]
     text = "\n".join(text for text in texts if text)
     return [{"role": "system", "content": text}] if text else []
 
@@ -82,7 +87,9 @@ def _check_roles(messages: Sequence[MessageField]) -> None:
 
 def _blocks(message: MessageField) -> Sequence[Block]:
     content = message.content
-    return [TextBlock(type="text", text=content)] if isinstance(content, str) else content
+    if isinstance(content, str):
+        return [TextBlock(type="text", text=content)]
+    return content or [TextBlock(type="text", text="")]
 
 
 def _assistant_message(blocks: Sequence[Block], calls: dict[str, str]) -> dict[str, Any]:
@@ -106,21 +113,25 @@ def _assistant_message(blocks: Sequence[Block], calls: dict[str, str]) -> dict[s
     return message
 
 
-def _other_messages(
-    role: str, blocks: Sequence[tuple[str, Block]], calls: dict[str, str]
+def _user_messages(
+    placed: Sequence[tuple[str, str, Block]], calls: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return a message of the texts between results, and one of each result."""
-    messages = []
-    for is_result, run in groupby(blocks, key=lambda placed: isinstance(placed[1], ToolResultBlock)):
+    """Return a message of each result, and one of the texts between results."""
+    messages: list[dict[str, Any]] = []
+    for is_result, run in groupby(placed, key=lambda item: isinstance(item[2], ToolResultBlock)):
         if is_result:
-            messages += [_result(place, block, calls) for place, block in run]
+            messages += [_result(place, block, calls) for _, place, block in run]
         else:
-            texts = [block.text for _, block in run if isinstance(block, TextBlock)]
-            messages.append({"role": role, "content": "\n".join(texts)})
-    return messages or [{"role": role, "content": ""}]
+            texts = [_user_text(role, block) for role, _, block in run if isinstance(block, TextBlock)]
+            messages.append({"role": "user", "content": "\n".join(texts)})
+    return messages
 
 
-def _result(place: str, block: Block, calls: dict[str, str]) -> dict[str, Any]:
+def _user_text(role: str, block: TextBlock) -> str:
+    return block.text if role == "user" else f"<system-reminder>\n{block.text}\n</system-reminder>"
+
+
+def _result(place: str, block: Block, calls: Mapping[str, str]) -> dict[str, Any]:
     assert isinstance(block, ToolResultBlock)
     if block.tool_use_id not in calls:
         raise bad_request(
