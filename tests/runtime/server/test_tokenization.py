@@ -35,10 +35,25 @@ def test_a_text_or_a_chat_becomes_the_tokens_that_its_prompt_would_have(api, pat
     }
 
 
-def test_a_chat_has_as_many_tokens_as_its_completion_counts(api):
-    tokens = api.post("/tokenize", json={"messages": HI}).json()["count"]
-    answer = api.post("/v1/chat/completions", json={"model": "tiny", "messages": HI}).json()
-    assert answer["usage"]["prompt_tokens"] == tokens
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tools": TOOLS},
+        {"tools": TOOLS, "tool_choice": "none"},
+        {"add_generation_prompt": False},
+        {"messages": [*HI, {"role": "assistant", "content": "So"}], "continue_final_message": True},
+        {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}, *HI]},
+    ],
+)
+def test_a_chat_has_the_tokens_of_its_completions_prompt(api, server, fields):
+    answer = api.post("/tokenize", json={"messages": HI} | fields)
+    assert answer.status_code == 200, answer.text
+    api.post("/v1/chat/completions", json={"model": "tiny", "messages": HI} | fields).raise_for_status()
+    assert answer.json()["tokens"] == list(server.engine.submitted[-1].prompt)
 
 
 def test_names_of_tokens_are_the_vocabularys_own_or_texts_or_bytes(api):
@@ -83,7 +98,17 @@ def test_tokens_become_their_text_special_tokens_included(api, path):
             {"messages": HI, "continue_final_message": True},
             400,
             "continue_final_message",
-            "not supported",
+            "of the assistant",
+        ),
+        ("/tokenize", {"messages": HI, "tools": "f"}, 400, "tools", "list"),
+        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, 400, "tools.0.function", "Missing"),
+        ("/tokenize", {"messages": HI * 1025}, 400, "messages", "1024"),
+        (
+            "/tokenize",
+            {"messages": HI, "chat_template_kwargs": {"range": 1}},
+            400,
+            "chat_template_kwargs",
+            "range",
         ),
         ("/tokenize", {"messages": HI, "chat_template": "x"}, 400, "chat_template", "model's own"),
         ("/detokenize", {}, 400, "tokens", "Missing"),

@@ -16,7 +16,12 @@ from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.sampling import SAMPLE_TOKEN_CHARS, check_token_ids
-from wisp_runtime.server.parsing.token_requests import MAX_TEXT_CHARS, DetokenizeRequest, TokenizeRequest
+from wisp_runtime.server.parsing.token_requests import (
+    MAX_TEXT_CHARS,
+    OF_MESSAGES,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from wisp_runtime.server.parsing.tools import tool_use
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
@@ -24,7 +29,6 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 # Field → (values that ask for the default, remedy).
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "continue_final_message": ((False,), "Tokenize the text with 'prompt'."),
     "parse_special": ((True,), "Special tokens written in a text are those tokens; strip them from it."),
     "chat_template": ((), "The model's own chat template is used."),
     "mm_processor_kwargs": (({},), "Models here read text only."),
@@ -71,17 +75,10 @@ async def _text_of(service: Service, request: TokenizeRequest) -> tuple[str, boo
         return request.content, bool(request.add_special)
     if request.prompt is not None:
         return request.prompt, request.add_special_tokens is not False
-    names = dict(request.chat_template_kwargs or {})
-    if request.add_generation_prompt is not None:
-        names["add_generation_prompt"] = request.add_generation_prompt
-    chat = ChatRequest(
-        model=request.model or service.config.name,
-        messages=request.messages or [],
-        tools=request.tools,
-        chat_template_kwargs=names,
-    )
+    fields = {name: getattr(request, name) for name in OF_MESSAGES}
+    chat = ChatRequest(model=service.config.name, messages=request.messages or [], **fields)
     refuse_unsupported(chat)
-    tools = tool_use(chat.tools, None, is_parallel=None)
+    tools = tool_use(chat.tools, chat.tool_choice, is_parallel=None)
     return await render_chat(service, chat, tools), bool(request.add_special_tokens)
 
 

@@ -6,12 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from wisp_runtime.server.parsing.chat_request import Message
+from wisp_runtime.server.parsing.chat_request import MAX_DOCUMENTS, MAX_MESSAGES, Message
+from wisp_runtime.server.parsing.reasoning import Effort
 from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
 
 MAX_TEXT_CHARS = 1 << 20  # tokenizing so many takes a second and 100 MB
 TEXTS = ("prompt", "content", "messages")
-OF_MESSAGES = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+OF_MESSAGES = (
+    *("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents"),
+    *("tools", "tool_choice", "reasoning_effort"),
+)
+"""Fields that a chat completion has too: its prompt has the same tokens."""
 
 
 class TokenizeRequest(StrictModel):
@@ -19,17 +25,20 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = None
     prompt: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Any = None
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = None
+    tools: Annotated[list[ToolField], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning_effort: Effort | None = None
     content: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
     add_special: bool | None = None
     with_pieces: bool | None = None
     # Refused unless they ask for the default.
-    continue_final_message: Any = None
     parse_special: Any = None
     chat_template: Any = None
     mm_processor_kwargs: Any = None
