@@ -50,7 +50,7 @@ ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
     "/detokenize": detokenize,
 }
 """Paths that take ``POST``. Those outside ``/v1`` are as other servers have them."""
-PATHS = (*ENDPOINTS, responses.PATH, "/v1/models")
+PATHS = (*ENDPOINTS, responses.PATH, responses.INPUT_TOKENS, "/v1/models")
 OPENAPI = "/openapi.json"
 CLIENT_LEFT = 499  # nginx's status for it; only the metrics show it
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -207,6 +207,6 @@ def _is_api(path: str) -> bool:
 
 def _known_path(path: str) -> str:
     """Return a path that is ours, or ``other``: clients must not make up label values."""
-    if path.startswith(f"{responses.PATH}/"):
-        return f"{responses.PATH}/ID"
-    return path if path in PATHS else "other"
+    if path in PATHS:
+        return path
+    return f"{responses.PATH}/ID" if path.startswith(f"{responses.PATH}/") else "other"

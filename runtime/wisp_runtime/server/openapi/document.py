@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from wisp_plan.distribution import version
-from wisp_runtime.server.openapi.operations import OPERATIONS, Operation
+from wisp_runtime.server.openapi.operation import Operation
+from wisp_runtime.server.openapi.operations import OPERATIONS
 
 REFERENCE = "#/components/schemas/{model}"
 JSON = "application/json"
@@ -59,8 +60,12 @@ def _described(operation: Operation, schemas: _Schemas, names: Sequence[str]) ->
         "summary": operation.summary,
         "responses": _responses(operation, schemas),
     }
-    if parameters := re.findall(r"\{(\w+)\}", operation.path):
-        described["parameters"] = [_parameter(parameter, names) for parameter in parameters]
+    parameters = [_parameter(name, names) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    parameters += [
+        {"name": name, "in": "query", "schema": schema} for name, schema in operation.queries.items()
+    ]
+    if parameters:
+        described["parameters"] = parameters
     if operation.body is not None:
         schema = schemas.of(operation.body)
         _restrict_model(schema, names)

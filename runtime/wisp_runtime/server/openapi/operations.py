@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from pydantic import BaseModel
-
 from wisp_runtime.server.openapi import answers, anthropic
+from wisp_runtime.server.openapi.operation import Operation
+from wisp_runtime.server.openapi.response_operations import RESPONSE_OPERATIONS
 from wisp_runtime.server.parsing.anthropic.requests import CountTokensRequest, MessagesRequest
 from wisp_runtime.server.parsing.chat_request import ChatRequest
 from wisp_runtime.server.parsing.completion_request import CompletionRequest
 from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from wisp_runtime.server.parsing.token_requests import DetokenizeRequest, TokenizeRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of a path.
-
-    Attributes:
-        method: HTTP method, lower case.
-        path: path, with ``{names}`` of its parameters.
-        summary: one line of what it does.
-        answer: type of the answer with status 200.
-        body: model of the request's body; None: it has none.
-        streams: whether ``stream: true`` gives server-sent events.
-        error: type of an error's answer.
-        statuses: error statuses that it may answer with.
-    """
-
-    method: str
-    path: str
-    summary: str
-    answer: Any
-    body: type[BaseModel] | None = None
-    streams: bool = False
-    error: Any = answers.Error
-    statuses: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503)
-
 
 OPERATIONS = (
     Operation("get", "/v1/models", "List the names of the served model.", answers.Models, statuses=(503,)),
@@ -104,4 +75,5 @@ OPERATIONS = (
         )
         for prefix in ("/v1", "")
     ),
+    *RESPONSE_OPERATIONS,
 )

@@ -6,10 +6,19 @@ from fake_engine import END, tokens_of
 from jsonschema import Draft202012Validator
 
 from wisp_runtime.server.api.app import ENDPOINTS
+from wisp_runtime.server.api.responses.endpoints import ResponsesApi
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGE = CHAT | {"max_tokens": 9}
 TEXT = {"model": "tiny", "prompt": "a"}
+ASK = {"model": "tiny", "input": "hi"}
+ITEMS = [
+    {"role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "d"},
+]
 
 
 @pytest.fixture
@@ -22,12 +31,13 @@ def schema_of(document, part):
     return {**part["content"]["application/json"]["schema"], "components": document["components"]}
 
 
-def test_it_lists_every_endpoint(document):
+def test_it_lists_every_endpoint(document, server):
     listed = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert listed == {
         ("get", "/v1/models"),
         ("get", "/v1/models/{name}"),
         *(("post", path) for path in ENDPOINTS),
+        *((method.lower(), path) for path, method, _ in ResponsesApi(server.server.service).routes()),
     }
 
 
@@ -55,6 +65,14 @@ def test_operations_have_names_of_their_own(document):
         ("/v1/chat/completions", CHAT | {"n": 2, "logprobs": True, "top_logprobs": 2, "stop": "o"}),
         ("/v1/chat/completions", CHAT | {"stop": ["o"], "logit_bias": {"1": 1}}),
         ("/v1/completions", TEXT),
+        ("/v1/responses", ASK),
+        ("/v1/responses", ASK | {"input": ITEMS, "background": True, "metadata": {"a": "b"}}),
+        ("/v1/responses", ASK | {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
+        (
+            "/v1/responses",
+            ASK | {"max_output_tokens": 3, "stop": ["x"], "text": {"format": {"type": "text"}}},
+        ),
+        ("/v1/responses/input_tokens", ASK),
         ("/v1/completions", TEXT | {"prompt": [[1, 2], "a"], "logprobs": 1, "echo": False}),
         ("/v1/embeddings", {"model": "tiny", "input": ["a", [1, 2]]}),
         ("/v1/embeddings", {"model": "tiny", "input": "a", "encoding_format": "base64", "dimensions": 2}),
@@ -88,6 +106,13 @@ def test_a_request_it_allows_is_answered_as_it_says(api, document, path, body):
         ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
         ("/v1/chat/completions", CHAT | {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
         ("/v1/completions", TEXT | {"prompt": []}),
+        ("/v1/responses", ASK | {"input": []}),
+        ("/v1/responses", ASK | {"input": [{"type": "computer_call"}]}),
+        ("/v1/responses", ASK | {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("/v1/responses", ASK | {"tools": [{"type": "web_search"}]}),
+        ("/v1/responses", ASK | {"tool_choice": {"type": "mcp"}}),
+        ("/v1/responses", ASK | {"conversation": "c"}),
+        ("/v1/responses", ASK | {"temperature": 3}),
         ("/v1/completions", TEXT | {"prompt": [["a"]]}),
         ("/v1/completions", TEXT | {"model": "another"}),
         ("/detokenize", {"tokens": "a"}),
@@ -123,3 +148,14 @@ def test_an_answer_with_tool_calls_would_be_allowed(document, api, server):
     answer["choices"][0] |= {"finish_reason": "tool_calls"}
     answer["choices"][0]["message"] |= {"content": None, "tool_calls": [call], "reasoning_content": "hm"}
     jsonschema.validate(answer, schema)
+
+
+def test_stored_responses_are_described_as_it_says(api, document):
+    created = api.post("/v1/responses", json=ASK | {"input": ITEMS, "background": True}).json()
+    for method, path in (("get", ""), ("get", "/input_items"), ("post", "/cancel"), ("delete", "")):
+        operation = document["paths"][f"/v1/responses/{{id}}{path}"][method]
+        answer = api.request(method, f"/v1/responses/{created['id']}{path}")
+        assert answer.status_code == 200
+        jsonschema.validate(answer.json(), schema_of(document, operation["responses"]["200"]))
+    gone = api.get(f"/v1/responses/{created['id']}")
+    jsonschema.validate(gone.json(), schema_of(document, operation["responses"]["404"]))

@@ -7,6 +7,7 @@ import pytest
 from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.api.responses.stored_items import input_turn, parsed_items
 from wisp_runtime.server.api.responses.translation import chat_request, translated
+from wisp_runtime.server.api.responses.translation import messages_of as conversation_of
 from wisp_runtime.server.parsing.body import parse_body
 from wisp_runtime.server.parsing.responses.request import ResponsesRequest
 
@@ -36,7 +37,9 @@ def parsed(**fields):
 
 def chat_of(context=(), **fields):
     request = parsed(**fields)
-    return chat_request(request, parsed_items([json.dumps(item) for item in context]), request.input)
+    former = parsed_items([json.dumps(item) for item in context])
+    messages = conversation_of(request, former, request.input)
+    return chat_request(request, messages), messages.places
 
 
 def messages_of(chat):
@@ -164,7 +167,7 @@ def test_tools_and_their_choice_become_a_chats():
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "x"}}, "moderation"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"background": True, "store": False}, "background"),
         ({"include": ["secrets"]}, "include.0"),
         ({"top_logprobs": 3}, "top_logprobs"),

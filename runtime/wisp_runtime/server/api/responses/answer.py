@@ -35,7 +35,7 @@ class Answer:
         self._head = to_json(head)[:-1]
         self._choice, self._output = choice, output
         self._error: dict[str, Any] | None = None
-        self._reason: str | None = None
+        self._incomplete: dict[str, str] | None = None
         self._completed_s: int | None = None
         self._has_begun = False
 
@@ -64,7 +64,9 @@ class Answer:
         if delta.finish is None:
             return events
         if delta.finish == "length":
-            self.status, self._reason = "incomplete", "max_output_tokens"
+            self.status, self._incomplete = "incomplete", {"reason": "max_output_tokens"}
+            if delta.has_repeated:  # a reason that clients do not know
+                self._incomplete["stop_reason"] = str(delta.stop)
         else:
             self.status, self._completed_s = "completed", int(time.time())
         return [*events, self._event(f"response.{self.status}")]
@@ -86,7 +88,7 @@ class Answer:
             "status": self.status,
             "completed_at": self._completed_s,
             "error": self._error,
-            "incomplete_details": {"reason": self._reason} if self._reason else None,
+            "incomplete_details": self._incomplete,
             "usage": self._usage() if self.is_over else None,
         }
         return f'{self._head},"output":[{",".join(self._output.json())}],{to_json(changing)[1:]}'

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from wisp_runtime.server.api.chat_prompt import prepare_chat
 from wisp_runtime.server.api.errors import ApiError, answer_too_long, bad_request
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import to_json
@@ -20,18 +18,19 @@ from wisp_runtime.server.api.respond import MAX_KEPT_CHARS
 from wisp_runtime.server.api.responses.answer import Answer
 from wisp_runtime.server.api.responses.background import MAX_RUNS, BackgroundRun
 from wisp_runtime.server.api.responses.output import Output
+from wisp_runtime.server.api.responses.preparation import counted, prepared
 from wisp_runtime.server.api.responses.queries import ItemsQuery, StreamQuery
 from wisp_runtime.server.api.responses.resource import account_of, new_response_id, response_head
 from wisp_runtime.server.api.responses.store import ResponseStore, StoredResponse, StoreFull, Turn, items_of
-from wisp_runtime.server.api.responses.stored_items import input_turn, parsed_items, resolved
-from wisp_runtime.server.api.responses.translation import chat_request, translated
+from wisp_runtime.server.api.responses.stored_items import input_turn, resolved
 from wisp_runtime.server.http.sse import EventStream, unless_client_leaves
-from wisp_runtime.server.parsing.body import LONG_BODY_BYTES, body_limit, read_body
+from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.responses.items import ContentItem
 from wisp_runtime.server.parsing.responses.request import ENCRYPTED, LOGPROBS, ResponsesRequest
 from wisp_runtime.server.service import Service
 
 PATH = "/v1/responses"
+INPUT_TOKENS = f"{PATH}/input_tokens"
 RETRY_S = 5
 
 log = logging.getLogger(__name__)
@@ -56,6 +55,7 @@ class ResponsesApi:
         one = f"{PATH}/{{id}}"
         return [
             (PATH, "POST", self.create),
+            (INPUT_TOKENS, "POST", self.input_tokens),
             (one, "GET", self.retrieve),
             (one, "DELETE", self.delete),
             (f"{one}/cancel", "POST", self.cancel),
@@ -65,16 +65,12 @@ class ResponsesApi:
     async def create(self, http_request: Request) -> Response:
         """Create a response: complete, as a stream, or in the background."""
         service, headers = self._service, http_request.headers
-        max_bytes = body_limit(service.info.max_context, service.text.tokenizer.longest_token_chars)
-        request = await read_body(http_request, ResponsesRequest, max_bytes)
-        account = account_of(headers)
-        former = self._former(request, account)
-        given = resolved(request.input, self._store, account)
-        choice = await self._prepare(request, former, given, http_request)
+        request, former, given = await self._read(http_request)
+        choice = await prepared(service, request, former, given, headers)
         identity = new_response_id(headers)
         head = response_head(request, identity, service.config.name, choice.submit.sampling)
         answer = Answer(head, choice, self._output(request), is_queued=bool(request.background))
-        stored = StoredResponse(identity, account, (*former, input_turn(given)), answer.json)
+        stored = StoredResponse(identity, account_of(headers), (*former, input_turn(given)), answer.json)
         if request.background:
             return self._begin(answer, choice, stored, is_streamed=bool(request.stream))
         named = {"X-Request-Id": identity}
@@ -83,6 +79,12 @@ class ResponsesApi:
             return EventStream(self._events(answer, choice, kept), named)
         await unless_client_leaves(http_request.receive, self._collect(answer, choice, kept))
         return _json(answer.json(), named)
+
+    async def input_tokens(self, http_request: Request) -> Response:
+        """Count the tokens of the prompt that a body becomes."""
+        request, former, given = await self._read(http_request)
+        tokens = await counted(self._service, request, former, given)
+        return _json(to_json({"object": "response.input_tokens", "input_tokens": tokens}))
 
     async def retrieve(self, http_request: Request) -> Response:
         """Respond with a response that is kept, or with its events."""
@@ -124,6 +126,16 @@ class ResponsesApi:
         stored = self._stored(http_request)
         return _json(ItemsQuery.of(http_request.query_params).page(items_of(stored.turns)))
 
+    async def _read(
+        self, http_request: Request
+    ) -> tuple[ResponsesRequest, tuple[Turn, ...], list[ContentItem]]:
+        """Return a request's body, what was said before it, and its own items."""
+        service = self._service
+        max_bytes = body_limit(service.info.max_context, service.text.tokenizer.longest_token_chars)
+        request = await read_body(http_request, ResponsesRequest, max_bytes)
+        account = account_of(http_request.headers)
+        return request, self._former(request, account), resolved(request.input, self._store, account)
+
     def _stored(self, http_request: Request) -> StoredResponse:
         identity = http_request.path_params["id"]
         stored = self._store.get(identity, account_of(http_request.headers))
@@ -156,24 +168,6 @@ class ResponsesApi:
                 "previous_response_in_progress",
             )
         return stored.conversation()
-
-    async def _prepare(
-        self,
-        request: ResponsesRequest,
-        former: Sequence[Turn],
-        given: Sequence[ContentItem],
-        http_request: Request,
-    ) -> Choice:
-        """Return the request as a choice that can be run."""
-        texts = [text for _, text in items_of(former)]
-        is_long = sum(map(len, texts)) > LONG_BODY_BYTES
-        context = await asyncio.to_thread(parsed_items, texts) if is_long else parsed_items(texts)
-        chat, places = chat_request(request, context, given)
-        try:
-            (choice,) = await prepare_chat(self._service, chat, http_request.headers)
-        except ApiError as error:
-            raise translated(error, places) from error
-        return choice
 
     def _output(self, request: ResponsesRequest) -> Output:
         reasoning = request.reasoning

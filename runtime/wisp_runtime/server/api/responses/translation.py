@@ -83,6 +83,27 @@ class Messages:
         self.messages.insert(0, {"role": "system", "content": instructions})
         self.places.insert(0, "instructions")
 
+    def cuts(self) -> list[int]:
+        """Return the places where a conversation may begin if what is before is left out: users' messages.
+
+        The messages of the system at the beginning stay, and so does the last message of a user.
+        """
+        first = self._first()
+        users = [index for index, message in enumerate(self.messages) if message["role"] == "user"]
+        return [index for index in users if index > first]
+
+    def without(self, cut: int) -> Messages:
+        """Return the messages without those from the first turn up to place ``cut``."""
+        first = self._first()
+        return Messages(
+            [*self.messages[:first], *self.messages[cut:]], [*self.places[:first], *self.places[cut:]]
+        )
+
+    def _first(self) -> int:
+        """Return the place of the first message that is not of the system."""
+        roles = [message["role"] for message in self.messages]
+        return next((i for i, role in enumerate(roles) if role not in LEADING_ROLES), len(roles))
+
     def _begin_turn(self, place: str, **fields: Any) -> None:
         self.append({"role": "assistant", **fields}, place)
         self._is_open = True
@@ -112,10 +133,10 @@ class Messages:
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
 
-def chat_request(
+def messages_of(
     request: ResponsesRequest, context: Sequence[ContentItem], given: Sequence[ContentItem]
-) -> tuple[ChatRequest, list[str]]:
-    """Return the chat that asks for the same, and the places from which its messages come.
+) -> Messages:
+    """Return the messages of a conversation.
 
     Args:
         request: body of the request.
@@ -123,7 +144,7 @@ def chat_request(
         given: its own items, without references.
 
     Raises:
-        ApiError: 400 naming a field of ``request``.
+        ApiError: thinking of an item cannot be read.
     """
     messages = Messages()
     for item in context:
@@ -132,9 +153,17 @@ def chat_request(
         messages.add(item, f"input.{index}")
     if request.instructions:
         messages.instruct(request.instructions)
-    fields = _fields(request) | {"messages": messages.messages}
+    return messages
+
+
+def chat_request(request: ResponsesRequest, messages: Messages) -> ChatRequest:
+    """Return the chat that asks for the same.
+
+    Raises:
+        ApiError: 400 naming a field of ``request``.
+    """
     try:
-        return checked(fields, ChatRequest), messages.places
+        return checked(_fields(request) | {"messages": messages.messages}, ChatRequest)
     except ApiError as error:
         raise translated(error, messages.places) from error
 
@@ -164,13 +193,11 @@ def _refuse(request: ResponsesRequest) -> None:
         raise bad_request(f"'top_logprobs' needs {LOGPROBS!r} in 'include'.", "top_logprobs")
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "It is only for streams: set stream to true.")
-    if request.truncation == "auto":
-        raise unsupported(
-            "truncation", "'auto': leave items out in the client, or start a conversation anew."
-        )
     if request.reasoning is not None and request.reasoning.shown_summary == "concise":
-        raise unsupported(
-            "reasoning.summary", "'concise': nothing shortens the thinking; ask for 'auto' or 'detailed'."
+        raise bad_request(
+            "A concise summary is not supported: nothing shortens thinking. Ask for 'auto' or 'detailed'.",
+            "reasoning.summary",
+            "unsupported_parameter",
         )
     if request.background and not request.is_stored:
         raise bad_request(
@@ -187,6 +214,8 @@ def translated(error: ApiError, places: Sequence[str]) -> ApiError:
     if first == "messages" and rest:
         index, _, _ = rest.partition(".")
         param = places[int(index)] if index.isdigit() and int(index) < len(places) else "input"
+    elif first == "response_format":
+        param = param.replace(".json_schema", "", 1)
     elif first == "tools":
         param = param.replace(".function.", ".", 1)
     message = error.message.replace(f"'{error.param}'", f"'{param}'")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from wisp_runtime.server.api.errors import bad_request
-from wisp_runtime.server.parsing.chat_request import MAX_PARTS
+from wisp_runtime.server.parsing.chat_request import MAX_PARTS, RefusalPart
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_ITEMS = 4096
@@ -34,6 +34,18 @@ def encoded_thinking(text: str) -> str:
     return THINKING_PREFIX + base64.b64encode(text.encode()).decode()
 
 
+class ContentPart(StrictModel):
+    """A text part of a content, as the OpenAPI document describes it."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+PartsField = Annotated[list[ContentPart | RefusalPart], Field(max_length=MAX_PARTS)]
+
+
 class Item(StrictModel):
     """Fields that every item may have."""
 
@@ -50,7 +62,7 @@ class MessageItem(Item):
     content: list[str]
     phase: Literal["commentary", "final_answer"] | None = None
 
-    @field_validator("content", mode="before")
+    @field_validator("content", mode="before", json_schema_input_type=str | PartsField)
     @classmethod
     def _content_as_texts(cls, value: Any) -> Any:
         return texts_of(value, "A message's content")
@@ -114,7 +126,7 @@ class FunctionOutputItem(_CallFields):
     output: list[str]
     name: str | None = None
 
-    @field_validator("output", mode="before")
+    @field_validator("output", mode="before", json_schema_input_type=str | PartsField)
     @classmethod
     def _output_as_texts(cls, value: Any) -> Any:
         return texts_of(value, "The output of a call")
@@ -138,7 +150,7 @@ class ReasoningItem(Item):
     content: list[str] | None = None
     encrypted_content: str | None = None
 
-    @field_validator("summary", "content", mode="before")
+    @field_validator("summary", "content", mode="before", json_schema_input_type=PartsField | None)
     @classmethod
     def _parts_as_texts(cls, value: Any) -> Any:
         return value if value is None else texts_of(value, "Reasoning")

@@ -8,9 +8,17 @@ from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.api.errors import unsupported
-from wisp_runtime.server.parsing.generation_request import Count
+from wisp_runtime.server.parsing.generation_request import (
+    MAX_SEED,
+    MIN_SEED,
+    BiasField,
+    Count,
+    Penalty,
+    Share,
+    StopField,
+)
 from wisp_runtime.server.parsing.refusals import Refusal, without_refused
-from wisp_runtime.server.parsing.responses.items import Identity, InputItem, input_items
+from wisp_runtime.server.parsing.responses.items import MAX_ITEMS, Identity, InputItem, input_items
 from wisp_runtime.server.parsing.responses.tools import FunctionTool, ToolChoice, check_choice, check_tools
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
@@ -28,6 +36,7 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
+InputField = str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     Field(max_length=MAX_METADATA),
@@ -57,9 +66,14 @@ REFUSED = {
 PASSED = (
     *("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("top_k", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids", "cache_salt"),
-    *("parallel_tool_calls", "chat_template_kwargs"),
+    *("parallel_tool_calls", "chat_template_kwargs", "thinking_token_budget", "repetition_detection"),
+    *("include_stop_str_in_output", "skip_special_tokens"),
 )
 """Fields that a chat's body has under the same name, and checks."""
+
+
+def _passed(value: Any) -> Any:
+    return value
 
 
 class ReasoningOptions(StrictModel):
@@ -143,13 +157,13 @@ class ResponsesRequest(StrictModel):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     # Passed on to a chat's body, which checks them.
-    temperature: Any = None
-    top_p: Any = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Share | None = None
     parallel_tool_calls: bool | None = None
-    seed: Any = None
+    seed: Annotated[int, Field(ge=MIN_SEED, le=MAX_SEED)] | None = None
     stop: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     logit_bias: Any = None
     top_k: Any = None
     min_p: Any = None
@@ -158,6 +172,10 @@ class ResponsesRequest(StrictModel):
     stop_token_ids: Any = None
     cache_salt: Any = None
     chat_template_kwargs: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+    include_stop_str_in_output: Any = None
+    skip_special_tokens: Any = None
     # Accepted and shown again: they cannot change the output.
     user: str | None = None
     safety_identifier: str | None = None
@@ -179,7 +197,9 @@ class ResponsesRequest(StrictModel):
         kept = {name: field for name, field in value.items() if name not in REFUSED}
         return without_refused(kept, cls.model_fields)
 
-    _input = field_validator("input", mode="before")(input_items)
+    _input = field_validator("input", mode="before", json_schema_input_type=InputField)(input_items)
+    _stop = field_validator("stop", mode="plain", json_schema_input_type=StopField | None)(_passed)
+    _biases = field_validator("logit_bias", mode="plain", json_schema_input_type=BiasField | None)(_passed)
     _tools = field_validator("tools", mode="before")(check_tools)
     _choice = field_validator("tool_choice", mode="before")(check_choice)
 

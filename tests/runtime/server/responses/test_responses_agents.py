@@ -1,0 +1,226 @@
+"""The Responses API as agents use it, by the official client: tools, thinking, long conversations."""
+
+import json
+from dataclasses import replace
+
+import openai
+import pytest
+from fake_engine import END, TEMPLATE, live_server, tokens_of, write_model
+
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Return the weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+TIME = {"type": "function", "name": "get_time", "parameters": None, "strict": None}
+ASK = {"model": "tiny", "input": "Weather in Zürich?", "tools": [WEATHER, TIME]}
+ARGUMENTS = {"city": "Zürich"}
+CALL_JSON = json.dumps({"name": "get_weather", "arguments": ARGUMENTS}, ensure_ascii=False)
+CALLS = (
+    f"Let me see.\n<tool_call>\n{CALL_JSON}\n</tool_call>\n"
+    '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+)
+THINKING_TEMPLATE = (
+    TEMPLATE.replace(
+        "{{ message.content }}",
+        "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+        "{{ message.content }}",
+    )
+    + "{{ reasoning_effort }}"
+)
+THOUGHT = "<think>\nHm.\n</think>\n\nIt is sunny."
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """A server whose model thinks."""
+    with live_server(write_model(tmp_path_factory.mktemp("models") / "tiny", THINKING_TEMPLATE)) as server:
+        yield server
+
+
+def client_of(server):
+    server.engine.info = replace(server.engine.info, max_context=4096)
+    return openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="-", max_retries=0, _strict_response_validation=True
+    )
+
+
+@pytest.fixture
+def client(api, server):
+    with client_of(server) as client:
+        yield client
+
+
+@pytest.fixture
+def thinking_client(thinker):
+    with client_of(thinker) as client:
+        yield client
+
+
+def says(server, text):
+    server.engine.script = lambda _: [*tokens_of(text), END]
+
+
+def prompt_of(server):
+    return bytes(token for token in server.engine.submitted[-1].prompt if token < 256).decode()
+
+
+def shapes(output):
+    """Return the output without ids."""
+    return [
+        (item.name, json.loads(item.arguments)) if item.type == "function_call" else item.content[0].text
+        for item in output
+    ]
+
+
+EXPECTED = ["Let me see.", ("get_weather", ARGUMENTS), ("get_time", {})]
+
+
+def test_calls_come_back_as_items_streamed_or_not(client, server):
+    says(server, CALLS)
+    response = client.responses.create(**ASK)
+    assert (response.status, shapes(response.output)) == ("completed", EXPECTED)
+    assert len({item.call_id for item in response.output[1:]}) == 2
+    assert [tool.name for tool in response.tools] == ["get_weather", "get_time"]
+    with client.responses.stream(**ASK) as stream:
+        events = list(stream)
+        assert shapes(stream.get_final_response().output) == EXPECTED
+    written = {}
+    for event in events:
+        if event.type == "response.function_call_arguments.delta":
+            written[event.item_id] = written.get(event.item_id, "") + event.delta
+    done = [event for event in events if event.type == "response.function_call_arguments.done"]
+    assert [written[event.item_id] for event in done] == [event.arguments for event in done]
+    assert [event.name for event in done] == ["get_weather", "get_time"]
+
+
+def test_an_agent_loops_until_the_model_answers(client, server):
+    says(server, CALLS)
+    first = client.responses.create(**ASK)
+    results = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": f"result of {item.name}"}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    says(server, "It is sunny.")
+    last = client.responses.create(
+        model="tiny", input=results, previous_response_id=first.id, tools=ASK["tools"]
+    )
+    assert last.output_text == "It is sunny."
+    prompt = prompt_of(server)
+    assert prompt.index("Zürich?") < prompt.index("Let me see.") < prompt.index("result of get_weather")
+    stateless = [{"role": "user", "content": ASK["input"]}, *first.output, *results]
+    client.responses.create(model="tiny", input=stateless, tools=ASK["tools"], store=False)
+    assert prompt_of(server) == prompt
+    kinds = [item.type for item in client.responses.input_items.list(last.id, order="asc")]
+    assert kinds == ["message", "message", *["function_call"] * 2, *["function_call_output"] * 2]
+
+
+def test_one_call_at_a_time_if_asked(client, server):
+    says(server, CALLS)
+    response = client.responses.create(**ASK, parallel_tool_calls=False)
+    assert shapes(response.output) == EXPECTED[:2]
+    assert response.parallel_tool_calls is False
+
+
+def test_a_call_cut_by_the_limit_is_incomplete(client, server):
+    says(server, CALLS)
+    response = client.responses.create(**ASK, max_output_tokens=90)
+    assert (response.status, response.output[-1].status) == ("incomplete", "incomplete")
+    assert response.output[-1].arguments.startswith('{"city"')
+
+
+def test_no_tools_are_called_where_none_are_wanted(client, server):
+    says(server, "<tool_call>")
+    assert client.responses.create(**ASK, tool_choice="none").output_text == "<tool_call>"
+    assert "get_weather" not in prompt_of(server)
+
+
+@pytest.mark.parametrize("asked", [{}, {"reasoning": {"summary": "auto"}}])
+def test_thinking_is_an_item_of_its_own(thinking_client, thinker, asked):
+    says(thinker, THOUGHT)
+    response = thinking_client.responses.create(model="tiny", input="hi", **asked)
+    thinking, message = response.output
+    assert (thinking.type, message.content[0].text) == ("reasoning", "It is sunny.")
+    shown, other = (thinking.summary, thinking.content) if asked else (thinking.content, thinking.summary)
+    assert ([part.text for part in shown], other) == (["Hm."], [])
+    assert 0 < response.usage.output_tokens_details.reasoning_tokens < response.usage.output_tokens
+    events = list(thinking_client.responses.create(model="tiny", input="hi", stream=True, **asked))
+    kind = "response.reasoning_summary_text.delta" if asked else "response.reasoning_text.delta"
+    assert "".join(event.delta for event in events if event.type == kind) == "Hm."
+    assert events[-1].response.output[0].model_copy(update={"id": ""}) == thinking.model_copy(
+        update={"id": ""}
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"include": ["reasoning.encrypted_content"]}])
+def test_thinking_that_is_sent_back_is_in_the_prompt(thinking_client, thinker, fields):
+    says(thinker, THOUGHT)
+    first = thinking_client.responses.create(model="tiny", input="hi", **fields)
+    thinking_client.responses.create(model="tiny", input="more", previous_response_id=first.id)
+    prompt = prompt_of(thinker)
+    assert "<think>Hm.</think>It is sunny." in prompt
+    thinking, message = (item.to_dict() for item in first.output)
+    if fields:  # as clients do that keep only what is encrypted
+        thinking["content"] = []
+    history = [{"role": "user", "content": "hi"}, thinking, message, {"role": "user", "content": "more"}]
+    thinking_client.responses.create(model="tiny", input=history, store=False)
+    assert prompt_of(thinker) == prompt
+
+
+def test_effort_reaches_the_template_and_is_shown(thinking_client, thinker):
+    response = thinking_client.responses.create(model="tiny", input="hi", reasoning={"effort": "low"})
+    assert response.reasoning.effort == "low"
+    assert prompt_of(thinker).endswith("low")
+
+
+def test_effort_is_refused_where_the_model_does_not_think(client):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(model="tiny", input="hi", reasoning={"effort": "high"})
+    assert raised.value.param == "reasoning.effort"
+
+
+def test_an_endless_thought_is_cut_and_said_to_be(thinking_client, thinker):
+    says(thinker, "<think>" + "over and over " * 200)
+    response = thinking_client.responses.create(model="tiny", input="hi", max_output_tokens=3500)
+    assert response.status == "incomplete"
+    assert response.incomplete_details.to_dict() == {
+        "reason": "max_output_tokens",
+        "stop_reason": "repetition_detected",
+    }
+
+
+def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(client, server):
+    history = [{"role": "system", "content": "Rules."}]
+    for number in range(40):
+        history += [{"role": "user", "content": f"q{number:03} " + "x" * 200}]
+        history += [{"role": "assistant", "content": f"a{number:03}"}]
+    history.append({"role": "user", "content": "the last"})
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(model="tiny", input=history)
+    assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "input")
+    response = client.responses.create(model="tiny", input=history, truncation="auto", max_output_tokens=100)
+    assert response.truncation == "auto"
+    prompt = prompt_of(server)
+    kept = next(number for number in range(40) if f"q{number:03}" in prompt)
+    assert 0 < kept < 39
+    assert prompt.startswith("system\nRules.\n")
+    assert f"a{kept - 1:03}" not in prompt
+    assert prompt.endswith("the last\nassistant\n")
+    turn = len(server.engine.submitted[-1].prompt) + 100
+    assert 4096 - 300 < turn <= 4096  # one turn more would not have fitted
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(model="tiny", input="x" * 5000, truncation="auto")
+
+
+def test_tokens_of_a_prompt_are_counted_without_an_answer(client, server):
+    counted = client.responses.input_tokens.count(**ASK, instructions="Be brief.")
+    assert server.engine.submitted == []
+    response = client.responses.create(**ASK, instructions="Be brief.")
+    assert counted.input_tokens == response.usage.input_tokens
+    more = {"model": "tiny", "input": "more", "previous_response_id": response.id}
+    assert client.responses.input_tokens.count(**more).input_tokens == (
+        client.responses.create(**more).usage.input_tokens
+    )
