@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wisp_runtime.errors import ConfigError
@@ -50,12 +51,24 @@ class ReasoningFormat:
             return begun.rfind(self.closing) > begun.rfind(self.opening)
         return prompt.rstrip().endswith(self.closing)
 
-    def parser(self, prompt: str, begun: str = "") -> ThinkingParser | None:
-        """Return a parser of one answer to the rendered ``prompt``; None if it has closed thinking."""
+    def parser(
+        self, prompt: str, begun: str = "", call_openings: Sequence[str] = ()
+    ) -> ThinkingParser | None:
+        """Return a parser of one answer to the rendered ``prompt``; None if it has closed thinking.
+
+        Args:
+            begun: text of the answer that ``prompt`` ends with, if a message is continued.
+            call_openings: texts of a tool call in front of which thinking ends.
+        """
         if self.is_closed_by(prompt, begun):
             return None
-        is_open = self.starts_open(prompt, begun)
-        return ThinkingParser(self.opening, self.closing, starts_open=is_open, may_reopen=self.may_reopen)
+        return ThinkingParser(
+            self.opening,
+            self.closing,
+            starts_open=self.starts_open(prompt, begun),
+            may_reopen=self.may_reopen,
+            call_openings=call_openings,
+        )
 
 
 def _tags(name: str, opening: str, closing: str, *, may_reopen: bool = False) -> ReasoningFormat:

@@ -31,10 +31,21 @@ class ThinkingParser:
         starts_open: whether the prompt ends within thinking, so that the answer begins there.
         may_reopen: whether thinking may also begin behind text. Otherwise it begins the answer, and an
             opening marker behind text is text: the model may write about markers.
+        call_openings: texts with which a tool call begins. Thinking ends in front of one: some models call
+            tools without closing it (Qwen 3.5).
     """
 
-    def __init__(self, opening: str, closing: str, *, starts_open: bool, may_reopen: bool) -> None:
+    def __init__(
+        self,
+        opening: str,
+        closing: str,
+        *,
+        starts_open: bool,
+        may_reopen: bool,
+        call_openings: Sequence[str] = (),
+    ) -> None:
         self._opening, self._closing = opening, closing
+        self._ends = (closing, *call_openings)
         self._may_reopen = may_reopen
         self._state = _State.THINKING if starts_open else _State.BEFORE
         self._drops_newlines = starts_open
@@ -85,13 +96,16 @@ class ThinkingParser:
         return True
 
     def _think(self, parts: list[Part]) -> bool:
-        end = self._held.find(self._closing)
-        decided = end if end >= 0 else len(self._held) - _undecided(self._held, self._closing)
+        places = [(self._held.find(marker), marker) for marker in self._ends]
+        end, marker = min((place for place in places if place[0] >= 0), default=(-1, ""))
+        undecided = max(_undecided(self._held, marker) for marker in self._ends)
+        decided = end if marker else len(self._held) - undecided
         shown = _without_last_newlines(self._held[:decided])
         if shown:
             parts.append(Thinking(shown))
-        if end >= 0:
-            return self._enter(_State.TEXT, self._held[end + len(self._closing) :])
+        if marker:
+            behind = end + len(marker) if marker == self._closing else end
+            return self._enter(_State.TEXT, self._held[behind:])
         self._held = self._held[len(shown) :]
         return False
 

@@ -78,7 +78,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     sampling = sampling_of(request, logprobs, info, text.defaults)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
     begun = (request.messages[-1].content or "") if request.continue_final_message else ""
-    markup = Markup.of(text, conversation.tools, conversation.text, begun)
+    markup = Markup.of(text, conversation.tools, conversation.text, begun, has_grammar=constraint is not None)
     submits = submits_of(
         conversation.tokens,
         request,
@@ -99,7 +99,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     markers = text.tokenizer.special_tokens_among(markup.markers)
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
     budget = _reasoning(service, request).budget_tokens
-    rule = markup.thinking_rule(budget, has_grammar=submits[0].constraint is not None)
+    rule = markup.thinking_rule(budget, text.tokenizer)
     return [
         Choice(replace(submit, thinking=rule), stops, markup.parser(request.repetition_detection), shown_ids)
         for submit in submits

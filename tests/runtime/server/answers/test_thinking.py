@@ -33,9 +33,9 @@ def merged(parts):
     return result
 
 
-def parse(deltas, format=BY_NAME["think"], prompt=PROMPT):
+def parse(deltas, format=BY_NAME["think"], prompt=PROMPT, calls=()):
     """Return the parts of an answer that comes in ``deltas``, neighbours of one kind joined."""
-    parser = format.parser(prompt)
+    parser = format.parser(prompt, call_openings=calls)
     parts = [part for delta in deltas for part in parser.push(delta)] + list(parser.finish())
     assert all(part.text for part in parts), "no part is empty"
     return merged(parts)
@@ -169,9 +169,29 @@ def test_long_whitespace_is_held_back_up_to_a_bound_however_it_is_divided(run):
     assert parse(within) == parse([within]) == [Thinking("a" + newlines), Text("b")]
 
 
-def reference(text, format, starts_open):
+CALLS = ("<tool_call>\n<function=", '<tool_call>\n{"name"')
+
+
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        (
+            "<think>Hm.\n<tool_call>\n<function=f>…",
+            [Thinking("Hm."), Text("<tool_call>\n<function=f>…")],
+        ),
+        ('<think>Hm.<tool_call>\n{"name": "f"}', [Thinking("Hm."), Text('<tool_call>\n{"name": "f"}')]),
+        ("<think>A <tool_call> …</think>b", [Thinking("A <tool_call> …"), Text("b")]),  # thinks about calls
+        ("<think>A <tool_call>\n</think>b", [Thinking("A <tool_call>"), Text("b")]),
+    ],
+)
+def test_thinking_ends_in_front_of_a_tool_call(answer, parts):
+    assert parse([answer], calls=CALLS) == parse(answer, calls=CALLS) == parts
+
+
+def reference(text, format, starts_open, calls):
     """Split a complete answer by regular expressions: the specification, as plainly as it can be said."""
-    opening, closing = re.escape(format.opening), re.escape(format.closing)
+    opening = re.escape(format.opening)
+    closing = "|".join([re.escape(format.closing), *(f"(?={re.escape(call)})" for call in calls)])
     parts, is_open = [], starts_open
     if not is_open and (begin := re.match(rf"\s*{opening}", text)):
         text, is_open = text[begin.end() :], True
@@ -194,6 +214,8 @@ def test_the_division_of_an_answer_never_matters():
         format = random_of.choice(FORMATS)
         opening, closing = format.opening, format.closing
         fragments = [opening, closing, opening[:-1], closing[:3], opening[1:], closing[-2:]]
+        calls = random_of.choice([(), CALLS])
+        fragments += ["<tool_call>", "\n<function=", '\n{"na', 'me"', *CALLS] if calls else []
         fragments += ["\n", "\n\n", " ", "a", "<", "</", "é", "word ", "</think>", "[", "|"]
         text = "".join(random_of.choices(fragments, k=random_of.randrange(12)))
         prompt = random_of.choice([PROMPT, PROMPT + opening])
@@ -202,9 +224,9 @@ def test_the_division_of_an_answer_never_matters():
             size = random_of.randrange(1, 6)
             deltas.append(rest[:size])
             rest = rest[size:]
-        expected = reference(text, format, format.starts_open(prompt))
-        assert parse([text], format, prompt) == expected, (number, format.name, text)
-        assert parse(deltas, format, prompt) == expected, (number, format.name, deltas)
+        expected = reference(text, format, format.starts_open(prompt), calls)
+        assert parse([text], format, prompt, calls) == expected, (number, format.name, text)
+        assert parse(deltas, format, prompt, calls) == expected, (number, format.name, deltas)
         chars += len(text)
     if path := os.environ.get("WISP_TEST_RECORD"):
         found = {"answers": CUTS, "characters": chars, "differing": 0}

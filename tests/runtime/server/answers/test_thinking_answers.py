@@ -1,6 +1,7 @@
 """Answers of a model that thinks, through the server: fields, streams, usage, loops, history, efforts."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -113,6 +114,37 @@ def test_the_engine_gets_the_budget_and_the_markers_tokens(api, server, fields, 
 def test_thinking_without_a_budget_or_that_the_prompt_has_closed_needs_no_rule(api, server, fields):
     answer_of(api, **fields)
     assert server.engine.submitted[-1].thinking is None
+
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "content"),
+    [
+        (f"<think>Hm.</think>\n\n{CALL}", "Hm.", None),
+        (f"<think>Hm.</think>See:\n{CALL}", "Hm.", "See:"),
+        (f"<think>Hm.\n{CALL}", "Hm.", None),  # Qwen 3.5 forgets to close it
+        (f"<think>With <tool_call>, as told.</think>{CALL}", "With <tool_call>, as told.", None),
+    ],
+)
+def test_calls_are_found_behind_thinking(api, server, text, thinking, content):
+    server.engine.info = replace(server.engine.info, max_context=4096)
+    says(server, text)
+    (choice,) = answer_of(api, tools=TOOLS)["choices"]
+    message = choice["message"]
+    assert (message["reasoning_content"], message["content"]) == (thinking, content)
+    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [{"a": 1}]
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_a_budget_ends_with_thinking_also_where_a_call_ended_that(api, server):
+    server.engine.info = replace(server.engine.info, max_context=4096)
+    says(server, "Yes.")
+    answer_of(api, tools=TOOLS, thinking_token_budget=9)
+    closings = server.engine.submitted[-1].thinking.closings
+    assert closings == (tuple(tokens_of("</think>")), tuple(tokens_of('<tool_call>\n{"name"')))
 
 
 def test_a_loop_in_thinking_ends_the_answer_and_its_sequence(api, server):
