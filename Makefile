@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 JOBS   ?= $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench cluster cluster-down test-cluster lock release clean
+.PHONY: help demo test check format bench cluster cluster-down test-cluster test-clients lock release clean
 
 help:      ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ cluster-down:  ## end that cluster, and remove every trace of it but packages an
 
 test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one of KUBECONFIG, or one of its own
 	@tests/cluster/run.sh $(PYTEST_ARGS)
+
+test-clients: $(VENV)/dev  ## the clients that people have (LiteLLM, LangChain, agents, …), unmodified, against our server
+	@tests/clients/run.sh $(PYTEST_ARGS)
 
 check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, the lock, clang-format, helm lint
 	$(BIN)/python .ci/release/lock.py --check

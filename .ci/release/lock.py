@@ -61,9 +61,10 @@ SETS = {
     "run": LockedSet("one machine without a GPU, and `make demo`", ("operator", "runtime")),
     "run-gpu": LockedSet("one machine with a GPU", ("operator", "runtime", "cuda", "kernels")),
     "dev": LockedSet("`make test` and `make check`", ("operator", "runtime", "dev"), ("build",)),
+    "clients": LockedSet("`make test-clients`", (), ("clients",)),
     "release": LockedSet("`make lock` and `make release`", (), ("build", "release")),
 }
-OWN_VERSIONS = {"release"}  # installed beside nothing else, so nothing else has to agree with it
+OWN_VERSIONS = {"clients", "release"}  # installed beside nothing else, so nothing else has to agree with it
 
 
 def requirements_of(locked: LockedSet, project: dict[str, object] | None = None) -> list[str]:

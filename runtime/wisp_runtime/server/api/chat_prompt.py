@@ -40,6 +40,19 @@ from wisp_runtime.server.text.tool_prompt import with_described_tools
 OWN_NAMES = frozenset({"messages", "tools", "range", "raise_exception", "strftime_now"})
 """Names of a template that callers must not set."""
 
+UNREAD_FIELDS = frozenset(
+    (
+        "refusal",
+        "annotations",
+        "provider_specific_fields",
+        "thinking_blocks",
+        "parsed",
+        "reasoning",
+        "thinking",
+    )
+)
+"""Fields of a message that are not passed to the template; of thinking's names it gets one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -195,9 +208,7 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     """Return a message as templates expect it."""
     if message.content is None and not message.tool_calls:
         raise bad_request("A message needs content.", f"messages.{index}.content", "invalid_value")
-    fields = message.model_dump(
-        exclude_none=True, exclude={"refusal", "annotations", "reasoning", "thinking"}
-    )
+    fields = message.model_dump(exclude_none=True, exclude=set(UNREAD_FIELDS))
     fields.setdefault("content", "")
     if thinking := message.reasoning_content or message.reasoning or message.thinking:
         fields["reasoning_content"] = thinking

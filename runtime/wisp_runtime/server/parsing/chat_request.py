@@ -45,7 +45,10 @@ class Message(StrictModel):
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same by its name in newer vLLM
     thinking: str | None = None  # and in templates of harmony
-    # Fields of an assistant's message that the official clients send back.
+    # Fields of an assistant's message that clients send back as they keep it; none reaches the template.
+    provider_specific_fields: Any = None
+    thinking_blocks: Any = None
+    parsed: Any = None
     refusal: str | None = None
     annotations: Annotated[list[Any], Field(max_length=MAX_PARTS)] | None = None
     audio: None = None
