@@ -21,7 +21,7 @@ OUT=${OUT:-/tmp/wisp-gpu-session} WORK=${WORK:-$(mktemp -d /tmp/wisp-gpu-XXXXXX)
 CHECKPOINT=${CHECKPOINT:-/tmp/wisp-checkpoints/$SHAPE}  # written once, for this session and the next
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear portable_quantized quantized_linear w8a8_linear decode_attention prefill_attention quantized_kv quantized_attention kv_model sampling persistent_decode persistent_formats persistent_kv"
-ENGINE_TESTS="loading quantized_models preflight engine deterministic"
+ENGINE_TESTS="loading quantized_models preflight engine deterministic pooling"
 export PYTHONPATH="$PWD/runtime:$PWD/operator:$PWD/tests/bench${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 WISP_KERNELS=${WISP_KERNELS:-/tmp/wisp-kernels}
 mkdir -p "$OUT" "$WORK/logs" "$WORK/records"
@@ -30,7 +30,7 @@ expand() {  # a group's stages, or the stage itself
   case $1 in
     all) expand build; expand tests; expand parity; expand bench; expand formats; expand profile; expand sanitizer ;;
     tests) echo "$KERNEL_TESTS $ENGINE_TESTS" ;;
-    parity) echo "test_parity gates" ;;
+    parity) echo "test_parity gates pooling_parity" ;;
     bench) echo "decode decode-long decode-kv decode-wide first-token first-cached first-kv prefill memory memory-formats kv-capacity small startup serving fairness torch" ;;
     formats) echo "decode-fp8 decode-fp8_block decode-int8 decode-int4 decode-head-fp8 decode-mxfp4 decode-nvfp4 first-token-fp8 prefill-fp8 first-token-int4 prefill-int4" ;;
     profile) echo "profile-1 profile-8 profile-64 profile-prefill" ;;
