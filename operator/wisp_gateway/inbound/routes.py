@@ -17,6 +17,7 @@ GENERATE = {
     "messages": "POST",
     "messages/count_tokens": "POST",
     "responses": "POST",
+    "responses/input_tokens": "POST",
     **dict.fromkeys(("embeddings", "score", "rerank", "tokenize", "detokenize"), "POST"),
 }
 AS_ELSEWHERE = {

@@ -18,6 +18,7 @@ from wisp_gateway.inbound.routes import Route
         ("POST", "/v1/messages", Route("generate", "/v1/messages")),
         ("POST", "/ns/m/v1/messages/count_tokens", Route("generate", "/v1/messages/count_tokens", "ns/m")),
         ("POST", "/openai/v1/responses", Route("generate", "/v1/responses")),
+        ("POST", "/v1/responses/input_tokens", Route("generate", "/v1/responses/input_tokens")),
         ("GET", "/v1/responses/resp_1", Route("stored", "/v1/responses/resp_1", id="resp_1")),
         ("DELETE", "/ns/m/v1/responses/r", Route("stored", "/v1/responses/r", "ns/m", "r")),
         ("POST", "/v1/responses/r/cancel", Route("stored", "/v1/responses/r/cancel", id="r")),

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import openai
+import pydantic
 import pytest
 from fake_engine import END, TEMPLATE, live_server, tokens_of, write_model
 
@@ -168,6 +169,56 @@ def test_thinking_that_is_sent_back_is_in_the_prompt(thinking_client, thinker, f
     history = [{"role": "user", "content": "hi"}, thinking, message, {"role": "user", "content": "more"}]
     thinking_client.responses.create(model="tiny", input=history, store=False)
     assert prompt_of(thinker) == prompt
+
+
+class City(pydantic.BaseModel):
+    """A city."""
+
+    name: str
+
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def test_a_parsed_answer_is_of_the_type_that_was_asked_for(client, server):
+    says(server, '{"name": "Zürich"}')
+    response = client.responses.parse(model="tiny", input="hi", text_format=City)
+    assert response.output_parsed == City(name="Zürich")
+    assert (response.text.format.type, response.text.format.name) == ("json_schema", "City")
+    with client.responses.stream(model="tiny", input="hi", text_format=City) as stream:
+        stream.until_done()
+        assert stream.get_final_response().output_parsed == City(name="Zürich")
+    assert server.engine.submitted[0].constraint == server.engine.submitted[1].constraint is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "of_chat"),
+    [
+        ({"format": {"type": "json_object"}}, {"type": "json_object"}),
+        (
+            {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}},
+            {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+        ),
+    ],
+)
+def test_a_format_is_held_to_by_the_grammar_of_a_chat(client, server, text, of_chat):
+    response = client.responses.create(model="tiny", input="hi", text=text)
+    assert response.text.format.type == of_chat["type"]
+    messages = [{"role": "user", "content": "hi"}]
+    client.chat.completions.create(model="tiny", messages=messages, response_format=of_chat)
+    assert server.engine.submitted[0].constraint == server.engine.submitted[1].constraint is not None
+
+
+def test_a_schema_that_cannot_be_held_to_is_refused_by_its_name_here(client):
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(
+            model="tiny",
+            input="hi",
+            text={"format": {"type": "json_schema", "name": "a", "schema": schema}},
+        )
+    assert raised.value.param == "text.format.schema"
+    assert "'text.format.schema'" in raised.value.message
 
 
 def test_effort_reaches_the_template_and_is_shown(thinking_client, thinker):

@@ -22,6 +22,7 @@ from wisp_runtime.server.parsing.responses.items import MAX_ITEMS, Identity, Inp
 from wisp_runtime.server.parsing.responses.tools import FunctionTool, ToolChoice, check_choice, check_tools
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
+from wisp_runtime.server.structured.fields import StructuredOutputs
 
 MAX_METADATA = 16
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -67,7 +68,7 @@ PASSED = (
     *("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("top_k", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids", "cache_salt"),
     *("parallel_tool_calls", "chat_template_kwargs", "thinking_token_budget", "repetition_detection"),
-    *("include_stop_str_in_output", "skip_special_tokens"),
+    *("include_stop_str_in_output", "skip_special_tokens", "structured_outputs"),
 )
 """Fields that a chat's body has under the same name, and checks."""
 
@@ -176,6 +177,7 @@ class ResponsesRequest(StrictModel):
     repetition_detection: Any = None
     include_stop_str_in_output: Any = None
     skip_special_tokens: Any = None
+    structured_outputs: StructuredOutputs | None = None
     # Accepted and shown again: they cannot change the output.
     user: str | None = None
     safety_identifier: str | None = None
