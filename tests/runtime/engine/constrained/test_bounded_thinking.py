@@ -1,5 +1,6 @@
 """Thinking ends once its budget is spent, by its marker, and a rule on the answer begins behind it."""
 
+import random
 import re
 import sys
 from pathlib import Path
@@ -170,6 +171,50 @@ def test_the_engine_ends_thinking_without_a_grammar_beside_others(runner):
         assert any(generated[at : at + 3] == list(LONG_CLOSE) for at in range(4)), generated
         assert len(generated) == 30
     assert {name: tokens[name] for name in alone} == alone
+
+
+@pytest.mark.parametrize("runner", ["cpu", "device"])
+def test_preemption_changes_no_thinking(runner):
+    params = SamplingParams(temperature=1.0)
+    requests = [
+        Submit(
+            f"t{n}", (1, 2, n), 40, params, ignore_eos=True, thinking=rule(is_open=n % 2 == 0, max_tokens=n)
+        )
+        for n in range(8)
+    ]
+    ample, _, calm = serve(requests, runner=runner, blocks=400)
+    scarce, _, pressed = serve(requests, runner=runner, blocks=24)
+    assert (calm.load.preemptions_total, pressed.load.preemptions_total > 0) == (0, True)
+    assert scarce == ample
+
+
+def test_whatever_the_model_samples_thinking_ends_within_its_budget():
+    random_of = random.Random(17)
+    for _ in range(300):
+        budget, is_open, may_reopen = (
+            random_of.randrange(6),
+            random_of.random() < 0.5,
+            random_of.random() < 0.3,
+        )
+        opening, closing = random_of.choice([(OPEN, CLOSE), (LONG_OPEN, LONG_CLOSE)])
+        bound = rule(opening, closing, is_open=is_open, may_reopen=may_reopen, max_tokens=budget)
+        answer = random_of.choice([None, lambda: ToyRule("thirds")])
+        mask = TokenMask(BoundedThinking(bound, answer, {EOS}), {EOS}, VOCAB)
+        generated = []
+        for _ in range(24):
+            generated.append(random_of.choice(sorted(allowed(mask))))
+            mask.advance(generated[-1])
+            if mask.is_over:
+                break
+        text = ",".join(map(str, generated))
+        begin, end = (",".join(map(str, marker)) for marker in (opening, closing))
+        thinking = (
+            text if is_open else text.partition(begin)[2].lstrip(",") if text.startswith(begin) else None
+        )
+        if thinking is not None:
+            ended, marker, _ = thinking.partition(end)
+            assert marker, (bound, generated)
+            assert len(list(filter(None, ended.split(",")))) <= budget, (bound, generated)
 
 
 @pytest.mark.parametrize(
