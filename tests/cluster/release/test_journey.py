@@ -85,8 +85,8 @@ def test_an_idle_model_leaves_no_pod_and_its_next_client_gets_heartbeats(example
     beats = [(at, line) for at, line in lines if line.startswith(":")]
     tokens = [(at, line) for at, line in lines if line.startswith("data: {")]
     assert len(beats) >= 3
-    assert beats[-1][0] < tokens[0][0]
-    assert 0.3 <= beats[0][0] < 1
+    assert lines.index(beats[-1]) < lines.index(tokens[0])  # both may be read at one time
+    assert 0.3 <= beats[0][0] < 3
     assert lines[-1][1] in ("data: [DONE]", "")
     print(f"{len(beats)} heartbeats from {beats[0][0]:.1f} s on: {sorted({line for _, line in beats})}")
     print(f"first token after {tokens[0][0]:.1f} s; /v1/models listed the model {len(seen)} times meanwhile")
